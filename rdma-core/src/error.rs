@@ -1,4 +1,4 @@
-//! Errors of verbs objects. Their messages name the cause and the remedy.
+//! Errors of verbs objects. An error message names the cause and the remedy.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::queue_pair::RefusedModification;
 /// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation on a verbs object failed.
+/// The reason why an operation on a verbs object failed.
 ///
 /// Every variant names the object of the operation; [`Error::Verb`] adds the C name of the verb, its
 /// `errno` and, where the usual cause is known, a hint at the remedy.
@@ -39,7 +39,8 @@ pub enum Error {
         hint: Option<&'static str>,
     },
 
-    /// The device refused to modify a queue pair. Lists what is wrong with the request.
+    /// The device refused to modify a queue pair. The value lists the wrong attributes of the
+    /// request.
     #[error(transparent)]
     RefusedModification(Box<RefusedModification>),
 
@@ -47,20 +48,20 @@ pub enum Error {
     #[error("no RDMA device found: {NO_DEVICE_CAUSE}; {NO_DEVICE_REMEDY}")]
     NoDevice,
 
-    /// The system has RDMA devices, but none of them can be used.
+    /// The system has RDMA devices, but none of them is usable.
     #[error(
         "no RDMA device of this machine can be used: {}{}",
         reasons.join("; "),
         instead_text(instead.as_deref())
     )]
     NoUsableDevice {
-        /// Why each of them cannot be used.
+        /// For each device, the reason why it is not usable.
         reasons: Vec<String>,
         /// The name of the user-space device that the program can choose instead.
         instead: Option<String>,
     },
 
-    /// No device has the name that the program or `RDMA_DEVICE` asks for.
+    /// No device has the name that the program or `RDMA_DEVICE` requests.
     #[error(
         "no RDMA device named {name:?}; available: {}{}",
         listed(available),
@@ -73,7 +74,7 @@ pub enum Error {
         available: Vec<String>,
     },
 
-    /// The device has no port of that number.
+    /// The device has no port with the requested number.
     #[error("device {device} has no port {port}; its ports are 1 to {ports}")]
     UnknownPort {
         /// The device's name.
@@ -84,7 +85,7 @@ pub enum Error {
         ports: u8,
     },
 
-    /// The port's GID table has no entry at that index.
+    /// The port's GID table has no entry at the requested index.
     #[error(
         "device {device} port {port} has no GID at index {index}; valid: {}",
         listed(valid)
@@ -100,21 +101,21 @@ pub enum Error {
         valid: Vec<String>,
     },
 
-    /// No port of the device can carry traffic.
+    /// No port of the device is usable.
     #[error("device {device} has no usable port: {reason}")]
     NoUsablePort {
         /// The device's name.
         device: String,
-        /// Why each port cannot be used.
+        /// The reason why each port is not usable.
         reason: String,
     },
 
-    /// An argument is outside of what the operation allows.
+    /// An argument is outside of the range that the operation allows.
     #[error("{what}: {reason}")]
     InvalidArgument {
-        /// The argument, with its operation.
+        /// The name of the argument, with its operation.
         what: &'static str,
-        /// Why the operation does not allow the value.
+        /// The reason why the operation does not allow the value.
         reason: String,
     },
 
@@ -123,9 +124,9 @@ pub enum Error {
         "the {queue} queue is full: {capacity} work requests are outstanding; poll the completion queue"
     )]
     QueueFull {
-        /// `send` or `receive`.
+        /// `"send"` or `"receive"`.
         queue: &'static str,
-        /// The number of work requests that fit into the queue.
+        /// The number of work requests that the queue can hold.
         capacity: usize,
     },
 
@@ -134,18 +135,18 @@ pub enum Error {
     TooManyElements {
         /// The number of elements of the request.
         elements: usize,
-        /// The largest number that the queue pair allows.
+        /// The maximum number of elements that the queue pair allows.
         limit: usize,
     },
 
-    /// A range reaches outside of the memory it was taken from.
+    /// A range is not inside of the memory that it was to be taken from.
     #[error("range {start}..{end} is outside of a region of {len} bytes")]
     OutOfRange {
-        /// First byte of the range.
+        /// Offset of the first byte of the range.
         start: u64,
-        /// One past its last byte.
+        /// Offset of the first byte after the range.
         end: u64,
-        /// The length of the memory.
+        /// The length of the memory in bytes.
         len: u64,
     },
 
@@ -161,7 +162,7 @@ pub enum Error {
     /// An operation did not end within its time limit.
     #[error("timed out after {timeout:?} while waiting for {what}")]
     TimedOut {
-        /// The event that the operation waited for.
+        /// The event that the operation was waiting for.
         what: &'static str,
         /// The time limit.
         timeout: Duration,
@@ -176,7 +177,7 @@ pub enum Error {
         device: String,
     },
 
-    /// Connecting failed, or a connection has ended.
+    /// Connecting failed, or an established connection ended.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
 
@@ -184,13 +185,14 @@ pub enum Error {
     #[error(transparent)]
     Work(#[from] WorkError),
 
-    /// The memory can be read but not written by the device.
+    /// The device may read the memory, but not write to it.
     #[error("read-only memory cannot be the destination of a receive, an RDMA read or an atomic")]
     NotWritable,
 }
 
 impl Error {
-    /// Makes the error of `verb` on `object`, with the hint that fits `errno`.
+    /// Creates the error of `verb` on `object`, with the hint for this verb and `errno`, if there
+    /// is a hint.
     pub(crate) fn verb(verb: &'static str, object: impl Into<String>, errno: Errno) -> Self {
         Self::Verb {
             verb,
@@ -214,7 +216,8 @@ impl Error {
         }
     }
 
-    /// Returns whether the device or its driver does not support what was asked for.
+    /// Returns whether the operation failed because the device or its driver does not support the
+    /// feature.
     pub fn is_unsupported(&self) -> bool {
         match self {
             Self::Unsupported { .. } | Self::Connection(ConnectionError::NoManager { .. }) => true,
@@ -260,7 +263,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// An error number of the operating system.
+/// An error number of the operating system (`errno`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
@@ -283,7 +286,7 @@ impl Errno {
         )
     }
 
-    /// Returns the symbolic name of a number that verbs use.
+    /// Returns the symbolic name, such as `EINVAL`, if the number is one that verbs return.
     pub fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             libc::EPERM => "EPERM",
@@ -336,7 +339,7 @@ impl fmt::Display for Errno {
     }
 }
 
-/// Why a program without a device has none: where the search looked.
+/// The cause in the message of [`Error::NoDevice`]: the libraries that list no device.
 const NO_DEVICE_CAUSE: &str = if cfg!(feature = "softroce") {
     "neither libibverbs nor softroce lists a device"
 } else {
@@ -461,7 +464,8 @@ fn instead_text(device: Option<&str>) -> String {
     })
 }
 
-/// Explains why softroce is not among the devices of a program that was built without it.
+/// Returns the hint that softroce needs a Cargo feature, if `name` is a softroce device and the
+/// program was built without the feature.
 fn unlinked_text(name: &str) -> &'static str {
     if name.contains("softroce") && !cfg!(feature = "softroce") {
         "; the device softroce0 needs the feature `softroce` of rdma-core, rdma-async or rdma-rpc"

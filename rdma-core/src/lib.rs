@@ -1,7 +1,7 @@
 //! Safe, synchronous RDMA.
 //!
-//! Every verbs object is an owned value that keeps its parents alive, so that nothing is destroyed
-//! too early and no lifetimes are in the way:
+//! Every verbs object is an owned value that holds a reference to its parents. A parent is
+//! therefore destroyed after its children, and the types need no lifetime parameters:
 //!
 //! ```text
 //! Device -> Context -> ProtectionDomain -> Buffer, ExposedMemory, MemoryWindow
@@ -13,38 +13,40 @@
 //!
 //! # What it does
 //!
-//! - Objects are made by their parents and destroyed when the last handle is dropped, in an order
-//!   that works whatever the order of the drops.
-//! - Posting takes the memory by value and completing gives it back, so that safe code cannot look
-//!   at memory that the device is writing, nor free it: [`memory`] has the rules.
-//! - Ports and GIDs are chosen, with the reason logged, unless the program says which:
-//!   [`Context::address`].
-//! - Errors name the verb, the object, the `errno` and what to do.
-//! - No allocation, hash or lock of this crate for an operation, but for completions that are polled
-//!   by one part of the program, a scope or a drain, and are another's, and for a thread's first
-//!   [batch](SendBatch).
-//! - Objects are [`Send`], and `Sync` where the verbs are.
+//! - A parent object creates its children. An object is destroyed when its last handle is dropped;
+//!   the program may drop the handles in any order.
+//! - Posting a request moves its memory into the queue, and the completion gives the memory back.
+//!   Safe code therefore can neither access memory that the device is writing nor free it. See
+//!   [`memory`] for the rules.
+//! - The crate chooses the port and the GID, and logs the reason, unless the program chooses them:
+//!   see [`Context::address`].
+//! - An error names the verb, the object, the `errno` and, where known, the remedy.
+//! - An operation needs no allocation, no hashing and no lock of this crate. There are two
+//!   exceptions: a completion that one part of the program polls (for example a scope or a drain)
+//!   on behalf of another part, and the first [batch](SendBatch) of a thread.
+//! - Objects are [`Send`]. They are `Sync` where the verbs on them are thread-safe.
 //!
 //! # Three ways to post
 //!
 //! | way | memory of a request | cost of this crate |
 //! |---|---|---|
-//! | [`SendQueue`], [`ReceiveQueue`] and their concurrent kin | moved in, and back with the completion | a slot |
-//! | [`QueuePair::scope`] | borrowed, for as long as the scope | a slot, and a wait at the end |
-//! | [`QueuePair::post_send_raw`] and its kin, `unsafe` | what the pointers say | none |
+//! | [`SendQueue`], [`ReceiveQueue`] and their concurrent variants | moved into the queue; the completion gives it back | one slot per request |
+//! | [`QueuePair::scope`] | borrowed until the scope ends | one slot per request, and a wait at the end of the scope |
+//! | [`QueuePair::post_send_raw`] and the other raw methods, `unsafe` | given by raw pointers | none |
 //!
-//! All three take batches, and either of verbs' posting functions. The book's table of capabilities
-//! lists everything that verbs have, and where each part of it is shown to work.
+//! All three ways support batches, and both posting interfaces of verbs (`ibv_post_send` and
+//! `ibv_wr_*`). The book's table of capabilities lists every feature of verbs, with the test that
+//! covers each feature.
 //!
 //! # What it does not do
 //!
-//! This crate knows no runtime and spawns no thread. Its methods wait only where their documentation
-//! says so, such as [`CompletionChannel::wait`], [`AsyncEvents::wait`] and the blocking half of
-//! [`cm`].
+//! This crate depends on no async runtime and spawns no thread. A method blocks only if its
+//! documentation says so, for example [`CompletionChannel::wait`], [`AsyncEvents::wait`] and the
+//! blocking half of [`cm`].
 //!
 //! # Example
 //!
-//! Two queue pairs of one process, and eight bytes from one to the other:
+//! Two queue pairs of one process; one writes eight bytes to memory of the other:
 //!
 //! ```
 //! use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest, WorkCompletion};
@@ -76,18 +78,19 @@
 //!
 //! # Trust
 //!
-//! Everything here is sound against any peer: memory that peers can write is never a Rust slice,
-//! and no device writes to memory that is a slice. The crate relies on the device and its driver to
-//! keep the promises of verbs, above all not to touch memory after its deregistration or its queue
-//! pair's destruction. [`memory`] tells what that means, what depends on a correct peer, what
-//! relaxed ordering takes away and what `fork` does.
+//! The safe interface is sound whatever a peer does: memory that peers can write is never exposed
+//! as a Rust slice, and a device never writes to memory that is exposed as a slice. The crate
+//! relies on the device and its driver to keep the guarantees of verbs. Above all, a device must
+//! not access memory after its deregistration or after the destruction of its queue pair.
+//! [`memory`] lists these guarantees, what depends on a correct peer, what relaxed ordering takes
+//! away, and the effects of `fork`.
 //!
 //! # Environment
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `RDMA_DEVICE` | the device, and perhaps port, of [`Context::open_default`]: see [`DeviceSelector`] |
-//! | `RDMA_GID_INDEX` | the GID index where the program names none: a number, or `auto` |
+//! | `RDMA_DEVICE` | the device, and optionally the port, that [`Context::open_default`] opens: see [`DeviceSelector`] |
+//! | `RDMA_GID_INDEX` | the GID index to use if the program chooses none: a number, or `auto` |
 
 #![deny(unsafe_code)]
 

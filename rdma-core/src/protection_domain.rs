@@ -13,11 +13,11 @@ use crate::memory::{Buffer, HostMemory};
 use crate::queue_pair::QueuePairBuilder;
 use crate::receive::SharedReceiveQueueBuilder;
 
-/// A protection domain: memory and queue pairs that may be used together. Clones are the same
-/// domain.
+/// A protection domain: the set of memory regions and queue pairs that may be used together. Clones
+/// refer to the same domain.
 ///
-/// A [parent domain](Self::parent) is a protection domain, too. Protection domains are `Send` and
-/// `Sync`: verbs are thread-safe on them.
+/// A [parent domain](Self::parent) is also a protection domain. Protection domains are `Send` and
+/// `Sync`, because verbs are thread-safe on them.
 #[doc(alias = "ibv_pd")]
 #[derive(Debug, Clone)]
 pub struct ProtectionDomain {
@@ -42,18 +42,19 @@ impl ProtectionDomain {
         &self.handle
     }
 
-    /// Returns the open device of the domain.
+    /// Returns the device context that the domain belongs to.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Allocates `len` zeroed bytes, page-aligned, and registers them for local use. They are memory of
-    /// the device's choice if it has any ([`HostMemoryBuilder::domain`](crate::HostMemoryBuilder::domain)).
+    /// Allocates `len` zeroed, page-aligned bytes, and registers them for local use. The device
+    /// supplies the memory if it has an allocator of its own: see
+    /// [`HostMemoryBuilder::domain`](crate::HostMemoryBuilder::domain).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for 0 bytes, and the verb's: most
-    /// often the locked-memory limit.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for 0 bytes, and the error of the
+    /// verb, most often because the locked-memory limit was reached.
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "ibv_alloc_buf")]
     #[doc(alias = "ibv_reg_buf_mr")]
@@ -61,7 +62,8 @@ impl ProtectionDomain {
         self.registration().allocate(len)
     }
 
-    /// Like [`Self::allocate`], with the size and at least the alignment of `layout`.
+    /// Allocates zeroed bytes with the size of `layout` and at least its alignment, and registers
+    /// them for local use, like [`Self::allocate`].
     ///
     /// # Errors
     ///
@@ -75,14 +77,16 @@ impl ProtectionDomain {
         Ok(self.register(memory)?)
     }
 
-    /// Makes a parent domain of this one: objects made in either can be used with objects made in
-    /// the other.
+    /// Creates a parent domain (`ibv_alloc_parent_domain`) of this domain. Objects of the two
+    /// domains can be used together.
     ///
-    /// Alone it changes nothing; with a thread domain, [`Self::parent_with`], it does.
+    /// A parent domain without a thread domain behaves like this domain; see [`Self::parent_with`]
+    /// for a parent domain with a thread domain.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if this is a parent domain, and the verb's error.
+    /// [`Error::InvalidArgument`] if this domain is itself a parent domain, and the error of the
+    /// verb.
     #[doc(alias = "ibv_alloc_parent_domain")]
     pub fn parent(&self) -> Result<Self> {
         self.make_parent(None)
@@ -97,20 +101,20 @@ impl ProtectionDomain {
         Ok(Self::of(&self.context, handle))
     }
 
-    /// Begins a reliable connected queue pair.
+    /// Returns a builder for a queue pair; the default type is reliable connected (RC).
     #[doc(alias = "ibv_create_qp")]
     pub fn queue_pair(&self) -> QueuePairBuilder {
         QueuePairBuilder::new(self.clone())
     }
 
-    /// Begins a receive queue for any number of queue pairs, with room for at least `requests`
-    /// receives.
+    /// Returns a builder for a shared receive queue with room for at least `requests` receives. Any
+    /// number of queue pairs can use the queue.
     #[doc(alias = "ibv_create_srq")]
     pub fn shared_receive_queue(&self, requests: u32) -> SharedReceiveQueueBuilder {
         SharedReceiveQueueBuilder::new(self.clone(), requests)
     }
 
-    /// Makes an address handle: the way to a port, for datagrams.
+    /// Creates an address handle, which describes the destination port of datagrams.
     ///
     /// # Errors
     ///
@@ -120,16 +124,17 @@ impl ProtectionDomain {
         AddressHandle::new(self, vector)
     }
 
-    /// Returns the C object, valid for as long as this domain.
+    /// Returns the C object. The pointer is valid as long as this domain exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_pd {
         self.handle.as_raw()
     }
 }
 
-/// A promise to a driver that objects are used by one thread at a time, for
-/// [`ProtectionDomain::parent_with`]. Clones are the same promise.
+/// A declaration to the driver that a set of objects is used by one thread at a time, so that the
+/// driver can omit locks. To be passed to [`ProtectionDomain::parent_with`]. Clones refer to the
+/// same thread domain.
 ///
-/// Thread domains are `Send` and `Sync`, because they are only named.
+/// Thread domains are `Send` and `Sync`: the handle itself may be used from any thread.
 #[doc(alias = "ibv_td")]
 #[derive(Debug, Clone)]
 pub struct ThreadDomain {
@@ -147,7 +152,7 @@ impl ThreadDomain {
         &self.handle
     }
 
-    /// Returns the C object, valid for as long as this domain.
+    /// Returns the C object. The pointer is valid as long as this domain exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_td {
         self.handle.as_raw()
     }
@@ -158,7 +163,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The verb's; [unsupported](Error::is_unsupported) by most software devices.
+    /// The error of the verb. Most software devices do [not support](Error::is_unsupported) thread
+    /// domains.
     #[doc(alias = "ibv_alloc_td")]
     pub fn thread_domain(&self) -> Result<ThreadDomain> {
         ThreadDomainHandle::allocate(Arc::clone(self.handle())).map(ThreadDomain::of)

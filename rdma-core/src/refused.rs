@@ -1,10 +1,10 @@
-//! The error of operations that consume a value and give it back when they fail.
+//! The error of an operation that consumes a value and returns the value on failure.
 
 use std::fmt;
 
 use crate::error::Error;
 
-/// An operation that failed, with the value that it was to consume.
+/// A failed operation, together with the value that the operation would have consumed.
 ///
 /// `?` in a function that returns [`Error`] keeps the error and drops the value. `Debug` prints the
 /// same text as `Display`.
@@ -15,7 +15,7 @@ use crate::error::Error;
 /// fn first_bytes() -> Result<[u8; 2]> {
 ///     let domain = Context::open_default()?.protection_domain()?;
 ///     let exposed = domain.allocate(64)?.expose(AccessFlags::REMOTE_READ)?;
-///     // A slice of it is held, so that it cannot be revoked.
+/// // While a slice of the exposed memory is held, the memory cannot be revoked.
 ///     let held = exposed.slice(..8)?;
 ///     let Refused { error, value } = exposed.revoke().unwrap_err();
 ///     println!("{error}");
@@ -29,9 +29,9 @@ use crate::error::Error;
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct Refused<T> {
-    /// Reason of the failure.
+    /// The reason of the failure.
     pub error: Error,
-    /// The value, as it was before.
+    /// The value, unchanged.
     pub value: T,
 }
 
@@ -41,7 +41,7 @@ impl<T> Refused<T> {
         Self { error, value }
     }
 
-    /// Returns the same error with the value that `change` makes of this one.
+    /// Returns the same error, with the value converted by `change`.
     pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Refused<U> {
         Refused::new(change(self.value), self.error)
     }

@@ -1,4 +1,4 @@
-//! Which address and port a process takes, and which a peer has.
+//! The IP addresses and UDP ports that processes use, and those at which peers reach them.
 
 #![forbid(unsafe_code)]
 
@@ -6,48 +6,48 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use crate::number;
 
-/// Number of ports that a NIC in 127/8 may choose from. The four top bits of its queue pairs' numbers say which port it
-/// has, so a peer that knows a number knows the port. The slot of all ones is left out: 0xffffff is the number of all
-/// queue pairs of a multicast group.
+/// Number of UDP ports from which a NIC in 127/8 chooses. The four high bits of its queue pairs' numbers are the slot of its
+/// port, so a peer derives the port from the number. Slot 15 is left out, because 0xffffff is the number of all queue pairs of
+/// a multicast group.
 pub(crate) const SLOTS: u8 = 15;
 
-/// Distance of the slots' ports.
+/// Distance between the ports of adjacent slots.
 pub(crate) const STRIDE: u16 = 1000;
 
-/// The number that addresses all queue pairs of a multicast group (IBTA 9.2.3).
+/// The queue pair number that addresses all queue pairs of a multicast group (IBTA 9.2.3).
 pub(crate) const MULTICAST: u32 = 0xff_ffff;
 
-/// fd, and a global ID of 40 bits that is this device's everywhere (in ASCII it is "sroce"). The subnet ID of 16 bits behind
-/// it is the UDP port, and the interface ID is the IPv4 address: with the zeroes in it the text has 30 characters at most,
-/// and programs that have room for 32 can print it.
+/// Prefix of tunnelled GIDs: fd, and the global ID of this device (40 bits, ASCII "sroce"). The subnet ID (16 bits) is the UDP
+/// port, and the interface ID is the IPv4 address. With its zeroes, the text form has at most 30 characters, and fits into the
+/// 32-byte buffers of some programs.
 const UNIQUE_LOCAL: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
 
-/// Returns the address in 127/8 that a process tries at an attempt. Processes that run at the same time have different
-/// first choices: a process ID has at most 22 bits.
+/// Returns the address in 127/8 that a process tries at an attempt. The first candidates of concurrent processes usually
+/// differ, because a process ID has at most 22 bits.
 pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
-    // An odd factor permutes the numbers below 2^24; it spreads the processes over the addresses.
+    // An odd factor permutes the numbers below 2^24, and so spreads the processes over the addresses.
     let mut host = (process & 0xff_ffff)
         .wrapping_add(attempt.wrapping_mul(0x61_c889))
         .wrapping_mul(0x9e_3779)
         & 0xff_ffff;
-    // 127.0.0.0/16 is where people put their own services.
+    // 127.0.0.0/16 is avoided, because it is commonly used for local services.
     if host < 0x1_0000 {
         host |= 0x80_0000;
     }
-    // The first and the last address of 127/8 are a network's and a broadcast address.
+    // 127.255.255.255 is a broadcast address.
     if host == 0xff_ffff {
         host -= 1;
     }
     Ipv4Addr::from(0x7f00_0000 | host)
 }
 
-/// Returns the UDP port of a slot; `None` if the number would be too high.
+/// Returns the UDP port of a slot, or `None` if it would exceed 65,535.
 pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
     STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
 }
 
-/// Returns the UDP port at which a peer's queue pair is reached. Addresses in 127/8 are those of devices like this one.
-/// For other addresses, queue pair numbers do not determine the port.
+/// Returns the UDP port at which a peer's queue pair is reached. Addresses in 127/8 belong to devices of this kind, whose queue
+/// pair numbers determine the port. All other addresses use the base port.
 pub(crate) fn port_of(base: u16, address: Ipv4Addr, queue_pair: u32) -> Option<u16> {
     if address.is_loopback() {
         port_of_slot(base, number::slot(queue_pair))
@@ -60,15 +60,16 @@ pub(crate) fn port_of(base: u16, address: Ipv4Addr, queue_pair: u32) -> Option<u
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stranger;
 
-/// Returns the slot of the device that sends packets without a tunnel from an address. `None`: a device of another
-/// host, or of another kind, which may send from any port.
+/// Returns the slot of the device that sends packets without a tunnel from an address. Returns `None` for a device of another
+/// host or of another kind, which may send from any port.
 ///
-/// Anybody on this host may send from a loopback address, so the port tells the sender: the device has bound it.
+/// Every program on this host may send from a loopback address, but only the device has bound the port. So the port identifies
+/// the sender.
 pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, Stranger> {
     if !from.ip().is_loopback() {
         return Ok(None);
     }
-    // Only devices with addresses in 127/8 have slots.
+    // Only devices with addresses in 127/8 have several slots.
     let slots = if from.is_ipv4() { SLOTS } else { 1 };
     let slot = (from.port().checked_sub(base))
         .filter(|above| above % STRIDE == 0)
@@ -77,7 +78,7 @@ pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, 
     slot.map(|slot| Some(slot as u8)).ok_or(Stranger)
 }
 
-/// Returns the GID that carries an address and port.
+/// Returns the GID that contains an IPv4 address and a port.
 pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
     let mut octets = [0; 16];
     octets[..6].copy_from_slice(&UNIQUE_LOCAL);
@@ -86,7 +87,7 @@ pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
     Ipv6Addr::from(octets)
 }
 
-/// Returns the address and port that a GID carries; `None` if the GID is of another kind.
+/// Returns the IPv4 address and the port that a GID contains, or `None` if the GID is of another kind.
 pub(crate) fn carried(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     let octets = gid.octets();
     if !is_unique_local(&octets) || octets[8..12] != [0; 4] {
@@ -98,14 +99,14 @@ pub(crate) fn carried(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     (reachable && !address.is_multicast()).then(|| SocketAddrV4::new(address, port))
 }
 
-/// Returns whether the bytes begin an address that [`unique_local`] makes.
+/// Returns whether the bytes are the beginning of an address that [`unique_local`] makes.
 pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
     octets.starts_with(&UNIQUE_LOCAL)
 }
 
-/// Returns the IPv4 group whose datagrams are those of a multicast GID. If the GID stands for an IPv4 group, it is that
-/// group. Other groups are reached in tunnels, by one of the addresses for an organization's own use (RFC 2365) with
-/// bits of the group's; the header in the tunnel names the group itself.
+/// Returns the IPv4 multicast group to which datagrams for a multicast GID are sent. If the GID represents an IPv4 group,
+/// returns that group. Other groups use tunnels over an organization-local group (RFC 2365) that is derived from the GID; the
+/// header in the tunnel has the GID itself. Returns `None` if the GID is not a multicast GID.
 pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     if let Some(ipv4) = mapped_group(gid) {
         return Some(ipv4);
@@ -116,13 +117,13 @@ pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     let folded = gid.segments().iter().fold(0_u32, |folded, &segment| {
         folded.rotate_left(7) ^ u32::from(segment)
     });
-    // 239.192.0.0/14
+    // 239.192.0.0/14.
     Some(Ipv4Addr::from(
         0xefc0_0000 | (folded ^ folded >> 18) & 0x3_ffff,
     ))
 }
 
-/// Returns the IPv4 group that a GID is a form of.
+/// Returns the IPv4 group that a GID represents, or `None` if the GID does not represent one.
 fn mapped_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     let octets = gid.octets();
     let ipv4 = Ipv4Addr::new(octets[12], octets[13], octets[14], octets[15]);
@@ -141,7 +142,7 @@ mod tests {
     #[test]
     fn processes_have_different_addresses_in_127_8() {
         let addresses: HashSet<Ipv4Addr> = (1..=20_000).map(|pid| candidate(pid, 0)).collect();
-        // Addresses in 127.0/16 are moved to others: one in 256 is the same as another process's own choice.
+        // Addresses in 127.0/16 are mapped to other addresses, so one in 256 collides with another process's first candidate.
         assert!(addresses.len() > 19_900, "{}", addresses.len());
         for address in addresses {
             assert!(address.is_loopback());

@@ -1,7 +1,7 @@
-//! A capture of the packets that go and come, for `tshark`, Wireshark and everything else that reads pcap files.
+//! Packet capture: a pcap file of all sent and received packets, for `tshark`, Wireshark and other readers.
 //!
-//! Every packet stands in it as it is on a wire: IP, UDP, BTH to ICRC. On other UDP ports than 4791 a dissector
-//! has to be told: `tshark -d udp.port==5791,rroce`.
+//! Each packet is recorded as on the wire: IP, UDP, and BTH to ICRC. For UDP ports other than 4791, a dissector needs a rule:
+//! `tshark -d udp.port==5791,rroce`.
 
 #![forbid(unsafe_code)]
 
@@ -16,36 +16,35 @@ use parking_lot::Mutex;
 
 use crate::descriptor::Descriptor;
 
-/// The link type of packets that begin with their IP header, version 4 or 6 (`LINKTYPE_RAW`).
+/// Link type of packets that begin with their IPv4 or IPv6 header (`LINKTYPE_RAW`).
 const RAW_IP: u32 = 101;
 
-/// The largest packet that a reader must expect.
+/// Maximum length in bytes of a recorded packet.
 const SNAPSHOT: u32 = 0xffff;
 
-/// A capture file.
+/// An open capture file.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    /// `None` after a failed write: readers could not make sense of records behind an incomplete one.
+    /// `None` after a failed write: a reader could not parse records after an incomplete one.
     writer: Mutex<Option<Writer>>,
 }
 
 #[derive(Debug)]
 struct Writer {
     file: Descriptor,
-    /// The next record, which goes to the file at once: a process that ends by a signal loses none, and processes that
-    /// write to the same file do not come between each other.
+    /// Buffer for the next record, which is written at once. So a process that is ended by a signal loses no record, and
+    /// records of several processes in the same file are not mixed.
     record: Vec<u8>,
 }
 
 impl Capture {
-    /// Opens the capture at `path`, which is made if there is none. Packets are added to one that is there, so several
-    /// processes can write the two sides of their conversation to the same file; a file that is something else is
-    /// refused.
+    /// Opens the capture file at `path`, or creates it. Packets are appended to an existing capture, so that several processes
+    /// can record both sides of their connection in one file. Fails if an existing file is not a capture of this format.
     pub(crate) fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
         begin(path)?;
         let is_file = fs::metadata(path)?.is_file();
-        // A pipe, for example, is not a file and cannot be read back.
+        // A pipe, for example, cannot be read back.
         let mut options = OpenOptions::new();
         options.read(is_file).append(true);
         let file = Descriptor::open(|| options.open(path).map(Into::into))?;
@@ -68,8 +67,8 @@ impl Capture {
         })
     }
 
-    /// Adds a packet, given in pieces of which the first begins with the IP header. An error ends the capture and
-    /// is told once: nothing is written after it.
+    /// Appends a packet, given in pieces of which the first begins with the IP header. After an error, which is returned once,
+    /// the capture ends: later calls do nothing.
     pub(crate) fn record(&self, time: SystemTime, packet: &[&[u8]]) -> io::Result<()> {
         let mut writer = self.writer.lock();
         let Some(open) = &mut *writer else {
@@ -89,7 +88,7 @@ impl Writer {
         let len: usize = packet.iter().map(|piece| piece.len()).sum();
         let len = u32::try_from(len).map_err(|_| ErrorKind::InvalidInput)?;
         self.record.clear();
-        // The format's seconds have 32 bits and end in 2106.
+        // The format's seconds have 32 bits, which suffices until 2106.
         for field in [
             since.as_secs() as u32,
             since.subsec_nanos(),
@@ -106,8 +105,8 @@ impl Writer {
     }
 }
 
-/// Makes the file with its header if there is none. It gets its name only when the header is in it, so that no other
-/// process finds it without.
+/// Creates the file with its header, unless it exists. The file gets its name only after the header was written, so that no
+/// other process finds an incomplete file.
 fn begin(path: &Path) -> io::Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     if path.exists() {
@@ -121,7 +120,7 @@ fn begin(path: &Path) -> io::Result<()> {
     let linked = fs::hard_link(&unfinished, path);
     fs::remove_file(&unfinished)?;
     let made = match linked {
-        // Not every file system has links.
+        // The file system may not support hard links.
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
             File::create_new(path).and_then(|mut file| file.write_all(&file_header()))
         }
@@ -133,7 +132,7 @@ fn begin(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the header of a pcap file in this machine's byte order, whose times are in nanoseconds.
+/// Returns the header of a pcap file in this machine's byte order, with timestamps in nanoseconds.
 fn file_header() -> [u8; 24] {
     let mut header = [0; 24];
     header[..4].copy_from_slice(&0xa1b2_3c4d_u32.to_ne_bytes());
@@ -155,7 +154,7 @@ mod tests {
     use crate::wire::ip::{self, Headers, Route};
     use crate::wire::{Aeth, AtomicEth, Bth, Deth, Header, Opcode, Packet, Reth, Syndrome, icrc};
 
-    /// A directory that is gone after the test.
+    /// A directory that is removed after the test.
     struct Directory(PathBuf);
 
     impl Directory {
@@ -180,7 +179,7 @@ mod tests {
         u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())
     }
 
-    /// Times and packets of a file.
+    /// Returns the times and packets of a file.
     fn records(path: &Path) -> Vec<(Duration, Vec<u8>)> {
         let bytes = fs::read(path).unwrap();
         assert_eq!(bytes[..24], file_header());
@@ -337,7 +336,7 @@ mod tests {
         for (line, (head, icrc)) in output.lines().zip(expected) {
             let (shown, shown_icrc) = line.rsplit_once('\t').unwrap();
             assert_eq!(shown.replace("0x000011", "17"), head);
-            // Of XRC and of invalidation, which it does not know, it shows the BTH only.
+            // The dissector shows only the BTH of XRC packets and of sends with invalidate, which it does not support.
             if !shown_icrc.is_empty() {
                 assert_eq!(shown_icrc, icrc, "{head}");
                 with_icrc += 1;
@@ -385,7 +384,7 @@ mod tests {
     #[test]
     fn a_failure_is_told_once() {
         let capture = Capture::create("/dev/full");
-        // The header fails already; of a capture that is open the same is made by hand.
+        // The write of the header fails already. The test of a later failure opens the capture itself.
         assert!(capture.is_err());
         let open = || {
             let file = OpenOptions::new().write(true).open("/dev/full")?;

@@ -1,10 +1,10 @@
-//! Counts of the device's objects by kind: the numbers that `rdma resource` shows of a kernel device.
+//! Numbers of the device's existing objects by kind, as `rdma resource` shows them for kernel devices.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A kind of object.
+/// The kind of a verbs object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 #[expect(missing_docs, reason = "the specification's own names")]
@@ -24,7 +24,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 12] = [
         Self::Context,
         Self::ProtectionDomain,
@@ -43,7 +43,7 @@ impl Kind {
 
 static COUNTS: [AtomicU64; Kind::ALL.len()] = [const { AtomicU64::new(0) }; Kind::ALL.len()];
 
-/// Returns the number of objects of this kind that the process has made on the device and not destroyed.
+/// Returns the number of objects of a kind that this process has created on the device and not destroyed.
 ///
 /// ```
 /// assert_eq!(softroce::objects(softroce::Kind::QueuePair), 0);
@@ -52,18 +52,18 @@ pub fn objects(kind: Kind) -> u64 {
     COUNTS[kind as usize].load(Ordering::Relaxed)
 }
 
-/// Counts from zero again, in a child of `fork`: what its parent has made is not the child's.
+/// Resets all numbers in a child of `fork`, which does not inherit its parent's objects.
 pub(crate) fn forget() {
     for count in &COUNTS {
         count.store(0, Ordering::Relaxed);
     }
 }
 
-/// Part of an object, which it counts for as long as it is there.
+/// A part of an object that counts the object until it is dropped.
 pub(crate) struct Counted(Kind);
 
 impl Counted {
-    /// Counts one more object.
+    /// Counts a new object.
     pub(crate) fn new(kind: Kind) -> Self {
         COUNTS[kind as usize].fetch_add(1, Ordering::Relaxed);
         Self(kind)

@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! The device's settings in the environment. The variables are read once, when the device is used for the first time. A
-//! variable with an invalid value makes opening the device fail, and the error names it.
+//! Settings of the device in environment variables. The variables are read once, when the device is used for the first time. If
+//! a variable has an invalid value, opening the device fails, and the error names the variable.
 //!
 //! | variable | value | meaning |
 //! |---|---|---|
@@ -41,55 +41,55 @@ use parse::{
 };
 pub use way::Way;
 
-/// A change that comes by itself, some time after the device was opened.
+/// A change that happens some time after the device was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduled {
-    /// An asynchronous event is raised.
+    /// Raises an asynchronous event.
     Raise(ibv_event_type),
-    /// The link goes up or down.
+    /// Takes the link up or down.
     Link {
-        /// Up.
+        /// Set if the link goes up.
         up: bool,
     },
 }
 
-/// Choice of the packets that may leave as a burst: one message to the system, which splits it behind the socket. The
-/// system numbers the datagrams in the identification of their IPv4 headers then, which the ICRC covers.
+/// Choice of the packets that may be sent as a burst: one message to the kernel, which splits it into datagrams after the
+/// socket (GSO). The kernel then numbers the datagrams in the identification of their IPv4 headers, which the ICRC covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Segmentation {
     /// No bursts.
     Never,
-    /// Bursts to peers in 127/8, in tunnels and over IPv6: their packets show no identification.
+    /// Bursts to peers in 127/8, in tunnels and over IPv6, where the ICRC check does not depend on the identification.
     #[default]
     Peers,
-    /// All bursts. The ICRC of the i-th packet of a burst is computed for the identification i.
+    /// Bursts to all peers. The ICRC of the i-th packet of a burst is computed for the identification i.
     Always,
 }
 
-/// All of it.
+/// Configuration of the device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The device's name.
+    /// Name of the device.
     pub device: String,
-    /// The host's addresses to live on; none: one of the process's own.
+    /// Addresses of the host that the device uses. If empty, the device uses a loopback address of its own.
     pub addresses: Vec<IpAddr>,
-    /// UDP port.
+    /// UDP port of the device.
     pub port: u16,
-    /// The port's MTU; none: what the interface carries.
+    /// MTU of the port. `None`: the largest that the network interface supports.
     pub mtu: Option<Mtu>,
-    /// Which packets may leave as a burst that the system takes apart.
+    /// Packets that may be sent as a burst which the kernel splits.
     pub segmentation: Segmentation,
-    /// Bytes to ask for a socket's receive buffer.
+    /// Size in bytes to request for a socket's receive buffer.
     pub receive_buffer: usize,
-    /// The only way to a peer beside packets; none: the shortest that there is.
+    /// The only path to a peer besides packets. `None`: the shortest that is available.
     pub path: Option<Way>,
-    /// Faults of the packets that are sent.
+    /// Faults to inject into sent packets.
     pub network: NetworkFaults,
-    /// Verbs that fail.
+    /// Calls of verbs that must fail.
     pub failures: Vec<Failure>,
-    /// Events that happen later, each with its time after opening.
+    /// Scheduled changes, each with its time after opening.
     pub schedule: Vec<(Duration, Scheduled)>,
-    /// Where packets are captured.
+    /// File to which packets are captured.
     pub capture: Option<PathBuf>,
 }
 
@@ -111,7 +111,7 @@ impl Default for Config {
     }
 }
 
-/// A variable that is not understood.
+/// Error: an environment variable has an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}={value}: {expected}")]
 pub struct InvalidVariable {
@@ -121,7 +121,7 @@ pub struct InvalidVariable {
 }
 
 impl Config {
-    /// Returns the configuration of the process's environment, as it was at the first call.
+    /// Returns the configuration of the process, from its environment at the time of the first call.
     pub fn of_process() -> Result<&'static Self, &'static InvalidVariable> {
         static CONFIG: PerProcess<Result<Config, InvalidVariable>> = PerProcess::new(|| {
             Config::parse(|name| {
@@ -131,12 +131,12 @@ impl Config {
         CONFIG.get().as_ref()
     }
 
-    /// Makes the faults that are configured.
+    /// Creates the configured faults.
     pub(crate) fn faults(&self) -> Faults {
         Faults::new(self.network, self.failures.clone())
     }
 
-    /// Reads the configuration from an environment.
+    /// Reads the configuration from an environment; `variable` returns the value of a variable.
     pub fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidVariable> {
         let default = Self::default();
         let environment = Environment(variable);
@@ -196,7 +196,7 @@ impl Config {
 struct Environment<F>(F);
 
 impl<F: Fn(&str) -> Option<String>> Environment<F> {
-    /// Returns a variable's value; `None` if the variable is not set, or empty.
+    /// Returns a variable's value, or `None` if the variable is not set or empty.
     fn read<T>(
         &self,
         variable: &'static str,

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The device's counters, under the names that the kernel and its drivers give them
+//! Counters of the device, under the names that the kernel and its drivers use
 //! (`/sys/class/infiniband/DEVICE/ports/1/{counters,hw_counters}`), and counters of the paths that messages take.
 
 use std::collections::HashMap;
@@ -12,9 +12,9 @@ use crate::per_process::PerProcess;
 use crate::proto::Counter;
 use crate::transfer::Volume;
 
-/// Returns the counters of the process's device, all zero before it is opened.
+/// Returns the counters of the process's device. All are zero before the device is opened.
 ///
-/// Beside the kernel's counters there are messages, bytes and copies of each path to peers on the same host:
+/// Besides the kernel's counters there are counts of messages, bytes and copies for each path to peers on the same host:
 ///
 /// | path | counters |
 /// |---|---|
@@ -25,46 +25,46 @@ use crate::transfer::Volume;
 /// | write with immediate data whose bytes the sender writes to the memory of the peer | `written_{xmit,rcv}_{messages,bytes}`, `written_xmit_copies` |
 /// | packets through the ring | `ring_{xmit,rcv}_{messages,bytes}` |
 ///
-/// - `xmit` counts messages of this process's send queues, and `rcv` messages that peers have sent to it. A direct message, of
-///   which the process has both ends, is counted once. A process in whose memory a peer reads, writes or does atomics
-///   does nothing for that, and counts nothing.
-/// - A message is counted with its last part or packet. What is sent again counts once more as sent. Of packets, all that arrive
-///   are counted; of the other paths, the parts that are taken.
+/// - `xmit` counts messages of this process's send queues, and `rcv` messages that peers have sent to it. A direct message has
+///   both ends in this process and is counted once. A process in whose memory a peer reads, writes or executes atomics is not
+///   involved and counts nothing.
+/// - A message is counted with its last part or packet. Retransmissions count again as sent. All packets that arrive are
+///   counted; on the other paths, only the parts that are taken.
 /// - Bytes are those of messages, without headers. A read counts the bytes that it returns, an atomic the eight bytes of its
-///   result. In packets, the request of a read is a message of the requester without bytes, and the response has bytes and is
-///   no message.
-/// - A count of copies is one copy, by this process, of all bytes of a part of a message. A part has at most 64 KiB of a direct
-///   message, 64 KiB of one that the receiver copies from memory of the device, 256 KiB if it copies from other memory, and 1 MiB of
-///   other messages. So a send of at most 64 KiB by a descriptor
-///   counts one copy in both processes together. A part without bytes has none. A direct datagram has two, into a packet and out
-///   of it, or one if its bytes are inline; a datagram that the receiver drops counts alike. Copies that fail are not counted, nor
-///   are the copies of inline bytes into a request. A copy by way of a small buffer, as from or to memory on demand, is one copy.
-/// - Paths without a counter of copies have a constant number of them: a slot one by each side, into the ring and out of it; packets
-///   two by each side, into a packet and into the ring, and out of the ring and out of the packet; a descriptor none by the
-///   sender; a write by the sender none by the receiver.
+///   result. In packets, a read request is a message of the requester without bytes, and its response adds bytes but no
+///   message.
+/// - A copy is one copy, by this process, of all bytes of a part of a message. A part has at most 64 KiB of a direct message,
+///   64 KiB of one that the receiver copies from memory of the device, 256 KiB if it copies from other memory, and 1 MiB of
+///   other messages. So a send of at most 64 KiB by descriptor counts one copy in both processes together. A part without bytes
+///   counts no copy. A direct datagram counts two copies, into a packet and out of it, or one if its bytes are inline, even if
+///   the receiver drops it. Copies that fail are not counted, nor are the copies of inline bytes into a request. A copy through
+///   a small buffer, as from or to memory with on-demand paging, is one copy.
+/// - Paths without a counter of copies have a constant number of them. Slot: one by each side, into the ring and out of it.
+///   Packets: two by each side, into a packet and into the ring, and out of the ring and out of the packet. Descriptor: none by
+///   the sender. Written: none by the receiver.
 pub fn counters() -> &'static Counters {
     Counters::of_process()
 }
 
 static COUNTERS: PerProcess<Arc<Counters>> = PerProcess::new(Arc::default);
 
-/// Leaves the parent's counters alone, in a child of `fork`: the child's begin at zero.
+/// Gives a child of `fork` new counters, which begin at zero. The parent's counters stay untouched.
 pub(crate) fn forget() {
     COUNTERS.forget();
 }
 
-/// The counters of a device. They only grow, and wrap at 2^64.
+/// Counters of a device. They only grow, and wrap at 2^64.
 #[derive(Debug)]
 pub struct Counters {
     values: Values,
-    /// Counts of owners that count often, which are added to `values` for a total; by address, so that one can be
-    /// removed.
+    /// Counters of owners that count often. A total is the sum of these and of `values`. The key is the address, so that an
+    /// owner can remove its own.
     tallies: Mutex<HashMap<usize, Arc<Values>>>,
 }
 
 type Values = [AtomicU64; Counter::COUNT];
 
-/// Returns counters at zero. An array of this length has no default.
+/// Returns counters at zero. An array of this length has no `Default`.
 fn zeros() -> Values {
     [const { AtomicU64::new(0) }; Counter::COUNT]
 }
@@ -78,14 +78,14 @@ impl Default for Counters {
     }
 }
 
-/// Counters to which a single owner adds: this needs no atomic read-modify-write instruction.
+/// Counters with a single owner, which adds without an atomic read-modify-write instruction.
 #[derive(Debug)]
 pub struct Tally {
     counters: Arc<Counters>,
     values: Arc<Values>,
 }
 
-/// Path and direction whose messages are counted.
+/// Path and direction by which messages are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Direct,
@@ -101,7 +101,7 @@ pub(crate) enum Flow {
 }
 
 impl Flow {
-    /// Returns the counters of messages, of bytes, and of copies unless their number is constant.
+    /// Returns the counters for messages, bytes and copies. The last is `None` if the number of copies is constant.
     #[inline]
     const fn counters(self) -> (Counter, Counter, Option<Counter>) {
         use Counter as C;
@@ -133,12 +133,12 @@ impl Counters {
         COUNTERS.get()
     }
 
-    /// Adds to a counter.
+    /// Adds `by` to a counter.
     pub(crate) fn count(&self, counter: Counter, by: u64) {
         self.values[counter as usize].fetch_add(by, Ordering::Relaxed);
     }
 
-    /// Makes counters for an owner that counts often.
+    /// Creates separate counters for an owner that counts often.
     pub(crate) fn tally(self: &Arc<Self>) -> Tally {
         let values = Arc::new(zeros());
         let tally = Tally {
@@ -158,10 +158,10 @@ impl Counters {
             .fold(0, u64::wrapping_add)
     }
 
-    /// Returns the value of the counter with this name; `None` if there is no such counter.
+    /// Returns the value of the counter with this name, or `None` if there is no such counter.
     ///
-    /// `port_xmit_data` and `port_rcv_data` are in words of four bytes, as IBTA 16.1.3.5 defines
-    /// them and as the kernel shows them.
+    /// `port_xmit_data` and `port_rcv_data` are in words of four bytes, as IBTA 16.1.3.5 defines them and as the kernel shows
+    /// them.
     pub fn named(&self, name: &str) -> Option<u64> {
         self.all()
             .find_map(|(known, value)| (known == name).then_some(value))
@@ -180,7 +180,7 @@ impl Counters {
 }
 
 impl Tally {
-    /// Adds to a counter.
+    /// Adds `by` to a counter.
     #[inline]
     pub(crate) fn count(&mut self, counter: Counter, by: u64) {
         let value = &self.values[counter as usize];
@@ -205,7 +205,7 @@ impl Tally {
 }
 
 impl Drop for Tally {
-    /// Adds the owner's counts to the device's, so that the totals stay.
+    /// Adds the owner's counts to the device's, so that the totals are kept.
     fn drop(&mut self) {
         let mut tallies = self.counters.tallies.lock();
         tallies.remove(&self.key());
@@ -215,8 +215,8 @@ impl Drop for Tally {
     }
 }
 
-/// The standard port counters, then names of mlx5 and rxe, then what only a device without hardware
-/// counts.
+/// Names of the counters: the standard port counters, then names of mlx5 and rxe, then counters that only a device without
+/// hardware has.
 const NAMES: [(Counter, &str); Counter::COUNT] = [
     (Counter::SentPackets, "port_xmit_packets"),
     (Counter::ReceivedPackets, "port_rcv_packets"),

@@ -1,33 +1,32 @@
-//! The file descriptors of the device: each process has its own, and a program may close them.
+//! The file descriptors of the device. They are opened per process, and a program may close them.
 //!
 //! # A child of `fork`
-//! The numbers of all descriptors are noted, so that a child of `fork` can close the descriptors that it has inherited.
-//! Otherwise the child would keep the parent's addresses bound and the links of the parent's peers open. The child's
-//! handler may neither allocate nor wait for a lock that another thread had at the fork. So the numbers are kept as
-//! bits that can be read at any time, and only the moment between opening a file and noting its number is guarded: by
-//! [`Opening`], which the thread that forks holds meanwhile.
+//! The numbers of all descriptors are recorded, so that a child of `fork` can close the descriptors that it has inherited.
+//! Otherwise the child would keep the parent's addresses bound and the links of the parent's peers open. The child's handler
+//! may neither allocate nor wait for a lock that another thread held at the fork. So the numbers are stored as bits that can be
+//! read at any time, and only the time between opening a file and recording its number is protected by [`Opening`], which the
+//! forking thread holds meanwhile.
 //!
 //! # A program that closes all descriptors
-//! Daemons do this. Then the device has lost its files, and files that the program opens next may get their numbers.
-//! The device must notice this, fail, and write nothing to a file of the program's:
+//! Daemons do this. The device has then lost its files, and files that the program opens next may get their numbers. The device
+//! must notice this, fail, and write nothing to a file of the program:
 //! - Every file of the device has a mark that all descriptors of the file show ([`is_intact`]): the signal number of
-//!   `F_SETSIG`, which nothing else here uses. The mark is checked before everything that is not part of the data path:
-//!   a handshake, a change of the arena's file, a capture, closing. On the data path the check would be one more system
-//!   call for each packet.
-//! - The device's numbers are high ([`FIRST`]): the kernel gives a new file the lowest free number, so a program does
-//!   not get one of them by opening files. So an operation of the data path with a number that was closed fails with
-//!   `EBADF`, and the device fails ([`lost`]).
-//! - The engine also sleeps at a pipe of which the device has both ends: it wakes at once when they are closed, even if
-//!   no thread uses the device. From then on the mark is checked before every write.
-//! - The numbers of completion channels and contexts, which programs know, are never used by the device: it has
-//!   another, high number for each of those files. A program that closes one of them by mistake does no harm.
+//!   `F_SETSIG`, which nothing else here uses. The mark is checked before every operation that is not part of the data path: a
+//!   handshake, a change of the arena's file, a capture, closing. On the data path the check would cost one more system call
+//!   per packet.
+//! - The device's numbers are high ([`FIRST`]). The kernel gives a new file the lowest free number, so a program does not get
+//!   one of them by opening files. An operation of the data path with a closed number thus fails with `EBADF`, and the device
+//!   fails ([`lost`]).
+//! - The engine also sleeps on a pipe of which the device has both ends. It wakes at once when they are closed, even if no
+//!   thread uses the device. From then on the mark is checked before every write.
+//! - The device does not use the numbers of completion channels and contexts, which programs know. It has another, high number
+//!   for each of those files. A program that closes one of them by mistake does no harm.
 //!
-//! One case remains: a program that closes the device's files and, before the engine's thread runs, itself puts another
-//! file at one of the high numbers (`dup2`). To exclude this, each send would have to check the mark. Three
-//! alternatives were rejected. A descriptor table of the engine's own (`unshare(CLONE_FILES)`) does not help, as
-//! threads of the program send as well. Replacing `close` and similar functions in the program would miss the system
-//! calls of the C library. A control message that only the device's sockets accept (`SCM_TXTIME`) costs every send some
-//! tens of nanoseconds, and does nothing for eventfds.
+//! One case remains: a program that closes the device's files and itself puts another file at one of the high numbers (`dup2`)
+//! before the engine's thread runs. To exclude this, each send would have to check the mark. Three alternatives were rejected.
+//! A descriptor table of the engine's own (`unshare(CLONE_FILES)`) does not help, because threads of the program send as well.
+//! Replacing `close` and similar functions in the program would miss the system calls of the C library. A control message that
+//! only the device's sockets accept (`SCM_TXTIME`) costs every send some tens of nanoseconds, and does nothing for eventfds.
 
 use std::io;
 use std::marker::PhantomData;
@@ -40,7 +39,7 @@ use std::thread;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, getrlimit};
 
-/// A file descriptor of the device, closed when it is dropped.
+/// A file descriptor of the device, closed on drop.
 #[derive(Debug)]
 pub struct Descriptor {
     file: ManuallyDrop<OwnedFd>,
@@ -48,37 +47,37 @@ pub struct Descriptor {
     generation: u32,
 }
 
-/// Permission to open files or map memory: no thread forks while a thread has it. That thread must not allocate, and
-/// must not drop a [`Descriptor`].
+/// Permission to open files or map memory. While a thread holds it, no thread forks. The holder must not allocate, and must not
+/// drop a [`Descriptor`].
 pub(crate) struct Opening(PhantomData<*const ()>);
 
-/// Limit of the numbers that are noted: the kernel's own limit, unless an administrator has raised that.
+/// Limit of the recorded numbers: the kernel's own limit, unless an administrator has raised it.
 const NUMBERS: usize = 1 << 20;
 
-/// The lowest number of a descriptor that programs do not know. A process with a smaller limit uses three quarters of
-/// its limit instead. The number is not higher because the kernel's table of a process, which each `fork` copies, is as
-/// long as the highest number.
+/// Minimum number of a descriptor that programs do not know. A process with a smaller limit uses three quarters of its limit
+/// instead. The number is not higher because the kernel's descriptor table, which each `fork` copies, is as long as the highest
+/// number.
 const FIRST: u64 = 3072;
 
-/// The signal number that marks the device's files. No signal is sent: that would need `O_ASYNC`.
+/// The signal number that marks the device's files. No signal is sent, because `O_ASYNC` is not set.
 const MARK: libc::c_int = 63;
 
-/// From linux/fcntl.h.
+/// `fcntl` commands from linux/fcntl.h.
 const F_SETSIG: libc::c_int = 10;
 const F_GETSIG: libc::c_int = 11;
 
 type Numbers = [AtomicU64; NUMBERS / 64];
 
-/// A bit for each number that a descriptor of the device has.
+/// A bit for each number of a descriptor of the device.
 static OPEN: Numbers = [const { AtomicU64::new(0) }; NUMBERS / 64];
 
-/// A bit for each number that a program was given and that the device does not use.
+/// A bit for each number that was given to the program and that the device does not use.
 static PUBLIC: Numbers = [const { AtomicU64::new(0) }; NUMBERS / 64];
 
-/// Set after a file of the device was found to be closed by the program.
+/// Set after the program was found to have closed a file of the device.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// The function that makes the device fail, with the reason, when a file of the device was found to be closed.
+/// The function that makes the device fail with a reason, after the program was found to have closed a file of the device.
 static ON_LOSS: OnceLock<fn(&str)> = OnceLock::new();
 
 /// Set while a thread holds an [`Opening`].
@@ -88,7 +87,7 @@ static OPENING: AtomicBool = AtomicBool::new(false);
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 impl Opening {
-    /// Waits until no other thread has the permission, which takes a few system calls.
+    /// Waits until no other thread holds the permission, which takes at most the time of a few system calls.
     pub(crate) fn begin() -> Self {
         while OPENING.swap(true, Ordering::Acquire) {
             thread::yield_now();
@@ -96,7 +95,7 @@ impl Opening {
         Self(PhantomData)
     }
 
-    /// Notes and marks a file that was opened under this permission, and gives it a high number.
+    /// Records and marks a file that was opened under this permission, and gives it a high number.
     pub(crate) fn own(&self, file: OwnedFd) -> Descriptor {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let first = (limit / 4).saturating_mul(3).min(FIRST) as RawFd;
@@ -106,7 +105,7 @@ impl Opening {
     }
 
     fn note(&self, file: OwnedFd) -> Descriptor {
-        // SAFETY: the call sets a number of an open file.
+        // SAFETY: the call takes no pointers, and only changes a number of an open file.
         unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, MARK) };
         if let Some((word, bit)) = place(&OPEN, file.as_raw_fd()) {
             word.fetch_or(bit, Ordering::Relaxed);
@@ -125,7 +124,7 @@ impl Drop for Opening {
 }
 
 impl Descriptor {
-    /// Owns the file that `open` opens. `open` must make only system calls.
+    /// Opens a file by `open`, which must make only system calls, and takes ownership of it.
     pub(crate) fn open<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
         let opening = Opening::begin();
         open().map(|file| opening.own(file))
@@ -141,7 +140,7 @@ impl Descriptor {
         Ok(descriptor)
     }
 
-    /// Returns whether the number is still that of a file of the device. If not, the device fails.
+    /// Returns whether the number still belongs to a file of the device. If not, makes the device fail.
     pub(crate) fn check(&self) -> bool {
         let is_intact = is_intact(self.as_fd());
         if !is_intact {
@@ -174,7 +173,7 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // In a child that has inherited the descriptor, the number is closed or another file's.
+        // In a child that has inherited the descriptor, the number is closed or belongs to another file.
         if self.generation != generation() {
             return;
         }
@@ -185,10 +184,10 @@ impl Drop for Descriptor {
             }
         }
         if !is_intact(self.as_fd()) {
-            // The program has closed the descriptor, and the number is the program's now.
+            // The program has closed the descriptor, so the number now belongs to the program.
             return;
         }
-        // SAFETY: the file is not used after this.
+        // SAFETY: the file is dropped only here, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.file) };
     }
 }
@@ -205,17 +204,17 @@ impl AsRawFd for Descriptor {
     }
 }
 
-/// Waits until no thread is opening a file, and keeps other threads from doing so: before a `fork`.
+/// Waits until no thread is opening a file, and prevents other threads from doing so. Called before a `fork`.
 pub(crate) fn before_fork() {
     mem::forget(Opening::begin());
 }
 
-/// Ends what [`before_fork`] began, in the parent.
+/// Reverses [`before_fork`] in the parent.
 pub(crate) fn after_fork() {
     OPENING.store(false, Ordering::Release);
 }
 
-/// Closes everything that was inherited, and ends what [`before_fork`] began, in the child. Makes only system calls.
+/// Closes all inherited descriptors, and reverses [`before_fork`], in the child. Makes only system calls.
 pub(crate) fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     for (at, word) in OPEN.iter().enumerate() {
@@ -223,16 +222,15 @@ pub(crate) fn after_fork_in_child() {
         while bits != 0 {
             let number = 64 * at as RawFd + bits.trailing_zeros() as RawFd;
             bits &= bits - 1;
-            // SAFETY: a descriptor of the parent's device had this number at the fork, so the child has the same file
-            // there, unless the parent closed it. Objects that still name the number are of another generation, and
-            // never use it.
+            // SAFETY: a descriptor of the parent's device had this number at the fork, so the child has the same file there,
+            // unless the parent closed it. Objects that still have the number are of another generation, and never use it.
             unsafe {
                 if is_marked(number) {
                     libc::close(number);
                 }
             }
         }
-        // Most words are zero. Only pages that are written are copied.
+        // Most words are zero, and are not written: the kernel copies each page that is written.
         for word in [word, &PUBLIC[at]] {
             if word.load(Ordering::Relaxed) != 0 {
                 word.store(0, Ordering::Relaxed);
@@ -247,29 +245,29 @@ fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Returns the word and the bit in which a number is noted.
+/// Returns the word and the bit for a number, or `None` if the number exceeds the limit.
 fn place(noted: &'static Numbers, number: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let number = usize::try_from(number).ok()?;
     Some((noted.get(number / 64)?, 1 << (number % 64)))
 }
 
-/// Counts an eventfd of the device up by one.
+/// Increments an eventfd of the device.
 pub(crate) fn count_up(eventfd: BorrowedFd<'_>) {
     if has_lost() && !is_intact(eventfd) {
         return;
     }
-    // A counter that is full is readable anyway.
+    // A full counter is an error that can be ignored: the eventfd is readable anyway.
     if let Err(Errno::BADF | Errno::INVAL) = rustix::io::write(eventfd, &1_u64.to_ne_bytes()) {
         lost();
     }
 }
 
-/// Returns whether the descriptor is one of a file of the device.
+/// Returns whether a descriptor belongs to a file of the device.
 pub(crate) fn is_intact(descriptor: BorrowedFd<'_>) -> bool {
     is_marked(descriptor.as_raw_fd())
 }
 
-/// Returns whether all numbers that the device uses are those of its files. If not, the device fails.
+/// Returns whether all numbers that the device uses belong to its files. If not, makes the device fail.
 pub(crate) fn check_all() -> bool {
     let is_intact = are_intact();
     if !is_intact {
@@ -279,7 +277,7 @@ pub(crate) fn check_all() -> bool {
 }
 
 fn are_intact() -> bool {
-    // Keeps other threads from opening or closing a file of the device meanwhile.
+    // Prevents other threads from opening or closing a file of the device meanwhile.
     let _opening = Opening::begin();
     OPEN.iter()
         .zip(&PUBLIC)
@@ -297,17 +295,17 @@ fn are_intact() -> bool {
         })
 }
 
-/// Has `fail` make the device fail, with the reason, whenever a file of the device is found to be closed.
+/// Sets the function that makes the device fail with a reason, when a file of the device is found to be closed.
 pub(crate) fn on_loss(fail: fn(&str)) {
-    // Each call gives the same function: that of the device.
+    // Only the first call has an effect; each call passes the same function.
     let _ = ON_LOSS.set(fail);
 }
 
-/// Makes the device fail because a file of it was found to be closed.
+/// Makes the device fail because one of its files was found to be closed.
 #[cold]
 pub(crate) fn lost() {
     LOST.store(true, Ordering::SeqCst);
-    // Before the first opening there is no device that could fail.
+    // Before the device is first opened, there is nothing to fail.
     if let Some(fail) = ON_LOSS.get() {
         fail(
             "the program has closed file descriptors of the device, as it does that closes all it has not opened itself",

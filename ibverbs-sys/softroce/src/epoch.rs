@@ -1,26 +1,26 @@
 #![forbid(unsafe_code)]
-//! Uses of memory that no lock protects, and the wait for their end.
+//! Tracking of memory accesses that no lock protects, so that the owner can wait for their end.
 //!
-//! A peer copies from and to memory of this process without asking, and threads read the table of regions without a lock.
-//! A user first notes in one of its lanes that it begins, then checks that the memory is still published, and only then
-//! uses it. To take memory back, a thread first withdraws it, and then waits until each lane that was in use at that moment
-//! has been left.
+//! A peer process copies from and to memory of this process without involving it, and threads read the table of regions without
+//! a lock. A user first records in one of its lanes that an access begins, then checks that the memory is still published, and
+//! only then accesses it. To reclaim memory, a thread first withdraws it, and then waits until each lane that was in use at
+//! that moment has been left.
 //!
-//! Either the user finds that the memory was withdrawn, or the thread finds that the lane is in use: both sides store, then
-//! order that before everything that follows (a sequentially consistent fence), then load the word of the other side.
+//! Either the user finds that the memory was withdrawn, or the reclaiming thread finds that the lane is in use: both sides
+//! store, then execute a sequentially consistent fence, and then load the word of the other side.
 //!
-//! A lane's word grows by one at each entry and at each exit, so the lane is in use while the word is odd, and a wait for
-//! one use does not wait for the next.
+//! A lane's word is incremented at each entry and at each exit, so the lane is in use while the word is odd, and a wait for one
+//! use does not wait for the next.
 
 use crate::sync::{AtomicU64, Line, Ordering, fence, fence_after_update, relax};
 
-/// The words in which the threads of a process note that they use memory.
+/// Words in which the threads of a process record their accesses.
 ///
 /// Only that process writes the words. A value that another process reads there is used for nothing but waiting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes<'a>(pub(crate) &'a [Line]);
 
-/// A lane in use, until it is dropped.
+/// A lane in use. Dropping it ends the use.
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
     word: &'a AtomicU64,
@@ -28,8 +28,8 @@ pub(crate) struct Lane<'a> {
 }
 
 impl<'a> Lanes<'a> {
-    /// Takes a lane, preferably this one. Memory that is found to be published from now on was not withdrawn before, or the
-    /// thread that takes it back waits for this lane.
+    /// Enters a lane, preferably the one with this number. Afterwards, if the caller finds memory published, then the memory
+    /// was not withdrawn before, or the thread that reclaims it waits for this lane.
     #[inline]
     pub(crate) fn enter(self, preferred: usize) -> Lane<'a> {
         match self.try_enter(self.near(preferred)) {
@@ -38,7 +38,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Returns the lane of a number. The number of lanes is a power of two, so this takes no division.
+    /// Returns the index of the lane with this number. The number of lanes is a power of two, so no division is needed.
     #[inline]
     fn near(self, number: usize) -> usize {
         debug_assert!(self.0.len().is_power_of_two());
@@ -60,7 +60,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Takes this lane. `None`: it is in use.
+    /// Enters this lane. Returns `None` if the lane is in use.
     #[inline]
     fn try_enter(self, number: usize) -> Option<Lane<'a>> {
         let word = &self.0[number].0;
@@ -68,7 +68,8 @@ impl<'a> Lanes<'a> {
         if value % 2 == 1 {
             return None;
         }
-        // The use before has ended: a thread that finds this use ended sees the copies of that one, too.
+        // `AcqRel`, because the previous use has ended: a thread that sees the end of this use must see the copies of the
+        // previous one too.
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         word.compare_exchange(value, value.wrapping_add(1), success, failure)
             .ok()?;
@@ -76,8 +77,8 @@ impl<'a> Lanes<'a> {
         Some(Lane { word, value })
     }
 
-    /// Returns the lanes that are in use and whose users may have found the memory before it was withdrawn. To be called
-    /// after that.
+    /// Returns the lanes that are in use and whose users may have found the memory before it was withdrawn. The caller must
+    /// have withdrawn the memory.
     pub(crate) fn occupied(self) -> Occupied {
         fence(Ordering::SeqCst);
         let words = self.0.iter().enumerate().filter_map(|(number, line)| {
@@ -90,18 +91,18 @@ impl<'a> Lanes<'a> {
 
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
-        // A thread that sees this value sees the copies.
+        // `Release`: a thread that sees this value sees the copies.
         self.word
             .store(self.value.wrapping_add(2), Ordering::Release);
     }
 }
 
-/// Lanes that were in use at a moment.
+/// Lanes that were in use at one moment.
 #[derive(Debug)]
 pub(crate) struct Occupied(Vec<(usize, u64)>);
 
 impl Occupied {
-    /// Returns whether all of them have been left since.
+    /// Returns whether all these lanes have been left since then.
     pub(crate) fn are_left(&mut self, lanes: Lanes<'_>) -> bool {
         self.0.retain(|&(number, value)| {
             let word = lanes.0.get(number).map(|line| &line.0);
@@ -110,8 +111,8 @@ impl Occupied {
         self.0.is_empty()
     }
 
-    /// Waits until all of them have been left, or `is_in_vain` returns `true`. Returns whether they have been left. Calls
-    /// `is_in_vain`, which may make a system call, now and then.
+    /// Waits until all these lanes have been left, or `is_in_vain` returns `true`. Returns whether they have been left. Calls
+    /// `is_in_vain`, which may make a system call, only occasionally.
     pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
         while !self.are_left(lanes) {
@@ -147,7 +148,7 @@ mod tests {
         drop(first);
         assert!(!occupied.are_left(lanes));
         drop(second);
-        // The same lanes, another copy.
+        // The same lanes, but another copy.
         let _later = (lanes.enter(1), lanes.enter(2));
         assert!(occupied.are_left(lanes));
         assert!(!lanes.occupied().are_left(lanes));
@@ -186,7 +187,7 @@ mod tests {
         assert!(lanes.occupied().are_left(lanes));
     }
 
-    /// What is taken back is not touched afterwards.
+    /// Checks that reclaimed memory is not accessed afterwards.
     #[test]
     fn nothing_is_touched_after_it_was_taken_back() {
         let lines = lines(8);
@@ -243,7 +244,7 @@ mod models {
         })
     }
 
-    /// The model fails where the owner's access is not ordered behind a copy.
+    /// Copies if the memory is published. The model fails if the owner's access is not ordered after the copy.
     fn copy(world: &World, preferred: usize) {
         let _lane = Lanes(&world.lines).enter(preferred);
         if world.published.load(Ordering::Relaxed) == 1 {
@@ -274,7 +275,7 @@ mod models {
         });
     }
 
-    /// The lane is used again by another thread in between: the first copy is still seen to be over.
+    /// Checks that the end of the first copy is visible even if another thread has used the lane again in between.
     #[test]
     fn a_lane_that_is_used_again_hides_nothing() {
         let mut model = loom::model::Builder::new();

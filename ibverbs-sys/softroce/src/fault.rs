@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
-//! Accidents at will, to test what a program does about them: packets that are lost, doubled, late,
-//! out of order or damaged; verbs that fail; events; a link that goes down. By this interface or by
-//! the variables of [`config`](crate::config).
+//! Fault injection, to test how a program handles faults: packets that are lost, duplicated, delayed, reordered or corrupted;
+//! verbs that fail; asynchronous events; a link that goes down. Configured by this interface or by the variables of
+//! [`config`](crate::config).
 
 mod network;
 #[cfg(any(test, feature = "sim"))]
@@ -23,29 +23,29 @@ pub(crate) use network::Fate;
 pub use network::NetworkFaults;
 pub use verb::{Errno, Verb};
 
-/// A call of a verb that fails.
+/// A verb call that is made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The verb.
+    /// The verb to fail.
     pub verb: Verb,
-    /// Which call from now on, the next one is 1.
+    /// Number of the call, counted from now on; the next call is 1.
     pub call: u64,
-    /// Errno of the failure.
+    /// Error number of the failure.
     pub errno: Errno,
 }
 
-/// Listener to events of the device and its port: an open context.
+/// A receiver of events of the device and its port: an open context.
 pub(crate) trait Listener: Send + Sync {
-    /// Takes an event that belongs to no object.
+    /// Raises an asynchronous event that belongs to no object.
     fn raise(&self, kind: ibv_event_type);
 }
 
-/// The accidents that are arranged for a device.
+/// The faults that are injected into a device.
 pub struct Faults {
-    /// Set while any failure is left; the fast path of a verb tests nothing else.
+    /// Set while failures of verbs are pending or the device has failed. The fast path of a verb checks only this flag.
     failing: AtomicBool,
     failures: Mutex<Vec<Failure>>,
-    /// Set while faults of packets are configured; the fast path of packets tests nothing else.
+    /// Set while packet faults are configured. The fast path of packets checks only this flag.
     careless: AtomicBool,
     accidents: Mutex<Accidents>,
     link_up: AtomicBool,
@@ -55,7 +55,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Arranges these faults of packets and failures of verbs.
+    /// Creates a set of faults with these packet faults and verb failures.
     pub(crate) fn new(network: NetworkFaults, failures: Vec<Failure>) -> Self {
         Self {
             failing: AtomicBool::new(!failures.is_empty()),
@@ -68,21 +68,21 @@ impl Faults {
         }
     }
 
-    /// Makes a call of a verb fail. Several calls may be told.
+    /// Makes a call of a verb fail. May be called several times; all failures stay pending until they occur.
     pub fn fail(&self, failure: Failure) {
         let mut failures = self.failures.lock();
         failures.push(failure);
         self.failing.store(true, Ordering::Relaxed);
     }
 
-    /// Takes back all failures that have not come yet.
+    /// Removes all pending failures.
     pub fn forget_failures(&self) {
         let mut failures = self.failures.lock();
         failures.clear();
         self.set_failing(&failures);
     }
 
-    /// Counts a call of a verb; the error that it shall fail with.
+    /// Counts a call of a verb. Returns an error if this call must fail.
     #[inline]
     pub(crate) fn check(&self, verb: Verb) -> Result<(), Errno> {
         if self.failing.load(Ordering::Relaxed) {
@@ -121,8 +121,8 @@ impl Faults {
         }
     }
 
-    /// Takes the link down for good, without an event, and makes verbs fail that need the device. Takes no lock.
-    /// Returns whether this is the first call.
+    /// Takes the link down permanently, without an event, and makes verbs fail that need the device. Takes no lock. Returns
+    /// whether this is the first call.
     pub(crate) fn fail_device(&self) -> bool {
         let first = !self.device_failed.swap(true, Ordering::SeqCst);
         self.link_up.store(false, Ordering::SeqCst);
@@ -130,24 +130,25 @@ impl Faults {
         first
     }
 
-    /// Returns whether the device has failed, for good.
+    /// Returns whether the device has permanently failed.
     pub(crate) fn device_has_failed(&self) -> bool {
         self.device_failed.load(Ordering::SeqCst)
     }
 
-    /// Sets the faults of packets from now on; the random numbers begin anew.
+    /// Sets the packet faults from now on, and restarts the random numbers from the seed.
     pub fn set_network(&self, faults: NetworkFaults) {
         let mut accidents = self.accidents.lock();
         *accidents = Accidents::new(faults);
         self.careless.store(faults.any(), Ordering::Relaxed);
     }
 
-    /// Returns the faults of packets.
+    /// Returns the configured packet faults.
     pub fn network(&self) -> NetworkFaults {
         self.accidents.lock().faults()
     }
 
-    /// Decides about the next packet, of `len` bytes from BTH to ICRC; `None` if no faults are configured.
+    /// Draws the faults of the next packet, which has `len` bytes from BTH to ICRC. Returns `None` if no packet faults are
+    /// configured.
     pub(crate) fn fate(&self, len: usize) -> Option<Fate> {
         if !self.careless.load(Ordering::Relaxed) {
             return None;
@@ -155,13 +156,13 @@ impl Faults {
         Some(self.accidents.lock().fate(len))
     }
 
-    /// Returns whether all packets arrive as they were sent. If so, messages may go without packets.
+    /// Returns whether all packets arrive as they were sent. If so, messages may take paths without packets.
     pub(crate) fn spare_packets(&self) -> bool {
         !self.careless.load(Ordering::Relaxed) && self.link_is_up()
     }
 
-    /// Takes the link down or up: while it is down nothing is sent and nothing comes. A change raises
-    /// `IBV_EVENT_PORT_ERR` or `IBV_EVENT_PORT_ACTIVE`. The link of a device that has failed stays down.
+    /// Takes the link down or up. While it is down, nothing is sent or received. A change raises `IBV_EVENT_PORT_ERR` or
+    /// `IBV_EVENT_PORT_ACTIVE`. The link of a failed device stays down.
     pub fn set_link(&self, up: bool) {
         let before = self.link_up.swap(up, Ordering::SeqCst);
         if self.device_has_failed() {
@@ -176,21 +177,21 @@ impl Faults {
         }
     }
 
-    /// Returns whether the link is up: the port is active.
+    /// Returns whether the link is up, so that the port is active.
     pub fn link_is_up(&self) -> bool {
         self.link_up.load(Ordering::Relaxed)
     }
 
     /// Raises an asynchronous event of the device or the port at every open context.
     pub fn raise(&self, kind: ibv_event_type) {
-        // A listener may come or go while it is told.
+        // The list is copied, because a listener may be added or removed during the calls.
         let listeners = self.listeners.lock().clone();
         for listener in listeners.iter().filter_map(Weak::upgrade) {
             listener.raise(kind);
         }
     }
 
-    /// Tells a context of events from now on, as long as it lives.
+    /// Adds a context that gets all events from now on, until it is dropped.
     pub(crate) fn subscribe(&self, listener: Weak<dyn Listener>) {
         let mut listeners = self.listeners.lock();
         listeners.retain(|listener| listener.strong_count() > 0);
@@ -306,7 +307,7 @@ mod tests {
                 ibv_event_type::IBV_EVENT_PORT_ACTIVE
             ]
         );
-        // A listener that is gone gets no event and is forgotten.
+        // A dropped listener gets no event and is removed.
         drop(told);
         faults.raise(ibv_event_type::IBV_EVENT_SM_CHANGE);
     }

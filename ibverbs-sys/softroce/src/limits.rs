@@ -1,67 +1,67 @@
-//! What the device has, and at most how many: what `ibv_query_device` reports and every check goes by.
+//! The limits of the device, which `ibv_query_device` reports and all checks use.
 #![forbid(unsafe_code)]
 
-/// Queue pairs.
+/// Maximum queue pairs.
 pub const MAX_QP: usize = 1 << 16;
-/// Requests of a send or receive queue.
+/// Maximum outstanding requests of a send queue or a receive queue.
 pub const MAX_QP_WR: u32 = 1 << 14;
-/// Segments of a request.
+/// Maximum segments of a request.
 pub const MAX_SGE: u32 = 32;
-/// Segments of a read.
+/// Maximum segments of a read request.
 pub const MAX_SGE_RD: u32 = 32;
-/// Bytes that a request can hold itself.
+/// Maximum bytes of inline data of a request.
 pub const MAX_INLINE: u32 = 1024;
-/// Bytes of a message (IBTA 9.7.1).
+/// Maximum bytes of a message (IBTA 9.7.1).
 pub const MAX_MESSAGE: u32 = 1 << 30;
-/// Reads and atomics of a peer that a queue pair remembers.
+/// Maximum outstanding reads and atomics that a queue pair accepts from its peer.
 pub const MAX_QP_RD_ATOM: u8 = 16;
-/// Reads and atomics that a queue pair has under way to its peer.
+/// Maximum outstanding reads and atomics that a queue pair sends to its peer.
 pub const MAX_QP_INIT_RD_ATOM: u8 = 16;
-/// Completion queues.
+/// Maximum completion queues.
 pub const MAX_CQ: usize = 1 << 16;
-/// Entries of a completion queue.
+/// Maximum entries of a completion queue.
 pub const MAX_CQE: u32 = (1 << 22) - 1;
-/// Completion vectors.
+/// Number of completion vectors.
 pub const COMPLETION_VECTORS: u32 = 1;
-/// Completions that an event can wait for.
+/// Maximum completions of a moderated completion event.
 pub const MAX_MODERATION_COUNT: u16 = u16::MAX;
-/// Microseconds that an event can wait.
+/// Maximum delay of a moderated completion event in microseconds.
 pub const MAX_MODERATION_PERIOD: u16 = u16::MAX;
-/// Memory regions.
+/// Maximum memory regions.
 pub const MAX_MR: usize = 1 << 20;
-/// Bytes of a memory region.
+/// Maximum bytes of a memory region.
 pub const MAX_MR_SIZE: u64 = u64::MAX;
-/// Memory windows.
+/// Maximum memory windows.
 pub const MAX_MW: usize = 1 << 20;
-/// Bytes of device memory.
+/// Total bytes of device memory.
 pub const MAX_DM_SIZE: u64 = 16 << 20;
-/// Protection domains.
+/// Maximum protection domains.
 pub const MAX_PD: usize = 1 << 16;
-/// Address handles.
+/// Maximum address handles.
 pub const MAX_AH: usize = 1 << 20;
-/// Shared receive queues.
+/// Maximum shared receive queues.
 pub const MAX_SRQ: usize = 1 << 16;
-/// Requests of a shared receive queue.
+/// Maximum outstanding requests of a shared receive queue.
 pub const MAX_SRQ_WR: u32 = 1 << 15;
-/// Segments of a request of a shared receive queue.
+/// Maximum segments of a request of a shared receive queue.
 pub const MAX_SRQ_SGE: u32 = 32;
-/// XRC domains.
+/// Maximum XRC domains.
 pub const MAX_XRCD: usize = 1 << 16;
-/// Multicast groups.
+/// Maximum multicast groups.
 pub const MAX_MCAST_GRP: usize = 1 << 13;
-/// Queue pairs of a multicast group.
+/// Maximum queue pairs that are attached to a multicast group.
 pub const MAX_MCAST_QP_ATTACH: usize = 56;
-/// Memberships of all multicast groups.
+/// Maximum attachments of queue pairs to all multicast groups.
 pub const MAX_TOTAL_MCAST_QP_ATTACH: usize = MAX_MCAST_GRP * MAX_MCAST_QP_ATTACH;
-/// Partition keys.
+/// Length of the partition key table.
 pub const MAX_PKEYS: u16 = 1;
-/// Page sizes: all from 4 KiB on.
+/// Bit mask of the supported page sizes: all from 4 KiB on.
 pub const PAGE_SIZE_CAP: u64 = !0xfff;
-/// Exponent of the time that an acknowledgement may take here, 4.096 us * 2^15.
+/// Exponent of the maximum time until this device acknowledges a packet: 4.096 us * 2^15.
 pub const LOCAL_CA_ACK_DELAY: u8 = 15;
-/// The clock of completion timestamps counts nanoseconds: a million kHz.
+/// Frequency of the clock of completion timestamps in kHz: it counts nanoseconds.
 pub const HCA_CORE_CLOCK: u64 = 1_000_000;
-/// Bits of a completion timestamp that count.
+/// Mask of the valid bits of a completion timestamp.
 pub const TIMESTAMP_MASK: u64 = u64::MAX;
-/// Physical ports.
+/// Number of physical ports.
 pub const PORTS: u8 = 1;

@@ -1,4 +1,4 @@
-//! Multicast groups: which queue pairs get a copy of what is sent to a group.
+//! Multicast groups: the queue pairs that get a copy of each datagram to a group.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -12,28 +12,28 @@ use smallvec::SmallVec;
 use crate::context::{Held, Refusal, Shared};
 use crate::limits::{MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH};
 
-/// The multicast groups of a NIC: the queue pairs that are attached, by the group's GID.
+/// The multicast groups of a NIC: the attached queue pairs, by the group's GID.
 ///
-/// A queue pair is in use as long as it is attached: it is not destroyed then (`ibv_destroy_qp(3)`).
+/// A queue pair that is attached is in use, and so cannot be destroyed (`ibv_destroy_qp(3)`).
 #[derive(Debug)]
 pub struct Groups<T: Shared> {
     groups: RwLock<HashMap<Ipv6Addr, Vec<Held<T>>>>,
 }
 
-/// Why a queue pair was not attached.
+/// Reason why a queue pair was not attached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// By the rules.
+    /// The arguments are invalid, or a limit is exceeded.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// By the network.
+    /// The system does not permit joining the group.
     #[error("the network does not let the group be joined")]
     Network(#[source] io::Error),
 }
 
 impl AttachError {
-    /// What `ibv_attach_mcast` returns.
+    /// Returns the error number that `ibv_attach_mcast` returns.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Refused(refusal) => refusal.errno(),
@@ -43,15 +43,15 @@ impl AttachError {
 }
 
 impl<T: Shared> Groups<T> {
-    /// No groups.
+    /// Creates an empty set of groups.
     pub fn new() -> Self {
         Self {
             groups: RwLock::default(),
         }
     }
 
-    /// Attaches a queue pair. Once is enough: it gets a single copy in any case (`ibv_attach_mcast(3)`).
-    /// Of the first one of a group, `join` makes the NIC join it.
+    /// Attaches a queue pair to a group. Calls `join` if it is the first of the group, so that the NIC joins the group. Does
+    /// nothing if the queue pair is already attached, since it gets a single copy in any case (`ibv_attach_mcast(3)`).
     pub fn attach(
         &self,
         gid: Ipv6Addr,
@@ -82,7 +82,8 @@ impl<T: Shared> Groups<T> {
         Ok(())
     }
 
-    /// Detaches a queue pair; refused if it is not attached. With the last one of a group, `leave` makes the NIC leave it.
+    /// Detaches a queue pair from a group. Calls `leave` if it was the last of the group, so that the NIC leaves the group.
+    /// Fails if the queue pair is not attached.
     pub fn detach(
         &self,
         gid: Ipv6Addr,
@@ -104,7 +105,7 @@ impl<T: Shared> Groups<T> {
         Ok(())
     }
 
-    /// The queue pairs that are attached to a group.
+    /// Returns the queue pairs that are attached to a group.
     pub fn members(&self, group: Ipv6Addr) -> SmallVec<[Arc<T>; 8]> {
         let groups = self.groups.read();
         canonical(group)
@@ -122,10 +123,10 @@ impl<T: Shared> Default for Groups<T> {
     }
 }
 
-/// The one GID of a group; none if `gid` is that of no group.
+/// Returns the canonical GID of a group, or `None` if `gid` is not a multicast GID.
 ///
-/// A group of IPv4 has several: mapped as the address of a host is, and as a group with any scope, of which the
-/// kernel uses the global one. All of them are the same packets on the wire.
+/// An IPv4 group has several GIDs: the IPv4-mapped form, and multicast forms with any scope, of which the kernel uses the
+/// global one. All of them have the same packets on the wire.
 pub fn canonical(gid: Ipv6Addr) -> Option<Ipv6Addr> {
     let mapped = if gid.is_multicast() {
         let [_, rest @ ..] = gid.segments();
@@ -163,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Groups, and which of them the NIC is in.
+    /// Groups, and the set of groups that the NIC has joined.
     #[derive(Default)]
     struct Joined {
         groups: Groups<Member>,

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The process's one NIC: what all objects of the device stand on.
+//! The NIC of the process, on which all objects of the device depend.
 
 use std::fmt;
 use std::io;
@@ -37,66 +37,66 @@ mod unanswered;
 pub use faults::faults;
 use receiver::{Care, Receiver};
 
-/// The port with its network, and the tables of the objects that packets reach.
+/// The port with its network, and the tables of the objects that packets can reach.
 pub(crate) struct Nic {
-    /// Its way to the network.
+    /// Sockets and addresses of the port.
     pub(crate) network: Network,
-    /// The regions and windows.
+    /// Memory regions and windows.
     pub(crate) memory: memory::Registry,
-    /// The queue pairs by their numbers.
+    /// Queue pairs, by number.
     pub(crate) queue_pairs: queue_pair::Directory,
-    /// The shared receive queues by their numbers.
+    /// Shared receive queues, by number.
     pub(crate) shared_queues: receive::Directory,
-    /// The multicast groups.
+    /// Multicast groups.
     pub(crate) groups: multicast::Groups<QueuePair>,
-    /// The completion queues that hold events back.
+    /// Completion queues with delayed events.
     pub(crate) deadlines: Arc<Deadlines>,
-    /// The device's counters.
+    /// Counters of the device.
     pub(crate) counters: Arc<Counters>,
-    /// Accidents.
+    /// Injected faults.
     pub(crate) faults: Arc<Faults>,
-    /// Messages may go without packets.
+    /// Set if messages within the process may be transferred without packets.
     direct: bool,
-    /// The processes of the host that memory is shared with.
+    /// Processes of the host with which memory is shared.
     neighbourhood: Option<Arc<Neighbourhood>>,
     timers: Arc<Timers>,
     deadlines_alarm: Arc<Alarm>,
-    /// The part of the configuration's schedule that is still to come, the next entry at the end.
+    /// Remaining part of the configured schedule, with the next change at the end.
     schedule: Mutex<Vec<(Time, Scheduled)>>,
     schedule_alarm: Alarm,
     receiver: spin::Mutex<Receiver>,
-    /// The engine wanted to receive while another thread did.
+    /// Set if the engine tried to receive while another thread did.
     refused: AtomicBool,
-    /// Answers are left to a later look.
+    /// Set while responses are delayed to a later receive round.
     owes_answers: AtomicBool,
-    /// Looks that found packets since timers are due.
+    /// Number of receive rounds that found packets since timers are due.
     backlog: AtomicU32,
-    /// When a program polled last; 0: never.
+    /// Time of the last poll by a program, in nanoseconds. 0 if there was none.
     polled: AtomicU64,
-    /// Number of times that a program polled.
+    /// Number of polls by the program.
     polls: AtomicU32,
     engine: OnceLock<Engine>,
     this: Weak<Self>,
 }
 
-/// The process's one.
+/// NIC of the process.
 static NIC: PerProcess<Mutex<Option<Arc<Nic>>>> = PerProcess::new(Mutex::default);
 
-/// Leaves the parent's NIC and faults alone, in a child of `fork`: they are neither used nor dropped.
+/// Detaches a child of `fork` from the parent's NIC and faults: they are neither used nor dropped.
 pub(crate) fn forget() {
     NIC.forget();
     faults::forget();
 }
 
-/// Keys of timers that are not a queue pair's; those are below 2^24, and so is the network's one.
+/// Keys of timers that do not belong to a queue pair. Keys of queue pairs are below 2^24, and so is the network's key.
 const DEADLINES: u32 = net::DELAY + 1;
 const SCHEDULE: u32 = net::DELAY + 2;
 
-/// Number of timers that run at a time.
+/// Maximum number of timers that run in one round.
 const TIMERS: usize = 32;
 
 impl Nic {
-    /// Returns the process's NIC, which is made at the first call that succeeds, and lives as long as the process.
+    /// Returns the process's NIC. The first successful call creates it, and it lives as long as the process.
     pub(crate) fn open() -> io::Result<Arc<Self>> {
         descriptor::on_loss(Self::fail_opened);
         let mut nic = NIC.get().lock();
@@ -111,7 +111,7 @@ impl Nic {
         Ok(Arc::clone(nic.insert(opened)))
     }
 
-    /// Sends answers that were left to a later look: the process is about to end.
+    /// Sends responses that were delayed to a later receive round, because the process is about to end.
     pub(crate) fn farewell() {
         let nic = NIC.get().try_lock().and_then(|nic| nic.clone());
         if let Some(nic) = nic
@@ -121,20 +121,20 @@ impl Nic {
         }
     }
 
-    /// Makes the process's NIC fail, as [`fatal`](Self::fatal) does, unless it is being opened: then its engine finds
-    /// the reason itself.
+    /// Makes the process's NIC fail, as [`fatal`](Self::fatal) does. Does nothing while the NIC is being opened: then its
+    /// engine finds the reason itself.
     pub(crate) fn fail_opened(reason: &str) {
         if let Some(nic) = NIC.get().try_lock().and_then(|nic| nic.clone()) {
             nic.fatal(reason);
         }
     }
 
-    /// Returns the process's NIC if it was opened.
+    /// Returns the process's NIC, if it was opened.
     pub(crate) fn opened() -> Option<Arc<Self>> {
         NIC.get().lock().clone()
     }
 
-    /// Makes a NIC that is not the process's.
+    /// Creates a NIC that is independent of the process's NIC.
     pub(crate) fn with(
         config: &Config,
         counters: Arc<Counters>,
@@ -154,7 +154,7 @@ impl Nic {
         let (of_deadlines, alarm) = (Arc::clone(&timers), Arc::clone(&deadlines_alarm));
         deadlines.tell(move |time| of_deadlines.note(DEADLINES, &alarm, time));
         let memory = memory::Registry::new();
-        // Now, so that no descriptor is opened later on; whoever asks again is told what became of it.
+        // The arena is created now, so that no descriptor is opened later. Later calls return the result of this one.
         memory.arena();
         let is_shared = Way::Shared.is_allowed(config.path) && !network.is_captured();
         let neighbourhood = is_shared
@@ -194,24 +194,25 @@ impl Nic {
         Ok(nic)
     }
 
-    /// Returns the time.
+    /// Returns the present time.
     pub(crate) fn now(&self) -> Time {
         self.timers.now()
     }
 
-    /// Makes packets wake the engine from now on, as a program is about to sleep until a completion comes. To be called
-    /// where a completion queue is armed.
+    /// Makes packets wake the engine from now on, because a program is about to sleep until a completion arrives. Must be
+    /// called where a completion queue is armed.
     pub(crate) fn watch(&self) {
         if let Some(engine) = self.engine.get() {
             engine.watch();
         }
     }
 
-    /// Has `post` post to a queue pair, and sends what it posted: directly if that can be, else by packets. Small messages to a
-    /// peer that has much to answer may wait until it does.
+    /// Calls `post` to post requests to a queue pair, and transfers the requests: directly where possible, otherwise as
+    /// packets. Small messages to a peer that owes many acknowledgements may be delayed until these arrive.
     ///
-    /// The sender stays where it is made. Handed over, it would be read in other pieces than it was written in, and so only
-    /// when all that was stored before has reached memory: that may be lines which the peer has.
+    /// The sender is used where it is created. If it were moved, the copy would load its fields in other units than they were
+    /// stored in, so store forwarding would fail. Such loads wait until all earlier stores have reached memory, which may
+    /// include cache lines that the peer holds.
     #[inline]
     pub(crate) fn post<T>(
         &self,
@@ -237,7 +238,7 @@ impl Nic {
             (answer, timeout)
         };
         if let (Some(address), Some(neighbourhood)) = (unknown, &self.neighbourhood) {
-            // Not before: the handshake takes a while, in which others may need the queue pair.
+            // The handshake takes a while, so it begins after the queue pair is unlocked.
             neighbourhood.meet(address);
         }
         if let Some(timeout) = timeout {
@@ -247,7 +248,8 @@ impl Nic {
         answer
     }
 
-    /// Returns the address of a process that got datagrams by a socket, and that may share memory once it is known.
+    /// Sends what the queue pair has queued. Returns the address of a process that got datagrams through a socket, and with
+    /// which memory may be shared after a handshake.
     fn send(&self, sender: &mut Sender<'_>) -> Option<SocketAddr> {
         if sender.move_queued() != Step::Packets || sender.may_wait() {
             return None;
@@ -257,8 +259,8 @@ impl Nic {
         outbox.take_unknown()
     }
 
-    /// Notes that a queue pair knows its peer: if the peer is in another process of the host, memory may be shared with
-    /// it.
+    /// Begins a handshake with the peer of a queue pair, if the peer is in another process of the host, so that memory may be
+    /// shared with it.
     pub(crate) fn meet(&self, queue_pair: &QueuePair) {
         if let (Some(neighbourhood), Some((path, number))) =
             (&self.neighbourhood, queue_pair.peer())
@@ -268,12 +270,12 @@ impl Nic {
         }
     }
 
-    /// Sends what a queue pair has to send, after something was changed in it, and sees to its timers.
+    /// Transmits what a queue pair has to send after a change, and updates its timer.
     pub(crate) fn transmit(&self, queue_pair: &QueuePair) {
         self.transmit_at(queue_pair, self.now());
     }
 
-    /// Sends what a queue pair has to send before it goes away, also if there has to be room for it first: not for long.
+    /// Transmits what a queue pair has to send before it is destroyed. Waits for a limited time if the peer's ring has no room.
     pub(crate) fn transmit_last(&self, queue_pair: &QueuePair) {
         let deadline = self.now() + LAST;
         loop {
@@ -289,8 +291,8 @@ impl Nic {
         }
     }
 
-    /// Forgets a queue pair that is going away, with its timers. Sends its packets that an arranged delay holds back:
-    /// the peer may wait for them, and the process may be about to end.
+    /// Removes a queue pair that is being destroyed, with its timers. Sends its packets that an injected delay holds back: the
+    /// peer may wait for them, and the process may be about to end.
     pub(crate) fn forget(&self, queue_pair: &QueuePair) {
         self.network.send_held();
         self.forget_recent();
@@ -302,7 +304,7 @@ impl Nic {
         self.network.addresses()
     }
 
-    /// Returns the network interface of a GID; 0 if there is none.
+    /// Returns the index of the network interface of a GID, or 0 if there is none.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         self.network.interface(gid)
     }
@@ -379,10 +381,10 @@ impl Nic {
     }
 }
 
-/// Time that a peer has to make room for the last packets of a queue pair.
+/// Maximum time to wait until a peer has room for the last packets of a queue pair.
 const LAST: Duration = Duration::from_millis(100);
 
-/// Lets other processes of the host find this one. `None`: the system does not allow it.
+/// Makes this process discoverable for other processes of the host. Returns `None` if the kernel does not allow this.
 fn neighbourhood(
     config: &Config,
     network: &Network,
@@ -394,19 +396,18 @@ fn neighbourhood(
         base_port: config.port,
         addresses: network.own_addresses(),
         gids: network.addresses().to_vec(),
-        key_base: memory.key_base(),
-        publication: Arc::new(Publication::new().ok()?),
+        publication: Arc::new(Publication::new(memory.key_base()).ok()?),
         arena: Arc::clone(memory.arena()?),
         bell: Arc::new(timers.sleeper().bell().ok()?),
         channels: Bells::new().ok()?,
         counters: Arc::clone(counters),
-        // Where nothing else is allowed, queue pairs of the process go that way, too.
+        // If only shared memory is allowed, queue pairs of the same process use it too.
         is_peer: config.path == Some(Way::Shared),
     };
     Some(Arc::new(Neighbourhood::open(own).ok()?))
 }
 
-/// Returns the device's GUID, made of the host, its last start, and the process.
+/// Returns the device's GUID, derived from the host, its last boot, and the process.
 pub(crate) fn guid() -> u64 {
     static HOST: PerProcess<u32> = PerProcess::new(|| {
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -416,7 +417,7 @@ pub(crate) fn guid() -> u64 {
         })
     });
     let host = HOST.get();
-    // An EUI-64 that is administered locally.
+    // A locally administered EUI-64.
     0x0200_0000_0000_0000 | u64::from(host & 0x00ff_ffff) << 32 | u64::from(process::id())
 }
 

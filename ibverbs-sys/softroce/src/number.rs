@@ -1,19 +1,19 @@
-//! The parts of a queue pair's number.
+//! The structure of queue pair numbers.
 #![forbid(unsafe_code)]
 
 use crate::limits::MAX_QP;
 
-/// Number of bits below the slot.
+/// Number of bits below the slot in a queue pair number.
 pub(crate) const BITS: u32 = 20;
 
-/// Number of different numbers of a slot.
+/// Number of queue pair numbers of a slot.
 pub(crate) const COUNT: u32 = 1 << BITS;
 
-/// Records that are kept by queue pair number. A NIC's queue pairs that exist at the same time have different
+/// Number of records that are indexed by queue pair numbers. Queue pairs of a NIC that exist at the same time have different
 /// [records](record).
 pub(crate) const RECORDS: usize = MAX_QP;
 
-/// Returns the slot of the NIC's UDP port, which all of its queue pairs have in the four high bits of their numbers.
+/// Returns the slot of the NIC's UDP port, which is in the four high bits of a queue pair number.
 #[inline]
 pub(crate) fn slot(number: u32) -> u8 {
     (number >> BITS) as u8 & 0xf

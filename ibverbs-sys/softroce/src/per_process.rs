@@ -1,12 +1,12 @@
-//! Values that exist once in each process; a child of `fork` makes its own.
+//! Values that exist once in each process. A child of `fork` creates its own.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A value that is made when it is first used.
+/// A value that is created when it is first used.
 ///
-/// A child of `fork` leaves its parent's value alone and makes one of its own. Threads that the child does not have
-/// were using the parent's value: its locks may be held for ever, and its descriptors are closed in the child.
+/// A child of `fork` does not use its parent's value and creates one of its own: the parent's locks may be held forever by
+/// threads that the child does not have, and the parent's descriptors are closed in the child.
 pub(crate) struct PerProcess<T: Send + Sync + 'static> {
     /// Null, or a value that is never freed.
     value: AtomicPtr<T>,
@@ -14,8 +14,8 @@ pub(crate) struct PerProcess<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> PerProcess<T> {
-    /// Makes a value that `make` initializes at its first use. Two threads that are the first at the same time may both
-    /// call `make`: one result is dropped.
+    /// Creates a holder whose value `make` creates at the first use. If two threads are first at the same time, `make` may be
+    /// called twice; one result is dropped.
     pub(crate) const fn new(make: fn() -> T) -> Self {
         Self {
             value: AtomicPtr::new(ptr::null_mut()),
@@ -23,12 +23,12 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
         }
     }
 
-    /// Returns this process's value.
+    /// Returns the value of this process.
     #[inline]
     pub(crate) fn get(&self) -> &'static T {
         let value = self.value.load(Ordering::Acquire);
-        // SAFETY: the pointer is null, or that of a value that `init` has leaked, which lives as long as the process;
-        // only shared borrows of it exist.
+        // SAFETY: the pointer is null, or points to a value that `init` has leaked, which is valid until the process ends. Only
+        // shared borrows of it exist.
         unsafe { value.as_ref() }.unwrap_or_else(|| self.init())
     }
 
@@ -40,10 +40,10 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
             .value
             .compare_exchange(ptr::null_mut(), made, order, Ordering::Acquire);
         match stored {
-            // SAFETY: the value was made above and is stored, so it is never freed.
+            // SAFETY: the value was created above and is stored, so it is never freed.
             Ok(_) => unsafe { &*made },
             Err(other) => {
-                // SAFETY: the value was made above, and no other thread has seen it.
+                // SAFETY: the value was created above, and no other thread has a pointer to it.
                 drop(unsafe { Box::from_raw(made) });
                 // SAFETY: another thread has stored this value, which is never freed.
                 unsafe { &*other }
@@ -51,8 +51,8 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
         }
     }
 
-    /// Leaves the value alone from now on: for the handler of a child of `fork`. Does not drop the value, and takes no
-    /// lock.
+    /// Discards the value without dropping it, so that the next use creates another. Takes no lock. Called in a child of
+    /// `fork`.
     pub(crate) fn forget(&self) {
         self.value.store(ptr::null_mut(), Ordering::Release);
     }

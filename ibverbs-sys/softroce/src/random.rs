@@ -1,4 +1,4 @@
-//! Random numbers that another process cannot foresee: from the system's generator.
+//! Random numbers that other processes cannot predict, from the system's generator.
 #![forbid(unsafe_code)]
 
 use std::hash::{BuildHasher, RandomState};
@@ -6,25 +6,25 @@ use std::hash::{BuildHasher, RandomState};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A permutation of the numbers below a power of two, with keys from the system's generator: a Feistel network. Knowing
-/// some of its values tells nothing of the others, except that they are different.
+/// A secret permutation of the numbers below a power of two: a Feistel network with keys from the system's generator. Known
+/// values reveal nothing about the others, except that they are different.
 ///
-/// The keys are drawn once, so no value takes a system call.
+/// The keys are drawn once, so a value takes no system call.
 #[derive(Clone)]
 pub(crate) struct Permutation {
     keys: [u64; ROUNDS],
     /// Number of bits of each half.
     half: u32,
-    /// Limit of the numbers: all are below it.
+    /// Upper limit of the numbers: all are below it.
     limit: u32,
 }
 
-/// Rounds of the network. Four are enough with a random round function (Luby and Rackoff); twice as many make up for
-/// halves of only a few bits.
+/// Number of rounds of the network. Four suffice with a random round function (Luby and Rackoff); eight compensate for halves
+/// of only a few bits.
 const ROUNDS: usize = 8;
 
 impl Permutation {
-    /// Draws a permutation of the numbers of `bits` bits, 2 to 31.
+    /// Creates a random permutation of the numbers of `bits` bits, 2 to 31.
     pub(crate) fn new(bits: u32) -> Self {
         debug_assert!((2..32).contains(&bits));
         Self {
@@ -34,10 +34,10 @@ impl Permutation {
         }
     }
 
-    /// Returns the place of a number in the permutation that `family` selects.
+    /// Returns the position of a number in the permutation that `family` selects.
     pub(crate) fn apply(&self, family: u32, number: u32) -> u32 {
         let mut place = self.step(family, number);
-        // For an odd number of bits the network has twice as many places: those above the limit are passed through.
+        // For an odd number of bits, the network permutes twice as many numbers; results above the limit are permuted again.
         while place >= self.limit {
             place = self.step(family, place);
         }
@@ -57,7 +57,7 @@ impl Permutation {
 
 impl std::fmt::Debug for Permutation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The keys are secret.
+        // The keys are secret and not shown.
         f.debug_struct("Permutation").finish_non_exhaustive()
     }
 }
@@ -75,16 +75,16 @@ fn draw() -> u64 {
     let mut bytes = [0; size_of::<u64>()];
     loop {
         match getrandom(&mut bytes, GetRandomFlags::empty()) {
-            // Such small reads are never split.
+            // Reads of this length are never split.
             Ok(count) if count == bytes.len() => return u64::from_ne_bytes(bytes),
             Ok(_) | Err(Errno::INTR) => {}
-            // A system before Linux 3.17, or a filter for system calls: the standard library has other sources.
+            // The kernel is older than 3.17, or a filter forbids the system call; the standard library has other sources.
             Err(_) => return RandomState::new().hash_one(0_u8),
         }
     }
 }
 
-/// Mixes the bits of a word, as the end of SplitMix64 does (Steele, Lea, Flood: Fast splittable pseudorandom number
+/// Mixes the bits of a word by the output function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
 /// generators, 2014).
 fn mix(word: u64) -> u64 {
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// Checks the places. The chance that a good permutation fails is below 2^-60.
+    /// Checks the positions. The probability that a good permutation fails is below 2^-60.
     #[test]
     fn keys_and_families_give_different_places() {
         let [one, other] = [(); 2].map(|()| Permutation::new(20));

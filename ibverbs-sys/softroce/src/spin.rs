@@ -1,8 +1,10 @@
-//! A mutex for what is held for a moment, of which a thread needs one at each message: it takes one instruction that the
-//! processors have to agree about, where one whose waiters sleep takes two, since who opens it has to see whether somebody does.
+//! A spin lock for critical sections that are short and entered with every message.
 //!
-//! Who finds it locked spins for a while, then lets others have the processor, then looks again from time to time: who holds it may
-//! have been kept from running.
+//! An uncontended lock and unlock take one atomic read-modify-write instruction. A mutex whose waiters sleep in the kernel
+//! takes two, because the unlocking thread has to check for waiters.
+//!
+//! A thread that finds the mutex locked spins for a while, then yields the processor, and then sleeps between attempts, because
+//! the holder may not be running.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,33 +13,35 @@ use std::time::Duration;
 
 use parking_lot::lock_api::{self, GuardNoSend, RawMutex, RawMutexFair};
 
-/// The mutex.
+/// A mutex that spins before it sleeps.
 pub(crate) type Mutex<T> = lock_api::Mutex<Spin, T>;
 
-/// One that is locked.
+/// The guard of a locked [`Mutex`].
 pub(crate) type MutexGuard<'a, T> = lock_api::MutexGuard<'a, Spin, T>;
 
-/// Whether the mutex is locked.
+/// The raw lock of a [`Mutex`].
 #[derive(Debug)]
 pub(crate) struct Spin {
     is_locked: AtomicBool,
-    /// How many wait for it.
+    /// Number of threads that wait for the lock.
     waiting: AtomicU32,
 }
 
-/// Looks without a pause.
+/// Number of attempts without a pause.
 const HASTE: u32 = 100;
 
-/// Looks between which others have the processor.
+/// Number of attempts after which a waiting thread sleeps between attempts. Before, it yields the processor.
 const PATIENCE: u32 = 1000;
 
-/// Time between looks from then on.
+/// Duration of a sleep between attempts.
 const REST: Duration = Duration::from_micros(50);
 
-/// Times that others get the processor before one locks it again who lets them go first: time for those who look all the time.
+/// Number of times that a thread yields the processor in a fair unlock, so that waiting threads that spin or yield can take the
+/// lock.
 const COURTESY: u32 = 100;
 
-/// Rests after that, if they still wait: time for those who look from time to time, whose rests the system makes longer.
+/// Number of sleeps in a fair unlock, after [`COURTESY`] yields, so that sleeping threads can take the lock. The system may
+/// prolong their sleeps.
 const RESTS: u32 = 8;
 
 impl Spin {
@@ -57,7 +61,8 @@ impl Spin {
     }
 }
 
-/// Lets others run: of the last turns each is a rest. Apart, so that there is less of it where nobody waits.
+/// Yields the processor, or sleeps if at most [`RESTS`] turns are left. A separate function keeps this code out of the fast
+/// path.
 #[cold]
 #[inline(never)]
 fn let_others(left: u32) {
@@ -68,8 +73,8 @@ fn let_others(left: u32) {
     }
 }
 
-// SAFETY: who finds the word false and makes it true has the lock, until he makes it false again: with Acquire and Release,
-// so that what one did under it is seen by the next.
+// SAFETY: only the thread that changes `is_locked` from false to true holds the lock, until it stores false. Acquire and
+// Release order the critical sections.
 unsafe impl RawMutex for Spin {
     const INIT: Self = Self {
         is_locked: AtomicBool::new(false),
@@ -87,7 +92,7 @@ unsafe impl RawMutex for Spin {
 
     #[inline]
     fn try_lock(&self) -> bool {
-        // A load first: one that is locked stays with the processor that has it.
+        // A load first: if the mutex is locked, its cache line stays with the processor of the holder.
         !self.is_locked() && !self.is_locked.swap(true, Ordering::Acquire)
     }
 
@@ -102,10 +107,10 @@ unsafe impl RawMutex for Spin {
     }
 }
 
-// SAFETY: as above; who gave it away has it again at the end.
+// SAFETY: these functions only use `lock` and `unlock`. `bump` returns with the lock held again.
 unsafe impl RawMutexFair for Spin {
     unsafe fn unlock_fair(&self) {
-        // SAFETY: the caller has it.
+        // SAFETY: the caller guarantees that it holds the lock.
         unsafe { self.unlock() };
         for left in (0..COURTESY + RESTS).rev() {
             if self.is_locked() || self.waiting.load(Ordering::Relaxed) == 0 {
@@ -117,7 +122,7 @@ unsafe impl RawMutexFair for Spin {
 
     unsafe fn bump(&self) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
-            // SAFETY: the caller has it.
+            // SAFETY: the caller guarantees that it holds the lock.
             unsafe { self.unlock_fair() };
             self.lock();
         }

@@ -1,5 +1,5 @@
-//! The atomics, fences and locks of memory that processes or many threads share: the standard library's, or those of a
-//! model that tries every order of threads.
+//! Atomics, fences and locks for memory that processes or many threads share: those of the standard library, or those of the
+//! loom model checker, which tries every order of threads.
 #![forbid(unsafe_code)]
 
 #[cfg(not(all(test, loom)))]
@@ -14,13 +14,13 @@ pub(crate) use parking_lot::{Mutex, MutexGuard};
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-/// A word in a cache line of its own.
+/// An atomic word in a cache line of its own.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) AtomicU64, [AtomicU64; 7]);
 
 impl Line {
-    /// Makes a line that is in this process alone.
+    /// Creates a line in memory of this process.
     pub(crate) fn here() -> Self {
         Self(
             AtomicU64::new(0),
@@ -37,19 +37,20 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     return mutex.lock().expect("nobody panics under it");
 }
 
-/// Orders what this thread has just changed by a read-modify-write, and what it did before, before all that it does
-/// from now on: a sequentially consistent fence.
+/// Orders a read-modify-write that this thread has just executed, and everything before it, before everything after: a
+/// sequentially consistent fence.
 #[inline]
 pub(crate) fn fence_after_update() {
-    // The instruction that made the change is such a fence itself: neither loads nor stores pass one with a LOCK
-    // prefix (Intel SDM volume 3, "Memory Ordering in P6 and More Recent Processor Families").
+    // On x86-64 the read-modify-write is a full fence itself: neither loads nor stores pass an instruction with a LOCK prefix
+    // (Intel SDM volume 3, "Memory Ordering in P6 and More Recent Processor Families").
     #[cfg(all(target_arch = "x86_64", not(miri), not(all(test, loom))))]
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
     #[cfg(not(all(target_arch = "x86_64", not(miri), not(all(test, loom)))))]
     fence(Ordering::SeqCst);
 }
 
-/// Lets others run while this thread waits for one of them, which may be one that it keeps from its very processor.
+/// Lets other threads run while this thread waits for one of them, which may need the same processor. `attempt` counts the
+/// calls of one wait: later ones yield the processor or sleep.
 pub(crate) fn relax(attempt: u32) {
     #[cfg(not(all(test, loom)))]
     match attempt {

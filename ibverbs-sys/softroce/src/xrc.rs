@@ -1,5 +1,5 @@
-//! Domains of extended reliable connections: what an XRC target and the shared receive queues that
-//! may be named to it have in common (IBTA annex A14).
+//! XRC domains: the objects that connect XRC target queue pairs with the shared receive queues that their peers may address
+//! (IBTA annex A14).
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -9,8 +9,7 @@ use parking_lot::Mutex;
 
 use crate::context::{DomainId, Refusal, Shared, Usage};
 
-/// An XRC domain as it was opened once. Who opens the same file has the same domain, with a count
-/// of users of its own.
+/// An opened XRC domain. Each open of the same file returns the same domain, with a separate count of users.
 #[derive(Debug)]
 pub struct XrcDomain {
     id: DomainId,
@@ -18,12 +17,12 @@ pub struct XrcDomain {
     usage: Usage,
 }
 
-/// A file, whatever it is called: device and inode.
+/// Identity of a file: device and inode.
 pub type File = (u64, u64);
 
-/// The XRC domains of this process that belong to a file.
+/// The XRC domains of this process that belong to files.
 ///
-/// The device is the process's own, so other processes that open the file have domains of their own.
+/// Each process has a device of its own, so other processes that open the file have separate domains.
 #[derive(Debug, Default)]
 pub struct XrcDomains {
     of_files: Mutex<HashMap<File, Opened>>,
@@ -36,7 +35,7 @@ struct Opened {
 }
 
 impl XrcDomain {
-    /// The same for all who opened the same file.
+    /// Returns the ID of the domain, which is the same for every open of the same file.
     pub fn id(&self) -> DomainId {
         self.id
     }
@@ -49,8 +48,8 @@ impl Shared for XrcDomain {
 }
 
 impl XrcDomains {
-    /// Opens the domain of a file, or one that belongs to none: `ibv_open_xrcd(3)`. `create`: it may
-    /// be made (`O_CREAT`); `exclusive`: it must be (`O_EXCL`).
+    /// Opens the XRC domain of a file, or a domain without a file (`ibv_open_xrcd(3)`). `create` permits the creation of a
+    /// domain (`O_CREAT`); with `exclusive`, the file must not have a domain yet (`O_EXCL`).
     pub fn open(
         &self,
         file: Option<File>,
@@ -84,7 +83,7 @@ impl XrcDomains {
         }))
     }
 
-    /// Closes a domain that was opened here; refused while queue pairs or queues use it.
+    /// Closes a domain that was opened here. Fails while queue pairs or shared receive queues use it.
     pub fn close(&self, domain: &XrcDomain) -> Result<(), Refusal> {
         domain.usage.close()?;
         if let Some(file) = domain.file {
@@ -100,23 +99,24 @@ impl XrcDomains {
     }
 }
 
-/// Why an XRC domain was not opened.
+/// Reason why an XRC domain was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Neither a file nor the wish for a new domain.
+    /// No file was given, and no new domain was requested.
     #[error("a domain without a file has to be created")]
     Nothing,
-    /// The file has a domain, and it should not.
+    /// The file already has a domain, and a new one was requested.
     #[error("the file has an XRC domain already")]
     Exists,
-    /// The file has no domain, and none shall be made.
+    /// The file has no domain, and no new one was requested.
     #[error("the file has no XRC domain")]
     Absent,
 }
 
 impl OpenError {
-    /// What `ibv_open_xrcd` sets errno to: the kernel's choice, since the manual page names none.
+    /// Returns the error number that `ibv_open_xrcd` sets. The manual page does not define it, so the values are those of the
+    /// kernel.
     pub fn errno(self) -> i32 {
         match self {
             Self::Nothing | Self::Exists => libc::EINVAL,

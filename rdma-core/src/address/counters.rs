@@ -9,36 +9,36 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::{ContextHandle, CountersHandle};
 
-/// Counters of what flows steer. Clones are the same counters.
+/// A set of counters for steered packets. Clones refer to the same counters.
 ///
-/// Each place of theirs counts something, as was told by [`Self::attach`]; a flow counts in them if
-/// its rule [says so](super::FlowRule::count). Few devices have any: the others answer with an error
-/// that [is unsupported](crate::Error::is_unsupported).
+/// Each index of the set counts what [`Self::attach`] selected. A flow updates the counters if its
+/// rule contains [`count`](super::FlowRule::count). Few devices support counters; on others the
+/// verb returns an error that [is unsupported](crate::Error::is_unsupported).
 ///
-/// They are `Send` and `Sync`: a lock lets one thread at a time attach or read.
+/// `Counters` are `Send` and `Sync`: a lock serialises attaching and reading.
 #[doc(alias = "ibv_counters")]
 #[derive(Debug, Clone)]
 pub struct Counters {
     handle: Arc<CountersHandle>,
 }
 
-/// What a counter counts.
+/// The quantity that a counter counts.
 #[doc(alias = "ibv_counter_description")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Counter {
-    /// Packets.
+    /// The number of packets.
     Packets,
-    /// Their bytes.
+    /// The number of bytes of the packets.
     Bytes,
 }
 
 impl Counters {
-    /// Makes counters, all at zero.
+    /// Creates a set of counters, all of which are zero.
     ///
     /// # Errors
     ///
-    /// The verb's: most devices have none.
+    /// The error of the verb. Most devices do not support counters.
     #[doc(alias = "ibv_create_counters")]
     pub fn new(context: &Context) -> Result<Self> {
         let handle = CountersHandle::create(Arc::clone(context.handle()))?;
@@ -51,21 +51,24 @@ impl Counters {
         }
     }
 
-    /// Counts this in the place `index`, for every flow that is made with these counters later.
+    /// Makes the counter at `index` count `counter`, for every flow that is created with these
+    /// counters later.
     ///
     /// # Errors
     ///
-    /// The verb's: the device does not count this, or a flow has been made with them.
+    /// The error of the verb: the device does not support this counter, or a flow already uses the
+    /// set.
     #[doc(alias = "ibv_attach_counters_point_flow")]
     pub fn attach(&self, counter: Counter, index: u32) -> Result<()> {
         self.handle.attach(counter.to_raw(), index, None)
     }
 
-    /// Counts this in the place `index`, for a flow that is there already.
+    /// Makes the counter at `index` count `counter`, for an existing flow.
     ///
     /// # Errors
     ///
-    /// The verb's: most devices that count do so only for flows made with the counters.
+    /// The error of the verb. Most devices with counters support them only for flows that are
+    /// created with the counters.
     #[doc(alias = "ibv_attach_counters_point_flow")]
     pub fn attach_to(&self, flow: &Flow, counter: Counter, index: u32) -> Result<()> {
         self.handle.attach(counter.to_raw(), index, Some(flow))?;
@@ -77,27 +80,28 @@ impl Counters {
         self.handle.check(context)
     }
 
-    /// Reads the first counters into `values`, from the device.
+    /// Reads the values of the first `values.len()` counters from the device.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_read_counters")]
     pub fn read(&self, values: &mut [u64]) -> Result<()> {
         self.handle.read(values, false)
     }
 
-    /// Like [`Self::read`], from what the driver read last, where it keeps that.
+    /// Reads the first counters into `values`, like [`Self::read`], but from the driver's cache if
+    /// it has one.
     ///
     /// # Errors
     ///
-    /// As [`Self::read`].
+    /// The errors of [`Self::read`].
     #[doc(alias = "IBV_READ_COUNTERS_ATTR_PREFER_CACHED")]
     pub fn read_cached(&self, values: &mut [u64]) -> Result<()> {
         self.handle.read(values, true)
     }
 
-    /// The C object, valid for as long as this.
+    /// Returns the C object. The pointer is valid as long as these counters exist.
     pub fn as_raw(&self) -> *mut sys::ibv_counters {
         self.handle.as_raw()
     }

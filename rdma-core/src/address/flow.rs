@@ -1,4 +1,4 @@
-//! Flow steering: which packets a raw packet or datagram queue pair gets.
+//! Flow steering, which directs packets to raw packet and datagram queue pairs.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::ffi::FlowHandle;
 use crate::queue_pair::QueuePair;
 
-/// A rule that steers packets of a port to a queue pair, until it is dropped. Clones are the same
-/// rule; it keeps the queue pair and its counters alive.
+/// An active flow, which steers packets of a port to a queue pair until it is dropped. Clones refer
+/// to the same flow. A flow keeps its queue pair and its counters alive.
 ///
-/// It is `Send` and `Sync`: nothing about it changes. Few devices can be steered: the others answer with an error that
-/// [is unsupported](crate::Error::is_unsupported).
+/// A flow is `Send` and `Sync`, because it is immutable. Few devices support flow steering; on
+/// others the verb returns an error that [is unsupported](crate::Error::is_unsupported).
 #[doc(alias = "ibv_flow")]
 #[derive(Debug, Clone)]
 pub struct Flow {
@@ -21,11 +21,13 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Steers what a rule matches to a queue pair, which must be of raw packets or datagrams.
+    /// Steers the packets that match a rule to a queue pair, which must be a raw packet or datagram
+    /// queue pair.
     ///
     /// # Errors
     ///
-    /// The verb's: most devices cannot be steered, and those that can want privileges.
+    /// The error of the verb. Most devices do not support flow steering, and most of the others
+    /// require privileges.
     #[doc(alias = "ibv_create_flow")]
     pub fn steer(queue_pair: &QueuePair, rule: &FlowRule) -> Result<Self> {
         let handle = FlowHandle::create(Arc::clone(queue_pair.handle()), rule)?;
@@ -42,7 +44,7 @@ impl Flow {
         &self.handle
     }
 
-    /// The C object, valid for as long as this.
+    /// Returns the C object. The pointer is valid as long as this flow exists.
     pub fn as_raw(&self) -> *mut sys::ibv_flow {
         self.handle.as_raw()
     }

@@ -1,4 +1,4 @@
-//! What packets are steered.
+//! Rules of flow steering: match conditions and actions.
 
 use std::mem::offset_of;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -8,7 +8,8 @@ use ibverbs_sys as sys;
 use super::Counters;
 use crate::error::{Error, Result};
 
-/// What packets a [`Flow`](super::Flow) steers: those that match every layer that is given.
+/// The packets that a [`Flow`](super::Flow) steers, and what is done with them. A packet matches if
+/// it matches every layer of the rule.
 ///
 /// ```
 /// use rdma_core::{EthernetMatch, FlowRule, PortMatch};
@@ -27,35 +28,35 @@ pub struct FlowRule {
     priority: u16,
     flags: u32,
     count: usize,
-    /// The layers as C structs, one directly after the other.
+    /// The C structs of the layers, without gaps between them.
     layers: Vec<u8>,
     counters: Vec<Counters>,
 }
 
-/// Which Ethernet frames. `None` matches any value.
+/// Match conditions for the Ethernet header. `None` matches any value.
 #[doc(alias = "ibv_flow_spec_eth")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct EthernetMatch {
-    /// The MAC address that they are sent to.
+    /// The destination MAC address.
     pub destination: Option<[u8; 6]>,
-    /// The MAC address that sent them.
+    /// The source MAC address.
     pub source: Option<[u8; 6]>,
-    /// What they carry, behind any VLAN tag.
+    /// The EtherType; behind the VLAN tag if the frame has one.
     pub ether_type: Option<u16>,
     /// The VLAN tag, 12 bits.
     pub vlan: Option<u16>,
 }
 
-/// Which IPv4 packets. `None` matches any value; an address comes with how many of its leading bits
-/// count, up to 32.
+/// Match conditions for the IPv4 header. `None` matches any value. The number next to an address is
+/// the length of the prefix that must match, up to 32 bits.
 #[doc(alias = "ibv_flow_spec_ipv4_ext")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Ipv4Match {
-    /// Who sent them.
+    /// The source address, with its prefix length.
     pub source: Option<(Ipv4Addr, u8)>,
-    /// To whom.
+    /// The destination address, with its prefix length.
     pub destination: Option<(Ipv4Addr, u8)>,
-    /// The protocol that they carry.
+    /// The protocol of the payload.
     pub protocol: Option<u8>,
     /// The type of service: DSCP and ECN.
     pub traffic_class: Option<u8>,
@@ -63,18 +64,18 @@ pub struct Ipv4Match {
     pub time_to_live: Option<u8>,
 }
 
-/// Which IPv6 packets. `None` matches any value; an address comes with how many of its leading bits
-/// count, up to 128.
+/// Match conditions for the IPv6 header. `None` matches any value. The number next to an address is
+/// the length of the prefix that must match, up to 128 bits.
 #[doc(alias = "ibv_flow_spec_ipv6")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Ipv6Match {
-    /// Who sent them.
+    /// The source address, with its prefix length.
     pub source: Option<(Ipv6Addr, u8)>,
-    /// To whom.
+    /// The destination address, with its prefix length.
     pub destination: Option<(Ipv6Addr, u8)>,
     /// The flow label, 20 bits.
     pub flow_label: Option<u32>,
-    /// What follows the header.
+    /// The type of the next header.
     pub next_header: Option<u8>,
     /// The traffic class.
     pub traffic_class: Option<u8>,
@@ -82,13 +83,13 @@ pub struct Ipv6Match {
     pub hop_limit: Option<u8>,
 }
 
-/// Which TCP or UDP packets. `None` matches any value.
+/// Match conditions for the TCP or UDP header. `None` matches any value.
 #[doc(alias = "ibv_flow_spec_tcp_udp")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PortMatch {
-    /// The port that sent them.
+    /// The source port.
     pub source: Option<u16>,
-    /// The port that they are sent to.
+    /// The destination port.
     pub destination: Option<u16>,
 }
 
@@ -105,51 +106,53 @@ impl FlowRule {
         }
     }
 
-    /// The packets of a port that match the layers to be given.
+    /// Creates a rule for packets of a port. The packets must match all layers that are added to
+    /// the rule.
     #[doc(alias = "IBV_FLOW_ATTR_NORMAL")]
     pub fn matching(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_NORMAL, port)
     }
 
-    /// Every packet of a port that no other rule steers.
+    /// Creates a rule for all packets of a port that no other rule steers.
     #[doc(alias = "IBV_FLOW_ATTR_ALL_DEFAULT")]
     pub fn all_others(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_ALL_DEFAULT, port)
     }
 
-    /// Every multicast packet of a port that no other rule steers.
+    /// Creates a rule for all multicast packets of a port that no other rule steers.
     #[doc(alias = "IBV_FLOW_ATTR_MC_DEFAULT")]
     pub fn multicast_others(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_MC_DEFAULT, port)
     }
 
-    /// A copy of every packet of a port.
+    /// Creates a rule that copies every packet of a port.
     #[doc(alias = "IBV_FLOW_ATTR_SNIFFER")]
     pub fn sniffer(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_SNIFFER, port)
     }
 
-    /// Which of several rules that match: the one of the smallest number. Default 0.
+    /// Sets the priority. If several rules match, the rule with the smallest number applies. The
+    /// default is 0.
     pub fn priority(mut self, priority: u16) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Lets packets that match go on to rules of larger numbers as well.
+    /// Lets matching packets also be matched by rules with larger priority numbers.
     #[doc(alias = "IBV_FLOW_ATTR_FLAGS_DONT_TRAP")]
     pub fn pass_on(mut self) -> Self {
         self.flags |= sys::ibv_flow_flags::IBV_FLOW_ATTR_FLAGS_DONT_TRAP.0;
         self
     }
 
-    /// Matches what is sent instead of what is received.
+    /// Applies the rule to sent packets instead of received packets.
     #[doc(alias = "IBV_FLOW_ATTR_FLAGS_EGRESS")]
     pub fn egress(mut self) -> Self {
         self.flags |= sys::ibv_flow_flags::IBV_FLOW_ATTR_FLAGS_EGRESS.0;
         self
     }
 
-    /// Only these Ethernet frames.
+    /// Adds match conditions for the Ethernet header.
     #[doc(alias = "IBV_FLOW_SPEC_ETH")]
     pub fn ethernet(self, frames: &EthernetMatch) -> Self {
         type Spec = sys::ibv_flow_spec_eth;
@@ -171,7 +174,7 @@ impl FlowRule {
         )
     }
 
-    /// Only these IPv4 packets.
+    /// Adds match conditions for the IPv4 header.
     #[doc(alias = "IBV_FLOW_SPEC_IPV4_EXT")]
     pub fn ipv4(self, packets: &Ipv4Match) -> Self {
         type Spec = sys::ibv_flow_spec_ipv4_ext;
@@ -200,7 +203,7 @@ impl FlowRule {
         })
     }
 
-    /// Only these IPv6 packets.
+    /// Adds match conditions for the IPv6 header.
     #[doc(alias = "IBV_FLOW_SPEC_IPV6")]
     pub fn ipv6(self, packets: &Ipv6Match) -> Self {
         type Spec = sys::ibv_flow_spec_ipv6;
@@ -234,13 +237,13 @@ impl FlowRule {
         })
     }
 
-    /// Only these UDP packets.
+    /// Adds match conditions for the UDP header.
     #[doc(alias = "IBV_FLOW_SPEC_UDP")]
     pub fn udp(self, packets: &PortMatch) -> Self {
         self.ports(sys::ibv_flow_spec_type::IBV_FLOW_SPEC_UDP, packets)
     }
 
-    /// Only these TCP packets.
+    /// Adds match conditions for the TCP header.
     #[doc(alias = "IBV_FLOW_SPEC_TCP")]
     pub fn tcp(self, packets: &PortMatch) -> Self {
         self.ports(sys::ibv_flow_spec_type::IBV_FLOW_SPEC_TCP, packets)
@@ -262,7 +265,7 @@ impl FlowRule {
         })
     }
 
-    /// Marks the packets with a number, which their completions carry.
+    /// Adds a tag to matching packets, which their completions report.
     #[doc(alias = "IBV_FLOW_SPEC_ACTION_TAG")]
     pub fn tag(self, number: u32) -> Self {
         type Spec = sys::ibv_flow_spec_action_tag;
@@ -280,7 +283,7 @@ impl FlowRule {
         self.layer(kind, size_of::<Spec>(), |_| {})
     }
 
-    /// Counts the packets, as was [told](Counters::attach) to the counters before.
+    /// Counts matching packets in `counters`, which [`Counters::attach`] must have set up before.
     #[doc(alias = "IBV_FLOW_SPEC_ACTION_COUNT")]
     pub fn count(mut self, counters: &Counters) -> Self {
         type Spec = sys::ibv_flow_spec_counter_action;
@@ -292,7 +295,7 @@ impl FlowRule {
         })
     }
 
-    /// Adds a C struct of a layer; they all begin with their kind and size.
+    /// Appends the C struct of a layer. All such structs begin with their type and size.
     fn layer(
         mut self,
         kind: sys::ibv_flow_spec_type,
@@ -304,14 +307,15 @@ impl FlowRule {
         self.layers.resize(begin + size, 0);
         let mut layer = Layer(&mut self.layers[begin..]);
         layer.put(offset_of!(Head, type_), &kind.0.to_ne_bytes());
-        // The largest is far below 2^16 bytes.
+        // The largest struct is far smaller than 2^16 bytes.
         layer.put(offset_of!(Head, size), &(size as u16).to_ne_bytes());
         fill(&mut layer);
         self.count += 1;
         self
     }
 
-    /// The C struct, behind which the layers follow, and them.
+    /// Returns the C struct of the rule, and the structs of the layers that must follow it in
+    /// memory.
     pub(crate) fn attributes(&self) -> Result<(sys::ibv_flow_attr, &[u8])> {
         let size = size_of::<sys::ibv_flow_attr>() + self.layers.len();
         let (Ok(size), Ok(count)) = (u16::try_from(size), u8::try_from(self.count)) else {
@@ -335,7 +339,7 @@ impl FlowRule {
     }
 }
 
-/// The bytes of a layer.
+/// The bytes of the C struct of one layer.
 struct Layer<'a>(&'a mut [u8]);
 
 impl Layer<'_> {
@@ -354,7 +358,7 @@ impl Layer<'_> {
         self.put(mask, significant);
     }
 
-    /// A field that matches this value only, if there is one.
+    /// Sets a field to be matched exactly, if `bytes` is present.
     fn exact(&mut self, value: usize, mask: usize, bytes: Option<&[u8]>) {
         if let Some(bytes) = bytes {
             self.put(value, bytes);
@@ -367,7 +371,7 @@ fn slice<const N: usize>(bytes: &Option<[u8; N]>) -> Option<&[u8]> {
     bytes.as_ref().map(|bytes| bytes.as_slice())
 }
 
-/// Bytes whose leading bits, this many, are set.
+/// Returns an array of bytes in which the first `bits` bits are set.
 fn leading<const N: usize>(bits: u8) -> [u8; N] {
     std::array::from_fn(|at| {
         let here = u32::from(bits).saturating_sub(8 * at as u32).min(8);

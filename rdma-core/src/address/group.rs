@@ -1,4 +1,4 @@
-//! Multicast groups.
+//! Membership of datagram queue pairs in multicast groups.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,18 +8,19 @@ use crate::error::{Error, Result};
 use crate::ffi::AttachedQueuePair;
 use crate::queue_pair::{QueuePair, Transport};
 
-/// A datagram queue pair's membership of a multicast group: it gets a copy of each datagram that is
-/// sent to the group. Dropping it ends the membership.
+/// The membership of a datagram queue pair in a multicast group: the queue pair receives a copy of
+/// each datagram to the group. Dropping this value ends the membership.
 ///
-/// It keeps the queue pair alive. Of several memberships of one queue pair in one group, the last
-/// to be dropped ends it.
+/// The value keeps the queue pair alive. If a queue pair has several memberships in one group, the
+/// membership ends when the last value is dropped.
 ///
-/// It is `Send` and `Sync`: drivers lock their groups, and this crate its count of memberships.
+/// `GroupMembership` is `Send` and `Sync`: drivers lock their groups, and this crate locks its
+/// count of memberships.
 ///
-/// The network must deliver to this machine, too. InfiniBand's subnet manager wants the port to
-/// join. On Ethernet the system must have joined the group's IP address, which softroce does by
-/// itself; for the kernel's Soft-RoCE and for cards a UDP socket does that, as in the example, and so
-/// does a join by the connection manager.
+/// The network must also deliver the group's packets to this machine. On InfiniBand the port must
+/// join the group at the subnet manager. On Ethernet the system must join the group's IP address.
+/// softroce does so itself; for the kernel's Soft-RoCE and for network cards, join with a UDP
+/// socket, as in the example, or with the connection manager.
 ///
 /// ```no_run
 /// # fn example(queue_pair: rdma_core::QueuePair) -> Result<(), Box<dyn std::error::Error>> {
@@ -39,11 +40,12 @@ pub struct GroupMembership {
     attached: AttachedQueuePair,
 }
 
-/// The GID of an IP multicast group on RoCE v2: the address, or its IPv6-mapped form.
+/// Returns the GID of an IP multicast group on RoCE v2: the IPv6 address, or the IPv6-mapped IPv4
+/// address.
 ///
 /// # Errors
 ///
-/// [`Error::InvalidArgument`] for an address of no group.
+/// [`Error::InvalidArgument`] if the address is not a multicast address.
 pub fn multicast_gid(group: IpAddr) -> Result<Gid> {
     if group.is_multicast() {
         return Ok(group.into());
@@ -53,12 +55,13 @@ pub fn multicast_gid(group: IpAddr) -> Result<Gid> {
 }
 
 impl QueuePair {
-    /// Makes it a member of a multicast group, by the group's GID, and its LID on InfiniBand.
+    /// Makes the queue pair a member of a multicast group. `gid` is the group's GID, and `lid` its
+    /// LID on InfiniBand.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a queue pair that is not of datagrams, and the verb's, for
-    /// example for a GID of no group.
+    /// [`Error::InvalidArgument`] if the queue pair is not a datagram queue pair, and the error of
+    /// the verb, for example because `gid` is not a multicast GID.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_to_group(&self, gid: Gid, lid: u16) -> Result<GroupMembership> {
         if self.kind() != Transport::Datagram {
@@ -71,21 +74,22 @@ impl QueuePair {
 }
 
 impl GroupMembership {
-    /// The group's GID.
+    /// Returns the group's GID.
     pub fn gid(&self) -> Gid {
         self.attached.gid()
     }
 
-    /// The group's LID; 0 on Ethernet.
+    /// Returns the group's LID; 0 on Ethernet.
     pub fn lid(&self) -> u16 {
         self.attached.lid()
     }
 
-    /// Ends the membership, and tells when that fails, which a drop can only log.
+    /// Ends the membership, and returns an error on failure. Dropping the value instead only logs
+    /// the error.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_detach_mcast")]
     pub fn leave(mut self) -> Result<()> {
         self.attached.detach()

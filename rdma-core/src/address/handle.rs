@@ -8,11 +8,12 @@ use crate::error::{Error, Result};
 use crate::ffi::{AddressHandleOwner, ContextHandle};
 use crate::protection_domain::ProtectionDomain;
 
-/// The path to a port, prepared for the device: the destination of a datagram.
+/// An address handle: the path to a port, prepared by the device. Used as the destination of
+/// datagrams.
 ///
-/// Clones are the same handle. The handle is destroyed with the last clone, and a request that
-/// names it keeps one until it has completed. Address handles are `Send` and `Sync`: they never
-/// change.
+/// Clones refer to the same handle, which is destroyed with the last clone. A request that uses the
+/// handle keeps a clone until it has completed. Address handles are `Send` and `Sync`, because they
+/// are immutable.
 #[doc(alias = "ibv_ah")]
 #[derive(Debug, Clone)]
 pub struct AddressHandle {
@@ -20,22 +21,22 @@ pub struct AddressHandle {
 }
 
 impl AddressHandle {
-    /// Makes a handle; the same as [`ProtectionDomain::address_handle`].
+    /// Creates an address handle, like [`ProtectionDomain::address_handle`].
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a vector out of range, and the
-    /// verb's, for example without a route to the GID.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a vector with values out of
+    /// range, and the error of the verb, for example because no route leads to the GID.
     #[doc(alias = "ibv_create_ah")]
     pub fn new(domain: &ProtectionDomain, vector: &AddressVector) -> Result<Self> {
         let owner = AddressHandleOwner::create(Arc::clone(domain.handle()), vector)?;
         Ok(Self::from_owner(owner))
     }
 
-    /// Makes a handle of the way back to where a datagram came from.
+    /// Creates an address handle for replies to a received datagram.
     ///
-    /// `grh` is the beginning of the receive's memory, of which the first 40 bytes are used, and
-    /// `port` the one that received it.
+    /// `grh` is the beginning of the receive's memory, of which the first 40 bytes are used. `port`
+    /// is the port that received the datagram.
     ///
     /// # Errors
     ///
@@ -64,8 +65,8 @@ impl AddressHandle {
         self.owner.context()
     }
 
-    /// Checks that requests to queue pairs of this context can use the handle: a different driver
-    /// would take the pointer for one of its own.
+    /// Checks that the handle belongs to `context`. Another driver would interpret the pointer as
+    /// one of its own objects.
     #[inline]
     pub(crate) fn check(&self, context: &Arc<ContextHandle>) -> Result<()> {
         if Arc::ptr_eq(self.owner.context(), context) {
@@ -75,28 +76,30 @@ impl AddressHandle {
         Err(Error::invalid("address handle", reason))
     }
 
-    /// Returns the C object, valid for as long as this handle.
+    /// Returns the C object. The pointer is valid as long as this handle exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_ah {
         self.owner.as_raw()
     }
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Debug, Clone)]
 pub struct Destination {
-    /// The way to the port.
+    /// The address handle of the destination port.
     #[doc(alias = "ah")]
     pub handle: AddressHandle,
-    /// The queue pair's number, 24 bits; [`Destination::EVERY_MEMBER`] for a group.
+    /// The number of the destination queue pair, 24 bits; [`Destination::EVERY_MEMBER`] for a
+    /// multicast group.
     #[doc(alias = "remote_qpn")]
     pub queue_pair: u32,
-    /// The queue pair's Q_Key. With the highest bit set, the sender's own is sent (IBTA volume 1,
-    /// 10.2.5).
+    /// The Q_Key of the destination queue pair. If the highest bit is set, the sender's own Q_Key
+    /// is sent instead (IBTA volume 1, 10.2.5).
     #[doc(alias = "remote_qkey")]
     pub qkey: u32,
 }
 
 impl Destination {
-    /// The queue pair number that means every member of a group (IBTA volume 1, 10.5.1).
+    /// The queue pair number that addresses every member of a multicast group (IBTA volume 1,
+    /// 10.5.1).
     pub const EVERY_MEMBER: u32 = 0x00ff_ffff;
 }

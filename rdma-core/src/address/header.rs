@@ -1,71 +1,71 @@
-//! What lies in front of a received datagram.
+//! The header in front of a received datagram.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::device::Gid;
 use crate::error::{Error, Result};
 
-/// The header in front of a received datagram: who sent it, and to whom.
+/// The header in front of a received datagram, with the addresses of sender and destination.
 ///
-/// A receive of a datagram queue pair puts 40 bytes in front of the message, so its memory must be
-/// that much longer. They are the global route header of InfiniBand and RoCE v1, or the IPv6 header
-/// of RoCE v2, which is laid out alike; an IPv4 header is in the last 20 bytes, and nothing is known
-/// of the first 20 then (RoCE v2 annex, A17.4.5.1). On InfiniBand a datagram without a global route
-/// header leaves the 40 bytes undefined: its completion says so.
+/// A receive of a datagram queue pair stores 40 bytes in front of the message, so its memory must
+/// be 40 bytes longer. They contain the global route header of InfiniBand and RoCE v1, or the IPv6
+/// header of RoCE v2, which has the same layout. An IPv4 header is in the last 20 bytes; the first
+/// 20 are then undefined (RoCE v2 annex, A17.4.5.1). On InfiniBand all 40 bytes are undefined if
+/// the datagram has no global route header, which the completion reports.
 #[doc(alias = "ibv_grh")]
 #[doc(alias = "GRH")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DatagramHeader {
-    /// Of IPv4.
+    /// An IPv4 header.
     Ipv4(Ipv4Header),
-    /// A global route header, or of IPv6.
+    /// A global route header or an IPv6 header.
     Global(GlobalRouteHeader),
 }
 
 /// The IPv4 header in front of a datagram (RFC 791).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ipv4Header {
-    /// Who sent it.
+    /// The sender's address.
     pub source: Ipv4Addr,
-    /// To whom: this machine or a group.
+    /// The destination address: this machine or a multicast group.
     pub destination: Ipv4Addr,
-    /// DSCP and ECN, the byte that was once the type of service.
+    /// DSCP and ECN, in the byte that was formerly the type of service.
     pub traffic_class: u8,
-    /// How many routers it could still have passed.
+    /// The time to live: the remaining number of hops.
     pub time_to_live: u8,
-    /// The protocol that it carries: 17, UDP.
+    /// The protocol of the payload: 17 for UDP.
     pub protocol: u8,
-    /// How many bytes the packet has with this header.
+    /// The length of the packet in bytes, including this header.
     pub total_length: u16,
 }
 
 /// The global route header in front of a datagram (IBTA volume 1, 8.3), or its IPv6 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GlobalRouteHeader {
-    /// Who sent it.
+    /// The sender's GID.
     pub source: Gid,
-    /// To whom: this machine or a group.
+    /// The destination GID: this machine or a multicast group.
     pub destination: Gid,
     /// The traffic class.
     pub traffic_class: u8,
     /// The flow label, 20 bits.
     pub flow_label: u32,
-    /// How many bytes follow this header in the packet.
+    /// The number of bytes after this header in the packet.
     pub payload_length: u16,
-    /// What follows: 27 in InfiniBand, 17, UDP, in IPv6.
+    /// The type of the next header: 27 on InfiniBand, 17 (UDP) for IPv6.
     pub next_header: u8,
-    /// How many routers it could still have passed.
+    /// The hop limit: the remaining number of hops.
     pub hop_limit: u8,
 }
 
-/// The first byte of an IPv4 header without options.
+/// The first byte of an IPv4 header without options: version 4, five 32-bit words.
 const IPV4_OF_FIVE_WORDS: u8 = 0x45;
 
 impl DatagramHeader {
-    /// How many bytes are in front of each datagram.
+    /// The length in bytes of the area in front of each datagram.
     pub const LEN: usize = 40;
 
-    /// Reads it from the beginning of the memory of a receive.
+    /// Parses the header at the beginning of the memory of a receive.
     ///
     /// ```
     /// # use rdma_core::DatagramHeader;
@@ -79,7 +79,8 @@ impl DatagramHeader {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for fewer than 40 bytes, and for bytes that are neither header.
+    /// [`Error::InvalidArgument`] for fewer than 40 bytes, and for bytes that contain no valid
+    /// header.
     pub fn parse(memory: &[u8]) -> Result<Self> {
         let what = "beginning of a datagram";
         let Some(bytes) = memory.first_chunk::<{ Self::LEN }>() else {
@@ -88,8 +89,8 @@ impl DatagramHeader {
         };
         let ipv4 = bytes.last_chunk::<20>().expect("20 of 40 bytes");
         let looks_global = bytes[0] >> 4 == 6;
-        // The bytes before an IPv4 header are whatever was there, so they may look like the
-        // beginning of the other; and an address of that may look like an IPv4 header.
+        // The bytes in front of an IPv4 header are undefined, so they may look like the start of a
+        // global header. Likewise an address in a global header may look like an IPv4 header.
         if ipv4[0] == IPV4_OF_FIVE_WORDS && (!looks_global || checksum_fits(ipv4)) {
             return Ok(Self::Ipv4(Ipv4Header::read(ipv4)));
         }
@@ -102,7 +103,7 @@ impl DatagramHeader {
         ))
     }
 
-    /// Who sent it, as a GID.
+    /// Returns the sender's address as a GID.
     pub fn source(&self) -> Gid {
         match self {
             Self::Ipv4(header) => IpAddr::from(header.source).into(),
@@ -110,7 +111,8 @@ impl DatagramHeader {
         }
     }
 
-    /// To whom, as a GID: one of this machine's, or a group's.
+    /// Returns the destination address as a GID, which belongs to this machine or to a multicast
+    /// group.
     pub fn destination(&self) -> Gid {
         match self {
             Self::Ipv4(header) => IpAddr::from(header.destination).into(),
@@ -118,7 +120,7 @@ impl DatagramHeader {
         }
     }
 
-    /// The traffic class, on RoCE v2 DSCP and ECN.
+    /// Returns the traffic class, which contains DSCP and ECN on RoCE v2.
     pub fn traffic_class(&self) -> u8 {
         match self {
             Self::Ipv4(header) => header.traffic_class,
@@ -126,7 +128,7 @@ impl DatagramHeader {
         }
     }
 
-    /// How many routers it could still have passed.
+    /// Returns the hop limit or time to live: the remaining number of hops.
     pub fn hop_limit(&self) -> u8 {
         match self {
             Self::Ipv4(header) => header.time_to_live,
@@ -172,13 +174,14 @@ impl GlobalRouteHeader {
     }
 }
 
-/// Whether the checksum of a header is that of its bytes (RFC 1071).
+/// Returns whether the header checksum is correct (RFC 1071).
 fn checksum_fits(header: &[u8; 20]) -> bool {
     let words = header
         .chunks_exact(2)
         .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
     let sum: u32 = words.sum();
-    // Ten words carry four bits at the most, and adding those can carry no second time where it fits.
+    // The sum of ten words has a carry of at most four bits. If the checksum is correct, adding the
+    // carry produces no second carry.
     (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
@@ -188,7 +191,8 @@ mod tests {
 
     use super::*;
 
-    /// An IPv4 header of 10.0.0.1 to 10.0.0.2 with its checksum, behind `front`.
+    /// Returns an IPv4 header from 10.0.0.1 to 10.0.0.2 with its checksum, after the bytes of
+    /// `front`.
     fn ipv4(front: u8) -> [u8; 40] {
         let mut bytes = [front; 40];
         bytes[20..].copy_from_slice(&[

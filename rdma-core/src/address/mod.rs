@@ -1,8 +1,8 @@
-//! Where datagrams go and come from: address vectors and handles, groups, steering of packets.
+//! Addresses of datagrams: address vectors, address handles, multicast groups, and flow steering.
 //!
-//! A datagram queue pair is connected to nobody, so each of its requests says where it goes: a
-//! [`Destination`], which is an [`AddressHandle`] (the way to a port), the queue pair's number and
-//! its Q_Key. The handle is made from an [`AddressVector`], or from a datagram that came from there.
+//! A datagram queue pair has no fixed peer, so each of its requests contains a [`Destination`]: an
+//! [`AddressHandle`] (the path to a port), the queue pair number and the Q_Key. The handle is
+//! created from an [`AddressVector`], or from a received datagram for a reply.
 
 #![forbid(unsafe_code)]
 

@@ -1,22 +1,22 @@
-//! How fast packets are sent to a destination.
+//! Rate limits of packets to a destination.
 
 use std::fmt;
 
 use crate::ffi::{megabits_of_rate, rate_of_megabits};
 
-/// The rate that packets to a destination are held to, for a path that has a slower link than the
-/// port: a code of IBTA volume 1, table 224 (`ibv_rate`).
+/// The maximum rate of packets to a destination, for a path with a link that is slower than the
+/// port. The value is a code of IBTA volume 1, table 224 (`ibv_rate`).
 #[doc(alias = "ibv_rate")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StaticRate(pub u8);
 
 impl StaticRate {
-    /// As fast as the port is; the default.
+    /// The rate of the port; the default.
     #[doc(alias = "IBV_RATE_MAX")]
     pub const PORT: Self = Self(0);
 
-    /// The rate of exactly so many megabits in a second, if there is a code for it.
+    /// Returns the code for exactly `megabits` Mbit/s, if there is one.
     ///
     /// ```
     /// # use rdma_core::StaticRate;
@@ -29,7 +29,7 @@ impl StaticRate {
         rate_of_megabits(megabits).map(Self)
     }
 
-    /// How many megabits in a second; `None` for [`Self::PORT`] and for a code that is not known.
+    /// Returns the rate in Mbit/s, or `None` for [`Self::PORT`] and for an unknown code.
     #[doc(alias = "ibv_rate_to_mbps")]
     pub fn megabits(self) -> Option<u32> {
         megabits_of_rate(self.0)

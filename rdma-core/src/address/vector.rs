@@ -1,4 +1,4 @@
-//! The way to a port of the network.
+//! Address vectors: the path to a port of the network.
 
 use super::StaticRate;
 use crate::completion::WorkCompletion;
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::ffi;
 use crate::queue_pair::Endpoint;
 
-/// The way from a port of this machine to another port, or to a group of them.
+/// The path from a local port to another port, or to a multicast group.
 ///
 /// ```
 /// # use rdma_core::{AddressChoice, AddressVector, Context, Gid};
@@ -22,42 +22,42 @@ use crate::queue_pair::Endpoint;
 #[doc(alias = "ibv_global_route")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddressVector {
-    /// The port of this machine to send from.
+    /// The local port to send from.
     #[doc(alias = "port_num")]
     pub port: u8,
-    /// The destination's GID; `None` sends without a global route header, by LID alone, which is for
-    /// InfiniBand only.
+    /// The destination GID. `None` omits the global route header and uses the LID only, which works
+    /// on InfiniBand only.
     #[doc(alias = "dgid")]
     pub gid: Option<Gid>,
-    /// The place of the source's GID in the port's table. Without meaning where `gid` is `None`.
+    /// The index of the source GID in the port's GID table. Ignored if `gid` is `None`.
     #[doc(alias = "sgid_index")]
     pub gid_index: u32,
-    /// The flow label, 20 bits. Without meaning where `gid` is `None`.
+    /// The flow label, 20 bits. Ignored if `gid` is `None`.
     pub flow_label: u32,
-    /// How many routers a packet may pass. Without meaning where `gid` is `None`.
+    /// The hop limit of packets. Ignored if `gid` is `None`.
     pub hop_limit: u8,
-    /// The traffic class; on RoCE v2 the IP header's byte of DSCP and ECN. Without meaning where
-    /// `gid` is `None`.
+    /// The traffic class; on RoCE v2 the DSCP and ECN byte of the IP header. Ignored if `gid` is
+    /// `None`.
     pub traffic_class: u8,
-    /// The destination's LID; 0 on Ethernet.
+    /// The destination LID; 0 on Ethernet.
     #[doc(alias = "dlid")]
     pub lid: u16,
     /// The service level, 0 to 15.
     #[doc(alias = "sl")]
     pub service_level: u8,
-    /// The low bits of the source's LID, where the port has several.
+    /// The low bits of the source LID, if the port has several LIDs.
     #[doc(alias = "src_path_bits")]
     pub source_path_bits: u8,
-    /// How fast packets are sent, at the most.
+    /// The maximum rate of packets.
     pub static_rate: StaticRate,
 }
 
 impl AddressVector {
-    /// How many routers a packet may pass unless the program says otherwise.
+    /// The default hop limit of packets.
     pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
-    /// From the port and the GID of `from` to a GID or, on InfiniBand where one of them is zero, to a
-    /// LID.
+    /// Creates a path from the port and GID of `from` to `gid`. On InfiniBand, if one of the GIDs
+    /// is zero, the path uses `lid` only.
     pub fn new(from: &LocalAddress, gid: Gid, lid: u16) -> Self {
         let both = !from.gid.is_zero() && !gid.is_zero();
         let global = from.link_layer == LinkLayer::Ethernet || both;
@@ -75,24 +75,25 @@ impl AddressVector {
         }
     }
 
-    /// From the port and the GID of `from` to the peer's.
+    /// Creates a path from the port and GID of `from` to the peer's port.
     pub fn to_endpoint(from: &LocalAddress, peer: &Endpoint) -> Self {
         Self::new(from, peer.gid, peer.lid)
     }
 
-    /// The way back to where a datagram came from.
+    /// Creates a path for replies to a received datagram.
     ///
-    /// `grh` is the beginning of the receive's memory: its first 40 bytes are not of the message but
-    /// the global route header, or an IPv4 header in their last 20 (RoCE v2 annex, A17.4.5.1).
-    /// `port` is the one that received it.
+    /// `grh` is the beginning of the receive's memory. Its first 40 bytes are not a part of the
+    /// message: they contain the global route header, or an IPv4 header in the last 20 bytes (RoCE
+    /// v2 annex, A17.4.5.1). `port` is the port that received the datagram.
     ///
-    /// There is none from a datagram to a group, since no GID of this port is in it: make a
-    /// [`Self::new`] to the [source](super::DatagramHeader::source) of its header then.
+    /// The method fails for a datagram to a multicast group, because the datagram contains no GID
+    /// of this port. In that case use [`Self::new`] with the
+    /// [source](super::DatagramHeader::source) of the header.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for less than 40 bytes, and the verb's, for example when the
-    /// datagram's destination is no GID of the port.
+    /// [`Error::InvalidArgument`] for fewer than 40 bytes, and the error of the verb, for example
+    /// because the datagram's destination is not a GID of the port.
     #[doc(alias = "ibv_init_ah_from_wc")]
     pub fn from_completion(
         context: &Context,
@@ -107,7 +108,7 @@ impl AddressVector {
         ffi::vector_of_completion(context.handle(), completion, header, port)
     }
 
-    /// Checks what the types leave open.
+    /// Checks the ranges that the types do not enforce.
     pub(crate) fn checked(&self) -> Result<()> {
         let limits = [
             ("service level", u32::from(self.service_level), 15),

@@ -1,4 +1,4 @@
-//! Names to addresses.
+//! Resolution of names to RDMA addresses.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use super::PortSpace;
 use crate::error::Result;
 use crate::ffi::cm::{InfoQuery, RawInfo, address_info};
 
-/// What to find the addresses of: a name or an address, and a service or a port.
+/// A query for the addresses of a host (name or address) and a service (name or port number).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a query finds nothing until it is resolved"]
 pub struct AddressQuery<'a> {
@@ -20,30 +20,31 @@ pub struct AddressQuery<'a> {
     route: bool,
 }
 
-/// An address that was found.
+/// An address that a query returned.
 #[doc(alias = "rdma_addrinfo")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AddressInfo {
-    /// Where to connect to; `None` where only a place to listen was asked for.
+    /// The address to connect to, or `None` for a query of addresses to listen at.
     #[doc(alias = "ai_dst_addr")]
     pub destination: Option<SocketAddr>,
-    /// Where to bind to.
+    /// The local address to bind to.
     #[doc(alias = "ai_src_addr")]
     pub source: Option<SocketAddr>,
-    /// The service.
+    /// The port space.
     #[doc(alias = "ai_port_space")]
     pub port_space: PortSpace,
-    /// The full name, where the resolver gave it.
+    /// The canonical name of the host, if the resolver returned one.
     #[doc(alias = "ai_dst_canonname")]
     pub canonical_name: Option<String>,
-    /// Private data that the request to connect must begin with, where the resolver gave some.
+    /// Private data with which a connect request must begin. Empty unless the resolver returned
+    /// some.
     #[doc(alias = "ai_connect")]
     pub connect_data: Vec<u8>,
 }
 
 impl<'a> AddressQuery<'a> {
-    /// To connect to `service` at `node`.
+    /// Creates a query for addresses to connect to `service` on the host `node`.
     pub fn new(node: &'a str, service: &'a str) -> Self {
         Self {
             node: Some(node),
@@ -55,7 +56,7 @@ impl<'a> AddressQuery<'a> {
         }
     }
 
-    /// To listen for `service` at every address.
+    /// Creates a query for addresses to listen for `service` on all local addresses.
     #[doc(alias = "RAI_PASSIVE")]
     pub fn listen(service: &'a str) -> Self {
         Self {
@@ -65,41 +66,41 @@ impl<'a> AddressQuery<'a> {
         }
     }
 
-    /// Of this service. Default [`PortSpace::Tcp`].
+    /// Sets the port space. The default is [`PortSpace::Tcp`].
     pub fn port_space(mut self, space: PortSpace) -> Self {
         self.space = space;
         self
     }
 
-    /// For addresses to listen at.
+    /// Queries for addresses to listen at.
     #[doc(alias = "RAI_PASSIVE")]
     pub fn passive(mut self) -> Self {
         self.passive = true;
         self
     }
 
-    /// Takes the node as an address, and asks nobody for a name.
+    /// Requires that the host is a numeric address, so that no name lookup is necessary.
     #[doc(alias = "RAI_NUMERICHOST")]
     pub fn numeric(mut self) -> Self {
         self.numeric = true;
         self
     }
 
-    /// Does not look for a route as well.
+    /// Skips the resolution of a route.
     #[doc(alias = "RAI_NOROUTE")]
     pub fn without_route(mut self) -> Self {
         self.route = false;
         self
     }
 
-    /// Finds the addresses; blocks for as long as the system's resolver does.
+    /// Resolves the query. Blocks until the system's resolver has finished.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a text with a NUL character,
-    /// [`ConnectionError::UnknownName`](super::ConnectionError::UnknownName) for a name of no
-    /// address, [`ConnectionError::NoManager`](super::ConnectionError::NoManager) where there is no
-    /// connection manager, and the verb's.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a string with a NUL character,
+    /// [`ConnectionError::UnknownName`](super::ConnectionError::UnknownName) for a name without an
+    /// address, [`ConnectionError::NoManager`](super::ConnectionError::NoManager) if the system has
+    /// no connection manager, and the error of the verb.
     #[doc(alias = "rdma_getaddrinfo")]
     #[doc(alias = "rdma_freeaddrinfo")]
     pub fn resolve(&self) -> Result<Vec<AddressInfo>> {

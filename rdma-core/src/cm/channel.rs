@@ -1,4 +1,4 @@
-//! Event channels.
+//! Event channels of connection identifiers.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use super::ConnectionEvent;
 use crate::error::Result;
 use crate::ffi::cm::EventChannelHandle;
 
-/// Where the events of connection identifiers arrive; clones are the same channel.
+/// A channel that delivers the events of connection identifiers. Clones refer to the same channel.
 ///
-/// Its descriptor is non-blocking and becomes readable when an event is there, for use with
-/// `poll(2)` or an event loop. Any thread may take events.
+/// The file descriptor is non-blocking and becomes readable when an event is pending, for use with
+/// `poll(2)` or an event loop. Any thread may read events.
 #[doc(alias = "rdma_event_channel")]
 #[derive(Debug, Clone)]
 pub struct EventChannel {
@@ -19,12 +19,12 @@ pub struct EventChannel {
 }
 
 impl EventChannel {
-    /// Makes a channel.
+    /// Creates a channel.
     ///
     /// # Errors
     ///
-    /// [`ConnectionError::NoManager`](super::ConnectionError::NoManager) where there is no
-    /// connection manager, and the verb's.
+    /// [`ConnectionError::NoManager`](super::ConnectionError::NoManager) if the system has no
+    /// connection manager, and the error of the verb.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new() -> Result<Self> {
         let handle = EventChannelHandle::create()?;
@@ -41,30 +41,30 @@ impl EventChannel {
         &self.handle
     }
 
-    /// Takes the next event, if there is one, without waiting.
+    /// Returns the next event if one is pending, without waiting.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn try_next(&self) -> Result<Option<ConnectionEvent>> {
         Ok(self.handle.take()?.map(ConnectionEvent::from_raw))
     }
 
-    /// Takes the next event, and waits for it up to `timeout` (`None`: without limit). `None` when
-    /// that is over.
+    /// Waits for the next event until `timeout` has passed (`None`: no timeout), and then returns
+    /// `None`.
     ///
     /// # Errors
     ///
-    /// The verb's, and that of `poll(2)`.
+    /// The error of the verb, and the error of `poll(2)`.
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn next(&self, timeout: Option<Duration>) -> Result<Option<ConnectionEvent>> {
         self.next_until(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 
-    /// Like [`Self::next`], up to a point in time.
+    /// Waits for the next event until `deadline`, like [`Self::next`].
     pub(super) fn next_until(&self, deadline: Option<Instant>) -> Result<Option<ConnectionEvent>> {
         loop {
             if let Some(event) = self.try_next()? {
@@ -76,13 +76,14 @@ impl EventChannel {
         }
     }
 
-    /// How many identifiers report here.
+    /// Returns the number of identifiers whose events arrive on this channel.
     pub fn identifiers(&self) -> usize {
         self.handle.len()
     }
 
-    /// The C object, valid for as long as this channel. Its events must be taken by this type
-    /// alone: what identifies them is kept here.
+    /// Returns the C object. The pointer is valid as long as this channel exists. The caller must
+    /// not read its events through the pointer, because this type keeps the data that maps events
+    /// to identifiers.
     pub fn as_raw(&self) -> *mut ibverbs_sys::rdma_event_channel {
         self.handle.as_raw()
     }

@@ -1,4 +1,4 @@
-//! Connections, and those to be, that wait for their steps.
+//! Connections, and connections that are being established.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use super::{
 use crate::error::{Errno, Result};
 use crate::queue_pair::{PreparedQueuePair, QueuePair};
 
-/// One end of a connection that has its queue pair and waits for the other end.
+/// One end of a connection that has its queue pair but is not established yet.
 #[derive(Debug)]
 #[must_use = "dropping it gives the connection up"]
 pub struct PreparedConnection {
@@ -51,12 +51,12 @@ impl PreparedConnection {
         }
     }
 
-    /// The queue pair, to post receives to before the peer sends.
+    /// Returns the queue pair, for posting receives before the peer sends.
     pub fn queue_pair(&self) -> &PreparedQueuePair {
         &self.prepared
     }
 
-    /// The identifier of this end.
+    /// Returns the identifier of this end.
     pub fn id(&self) -> &ConnectionId {
         match &self.side {
             Side::Connecting(id) => id,
@@ -64,13 +64,13 @@ impl PreparedConnection {
         }
     }
 
-    /// Connects, or accepts, and waits until the connection stands.
+    /// Connects or accepts, and waits until the connection is established.
     ///
     /// # Errors
     ///
-    /// [`ConnectionError`]: rejected, unreachable, or not within the time; and what
-    /// [`ConnectionId::connect`], [`ConnectionId::establish`] and [`ConnectionRequest::accept`]
-    /// give.
+    /// [`ConnectionError`] if the connection is rejected, the peer is unreachable or the timeout
+    /// passes; and the errors of [`ConnectionId::connect`], [`ConnectionId::establish`] and
+    /// [`ConnectionRequest::accept`].
     #[doc(alias = "rdma_connect")]
     #[doc(alias = "rdma_accept")]
     pub fn establish(self, parameters: &ConnectionParameters) -> Result<Connection> {
@@ -102,17 +102,18 @@ impl PreparedConnection {
     }
 }
 
-/// A connection: a queue pair, and the identifier that tells when the peer is gone.
+/// An established connection: a queue pair, and the identifier that reports the disconnection of
+/// the peer.
 ///
-/// Dropping it disconnects: the peer is told, and the queue pair moved to the error state, of which
-/// there may be clones. [`Self::into_parts`] keeps both.
+/// Dropping the connection disconnects it: the peer is notified, and the queue pair is moved to the
+/// error state even if clones of it exist. [`Self::into_parts`] avoids that.
 #[derive(Debug)]
 pub struct Connection {
     id: ConnectionId,
     pair: QueuePair,
     peer: PeerParameters,
     waiting: Waiting,
-    /// The farewell is said, or the parts are somebody else's.
+    /// Set once the connection has been disconnected, or split into its parts.
     ended: AtomicBool,
 }
 
@@ -127,42 +128,43 @@ impl Connection {
         }
     }
 
-    /// The queue pair.
+    /// Returns the queue pair.
     pub fn queue_pair(&self) -> &QueuePair {
         &self.pair
     }
 
-    /// The identifier.
+    /// Returns the identifier.
     pub fn id(&self) -> &ConnectionId {
         &self.id
     }
 
-    /// The channel on which the identifier's events arrive, and no other's: its descriptor becomes
-    /// readable when the peer is gone.
+    /// Returns the event channel of the identifier. No other identifier uses the channel. Its file
+    /// descriptor becomes readable when the peer has disconnected.
     pub fn channel(&self) -> &EventChannel {
         &self.waiting.channel
     }
 
-    /// What the peer told about itself.
+    /// Returns the connection parameters of the peer.
     pub fn peer(&self) -> &PeerParameters {
         &self.peer
     }
 
-    /// What the peer's program said when it connected or accepted, followed by zeros up to what the
-    /// message holds.
+    /// Returns the private data that the peer's program sent when it connected or accepted. The
+    /// data is padded with zeros to the capacity of the message.
     pub fn private_data(&self) -> &[u8] {
         &self.peer.private_data
     }
 
-    /// Waits until the peer has disconnected or died, up to `timeout` (`None`: without limit), and
-    /// tells whether it has. The queue pair is in the error state then.
+    /// Waits until the peer has disconnected or exited, or until `timeout` has passed (`None`: no
+    /// timeout). Returns whether the peer has disconnected. If so, the queue pair is in the error
+    /// state.
     ///
-    /// A peer whose machine or network dies does not say so: that shows in the completions of the
-    /// queue pair's requests.
+    /// A failure of the peer's machine or of the network produces no event; only failed requests of
+    /// the queue pair reveal it.
     ///
     /// # Errors
     ///
-    /// [`ConnectionError::DeviceRemoved`], and the verb's.
+    /// [`ConnectionError::DeviceRemoved`], and the error of the verb.
     pub fn wait_disconnected(&self, timeout: Option<Duration>) -> Result<bool> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         while !self.ended.load(Ordering::Acquire) {
@@ -180,24 +182,24 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether the peer has not said farewell yet. Does not wait.
+    /// Returns whether no disconnection of the peer has been reported. Does not wait.
     ///
     /// # Errors
     ///
-    /// As [`Self::wait_disconnected`].
+    /// The errors of [`Self::wait_disconnected`].
     pub fn is_connected(&self) -> Result<bool> {
         Ok(!self.wait_disconnected(Some(Duration::ZERO))?)
     }
 
-    /// Disconnects: moves the queue pair to the error state, tells the peer, and waits until it
-    /// confirms that, which it does when its program looks at its events: in
-    /// [`Self::wait_disconnected`], [`Self::is_connected`] and here, or by dropping the connection.
-    /// Dropping this end instead waits for nothing.
+    /// Disconnects: moves the queue pair to the error state, notifies the peer, and waits for the
+    /// peer's confirmation. A peer confirms when its program processes the event (in
+    /// [`Self::wait_disconnected`], [`Self::is_connected`] or this method) or drops the connection.
+    /// Dropping this end disconnects without waiting.
     ///
     /// # Errors
     ///
-    /// [`ConnectionError::TimedOut`] if the peer does not confirm it, and the verbs'. The
-    /// connection is over in any case.
+    /// [`ConnectionError::TimedOut`] if the peer does not confirm, and the errors of the verbs. The
+    /// connection has ended in any case.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<()> {
         if self.ended.load(Ordering::Acquire) {
@@ -206,26 +208,27 @@ impl Connection {
         self.end()?;
         self.waiting
             .until(ConnectionStep::Disconnecting, |kind| match kind {
-                // The peer may have been first.
+                // The peer may have disconnected first.
                 ConnectionEventKind::Disconnected | ConnectionEventKind::TimewaitExit => Ok(()),
                 other => Err(other),
             })
     }
 
-    /// Fails the queue pair, and says or confirms the farewell, once.
+    /// Moves the queue pair to the error state, and sends or confirms the disconnection. Later
+    /// calls have no effect.
     fn end(&self) -> Result<()> {
         if self.ended.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         let failed = self.pair.fail();
         match self.id.disconnect() {
-            // So the kernel says that the identifier has no device any more.
+            // The kernel returns this error if the identifier has lost its device.
             Err(error) if error.errno() == Some(Errno(libc::ENXIO)) => Err(self.waiting.removed()),
             told => told.and(failed),
         }
     }
 
-    /// The identifier, the queue pair and what the peer told, without disconnecting.
+    /// Returns the identifier, the queue pair and the peer's parameters, without disconnecting.
     pub fn into_parts(self) -> (ConnectionId, QueuePair, PeerParameters) {
         self.ended.store(true, Ordering::Release);
         (self.id.clone(), self.pair.clone(), self.peer.clone())
@@ -235,13 +238,13 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            // The connection may be over already.
+            // The connection may have ended already.
             tracing::debug!(peer = %self.waiting.peer, %error, "disconnecting at the end");
         }
     }
 }
 
-/// How long to wait for the events of one identifier, which has a channel of its own.
+/// The event channel of one identifier, with the time limit for each step.
 pub(super) struct Waiting {
     pub(super) channel: EventChannel,
     pub(super) peer: String,
@@ -258,8 +261,9 @@ impl fmt::Debug for Waiting {
 }
 
 impl Waiting {
-    /// Waits for the event that ends `step`, of which `pick` makes something; it gives back the
-    /// others, of which those that end the connection are errors and the rest are nothing.
+    /// Waits for the event that completes `step`. `pick` converts that event to a value, and
+    /// returns all other events unchanged. Events that end the connection are converted to errors;
+    /// others are ignored.
     pub(super) fn until<T>(
         &self,
         step: ConnectionStep,

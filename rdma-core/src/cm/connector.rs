@@ -1,4 +1,4 @@
-//! Connecting to a listening peer.
+//! Connecting to a listening peer, with blocking calls.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::queue_pair::QueuePairBuilder;
 
-/// How long a step may take unless the program says otherwise.
+/// Default time limit of each step of a connection.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A connection to be: where to, and how. Each step waits for a bounded time.
+/// A builder for a connection to a listening peer. Each step blocks for a limited time.
 #[derive(Debug, Clone)]
 #[must_use = "a connector does nothing until `resolve` or `connect`"]
 pub struct Connector {
@@ -28,7 +28,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// To the program that listens at this address.
+    /// Creates a connector to the program that listens at `destination`.
     pub fn new(destination: SocketAddr) -> Self {
         Self {
             destination,
@@ -40,26 +40,26 @@ impl Connector {
         }
     }
 
-    /// From this address. Default: the one that the way there begins at.
+    /// Sets the local address. By default the route to the destination determines it.
     pub fn source(mut self, source: SocketAddr) -> Self {
         self.source = Some(source);
         self
     }
 
-    /// To a program that listens in this port space. Default [`PortSpace::Tcp`].
+    /// Sets the port space in which the peer listens. The default is [`PortSpace::Tcp`].
     pub fn port_space(mut self, space: PortSpace) -> Self {
         self.space = space;
         self
     }
 
-    /// How long each step may take: resolving the address, resolving the route, connecting, and
-    /// later disconnecting. Default 10 s.
+    /// Sets the time limit of each step: address resolution, route resolution, connecting, and
+    /// later disconnecting. The default is 10 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// What [`Self::connect`] tells the peer.
+    /// Sets the parameters that [`Self::connect`] sends to the peer.
     pub fn parameters(mut self, parameters: ConnectionParameters) -> Self {
         self.parameters = parameters;
         self
@@ -71,12 +71,12 @@ impl Connector {
         self
     }
 
-    /// Finds the way: the device, the link address and the route.
+    /// Resolves the device, the link address and the route to the peer.
     ///
     /// # Errors
     ///
-    /// [`ConnectionError`](super::ConnectionError): no connection manager, no way, or not within
-    /// the time; and the verbs'.
+    /// [`ConnectionError`](super::ConnectionError) if the system has no connection manager, no
+    /// route exists or the timeout passes; and the errors of the verbs.
     #[doc(alias = "rdma_resolve_addr")]
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve(&self) -> Result<ResolvedPeer> {
@@ -103,15 +103,16 @@ impl Connector {
         Ok(ResolvedPeer { id, waiting })
     }
 
-    /// Finds the way, makes the queue pair that `builder` gives for the device of the way, and
-    /// connects it.
+    /// Resolves the route to the peer, creates the queue pair that `builder` returns for the device
+    /// of the route, and connects it.
     ///
-    /// Where the peer sends first, receives must be posted before: by [`Self::resolve`],
-    /// [`ResolvedPeer::prepare`] and [`PreparedConnection::establish`].
+    /// If the peer sends first, receives must be posted before the connection is established. In
+    /// that case call [`Self::resolve`], [`ResolvedPeer::prepare`] and
+    /// [`PreparedConnection::establish`] separately.
     ///
     /// # Errors
     ///
-    /// Those of these three, and of `builder`.
+    /// The errors of these three methods, and of `builder`.
     #[doc(alias = "rdma_connect")]
     pub fn connect(
         &self,
@@ -124,7 +125,7 @@ impl Connector {
     }
 }
 
-/// A peer to which the way is known.
+/// A peer to which a route has been resolved.
 #[derive(Debug)]
 pub struct ResolvedPeer {
     id: ConnectionId,
@@ -132,25 +133,25 @@ pub struct ResolvedPeer {
 }
 
 impl ResolvedPeer {
-    /// The identifier, which has the device and the addresses of both ends.
+    /// Returns the identifier, which knows the device and the addresses of both ends.
     pub fn id(&self) -> &ConnectionId {
         &self.id
     }
 
-    /// The device of the way: see [`ConnectionId::context`].
+    /// Returns the open device of the route: see [`ConnectionId::context`].
     ///
     /// # Errors
     ///
-    /// As [`ConnectionId::context`].
+    /// The errors of [`ConnectionId::context`].
     pub fn context(&self) -> Result<Context> {
         self.id.context()
     }
 
-    /// Makes the queue pair, in state INIT, so that receives are there before the peer sends.
+    /// Creates the queue pair in INIT, so that receives can be posted before the peer sends.
     ///
     /// # Errors
     ///
-    /// As [`ConnectionId::prepare`].
+    /// The errors of [`ConnectionId::prepare`].
     pub fn prepare(self, builder: QueuePairBuilder) -> Result<PreparedConnection> {
         let prepared = self.id.prepare(builder)?;
         Ok(PreparedConnection::connecting(
@@ -160,12 +161,13 @@ impl ResolvedPeer {
         ))
     }
 
-    /// Asks for the datagram peer: [`PeerParameters::destination`] is where to send.
+    /// Queries the datagram queue pair of the peer. [`PeerParameters::destination`] of the result
+    /// is the address for datagrams.
     ///
     /// # Errors
     ///
-    /// [`ConnectionError`](super::ConnectionError): rejected, or not within the time; and those of
-    /// [`ConnectionId::find_datagram_peer`].
+    /// [`ConnectionError`](super::ConnectionError) if the peer rejects the query or the timeout
+    /// passes; and the errors of [`ConnectionId::find_datagram_peer`].
     #[doc(alias = "rdma_connect")]
     pub fn find_datagram_peer(&self, parameters: &ConnectionParameters) -> Result<PeerParameters> {
         self.id.find_datagram_peer(parameters)?;

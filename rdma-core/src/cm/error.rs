@@ -1,4 +1,4 @@
-//! Errors of connections and of connecting.
+//! Errors of establishing and using connections.
 
 use std::fmt;
 use std::io;
@@ -7,48 +7,49 @@ use std::time::Duration;
 use super::RejectReason;
 use crate::error::Errno;
 
-/// Why connecting failed or a connection ended. `Debug` prints the same text as `Display`.
+/// The reason why connecting failed or a connection ended. `Debug` prints the same text as
+/// `Display`.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionError {
-    /// The system has no connection manager, or no device that it could use.
+    /// The system has no connection manager, or no device that the connection manager supports.
     #[error(
         "this system has no RDMA connection manager ({errno}): it needs an RDMA device of the \
          kernel, and /dev/infiniband/rdma_cm from the module rdma_ucm"
     )]
     NoManager {
-        /// What opening it gave.
+        /// The error of opening the connection manager.
         errno: Errno,
     },
 
-    /// The name is of no address.
+    /// The name has no address.
     #[error("{name} has no address: {reason}")]
     UnknownName {
         /// The name and the service.
         name: String,
-        /// What the resolver said.
+        /// The message of the resolver.
         reason: String,
     },
 
-    /// A step took longer than it may.
+    /// A step did not complete within its time limit.
     #[error("{step} with {peer} did not end within {timeout:?}: {}", step.usual_cause())]
     TimedOut {
         /// The step.
         step: ConnectionStep,
-        /// The other end.
+        /// The address of the peer.
         peer: String,
-        /// The time that it had.
+        /// The time limit.
         timeout: Duration,
     },
 
-    /// The peer, or the connection manager of its machine, said no.
+    /// The peer, or the connection manager of its machine, rejected the connection.
     #[error("{peer} rejected the connection: {reason}")]
     Rejected {
-        /// The other end.
+        /// The address of the peer.
         peer: String,
-        /// Why.
+        /// The reason of the rejection.
         reason: RejectReason,
-        /// What the peer's program said, followed by zeros.
+        /// The private data of the peer's program, padded with zeros.
         private_data: Vec<u8>,
     },
 
@@ -57,23 +58,23 @@ pub enum ConnectionError {
     Failed {
         /// The step.
         step: ConnectionStep,
-        /// The other end.
+        /// The address of the peer.
         peer: String,
-        /// What the event said.
+        /// The status of the event.
         status: EventStatus,
     },
 
-    /// The peer has disconnected, or died.
+    /// The peer has disconnected or exited.
     #[error("{peer} has disconnected")]
     Disconnected {
-        /// The other end.
+        /// The address of the peer.
         peer: String,
     },
 
-    /// The device was taken away.
+    /// The device was removed.
     #[error("the device of the connection with {peer} was removed")]
     DeviceRemoved {
-        /// The other end.
+        /// The address of the peer.
         peer: String,
     },
 }
@@ -100,21 +101,21 @@ impl ConnectionError {
     }
 }
 
-/// A step on the way to a connection, or from it.
+/// A step of establishing or ending a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConnectionStep {
-    /// From an IP address to a device and a link address.
+    /// Resolves an IP address to a device and a link address.
     AddressResolution,
-    /// From there to a route.
+    /// Resolves the route to the link address.
     RouteResolution,
-    /// The request of the connecting end, and the answer.
+    /// Sends the connect request, and waits for the response.
     Connecting,
-    /// The answer of the listening end, and its confirmation.
+    /// Accepts the connect request, and waits for the confirmation.
     Accepting,
-    /// The farewell, and its confirmation.
+    /// Disconnects, and waits for the confirmation.
     Disconnecting,
-    /// Becoming a member of a multicast group.
+    /// Joins a multicast group.
     JoiningGroup,
 }
 
@@ -148,12 +149,12 @@ impl fmt::Display for ConnectionStep {
     }
 }
 
-/// The status of an event: 0, a negative `errno`, or a number of the transport's.
+/// The status of an event: 0, a negative `errno`, or a transport-specific number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EventStatus(pub i32);
 
 impl EventStatus {
-    /// The error number, if it is one.
+    /// Returns the error number, if the status is a negative `errno`.
     pub fn errno(self) -> Option<Errno> {
         (self.0 < 0).then(|| Errno(self.0.saturating_neg()))
     }

@@ -1,4 +1,4 @@
-//! Events of connections.
+//! Events of connection identifiers.
 
 use std::fmt;
 
@@ -9,131 +9,134 @@ use super::{ConnectionId, EventStatus, RejectReason};
 use crate::address::AddressVector;
 use crate::ffi::cm::{RawEvent, RawParameters};
 
-/// Something that happened to a connection identifier.
+/// An event of a connection identifier.
 ///
-/// It is acknowledged already and holds nothing of librdmacm's.
+/// The event has already been acknowledged and holds no resources of librdmacm.
 #[doc(alias = "rdma_cm_event")]
 #[derive(Debug)]
 pub struct ConnectionEvent {
-    /// The identifier that it happened to: of a [request](ConnectionEventKind::ConnectRequest), the
-    /// listening one.
+    /// The identifier of the event. For a [connect request](ConnectionEventKind::ConnectRequest),
+    /// it is the listening identifier.
     pub id: ConnectionId,
-    /// What happened.
+    /// The type of the event, with its data.
     pub kind: ConnectionEventKind,
 }
 
-/// What happened to a connection identifier (`rdma_cm_event_type`).
+/// The type of an event, with its data (`rdma_cm_event_type`).
 #[doc(alias = "rdma_cm_event_type")]
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectionEventKind {
-    /// The address is resolved: the identifier has a device.
+    /// The address was resolved: the identifier has a device.
     #[doc(alias = "RDMA_CM_EVENT_ADDR_RESOLVED")]
     AddressResolved,
     /// The address could not be resolved.
     #[doc(alias = "RDMA_CM_EVENT_ADDR_ERROR")]
     AddressError(EventStatus),
-    /// The route is resolved: it can connect.
+    /// The route was resolved: the identifier can connect.
     #[doc(alias = "RDMA_CM_EVENT_ROUTE_RESOLVED")]
     RouteResolved,
     /// The route could not be resolved.
     #[doc(alias = "RDMA_CM_EVENT_ROUTE_ERROR")]
     RouteError(EventStatus),
-    /// A peer wants to connect.
+    /// A peer requests a connection.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
     ConnectRequest(ConnectionRequest),
-    /// The peer accepts: establish the connection.
+    /// The peer accepted. The program must now establish the connection.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_RESPONSE")]
     ConnectResponse(PeerParameters),
-    /// The connection could not be made.
+    /// The connection could not be established.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_ERROR")]
     ConnectError(EventStatus),
-    /// The peer does not answer.
+    /// The peer does not respond.
     #[doc(alias = "RDMA_CM_EVENT_UNREACHABLE")]
     Unreachable(EventStatus),
-    /// The peer does not want to connect.
+    /// The peer rejected the connection.
     #[doc(alias = "RDMA_CM_EVENT_REJECTED")]
     Rejected {
-        /// Why.
+        /// The reason of the rejection.
         reason: RejectReason,
-        /// What the peer's program said, followed by zeros.
+        /// The private data of the peer's program, padded with zeros.
         private_data: Vec<u8>,
     },
-    /// The connection stands; of a datagram identifier, the peer's queue pair is known.
+    /// The connection is established; for a datagram identifier, the peer's queue pair is known.
     #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
     Established(PeerParameters),
-    /// The peer has disconnected, or died; or it has confirmed this end's disconnecting.
+    /// The peer has disconnected or exited, or has confirmed the disconnection by this end.
     #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
     Disconnected,
-    /// The device is going away: drop the identifier and what uses the device.
+    /// The device is being removed: the program must drop the identifier and all users of the
+    /// device.
     #[doc(alias = "RDMA_CM_EVENT_DEVICE_REMOVAL")]
     DeviceRemoval,
-    /// The multicast group is joined.
+    /// The multicast group was joined.
     #[doc(alias = "RDMA_CM_EVENT_MULTICAST_JOIN")]
     MulticastJoined(MulticastMember),
-    /// The multicast group could not be joined, or is lost.
+    /// The multicast group could not be joined, or the membership was lost.
     #[doc(alias = "RDMA_CM_EVENT_MULTICAST_ERROR")]
     MulticastError {
-        /// The number that the join was given.
+        /// The token that was passed to the join.
         token: usize,
-        /// Why.
+        /// The reason of the failure.
         status: EventStatus,
     },
-    /// The address has moved to another device.
+    /// The address moved to another device.
     #[doc(alias = "RDMA_CM_EVENT_ADDR_CHANGE")]
     AddressChange,
-    /// No packet of the connection is under way any more: its queue pair can be used again.
+    /// The time-wait period has ended: no packet of the connection is in the network, and its queue
+    /// pair can be reused.
     #[doc(alias = "RDMA_CM_EVENT_TIMEWAIT_EXIT")]
     TimewaitExit,
     /// A value that this crate does not know.
     Unknown(u32),
 }
 
-/// What the peer told about itself.
+/// The connection parameters of the peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerParameters {
-    /// What its program said, followed by zeros up to what the message holds.
+    /// The private data of the peer's program, padded with zeros to the capacity of the message.
     pub private_data: Vec<u8>,
-    /// The number of its queue pair.
+    /// The number of the peer's queue pair.
     #[doc(alias = "qp_num")]
     pub queue_pair: u32,
-    /// How many reads and atomics it wants to have outstanding: what this end takes.
+    /// Number of outstanding reads and atomics that the peer requests, and that this end must
+    /// accept.
     #[doc(alias = "responder_resources")]
     pub incoming_reads: u8,
-    /// How many reads and atomics it takes: what this end may have outstanding.
+    /// Number of outstanding reads and atomics that the peer accepts from this end.
     #[doc(alias = "initiator_depth")]
     pub outgoing_reads: u8,
-    /// How often to send again when it has no receive posted.
+    /// Number of retries if the peer has no receive posted.
     #[doc(alias = "rnr_retry_count")]
     pub rnr_retries: u8,
-    /// Whether its receives come from a shared queue.
+    /// Set if the peer's queue pair uses a shared receive queue.
     #[doc(alias = "srq")]
     pub shared_receives: bool,
-    /// Whether it says that it has flow control from end to end.
+    /// Set if the peer declares end-to-end flow control.
     pub flow_control: bool,
-    /// Of datagrams: how to reach it.
+    /// The address for datagrams to the peer, if the identifier is for datagrams.
     pub datagram: Option<DatagramPeer>,
 }
 
-/// How to send datagrams to a peer.
+/// The address of a datagram peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramPeer {
-    /// The way to its port.
+    /// The address vector of the path to the peer's port.
     #[doc(alias = "ah_attr")]
     pub address: AddressVector,
-    /// The queue key that its queue pair demands.
+    /// The queue key of the peer's queue pair.
     pub qkey: u32,
 }
 
-/// A multicast group that was joined: how to send to it, and what to attach to receive from it.
+/// A multicast group that was joined, with its addresses for sending and receiving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MulticastMember {
-    /// The number that the join was given.
+    /// The token that was passed to the join.
     pub token: usize,
-    /// The way to the group; its GID and LID are the group's.
+    /// The address vector of the path to the group. It contains the GID and LID of the group.
     #[doc(alias = "ah_attr")]
     pub address: AddressVector,
-    /// The queue pair number that means every member.
+    /// The queue pair number that addresses every member.
     #[doc(alias = "qp_num")]
     pub queue_pair: u32,
     /// The queue key of the group.

@@ -12,11 +12,11 @@ use crate::error::{Error, Result};
 use crate::ffi::cm::IdHandle;
 use crate::queue_pair::{EnhancedEstablishment, PreparedQueuePair, QueuePair, QueuePairBuilder};
 
-/// One end of a connection, or of one to be; or a place to listen. Clones are the same identifier,
-/// which is destroyed with the last of them.
+/// A connection identifier: one end of a connection, or a listening address. Clones refer to the
+/// same identifier, which is destroyed with the last clone.
 ///
-/// Nothing here waits: what a call begins, an [event](super::ConnectionEvent) on the identifier's
-/// channel ends.
+/// The methods do not wait. A method starts an operation, and an [event](super::ConnectionEvent) on
+/// the identifier's channel reports its result.
 #[doc(alias = "rdma_cm_id")]
 #[derive(Debug, Clone)]
 pub struct ConnectionId {
@@ -24,11 +24,11 @@ pub struct ConnectionId {
 }
 
 impl ConnectionId {
-    /// Makes an identifier whose events arrive on `channel`.
+    /// Creates an identifier whose events arrive on `channel`.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "rdma_create_id")]
     pub fn new(channel: &EventChannel, space: PortSpace) -> Result<Self> {
         IdHandle::create(channel.handle(), space.to_raw()).map(Self::from_handle)
@@ -42,46 +42,47 @@ impl ConnectionId {
         &self.handle
     }
 
-    /// Where its events arrive.
+    /// Returns the channel on which the identifier's events arrive.
     pub fn channel(&self) -> EventChannel {
         EventChannel::from_handle(self.handle.channel())
     }
 
-    /// Which service it is for.
+    /// Returns the port space.
     pub fn port_space(&self) -> PortSpace {
         PortSpace::from_raw(self.handle.port_space())
     }
 
-    /// Its own address, once it has one.
+    /// Returns the local address, if the identifier is bound.
     #[doc(alias = "rdma_get_local_addr")]
     #[doc(alias = "rdma_get_src_port")]
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.handle.local_address()
     }
 
-    /// The peer's address, once it has one.
+    /// Returns the peer's address, if it is known.
     #[doc(alias = "rdma_get_peer_addr")]
     #[doc(alias = "rdma_get_dst_port")]
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.handle.peer_address()
     }
 
-    /// The name of the device that it goes through, once that is known.
+    /// Returns the name of the device, if it is known.
     pub fn device_name(&self) -> Option<String> {
         self.handle.device_name()
     }
 
-    /// The port of the device that it goes through, once that is known.
+    /// Returns the port of the device, if it is known.
     pub fn port(&self) -> Option<u8> {
         self.handle.port()
     }
 
-    /// The device that it goes through, open: the same context for all identifiers of a device, for
-    /// as long as somebody keeps it.
+    /// Returns the open device that the identifier uses. All identifiers of a device share one
+    /// context, as long as a handle to it exists.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] while it has no device, and what opening it gives.
+    /// [`Error::InvalidArgument`] while the identifier has no device, and the error of opening the
+    /// device.
     pub fn context(&self) -> Result<Context> {
         match self.device_name() {
             Some(name) => shared_context::of_device(&name),
@@ -92,25 +93,25 @@ impl ConnectionId {
         }
     }
 
-    /// Binds it to an address of this machine. The unspecified address is every device's, and port
-    /// 0 a free one.
+    /// Binds the identifier to a local address. The unspecified address covers all devices, and
+    /// port 0 selects a free port.
     ///
     /// # Errors
     ///
-    /// The verb's, for example if no device has the address, or the port is in use.
+    /// The error of the verb, for example if no device has the address, or if the port is in use.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(&self, address: SocketAddr) -> Result<()> {
         self.handle.bind(address)
     }
 
-    /// Begins to find the device and the link address of the way to `destination`, from `source` if
-    /// that is given. The end is
+    /// Starts to resolve the device and link address for `destination`, optionally from the local
+    /// address `source`. The result is the event
     /// [`AddressResolved`](super::ConnectionEventKind::AddressResolved) or
-    /// [`AddressError`](super::ConnectionEventKind::AddressError), after `timeout` at the latest.
+    /// [`AddressError`](super::ConnectionEventKind::AddressError), at the latest after `timeout`.
     ///
     /// # Errors
     ///
-    /// The verb's, for example if no device has a way there.
+    /// The error of the verb, for example if no device has a route to the destination.
     #[doc(alias = "rdma_resolve_addr")]
     pub fn resolve_address(
         &self,
@@ -122,58 +123,60 @@ impl ConnectionId {
         self.handle.resolve_address(source, destination, timeout)
     }
 
-    /// Begins to find the route to the resolved address. The end is
+    /// Starts to resolve the route to the resolved address. The result is the event
     /// [`RouteResolved`](super::ConnectionEventKind::RouteResolved) or
-    /// [`RouteError`](super::ConnectionEventKind::RouteError), after `timeout` at the latest.
+    /// [`RouteError`](super::ConnectionEventKind::RouteError), at the latest after `timeout`.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] without a device, and the verb's.
+    /// [`Error::InvalidArgument`] if the identifier has no device, and the error of the verb.
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(&self, timeout: Duration) -> Result<()> {
         self.handle.resolve_route(milliseconds(timeout))
     }
 
-    /// Listens: each peer that wants to connect is a
-    /// [`ConnectRequest`](super::ConnectionEventKind::ConnectRequest). Up to `backlog` of them wait
-    /// to be taken.
+    /// Starts to listen. Each connection attempt of a peer is reported by the event
+    /// [`ConnectRequest`](super::ConnectionEventKind::ConnectRequest). Up to `backlog` requests can
+    /// be pending.
     ///
     /// # Errors
     ///
-    /// The verb's, for example if the port is in use.
+    /// The error of the verb, for example if the port is in use.
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self, backlog: u32) -> Result<()> {
         self.handle
             .listen(i32::try_from(backlog).unwrap_or(i32::MAX))
     }
 
-    /// Makes the queue pair of this connection, in state INIT: it can be posted receives. Of a
-    /// datagram identifier, it is [activated](Self::activate) next.
+    /// Creates the queue pair of this connection in INIT, in which receives can be posted. The
+    /// queue pair of a datagram identifier must then be [activated](Self::activate).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] without a device, for a queue pair of another device, and for one
-    /// of another [`Transport`](crate::Transport) than the identifier's; and the verbs'.
+    /// [`Error::InvalidArgument`] if the identifier has no device, or if the queue pair is of
+    /// another device or another [`Transport`](crate::Transport) than the identifier; and the
+    /// errors of the verbs.
     #[doc(alias = "rdma_create_qp")]
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn prepare(&self, builder: QueuePairBuilder) -> Result<PreparedQueuePair> {
         queue_pair::prepare(self, builder)
     }
 
-    /// Asks the peer to connect. The end is
-    /// [`ConnectResponse`](super::ConnectionEventKind::ConnectResponse), after which
-    /// [`Self::establish`] connects the queue pair, or
+    /// Sends a connect request to the peer. If the peer accepts, the event
+    /// [`ConnectResponse`](super::ConnectionEventKind::ConnectResponse) arrives, and
+    /// [`Self::establish`] connects the queue pair. On failure the event is
     /// [`Rejected`](super::ConnectionEventKind::Rejected),
     /// [`Unreachable`](super::ConnectionEventKind::Unreachable) or
     /// [`ConnectError`](super::ConnectionEventKind::ConnectError).
     ///
-    /// A peer that never answers is asked again for more than a minute; dropping the identifier
-    /// ends that.
+    /// If the peer does not respond, the request is repeated for more than a minute; dropping the
+    /// identifier cancels it.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for parameters out of range, private data that does not fit, an
-    /// identifier without a device and a queue pair of another kind; and the verb's.
+    /// [`Error::InvalidArgument`] for parameters out of range, for private data that does not fit,
+    /// if the identifier has no device, or for a queue pair of another transport; and the error of
+    /// the verb.
     #[doc(alias = "rdma_connect")]
     pub fn connect(
         &self,
@@ -189,11 +192,13 @@ impl ConnectionId {
         self.handle.connect(&raw, parameters.data())
     }
 
-    /// Connects the queue pair to the peer that answered with `peer`, and tells it.
+    /// Connects the queue pair to the peer that responded with `peer`, and confirms the connection
+    /// to the peer.
     ///
     /// # Errors
     ///
-    /// The verbs', for example if the peer has given up meanwhile. The queue pair is gone then.
+    /// The errors of the verbs, for example if the peer has given up. The queue pair is then
+    /// destroyed.
     #[doc(alias = "rdma_establish")]
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn establish(
@@ -207,15 +212,15 @@ impl ConnectionId {
         Ok(pair)
     }
 
-    /// Asks for the datagram peer at the resolved address. The end is
+    /// Queries the datagram peer at the resolved address. The result is the event
     /// [`Established`](super::ConnectionEventKind::Established), whose
-    /// [`PeerParameters::destination`] is where to send, or
+    /// [`PeerParameters::destination`] is the address for datagrams, or
     /// [`Unreachable`](super::ConnectionEventKind::Unreachable).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for private data that does not fit and an identifier that is not
-    /// for datagrams or has no device; and the verb's.
+    /// [`Error::InvalidArgument`] for private data that does not fit, or if the identifier is not
+    /// for datagrams or has no device; and the error of the verb.
     #[doc(alias = "rdma_connect")]
     pub fn find_datagram_peer(&self, parameters: &ConnectionParameters) -> Result<()> {
         self.checked_datagram()?;
@@ -224,13 +229,13 @@ impl ConnectionId {
         self.handle.connect(&raw, parameters.data())
     }
 
-    /// Makes a datagram queue pair of this identifier send and receive, with the queue key of its
-    /// port space.
+    /// Activates a datagram queue pair of this identifier, which can then send and receive. Its
+    /// queue key is that of the port space.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a queue pair or an identifier that is not for datagrams, and
-    /// the verbs'.
+    /// [`Error::InvalidArgument`] if the queue pair or the identifier is not for datagrams, and the
+    /// errors of the verbs.
     pub fn activate(&self, prepared: PreparedQueuePair) -> Result<QueuePair> {
         self.checked_datagram()?;
         queue_pair::activate(self, prepared)
@@ -253,37 +258,39 @@ impl ConnectionId {
         self.port_space().checked(message, parameters.data())
     }
 
-    /// Says farewell. The end is [`Disconnected`](super::ConnectionEventKind::Disconnected), at
-    /// both ends. An end that got that event calls this too, to confirm it.
+    /// Disconnects. Both ends get the event
+    /// [`Disconnected`](super::ConnectionEventKind::Disconnected). An end that gets the event
+    /// without having disconnected must also call this method, to confirm the disconnection.
     ///
-    /// The queue pair goes on until it is [failed](QueuePair::fail) or dropped.
+    /// The queue pair stays usable until it is [moved to the error state](QueuePair::fail) or
+    /// dropped.
     ///
     /// # Errors
     ///
-    /// The verb's, for example without a connection.
+    /// The error of the verb, for example if there is no connection.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<()> {
         self.handle.disconnect()
     }
 
-    /// Tells the connection manager that the peer's first message has arrived: the connection
-    /// stands, even if the peer's confirmation was lost.
+    /// Notifies the connection manager that the peer's first message has arrived. The connection is
+    /// then established, even if the peer's confirmation was lost.
     ///
     /// # Errors
     ///
-    /// The verb's, for example if the connection stands already.
+    /// The error of the verb, for example if the connection is already established.
     #[doc(alias = "rdma_notify")]
     #[doc(alias = "IBV_EVENT_COMM_EST")]
     pub fn notify_established(&self) -> Result<()> {
         self.handle.notify_established()
     }
 
-    /// The vendor's options to offer to the peer with the next request or acceptance:
+    /// Sets the ECE options to send with the next connect request or acceptance. They are the
     /// [`enhancements`](PreparedQueuePair::enhancements) of the queue pair.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for options of no vendor, and the verb's.
+    /// [`Error::InvalidArgument`] for options without a vendor, and the error of the verb.
     #[doc(alias = "rdma_set_local_ece")]
     pub fn offer_enhancements(&self, ours: EnhancedEstablishment) -> Result<()> {
         if ours.vendor == 0 {
@@ -293,37 +300,38 @@ impl ConnectionId {
         self.handle.set_local_ece(ours.into())
     }
 
-    /// The vendor's options that the peer offered with its request or acceptance, to
-    /// [agree](PreparedQueuePair::agree) on; of vendor 0 if it offered none.
+    /// Returns the ECE options that the peer sent with its connect request or acceptance, as input
+    /// for [`agree`](PreparedQueuePair::agree). The vendor is 0 if the peer sent none.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "rdma_get_remote_ece")]
     pub fn offered_enhancements(&self) -> Result<EnhancedEstablishment> {
         self.handle.remote_ece().map(EnhancedEstablishment::from)
     }
 
-    /// Moves it, with the events that nobody took yet, to another channel.
+    /// Moves the identifier, with its pending events, to another channel.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&self, channel: &EventChannel) -> Result<()> {
         self.handle.migrate(channel.handle())
     }
 
-    /// Begins to join a multicast group, to send and receive, or only to send. The end is
-    /// [`MulticastJoined`](super::ConnectionEventKind::MulticastJoined) or
-    /// [`MulticastError`](super::ConnectionEventKind::MulticastError), with `token`.
+    /// Starts to join a multicast group, for sending and receiving or for sending only. The result
+    /// is the event [`MulticastJoined`](super::ConnectionEventKind::MulticastJoined) or
+    /// [`MulticastError`](super::ConnectionEventKind::MulticastError), which contains `token`.
     ///
-    /// To receive, a queue pair is attached to the group's GID and LID besides. The identifier must
-    /// have a device: bind it, or resolve the group's address. Dropping it leaves the group.
+    /// In order to receive, a queue pair must also be attached to the group's GID and LID. The
+    /// identifier must have a device: bind it, or resolve the group's address. Dropping the
+    /// identifier leaves the group.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] without a device, and the verb's.
+    /// [`Error::InvalidArgument`] if the identifier has no device, and the error of the verb.
     #[doc(alias = "rdma_join_multicast")]
     #[doc(alias = "rdma_join_multicast_ex")]
     pub fn join_multicast(&self, group: SocketAddr, send_only: bool, token: usize) -> Result<()> {
@@ -334,18 +342,19 @@ impl ConnectionId {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a group that it did not join, and the verb's.
+    /// [`Error::InvalidArgument`] if the identifier has not joined the group, and the error of the
+    /// verb.
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave_multicast(&self, group: SocketAddr) -> Result<()> {
         self.handle.leave(group)
     }
 
-    /// Whether this and `other` are the same identifier.
+    /// Returns whether `self` and `other` refer to the same identifier.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.handle, &other.handle)
     }
 
-    /// How errors name the other end.
+    /// Returns the name of the peer for error messages.
     pub(super) fn peer_name(&self) -> String {
         match self.peer_address() {
             Some(peer) => peer.to_string(),
@@ -353,8 +362,9 @@ impl ConnectionId {
         }
     }
 
-    /// The C object, valid for as long as this identifier. It must not be used while another thread
-    /// uses the identifier or takes events from its channel.
+    /// Returns the C object. The pointer is valid as long as this identifier exists. The caller
+    /// must not use the C object while another thread uses the identifier or reads events from its
+    /// channel.
     pub fn as_raw(&self) -> *mut ibverbs_sys::rdma_cm_id {
         self.handle.as_raw()
     }

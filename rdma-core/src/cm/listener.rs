@@ -1,4 +1,4 @@
-//! Listening for peers.
+//! Listening for connection requests of peers, with blocking calls.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::queue_pair::{QueuePair, QueuePairBuilder};
 
-/// A place where peers connect. Threads may share it.
+/// A listening address at which peers can connect. Threads may share the listener.
 #[derive(Debug)]
 pub struct Listener {
     channel: EventChannel,
@@ -21,7 +21,7 @@ pub struct Listener {
     timeout: Duration,
 }
 
-/// Settings of a listener to be, from [`Listener::builder`].
+/// A builder for a listener, from [`Listener::builder`].
 #[derive(Debug, Clone)]
 #[must_use = "a builder makes nothing until `listen`"]
 pub struct ListenerBuilder {
@@ -33,19 +33,19 @@ pub struct ListenerBuilder {
 }
 
 impl ListenerBuilder {
-    /// In this port space. Default [`PortSpace::Tcp`].
+    /// Sets the port space. The default is [`PortSpace::Tcp`].
     pub fn port_space(mut self, space: PortSpace) -> Self {
         self.space = space;
         self
     }
 
-    /// How many peers may wait to be taken. Default 128.
+    /// Sets the maximum number of pending connect requests. The default is 128.
     pub fn backlog(mut self, backlog: u32) -> Self {
         self.backlog = backlog;
         self
     }
 
-    /// How long accepting a peer, and later disconnecting, may take. Default 10 s.
+    /// Sets the time limit for accepting a peer, and later for disconnecting. The default is 10 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -57,12 +57,12 @@ impl ListenerBuilder {
         self
     }
 
-    /// Binds and listens.
+    /// Binds to the address and starts to listen.
     ///
     /// # Errors
     ///
-    /// [`ConnectionError::NoManager`] where there is no connection manager, and the verbs', for
-    /// example if no device has the address, or the port is in use.
+    /// [`ConnectionError::NoManager`] if the system has no connection manager, and the errors of
+    /// the verbs, for example if no device has the address, or if the port is in use.
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self) -> Result<Listener> {
         let channel = EventChannel::new()?;
@@ -81,18 +81,19 @@ impl ListenerBuilder {
 }
 
 impl Listener {
-    /// Listens at this address: the unspecified one is every device's, and port 0 a free one.
+    /// Listens at `address`. The unspecified address covers all devices, and port 0 selects a free
+    /// port.
     ///
     /// # Errors
     ///
-    /// As [`ListenerBuilder::listen`].
+    /// The errors of [`ListenerBuilder::listen`].
     #[doc(alias = "rdma_bind_addr")]
     #[doc(alias = "rdma_listen")]
     pub fn bind(address: SocketAddr) -> Result<Self> {
         Self::builder(address).listen()
     }
 
-    /// Begins a listener at this address.
+    /// Returns a builder for a listener at `address`.
     pub fn builder(address: SocketAddr) -> ListenerBuilder {
         ListenerBuilder {
             address,
@@ -103,27 +104,28 @@ impl Listener {
         }
     }
 
-    /// Where it listens.
+    /// Returns the address at which the listener listens.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.id.local_address()
     }
 
-    /// The identifier.
+    /// Returns the identifier.
     pub fn id(&self) -> &ConnectionId {
         &self.id
     }
 
-    /// The channel of the identifier: its descriptor becomes readable when a peer is there.
+    /// Returns the event channel of the identifier. Its file descriptor becomes readable when a
+    /// connect request arrives.
     pub fn channel(&self) -> &EventChannel {
         &self.channel
     }
 
-    /// The next peer that wants to connect. Waits for it up to `timeout` (`None`: without limit);
-    /// `None` when that is over.
+    /// Returns the next connect request. Waits until `timeout` has passed (`None`: no timeout), and
+    /// then returns `None`.
     ///
     /// # Errors
     ///
-    /// [`ConnectionError::DeviceRemoved`], and the verbs'.
+    /// [`ConnectionError::DeviceRemoved`], and the errors of the verbs.
     #[doc(alias = "rdma_get_request")]
     pub fn next(&self, timeout: Option<Duration>) -> Result<Option<Incoming>> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -145,10 +147,10 @@ impl Listener {
     }
 }
 
-/// A peer that wants to connect. Dropping it rejects it.
+/// A connect request of a peer. Dropping the value rejects the peer.
 ///
-/// Its events arrive on a channel of its own, so that it can be answered by another thread than the
-/// one that listens.
+/// The events of the request arrive on a separate channel, so another thread than the listening one
+/// can accept or reject the peer.
 #[derive(Debug)]
 #[must_use = "dropping it rejects the peer"]
 pub struct Incoming {
@@ -168,35 +170,36 @@ impl Incoming {
         Ok(Self { request, waiting })
     }
 
-    /// The request.
+    /// Returns the request.
     pub fn request(&self) -> &ConnectionRequest {
         &self.request
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.request.peer_address()
     }
 
-    /// What the peer's program said, followed by zeros up to what the message holds.
+    /// Returns the private data of the peer's program, padded with zeros to the capacity of the
+    /// message.
     pub fn private_data(&self) -> &[u8] {
         self.request.private_data()
     }
 
-    /// The device that it came through: see [`ConnectionId::context`].
+    /// Returns the open device on which the request arrived: see [`ConnectionId::context`].
     ///
     /// # Errors
     ///
-    /// As [`ConnectionId::context`].
+    /// The errors of [`ConnectionId::context`].
     pub fn context(&self) -> Result<Context> {
         self.request.context()
     }
 
-    /// Makes the queue pair, in state INIT, so that receives are there before the peer sends.
+    /// Creates the queue pair in INIT, so that receives can be posted before the peer sends.
     ///
     /// # Errors
     ///
-    /// As [`ConnectionId::prepare`]. The peer is rejected then.
+    /// The errors of [`ConnectionId::prepare`]. On error the peer is rejected.
     pub fn prepare(self, builder: QueuePairBuilder) -> Result<PreparedConnection> {
         let prepared = self.request.prepare(builder)?;
         Ok(PreparedConnection::accepting(
@@ -206,11 +209,12 @@ impl Incoming {
         ))
     }
 
-    /// Makes the queue pair and accepts: [`Self::prepare`] and [`PreparedConnection::establish`].
+    /// Creates the queue pair and accepts the connection: [`Self::prepare`] and
+    /// [`PreparedConnection::establish`].
     ///
     /// # Errors
     ///
-    /// Those of both.
+    /// The errors of these two methods.
     #[doc(alias = "rdma_accept")]
     pub fn accept(
         self,
@@ -220,12 +224,12 @@ impl Incoming {
         self.prepare(builder)?.establish(parameters)
     }
 
-    /// Accepts a datagram peer: see [`ConnectionRequest::accept_datagram`]. It is over when the
-    /// identifier is dropped.
+    /// Accepts a datagram peer: see [`ConnectionRequest::accept_datagram`]. Dropping the returned
+    /// identifier ends the association.
     ///
     /// # Errors
     ///
-    /// As [`ConnectionRequest::accept_datagram`].
+    /// The errors of [`ConnectionRequest::accept_datagram`].
     pub fn accept_datagram(
         self,
         pair: &QueuePair,
@@ -234,11 +238,12 @@ impl Incoming {
         self.request.accept_datagram(pair, parameters)
     }
 
-    /// Rejects it, with bytes for the peer's program that say why.
+    /// Rejects the peer. `private_data` is sent to the peer's program, for example to explain the
+    /// reason.
     ///
     /// # Errors
     ///
-    /// As [`ConnectionRequest::reject`].
+    /// The errors of [`ConnectionRequest::reject`].
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
         self.request.reject(private_data)

@@ -1,12 +1,13 @@
-//! The connection manager: finding peers by IP address, and connecting queue pairs to them.
+//! The connection manager: connects queue pairs to peers by IP address.
 //!
-//! Two ends that know each other's IP address and port need no other way to exchange what their
-//! queue pairs must know: the connection manager sends it over the RDMA network itself, with up to
-//! 56 bytes of the programs' own, and tells either end when the other is gone.
+//! The two ends need no other way to exchange the parameters of their queue pairs: the connection
+//! manager transfers them over the RDMA network, with up to 56 bytes of private data of the
+//! programs, and notifies each end when the other disconnects.
 //!
-//! # In one call per step
+//! # Blocking interface
 //!
-//! [`Listener`] and [`Connector`] wait for each step, for a bounded time, and give a [`Connection`]:
+//! [`Listener`] and [`Connector`] block for each step, with a time limit, and return a
+//! [`Connection`]:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -22,7 +23,7 @@
 //!     let connection = prepared.establish(&ConnectionParameters::default())?;
 //! }
 //!
-//! // At the other:
+//! // At the other end:
 //! let hello = ConnectionParameters::default().private_data(*b"hello");
 //! let connection = Connector::new("10.0.0.1:7174".parse()?)
 //!     .timeout(Duration::from_secs(5))
@@ -32,11 +33,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # By events
+//! # Event interface
 //!
-//! Underneath are [`EventChannel`], [`ConnectionId`] and [`ConnectionEvent`]. Nothing there waits but
-//! [`EventChannel::next`]; the channel's descriptor is non-blocking and becomes readable when an
-//! event is there. What happens in which order:
+//! The blocking interface uses [`EventChannel`], [`ConnectionId`] and [`ConnectionEvent`]. Of
+//! these, only [`EventChannel::next`] blocks. The file descriptor of the channel is non-blocking
+//! and becomes readable when an event is pending. The order of calls and events:
 //!
 //! | connecting end | listening end |
 //! |---|---|
@@ -46,25 +47,25 @@
 //! | event [`ConnectResponse`](ConnectionEventKind::ConnectResponse) | [`prepare`](ConnectionRequest::prepare), [`accept`](ConnectionRequest::accept) |
 //! | [`establish`](ConnectionId::establish) | event [`Established`](ConnectionEventKind::Established) |
 //!
-//! Every event is acknowledged when it is taken, so that dropping an identifier waits for nothing;
-//! an event holds copies, and the new identifier of a request is its owner's.
+//! Every event is acknowledged when it is read, so dropping an identifier never waits. An event
+//! contains copies of its data, and owns the new identifier of a connect request.
 //!
 //! # Devices
 //!
-//! Which device a connection goes through shows when its address is resolved or its request is
-//! there: [`ConnectionId::context`] opens that device, once for all connections. The queue pair must
-//! be of that device, of this context of it or of any other.
+//! The device of a connection is known when its address has been resolved or its connect request
+//! has arrived. [`ConnectionId::context`] opens the device, once for all connections. The queue
+//! pair must belong to this device, but may use any context of the device.
 //!
-//! Only devices of the kernel have a connection manager. Without one, as with softroce alone,
-//! [`EventChannel::new`] gives [`ConnectionError::NoManager`], for which
+//! Only kernel devices have a connection manager. Without one, for example with softroce only,
+//! [`EventChannel::new`] returns [`ConnectionError::NoManager`], for which
 //! [`Error::is_unsupported`](crate::Error::is_unsupported) is true.
 //!
 //! # Threads
 //!
-//! Everything here is `Send` and `Sync`. librdmacm guards what its identifiers share, but taking an
-//! event writes into the identifier that it is about, so this crate does everything with a channel
-//! and the identifiers on it under a lock of the channel, which is never held while waiting.
-//! After `fork` the child shares the channels' descriptors and must use none of this.
+//! All types are `Send` and `Sync`. librdmacm locks the data that its identifiers share, but
+//! reading an event writes to the identifier of the event. This crate therefore uses a lock per
+//! channel for all operations on the channel and its identifiers. The lock is not held while
+//! waiting. After `fork` the child shares the channels' descriptors and must not use this module.
 
 #![forbid(unsafe_code)]
 

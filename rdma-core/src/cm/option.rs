@@ -7,18 +7,19 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionIdOption {
-    /// The type of service; on RoCE v2 the IP header's byte of DSCP and ECN. Before the address is
-    /// resolved.
+    /// The type of service; on RoCE v2 the DSCP and ECN byte of the IP header. To be set before the
+    /// address is resolved.
     #[doc(alias = "RDMA_OPTION_ID_TOS")]
     TypeOfService(u8),
-    /// Whether others may bind to the same address. Before binding.
+    /// Whether several identifiers may bind to the same address. To be set before binding.
     #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
     ReuseAddress(bool),
-    /// Whether an IPv6 address means IPv6 alone, and not IPv4 with it. Before binding.
+    /// Whether an IPv6 address excludes IPv4. To be set before binding.
     #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
     AddressFamilyOnly(bool),
-    /// How long the queue pair waits for an acknowledgement before it sends again: 4.096 us times
-    /// two to this power, up to 31. Before the queue pair is brought up.
+    /// The acknowledgement timeout of the queue pair, after which a request is retransmitted: 4.096
+    /// us times two to the power of this value, which is at most 31. To be set before the queue
+    /// pair is connected.
     #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
     AckTimeoutExponent(u8),
 }
@@ -28,7 +29,7 @@ impl ConnectionId {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a value out of range, and the verb's.
+    /// [`Error::InvalidArgument`] for a value out of range, and the error of the verb.
     #[doc(alias = "rdma_set_option")]
     pub fn set_option(&self, option: ConnectionIdOption) -> Result<()> {
         match option {

@@ -1,4 +1,4 @@
-//! What two ends tell each other when they connect.
+//! The parameters that two ends exchange when they connect.
 
 use ibverbs_sys as sys;
 
@@ -6,9 +6,9 @@ use super::event::PeerParameters;
 use crate::error::Result;
 use crate::queue_pair::{Endpoint, Limit, Retries};
 
-/// What this end tells the other when it connects or accepts.
+/// The parameters that this end sends when it connects or accepts.
 ///
-/// How many reads and atomics may be outstanding is the queue pair's:
+/// The maximum numbers of outstanding reads and atomics are settings of the queue pair:
 /// [`incoming_reads`](crate::QueuePairBuilder::incoming_reads) and
 /// [`outgoing_reads`](crate::QueuePairBuilder::outgoing_reads).
 #[doc(alias = "rdma_conn_param")]
@@ -21,41 +21,41 @@ pub struct ConnectionParameters {
 }
 
 impl ConnectionParameters {
-    /// Bytes for the peer's program. It gets them followed by zeros up to what the message holds:
-    /// the length is not transferred. Default none.
+    /// Sets the private data for the peer's program. The message has no length field, so the peer
+    /// gets the data padded with zeros to the capacity of the message. The default is none.
     ///
-    /// How many fit says [`PortSpace`](super::PortSpace).
+    /// [`PortSpace`](super::PortSpace) has the maximum length.
     pub fn private_data(mut self, data: impl Into<Vec<u8>>) -> Self {
         self.private_data = data.into();
         self
     }
 
-    /// How often both ends send again without an answer, 0 to 7. The connecting end's counts.
-    /// Default 7.
+    /// Sets the number of retransmissions without a response, 0 to 7, for both ends. The value of
+    /// the connecting end applies. The default is 7.
     #[doc(alias = "retry_count")]
     pub fn retries(mut self, retries: u8) -> Self {
         self.retries.unanswered = retries;
         self
     }
 
-    /// How often the peer sends again when this end has no receive posted, 0 to 6; 7 is without
-    /// end, the default.
+    /// Sets the number of the peer's retries, 0 to 6, if this end has no receive posted; 7 means no
+    /// limit. The default is 7.
     #[doc(alias = "rnr_retry_count")]
     pub fn rnr_retries(mut self, retries: u8) -> Self {
         self.retries.not_ready = retries;
         self
     }
 
-    /// How long the peer is to wait when this end has no receive posted, as the code of the
-    /// specification's table, 0 to 31 (IBTA volume 1, table 46). Default 12, 0.64 ms; 0, which
-    /// librdmacm uses, is the longest, 655 ms.
+    /// Sets the minimum delay of the peer's retry if this end has no receive posted, as a code of
+    /// the specification, 0 to 31 (IBTA volume 1, table 46). The default is 12, which is 0.64 ms.
+    /// librdmacm uses 0, which is the longest delay, 655 ms.
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
         self.retries.not_ready_timer = code;
         self
     }
 
-    /// Whether this end says that it has flow control from end to end. Nothing is configured by
-    /// it. Default no.
+    /// Sets whether this end declares end-to-end flow control. The declaration has no other effect.
+    /// The default is no.
     pub fn flow_control(mut self, has: bool) -> Self {
         self.flow_control = has;
         self
@@ -73,7 +73,8 @@ impl ConnectionParameters {
         Limit::check(self.retries.limits())
     }
 
-    /// As C has them, for a queue pair that takes and has outstanding as many reads as `local` says.
+    /// Converts the parameters to the C struct, with the queue pair number and the read limits of
+    /// `local`.
     pub(crate) fn to_raw(&self, local: &Endpoint, shared_receives: bool) -> sys::rdma_conn_param {
         sys::rdma_conn_param {
             private_data: std::ptr::null(),
@@ -89,7 +90,7 @@ impl ConnectionParameters {
     }
 }
 
-/// What both ends can: `local`'s limits, lowered to what the peer asked for.
+/// Returns `local` with its read limits lowered to those of the peer.
 pub(crate) fn negotiated(local: Endpoint, peer: &PeerParameters) -> Endpoint {
     Endpoint {
         incoming_reads: local.incoming_reads.min(peer.incoming_reads),

@@ -1,10 +1,11 @@
-//! Port spaces, and how much private data fits.
+//! Port spaces, and the maximum length of private data.
 
 use ibverbs_sys::rdma_port_space as raw;
 
 use crate::error::{Error, Result};
 
-/// Which service a connection identifier is for (`rdma_port_space`): each has ports of its own.
+/// The type of service of a connection identifier (`rdma_port_space`). Each port space has its own
+/// port numbers.
 #[doc(alias = "rdma_port_space")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -12,20 +13,20 @@ pub enum PortSpace {
     /// Reliable connections.
     #[doc(alias = "RDMA_PS_TCP")]
     Tcp,
-    /// Datagrams: connecting finds the peer's queue pair.
+    /// Datagrams: connecting queries the peer's queue pair.
     #[doc(alias = "RDMA_PS_UDP")]
     Udp,
-    /// Datagrams to groups that are shared with IP over InfiniBand.
+    /// Datagrams in multicast groups that are shared with IP over InfiniBand.
     #[doc(alias = "RDMA_PS_IPOIB")]
     Ipoib,
-    /// Reliable connections of InfiniBand's own service numbers.
+    /// Reliable connections with native InfiniBand service ids.
     #[doc(alias = "RDMA_PS_IB")]
     InfiniBand,
     /// A value that this crate does not know.
     Unknown(u32),
 }
 
-/// What private data goes with.
+/// The message that contains private data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
     Connect,
@@ -54,27 +55,28 @@ impl PortSpace {
         }
     }
 
-    /// Whether it is for datagrams.
+    /// Returns whether identifiers of this port space are for datagrams.
     pub fn is_datagram(self) -> bool {
         matches!(self, Self::Udp | Self::Ipoib)
     }
 
-    /// How many bytes of private data fit into a request to connect: 56, or 180 for datagrams.
+    /// Returns the maximum length of private data of a connect request: 56 bytes, or 180 for
+    /// datagrams.
     ///
-    /// REQ has 92 bytes of it and SIDR_REQ 216 (IBTA volume 1, 12.6.5 and 12.11.2.1), of which the
-    /// addresses of the two ends take 36 (annex A11).
+    /// REQ has 92 bytes of private data and SIDR_REQ 216 (IBTA volume 1, 12.6.5 and 12.11.2.1). The
+    /// IP addresses of the two ends take 36 of them (annex A11).
     pub fn connect_limit(self) -> usize {
         self.limit(Message::Connect)
     }
 
-    /// How many bytes of private data fit into an acceptance: 196, or 136 for datagrams (REP and
-    /// SIDR_REP: IBTA volume 1, 12.6.8 and 12.11.2.2).
+    /// Returns the maximum length of private data of an acceptance: 196 bytes, or 136 for datagrams
+    /// (REP and SIDR_REP: IBTA volume 1, 12.6.8 and 12.11.2.2).
     pub fn accept_limit(self) -> usize {
         self.limit(Message::Accept)
     }
 
-    /// How many bytes of private data fit into a rejection: 148, or 136 for datagrams (REJ and
-    /// SIDR_REP: IBTA volume 1, 12.6.7 and 12.11.2.2).
+    /// Returns the maximum length of private data of a rejection: 148 bytes, or 136 for datagrams
+    /// (REJ and SIDR_REP: IBTA volume 1, 12.6.7 and 12.11.2.2).
     pub fn reject_limit(self) -> usize {
         self.limit(Message::Reject)
     }
@@ -89,7 +91,7 @@ impl PortSpace {
         }
     }
 
-    /// Checks that the private data fits.
+    /// Returns an error if the private data is too long for the message.
     pub(crate) fn checked(self, message: Message, data: &[u8]) -> Result<()> {
         let limit = self.limit(message);
         if data.len() <= limit {

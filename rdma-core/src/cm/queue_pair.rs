@@ -1,4 +1,4 @@
-//! Queue pairs that the connection manager's attributes bring up.
+//! Queue pairs whose attributes come from the connection manager.
 
 use ibverbs_sys::{ibv_qp_attr_mask as mask, ibv_qp_state as state};
 
@@ -13,11 +13,11 @@ use crate::queue_pair::{
     DatagramOptions, Endpoint, PreparedQueuePair, QueuePair, QueuePairBuilder, Transport,
 };
 
-/// Bits that old kernels set for themselves and verbs do not know; librdmacm clears them on
-/// InfiniBand too.
+/// Attribute mask bits that old kernels set for internal use and that verbs do not know. librdmacm
+/// also clears them on InfiniBand.
 const KERNELS_OWN: mask = mask(0x00e0_0000);
 
-/// Makes the queue pair, RESET to INIT.
+/// Creates the queue pair and moves it from RESET to INIT.
 pub(super) fn prepare(id: &ConnectionId, builder: QueuePairBuilder) -> Result<PreparedQueuePair> {
     let Some(device) = id.device_name() else {
         let reason = "it has no device yet: resolve an address, or bind it to one";
@@ -41,14 +41,14 @@ pub(super) fn prepare(id: &ConnectionId, builder: QueuePairBuilder) -> Result<Pr
     let address = address(id, &context)?;
     builder.build_with(address, |handle, access| {
         let (mut attributes, what) = id.handle().queue_pair_attributes(state::IBV_QPS_INIT)?;
-        // The connection manager would leave out reads unless they were agreed upon before; the
-        // limit of outstanding ones does that too.
+        // The connection manager would not allow RDMA reads unless a number of reads was agreed
+        // upon before. The limit of incoming reads has the same effect.
         attributes.qp_access_flags = access.bits();
         handle.modify_raw(&attributes, what)
     })
 }
 
-/// Checks that a queue pair of `kind` is what the identifier is for.
+/// Checks that the transport of a queue pair fits the identifier.
 pub(super) fn checked_kind(id: &ConnectionId, kind: Transport) -> Result<()> {
     let wanted = if id.handle().is_datagram() {
         Transport::Datagram
@@ -62,7 +62,7 @@ pub(super) fn checked_kind(id: &ConnectionId, kind: Transport) -> Result<()> {
     Err(Error::invalid("queue pair", reason))
 }
 
-/// The port and GID that the identifier uses.
+/// Returns the port and GID that the identifier uses.
 fn address(id: &ConnectionId, context: &Context) -> Result<LocalAddress> {
     let port = id.port().unwrap_or(1);
     let gid = Gid(id.handle().local_gid());
@@ -71,7 +71,7 @@ fn address(id: &ConnectionId, context: &Context) -> Result<LocalAddress> {
         gids.iter()
             .filter(|entry| entry.port == port && entry.gid == gid)
     };
-    // The same GID is in the table once for each version of RoCE.
+    // The GID table contains the same GID once for each version of RoCE.
     let best = same()
         .find(|entry| entry.kind == GidType::RoceV2)
         .or_else(|| same().next());
@@ -81,7 +81,7 @@ fn address(id: &ConnectionId, context: &Context) -> Result<LocalAddress> {
     })
 }
 
-/// INIT to RTR to RTS, towards the peer.
+/// Moves the queue pair from INIT to RTR and RTS, connected to the peer.
 pub(super) fn establish(
     id: &ConnectionId,
     prepared: PreparedQueuePair,
@@ -119,13 +119,13 @@ pub(super) fn establish(
     Ok(prepared.in_operation_as(local, Some(remote)))
 }
 
-/// INIT to RTR to RTS, of a datagram queue pair.
+/// Moves a datagram queue pair from INIT to RTR and RTS.
 pub(super) fn activate(id: &ConnectionId, prepared: PreparedQueuePair) -> Result<QueuePair> {
     let (attributes, _) = id.handle().queue_pair_attributes(state::IBV_QPS_INIT)?;
     prepared.activate(&DatagramOptions::new(attributes.qkey))
 }
 
-/// The endpoint of a queue pair of which only the number is known.
+/// Returns an endpoint that contains only a queue pair number.
 pub(super) fn no_endpoint(queue_pair: u32) -> Endpoint {
     Endpoint {
         queue_pair,
@@ -139,12 +139,12 @@ pub(super) fn no_endpoint(queue_pair: u32) -> Endpoint {
 }
 
 impl PeerParameters {
-    /// Where to send datagrams to this peer from queue pairs of `domain`; `None` if it is not a
-    /// datagram peer.
+    /// Returns the destination for datagrams to this peer from queue pairs of `domain`, or `None`
+    /// if the peer is not a datagram peer.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_create_ah")]
     pub fn destination(&self, domain: &ProtectionDomain) -> Result<Option<Destination>> {
         let Some(peer) = self.datagram else {
@@ -159,11 +159,11 @@ impl PeerParameters {
 }
 
 impl super::MulticastMember {
-    /// Where to send datagrams to the group from queue pairs of `domain`.
+    /// Returns the destination for datagrams to the group from queue pairs of `domain`.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_create_ah")]
     pub fn destination(&self, domain: &ProtectionDomain) -> Result<Destination> {
         Ok(Destination {

@@ -2,45 +2,48 @@
 
 use std::fmt;
 
-/// Why a connection was rejected (IBTA volume 1, 12.6.7.2).
+/// The reason of a rejected connection (IBTA volume 1, 12.6.7.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RejectReason {
-    /// The peer has no queue pair left.
+    /// The peer has no free queue pair.
     NoQueuePair,
-    /// The peer lacks something else.
+    /// The peer lacks other resources.
     NoResources,
-    /// The peer got no answer in time.
+    /// The peer did not get a response in time.
     Timeout,
-    /// The peer does not know the request.
+    /// The peer does not support the request.
     Unsupported,
-    /// The peer knows nothing of this connection.
+    /// The peer does not know the communication id of this connection.
     InvalidCommunicationId,
-    /// The numbers do not belong to one connection.
+    /// The communication ids do not belong to one connection.
     InvalidCommunicationInstance,
-    /// Nobody listens at this port.
+    /// No program listens at this port.
     NobodyListens,
-    /// The service is of another transport.
+    /// The service uses another transport.
     InvalidTransport,
-    /// The peer believes that it is connected already, for example from before a restart.
+    /// The peer has a stale connection with this communication id, for example from before a
+    /// restart.
     StaleConnection,
-    /// An address, a service level, a rate or a time of the path does not suit the peer.
+    /// The peer does not accept an address, a service level, a rate or a timeout of the path.
+    /// Contains the reason code.
     InvalidPath(u32),
-    /// The peer is elsewhere.
+    /// The peer redirects the connection to another port or connection manager. Contains the reason
+    /// code.
     Redirected(u32),
-    /// The path MTU does not suit the peer.
+    /// The peer does not accept the path MTU.
     InvalidMtu,
-    /// The peer wants to have more reads and atomics outstanding than this end takes.
+    /// The peer requires more outstanding reads and atomics than this end accepts.
     InsufficientReads,
-    /// The peer's program rejected it: its private data says why.
+    /// The peer's program rejected the connection. Its private data may contain the reason.
     ByProgram,
-    /// The number of receiver-not-ready retries does not suit the peer.
+    /// The peer does not accept the number of receiver-not-ready retries.
     InvalidRnrRetries,
-    /// The connection's number is in use at the peer.
+    /// The peer already uses the communication id.
     DuplicateCommunicationId,
-    /// The peer speaks another version.
+    /// The peer uses another version of the protocol.
     InvalidClassVersion,
-    /// The vendor's options do not suit the peer.
+    /// The peer does not accept the vendor-specific (ECE) options.
     VendorOptions,
     /// A value that this crate does not know.
     Unknown(i32),

@@ -1,4 +1,4 @@
-//! Requests of peers to connect.
+//! Connect requests of peers.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::queue_pair::{PreparedQueuePair, QueuePair, QueuePairBuilder, Transport};
 
-/// A peer that wants to connect. Dropping it rejects it.
+/// A connect request of a peer. Dropping the value rejects the peer.
 #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
 #[derive(Debug)]
 #[must_use = "dropping a request rejects it"]
@@ -24,59 +24,61 @@ impl ConnectionRequest {
         Self { id, listener, peer }
     }
 
-    /// The new identifier of this end of the connection. Its events arrive on the listening
-    /// identifier's channel unless it is [moved](ConnectionId::migrate).
+    /// Returns the new identifier of this end of the connection. Its events arrive on the channel
+    /// of the listening identifier, unless it is [moved](ConnectionId::migrate).
     pub fn id(&self) -> &ConnectionId {
         &self.id
     }
 
-    /// The identifier that listened.
+    /// Returns the listening identifier.
     pub fn listener(&self) -> &ConnectionId {
         &self.listener
     }
 
-    /// What the peer told about itself.
+    /// Returns the connection parameters of the peer.
     pub fn peer(&self) -> &PeerParameters {
         &self.peer
     }
 
-    /// What the peer's program said, followed by zeros up to what the message holds.
+    /// Returns the private data of the peer's program, padded with zeros to the capacity of the
+    /// message.
     pub fn private_data(&self) -> &[u8] {
         &self.peer.private_data
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.id.peer_address()
     }
 
-    /// The device that it came through: see [`ConnectionId::context`].
+    /// Returns the open device on which the request arrived: see [`ConnectionId::context`].
     ///
     /// # Errors
     ///
-    /// As [`ConnectionId::context`].
+    /// The errors of [`ConnectionId::context`].
     pub fn context(&self) -> Result<Context> {
         self.id.context()
     }
 
-    /// Makes the queue pair of this end, in state INIT, so that receives are there before the peer
+    /// Creates the queue pair of this end in INIT, so that receives can be posted before the peer
     /// sends.
     ///
     /// # Errors
     ///
-    /// As [`ConnectionId::prepare`].
+    /// The errors of [`ConnectionId::prepare`].
     pub fn prepare(&self, builder: QueuePairBuilder) -> Result<PreparedQueuePair> {
         self.id.prepare(builder)
     }
 
-    /// Accepts: the queue pair is connected, and the peer told. When the peer confirms it, the
-    /// identifier gets [`Established`](super::ConnectionEventKind::Established); what the peer
-    /// sends may arrive before.
+    /// Accepts the connection: connects the queue pair and sends the acceptance to the peer. When
+    /// the peer confirms, the identifier gets the event
+    /// [`Established`](super::ConnectionEventKind::Established). Messages of the peer may arrive
+    /// before that event.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for parameters out of range, private data that does not fit and a
-    /// queue pair of another kind; and the verbs'. The peer is rejected then.
+    /// [`Error::InvalidArgument`] for parameters out of range, private data that does not fit, or a
+    /// queue pair of another transport; and the errors of the verbs. On error the peer is rejected.
     #[doc(alias = "rdma_accept")]
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn accept(
@@ -96,13 +98,13 @@ impl ConnectionRequest {
         Ok((self.id, pair))
     }
 
-    /// Accepts a datagram peer: it is told the number of `pair`, which any number of peers may
-    /// share. The queue pair must have the queue key of the identifier's port space:
+    /// Accepts a datagram peer by sending the number of `pair` to it. Any number of peers may share
+    /// the queue pair. It must have the queue key of the identifier's port space: see
     /// [`ConnectionId::activate`].
     ///
     /// # Errors
     ///
-    /// As [`Self::accept`].
+    /// The errors of [`Self::accept`].
     #[doc(alias = "rdma_accept")]
     pub fn accept_datagram(
         self,
@@ -120,22 +122,23 @@ impl ConnectionRequest {
         Ok(self.id)
     }
 
-    /// Rejects it, with bytes for the peer's program that say why.
+    /// Rejects the peer. `private_data` is sent to the peer's program, for example to explain the
+    /// reason.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for private data that does not fit, and the verb's. The peer is
-    /// rejected then too, without the bytes.
+    /// [`Error::InvalidArgument`] for private data that does not fit, and the error of the verb. On
+    /// error the peer is rejected without the data.
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
         self.reject_as(private_data, false)
     }
 
-    /// Like [`Self::reject`], because of the vendor's options.
+    /// Rejects the peer because of its vendor-specific (ECE) options, like [`Self::reject`].
     ///
     /// # Errors
     ///
-    /// As [`Self::reject`].
+    /// The errors of [`Self::reject`].
     #[doc(alias = "rdma_reject_ece")]
     pub fn reject_vendor_options(self, private_data: &[u8]) -> Result<()> {
         self.reject_as(private_data, true)

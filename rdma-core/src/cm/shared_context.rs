@@ -1,4 +1,4 @@
-//! One open context for each device that connections go through.
+//! Contexts that the connections of a device share.
 
 use std::sync::{Arc, Weak};
 
@@ -8,13 +8,13 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::ContextHandle;
 
-/// The contexts that were opened for connections and are still open.
+/// The contexts that were opened for connections and are still in use.
 static OPEN: Mutex<Vec<Weak<ContextHandle>>> = Mutex::new(Vec::new());
 
-/// The device of this name, open.
+/// Returns the open device with this name, and opens it if necessary.
 ///
-/// librdmacm has an open context of its own for each device, and closes it when it likes. A queue
-/// pair may be of any context of the device: the connection manager is told its number.
+/// The contexts of librdmacm cannot be used, because librdmacm closes them at any time. A queue
+/// pair may use any context of the device, because the connection manager only needs its number.
 pub(super) fn of_device(name: &str) -> Result<Context> {
     let mut open = OPEN.lock();
     open.retain(|context| context.strong_count() > 0);

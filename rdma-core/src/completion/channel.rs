@@ -9,16 +9,17 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::ChannelHandle;
 
-/// A channel on which completion queues announce completions.
+/// A channel that delivers completion events of completion queues.
 ///
-/// Its file descriptor is non-blocking and becomes readable when an announcement is there, for use
-/// with `poll(2)` or an event loop; [`Self::wait`] blocks on it. An announcement comes once for each
-/// [`CompletionQueue::request_notification`](super::CompletionQueue::request_notification), so the
-/// order that misses none is: request, poll the queue once more, wait, [`Self::drain`].
+/// The file descriptor of the channel is non-blocking. It becomes readable when an event is
+/// pending, for use with `poll(2)` or an event loop; [`Self::wait`] blocks on it. Each
+/// [`CompletionQueue::request_notification`](super::CompletionQueue::request_notification) produces
+/// one event. A program misses no completion if it follows this order: request a notification, poll
+/// the queue once more, wait, [`Self::drain`].
 ///
-/// Any number of completion queues may announce on one channel, each by its
-/// [`id`](super::CompletionQueue::id). It is `Send` and `Sync`: taking an announcement is one read
-/// of the descriptor, so each goes to one of the threads that drain.
+/// Any number of completion queues may use one channel; an event contains the
+/// [`id`](super::CompletionQueue::id) of its queue. A channel is `Send` and `Sync`. Each event is
+/// one read of the descriptor, so exactly one of several draining threads gets it.
 #[doc(alias = "ibv_comp_channel")]
 #[derive(Debug, Clone)]
 pub struct CompletionChannel {
@@ -26,11 +27,11 @@ pub struct CompletionChannel {
 }
 
 impl CompletionChannel {
-    /// Makes a channel on a device.
+    /// Creates a channel on a device.
     ///
     /// # Errors
     ///
-    /// The verb's, for example when the process has no descriptors left.
+    /// The error of the verb, for example because the process has no file descriptors left.
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn new(context: &Context) -> Result<Self> {
         let handle = ChannelHandle::create(Arc::clone(context.handle()))?;
@@ -47,29 +48,30 @@ impl CompletionChannel {
         &self.handle
     }
 
-    /// Takes and acknowledges every announcement that is there, without waiting, and calls `each`
-    /// with the queue it is from; `each` may drop that queue. Returns how many there were.
+    /// Reads and acknowledges all pending events, without waiting, and returns their number. Calls
+    /// `each` with the queue of each event; `each` may drop that queue.
     ///
     /// # Errors
     ///
-    /// The verb's, when the device is gone.
+    /// The error of the verb, if the device is gone.
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn drain(&self, mut each: impl FnMut(CompletionQueueId)) -> Result<usize> {
         self.handle.drain(|id| each(CompletionQueueId(id)))
     }
 
-    /// Blocks until an announcement is there to [`drain`](Self::drain), or until `timeout` is over
-    /// (`None`: without limit). Returns whether one is there; a signal ends the wait early.
+    /// Blocks until an event is pending, which [`drain`](Self::drain) can read, or until `timeout`
+    /// has passed (`None`: no timeout). Returns whether an event is pending. A signal ends the wait
+    /// early.
     ///
     /// # Errors
     ///
-    /// That of `poll(2)`.
+    /// The error of `poll(2)`.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         self.handle.wait(timeout)
     }
 
-    /// The C object, valid for as long as this channel.
+    /// Returns the C object. The pointer is valid as long as this channel exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_comp_channel {
         self.handle.as_raw()
     }

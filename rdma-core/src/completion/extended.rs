@@ -13,15 +13,17 @@ use crate::error::{Error, Result};
 use crate::ffi::{CompletionQueueHandle, ExtendedSettings, Session};
 use crate::protection_domain::ProtectionDomain;
 
-/// A completion queue whose completions tell more, of which only what is read costs anything.
+/// A completion queue whose completions have additional fields. Only the fields that the program
+/// reads have a cost.
 ///
-/// It is a [`CompletionQueue`] with another way to poll; queue pairs are made with
-/// [`Self::queue`]. One poll at a time goes through its completions: a second one, from within or
-/// from another thread, is an error and not a wait.
+/// The queue is a [`CompletionQueue`] with another way to poll. Use [`Self::queue`] to create queue
+/// pairs with it. Only one poll can run at a time: a second poll, from within the first or from
+/// another thread, returns an error and does not wait.
 ///
-/// It is `Send` and `Sync` for the same reason as a [`CompletionQueue`]: the driver has a lock, and
-/// where it has not, since its [maker promised](ExtendedCompletionQueueBuilder::single_threaded) to
-/// use one thread at a time, that promise was `unsafe`.
+/// An extended queue is `Send` and `Sync` like a [`CompletionQueue`], because the driver locks it.
+/// A queue without a lock can only be created by the `unsafe`
+/// [`single_threaded`](ExtendedCompletionQueueBuilder::single_threaded), whose caller guarantees
+/// that one thread at a time uses the queue.
 ///
 /// ```
 /// use rdma_core::{CompletionFields, Context};
@@ -48,7 +50,7 @@ pub struct ExtendedCompletionQueue {
     fields: CompletionFields,
 }
 
-/// Settings of an extended completion queue to be, from [`CompletionQueueBuilder::extended`].
+/// A builder for an extended completion queue, from [`CompletionQueueBuilder::extended`].
 #[derive(Debug, Clone)]
 #[must_use = "a builder makes nothing until `build`"]
 pub struct ExtendedCompletionQueueBuilder {
@@ -73,7 +75,8 @@ impl ExtendedCompletionQueueBuilder {
         self
     }
 
-    /// Takes the queue's own memory from this [parent domain](ProtectionDomain::parent).
+    /// Sets the [parent domain](ProtectionDomain::parent) from which the driver allocates the
+    /// queue.
     #[doc(alias = "IBV_CQ_INIT_ATTR_MASK_PD")]
     pub fn parent_domain(mut self, domain: &ProtectionDomain) -> Self {
         self.domain = Some(domain.clone());
@@ -85,8 +88,8 @@ impl ExtendedCompletionQueueBuilder {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for 0 entries, a channel or domain of another device, or a domain
-    /// that is no parent domain; and the verb's; [`Error::is_unsupported`] if the device has no extended completion queues, or not one
-    /// of the fields or promises.
+    /// that is not a parent domain; and the error of the verb. [`Error::is_unsupported`] if the
+    /// device does not support extended completion queues, one of the fields, or one of the flags.
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn build(self) -> Result<ExtendedCompletionQueue> {
         let what = "extended completion queue";
@@ -128,24 +131,25 @@ impl ExtendedCompletionQueue {
         }
     }
 
-    /// The queue, for making queue pairs, arming, resizing and the like. A plain
-    /// [`poll`](CompletionQueue::poll) works too if all of [`CompletionFields::STANDARD`] were
-    /// asked for.
+    /// Returns the underlying queue, for example to create queue pairs, request notifications, or
+    /// resize. A plain [`poll`](CompletionQueue::poll) also works on it if the fields include
+    /// [`CompletionFields::STANDARD`].
     pub fn queue(&self) -> &CompletionQueue {
         &self.queue
     }
 
-    /// What its completions tell.
+    /// Returns the fields that the completions have.
     pub fn fields(&self) -> CompletionFields {
         self.fields
     }
 
-    /// Calls `each` with the completions that are there and returns what it returns.
+    /// Calls `each` with an iterator over the available completions, and returns the result of
+    /// `each`.
     ///
-    /// What `each` does not take stays in the queue. A queue pair that `each` drops is destroyed
-    /// afterwards.
+    /// Completions that `each` does not consume stay in the queue. If `each` drops a queue pair,
+    /// the queue pair is destroyed after the poll.
     ///
-    /// A completion cannot be kept beyond the next one or beyond the poll:
+    /// A completion is valid only until the next one is read or the poll ends:
     ///
     /// ```compile_fail,E0499
     /// # fn example(queue: rdma_core::ExtendedCompletionQueue) -> rdma_core::Result<()> {
@@ -159,9 +163,10 @@ impl ExtendedCompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] while another poll of this queue goes on, which may be the one that calls
-    /// this; and the verb's when the queue or the device has failed. What `each` returned is then
-    /// dropped: have it put what must not be lost elsewhere.
+    /// [`Error::InUse`] if another poll of this queue is running, in another thread or as the
+    /// caller of this one; and the error of the verb if the queue or the device has failed. In the
+    /// latter case the result of `each` is dropped, so `each` must store results that must not be
+    /// lost elsewhere.
     #[doc(alias = "ibv_start_poll")]
     #[doc(alias = "ibv_end_poll")]
     pub fn poll<R>(&self, each: impl FnOnce(&mut PolledCompletions<'_>) -> R) -> Result<R> {
@@ -176,17 +181,17 @@ impl ExtendedCompletionQueue {
         }
     }
 
-    /// The C object, valid for as long as this queue.
+    /// Returns the C object. The pointer is valid as long as this queue exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_cq_ex {
         let extension = self.queue.handle().extension();
         extension.map_or(std::ptr::null_mut(), |extension| extension.as_raw())
     }
 }
 
-/// The completions of an extended queue, one after the other, while
-/// [`ExtendedCompletionQueue::poll`] lasts.
+/// An iterator over the completions of an extended queue, valid during
+/// [`ExtendedCompletionQueue::poll`].
 ///
-/// Not `Send`: the driver may hold a lock of this thread meanwhile.
+/// Not `Send`, because the driver may hold a lock of this thread during the poll.
 #[derive(Debug)]
 pub struct PolledCompletions<'a> {
     session: Session<'a>,
@@ -194,8 +199,9 @@ pub struct PolledCompletions<'a> {
 }
 
 impl PolledCompletions<'_> {
-    /// Goes to the next completion; `None` when there is none, and then none will come in this
-    /// poll. A failure of the queue also ends it, and is what the poll returns.
+    /// Advances to the next completion. Returns `None` at the end; every further call in this poll
+    /// also returns `None`. A failure of the queue also ends the iteration, and
+    /// [`poll`](ExtendedCompletionQueue::poll) returns the error.
     #[doc(alias = "ibv_next_poll")]
     #[allow(
         clippy::should_implement_trait,

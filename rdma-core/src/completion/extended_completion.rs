@@ -8,23 +8,24 @@ use ibverbs_sys as sys;
 use super::{WorkCompletion, WorkError, WorkOpcode, WorkStatus};
 use crate::ffi::Session;
 
-/// The completion that an [`ExtendedCompletionQueue::poll`](super::ExtendedCompletionQueue::poll) is
-/// at. Each method reads one field from the device's own entry.
+/// The current completion of an
+/// [`ExtendedCompletionQueue::poll`](super::ExtendedCompletionQueue::poll). Each method reads one
+/// field from the entry that the device wrote.
 ///
-/// A field that the queue was not made to tell is `None`. Of a request that failed, only the id,
-/// the status, the vendor's code and the queue pair mean anything.
+/// A method returns `None` if the queue was not created with its field. If the request failed, only
+/// the id, the status, the vendor error and the queue pair are valid.
 pub struct ExtendedCompletion<'a> {
     session: &'a Session<'a>,
 }
 
-/// What a tag-matching receive queue tells of a message (`ibv_wc_tm_info`).
+/// The tag of a message that a tag-matching receive queue received (`ibv_wc_tm_info`).
 #[doc(alias = "ibv_wc_tm_info")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompletionTag {
     /// The tag of the message.
     pub tag: u64,
-    /// What the sender put beside the tag.
+    /// The private data that the sender added to the tag.
     pub private: u32,
 }
 
@@ -33,24 +34,24 @@ impl<'a> ExtendedCompletion<'a> {
         Self { session }
     }
 
-    /// The request's id.
+    /// Returns the work request id.
     #[inline]
     pub fn id(&self) -> u64 {
         self.session.id()
     }
 
-    /// How the request ended.
+    /// Returns the status of the request.
     #[inline]
     pub fn status(&self) -> WorkStatus {
         WorkStatus::from_raw(self.session.status())
     }
 
-    /// `Ok` if the request succeeded, else its error.
+    /// Returns `Ok` if the request succeeded, else its error.
     ///
     /// # Errors
     ///
-    /// [`WorkError`] for every status but success; its queue pair is 0 if the queue was not made to
-    /// tell it.
+    /// [`WorkError`] for every status except success. Its queue pair number is 0 if the queue was
+    /// not created with that field.
     #[inline]
     pub fn result(&self) -> Result<(), WorkError> {
         if self.session.status() == sys::ibv_wc_status::IBV_WC_SUCCESS {
@@ -63,21 +64,21 @@ impl<'a> ExtendedCompletion<'a> {
         })
     }
 
-    /// The vendor's own code for a failure.
+    /// Returns the vendor-specific error code of a failed request.
     #[doc(alias = "ibv_wc_read_vendor_err")]
     #[inline]
     pub fn vendor_error(&self) -> u32 {
         self.session.vendor_error()
     }
 
-    /// The kind of request.
+    /// Returns the type of the request.
     #[doc(alias = "ibv_wc_read_opcode")]
     #[inline]
     pub fn opcode(&self) -> WorkOpcode {
         WorkOpcode::from_raw(self.session.opcode())
     }
 
-    /// As [`WorkCompletion::len`].
+    /// Returns the length in bytes, like [`WorkCompletion::len`].
     #[doc(alias = "ibv_wc_read_byte_len")]
     #[allow(clippy::len_without_is_empty, reason = "not of every completion")]
     #[inline]
@@ -85,7 +86,7 @@ impl<'a> ExtendedCompletion<'a> {
         self.session.byte_len().map(|len| len as usize)
     }
 
-    /// The immediate data that came with a receive, as the number that the sender gave.
+    /// Returns the immediate data of a received message, as the number that the sender passed.
     #[doc(alias = "ibv_wc_read_imm_data")]
     #[inline]
     pub fn immediate(&self) -> Option<u32> {
@@ -95,7 +96,7 @@ impl<'a> ExtendedCompletion<'a> {
         self.session.immediate().map(u32::from_be)
     }
 
-    /// The key of this process that the sender's message invalidated.
+    /// Returns the local key that the received message invalidated.
     #[doc(alias = "ibv_wc_read_invalidated_rkey")]
     #[inline]
     pub fn invalidated_key(&self) -> Option<u32> {
@@ -105,62 +106,62 @@ impl<'a> ExtendedCompletion<'a> {
         self.session.immediate()
     }
 
-    /// The number of the queue pair.
+    /// Returns the number of the queue pair.
     #[doc(alias = "ibv_wc_read_qp_num")]
     #[inline]
     pub fn queue_pair(&self) -> Option<u32> {
         self.session.queue_pair()
     }
 
-    /// Of a datagram, the number of the sender's queue pair.
+    /// Returns the number of the sender's queue pair, for a datagram.
     #[doc(alias = "ibv_wc_read_src_qp")]
     #[inline]
     pub fn source_queue_pair(&self) -> Option<u32> {
         self.session.source_queue_pair()
     }
 
-    /// Whether the memory of a datagram begins with 40 bytes of a global route header.
+    /// Returns whether the memory of a datagram begins with a global route header of 40 bytes.
     #[doc(alias = "ibv_wc_read_wc_flags")]
     #[inline]
     pub fn has_global_route(&self) -> bool {
         self.flag(sys::ibv_wc_flags::IBV_WC_GRH)
     }
 
-    /// Whether the device found the checksums of a raw packet right.
+    /// Returns whether the device verified the checksums of a raw packet as correct.
     #[inline]
     pub fn has_valid_checksum(&self) -> bool {
         self.flag(sys::ibv_wc_flags::IBV_WC_IP_CSUM_OK)
     }
 
-    /// Of a datagram on InfiniBand, the sender's LID.
+    /// Returns the LID of the sender, for a datagram on InfiniBand.
     #[doc(alias = "ibv_wc_read_slid")]
     #[inline]
     pub fn source_lid(&self) -> Option<u32> {
         self.session.source_lid()
     }
 
-    /// Of a datagram, the service level.
+    /// Returns the service level of a datagram.
     #[doc(alias = "ibv_wc_read_sl")]
     #[inline]
     pub fn service_level(&self) -> Option<u8> {
         self.session.service_level()
     }
 
-    /// Of a datagram on InfiniBand, the low bits of the LID it was sent to.
+    /// Returns the low bits of the destination LID, for a datagram on InfiniBand.
     #[doc(alias = "ibv_wc_read_dlid_path_bits")]
     #[inline]
     pub fn path_bits(&self) -> Option<u8> {
         self.session.path_bits()
     }
 
-    /// When the request completed, in ticks of the device's clock.
+    /// Returns the time of completion in ticks of the device's clock.
     #[doc(alias = "ibv_wc_read_completion_ts")]
     #[inline]
     pub fn timestamp(&self) -> Option<u64> {
         self.session.timestamp()
     }
 
-    /// When the request completed, as the time of day.
+    /// Returns the time of completion as wall-clock time.
     #[doc(alias = "ibv_wc_read_completion_wallclock_ns")]
     #[inline]
     pub fn wall_clock(&self) -> Option<SystemTime> {
@@ -168,31 +169,32 @@ impl<'a> ExtendedCompletion<'a> {
         SystemTime::UNIX_EPOCH.checked_add(nanoseconds)
     }
 
-    /// The VLAN that a raw packet came from.
+    /// Returns the VLAN tag of a raw packet.
     #[doc(alias = "ibv_wc_read_cvlan")]
     #[inline]
     pub fn vlan(&self) -> Option<u16> {
         self.session.vlan()
     }
 
-    /// The tag of the flow rule that matched a raw packet.
+    /// Returns the tag of the flow rule that matched a raw packet.
     #[doc(alias = "ibv_wc_read_flow_tag")]
     #[inline]
     pub fn flow_tag(&self) -> Option<u32> {
         self.session.flow_tag()
     }
 
-    /// The tag of a message that a tag-matching receive queue took.
+    /// Returns the tag of a message that a tag-matching receive queue received.
     #[doc(alias = "ibv_wc_read_tm_info")]
     #[inline]
     pub fn tag(&self) -> Option<CompletionTag> {
         self.session.tag()
     }
 
-    /// A plain completion of the same request, to keep, or to give to the queue that the request
-    /// was posted to, which returns its memory. It costs one read for each field that the queue was
-    /// made to tell; the other fields are 0 or `None`. Without [`CompletionFields::IMMEDIATE`] a
-    /// [lease](crate::WindowLease) that the peer gave back stays bound, as nobody knows its key.
+    /// Returns a copy of the completion, which can be stored or passed to the queue of the request
+    /// to get the memory back. The copy costs one read for each field that the queue was created
+    /// with; all other fields are 0 or `None`. Without [`CompletionFields::IMMEDIATE`], a
+    /// [lease](crate::WindowLease) that the peer invalidated stays bound, because the invalidated
+    /// key is not known.
     ///
     /// [`CompletionFields::IMMEDIATE`]: super::CompletionFields::IMMEDIATE
     #[inline]

@@ -1,12 +1,13 @@
-//! Completion queues, the channels that announce completions, and the completions.
+//! Completion queues, completion channels, and completions.
 //!
-//! A [`CompletionQueue`] gives out [`WorkCompletion`]s, which are copies: keep them, or show them to
-//! any queue. An [`ExtendedCompletionQueue`] lets its completions be read where the device wrote
-//! them, field by field, with timestamps where the device has a clock.
+//! A [`CompletionQueue`] returns [`WorkCompletion`]s, which are copies: a program can store them
+//! and pass them to any queue. The completions of an [`ExtendedCompletionQueue`] are read field by
+//! field from the entries that the device wrote. They have timestamps if the device has a clock.
 //!
-//! Three ways to wait: poll without end, which is the fastest; arm a [`CompletionChannel`] and block
-//! on it or on its descriptor, for which [`CompletionQueue::poll_or_arm`] misses nothing; or poll for a
-//! while and then sleep, which [`CompletionQueue::wait`] does.
+//! There are three ways to wait for completions. Busy polling has the lowest latency. Blocking on a
+//! [`CompletionChannel`], or on its file descriptor, needs no processor time;
+//! [`CompletionQueue::poll_or_arm`] ensures that no completion is missed. [`CompletionQueue::wait`]
+//! polls for a short time and then sleeps.
 
 #![forbid(unsafe_code)]
 

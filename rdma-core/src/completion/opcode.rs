@@ -1,10 +1,10 @@
-//! What a work request did.
+//! The types of completed work requests.
 
 use ibverbs_sys::ibv_wc_opcode as raw;
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $value:pat,)*) => {
-        /// What kind of request a successful completion is of (`ibv_wc_opcode`).
+        /// The type of a work request that completed successfully (`ibv_wc_opcode`).
         #[doc(alias = "ibv_wc_opcode")]
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
@@ -43,13 +43,13 @@ opcodes! {
     LocalInvalidate = raw::IBV_WC_LOCAL_INV,
     /// A large TCP segment of a raw packet queue pair.
     SegmentationOffload = raw::IBV_WC_TSO,
-    /// A flush of what was written before: IBV_WC_FLUSH of headers newer than the bound ones.
+    /// A flush of earlier writes (`IBV_WC_FLUSH`, in newer headers than those of the bindings).
     Flush = raw(8),
-    /// An RDMA write of eight bytes at once.
+    /// An atomic RDMA write of eight bytes.
     AtomicWrite = raw::IBV_WC_ATOMIC_WRITE,
-    /// A receive that took a send.
+    /// A receive that received a send.
     Receive = raw::IBV_WC_RECV,
-    /// A receive that an RDMA write with immediate data used up.
+    /// A receive that an RDMA write with immediate data consumed.
     ReceiveWriteImmediate = raw::IBV_WC_RECV_RDMA_WITH_IMM,
     /// The addition of a tagged receive to a tag-matching list.
     TagAdd = raw::IBV_WC_TM_ADD,
@@ -57,14 +57,14 @@ opcodes! {
     TagRemove = raw::IBV_WC_TM_DEL,
     /// The synchronisation of a tag-matching list.
     TagSynchronize = raw::IBV_WC_TM_SYNC,
-    /// A receive that took a message with a matching tag.
+    /// A receive that received a message with a matching tag.
     TagReceive = raw::IBV_WC_TM_RECV,
-    /// A receive that took a message without a tag.
+    /// A receive that received a message without a tag.
     TagNone = raw::IBV_WC_TM_NO_TAG,
 }
 
 impl WorkOpcode {
-    /// Whether it is of a receive queue: every value with `IBV_WC_RECV` in it is.
+    /// Returns whether the request is a receive: such opcodes contain the bit `IBV_WC_RECV`.
     #[inline]
     pub fn is_receive(self) -> bool {
         match self {

@@ -9,25 +9,25 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::ffi::{ChannelHandle, CompletionQueueHandle};
 
-/// Tells completion queues of this process apart.
+/// The identity of a completion queue, unique in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CompletionQueueId(pub(crate) u64);
 
 impl CompletionQueueId {
-    /// One that no queue has.
+    /// Returns an id that no other queue has.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// A queue of completions, shared by any number of queue pairs; clones are the same queue.
+/// A queue of completions that any number of queue pairs can share. Clones refer to the same queue.
 ///
-/// Make it large enough for every request that can be outstanding at once: when it overflows, its
-/// queue pairs fail.
+/// The capacity must be large enough for all requests that can be outstanding at once: if the queue
+/// overflows, its queue pairs fail.
 ///
-/// It is `Send` and `Sync`: the driver has a lock of its own, so any thread may poll. Each
-/// completion goes to one of them.
+/// A completion queue is `Send` and `Sync`: the driver locks it, so any thread may poll. Exactly
+/// one thread gets each completion.
 #[doc(alias = "ibv_cq")]
 #[derive(Debug, Clone)]
 pub struct CompletionQueue {
@@ -35,7 +35,7 @@ pub struct CompletionQueue {
     id: CompletionQueueId,
 }
 
-/// Settings of a completion queue to be, from [`Context::completion_queue`].
+/// A builder for a completion queue, from [`Context::completion_queue`].
 #[derive(Debug, Clone)]
 #[must_use = "a builder makes nothing until `build`"]
 pub struct CompletionQueueBuilder {
@@ -55,19 +55,19 @@ impl CompletionQueueBuilder {
         }
     }
 
-    /// Announces completions on this channel.
+    /// Sets the channel that receives completion events of the queue.
     pub fn channel(mut self, channel: &CompletionChannel) -> Self {
         self.channel = Some(channel.clone());
         self
     }
 
-    /// Which of the device's completion vectors (interrupts) announces. Default 0.
+    /// Sets the completion vector (interrupt) that signals completion events. The default is 0.
     pub fn vector(mut self, vector: u32) -> Self {
         self.vector = vector;
         self
     }
 
-    /// Makes it an extended queue, whose completions tell these fields.
+    /// Makes the queue an extended queue whose completions have these fields.
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn extended(self, fields: CompletionFields) -> ExtendedCompletionQueueBuilder {
         ExtendedCompletionQueueBuilder::new(self, fields)
@@ -77,8 +77,8 @@ impl CompletionQueueBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 entries or a channel of another device, and the verb's, for
-    /// example when the device cannot hold so many entries.
+    /// [`Error::InvalidArgument`] for 0 entries or a channel of another device, and the error of
+    /// the verb, for example because the device does not support so many entries.
     #[doc(alias = "ibv_create_cq")]
     pub fn build(self) -> Result<CompletionQueue> {
         let channel = checked_channel(&self, "completion queue")?;
@@ -90,7 +90,7 @@ impl CompletionQueueBuilder {
     }
 }
 
-/// The channel that was chosen, if that and the number of entries are good.
+/// Returns the channel of the builder, after checking the channel and the number of entries.
 pub(super) fn checked_channel(
     builder: &CompletionQueueBuilder,
     what: &'static str,
@@ -120,17 +120,18 @@ impl CompletionQueue {
         &self.handle
     }
 
-    /// What its channel's announcements name it.
+    /// Returns the id of the queue, which events of its channel contain.
     pub fn id(&self) -> CompletionQueueId {
         self.id
     }
 
-    /// How many completions it has room for, at least what was asked for.
+    /// Returns the capacity in completions. The device may have rounded the requested capacity up.
     pub fn capacity(&self) -> usize {
         self.handle.capacity()
     }
 
-    /// Takes up to `room.len()` completions, without waiting; none is an empty slice.
+    /// Takes up to `room.len()` completions, without waiting. Returns an empty slice if there is
+    /// none.
     ///
     /// ```no_run
     /// # fn example(queue: rdma_core::CompletionQueue) -> rdma_core::Result<()> {
@@ -144,39 +145,39 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// The verb's, when the queue or the device has failed.
+    /// The error of the verb, if the queue or the device has failed.
     #[inline]
     #[doc(alias = "ibv_poll_cq")]
     pub fn poll<'a>(&self, room: &'a mut [WorkCompletion]) -> Result<&'a [WorkCompletion]> {
         self.handle.poll(room)
     }
 
-    /// Gives completions that were polled to whoever polls next, before any newer ones: of
-    /// requests that another part of the program waits for.
+    /// Puts polled completions back. The next poll returns them before newer completions. Useful
+    /// for completions that another part of the program is waiting for.
     ///
-    /// It announces nothing on the channel.
+    /// This does not produce a completion event.
     pub fn put_back(&self, completions: &[WorkCompletion]) {
         self.handle.put_back(completions);
     }
 
-    /// Asks for one announcement on the channel, at the next completion.
+    /// Requests one completion event on the channel, at the next completion.
     ///
-    /// Completions that came before are not announced: poll once more after this.
+    /// Earlier completions produce no event: poll once more after this call.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] without a channel, and the verb's.
+    /// [`Error::InvalidArgument`] if the queue has no channel, and the error of the verb.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn request_notification(&self) -> Result<()> {
         self.arm(false)
     }
 
-    /// Like [`Self::request_notification`], at the next completion of a receive whose sender marked
-    /// it solicited, or of a failure.
+    /// Requests one completion event on the channel, at the next solicited receive or failed
+    /// request.
     ///
     /// # Errors
     ///
-    /// As [`Self::request_notification`].
+    /// The errors of [`Self::request_notification`].
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn request_solicited_notification(&self) -> Result<()> {
         self.arm(true)
@@ -192,14 +193,14 @@ impl CompletionQueue {
         self.handle.request_notification(solicited_only)
     }
 
-    /// Makes room for at least `entries` completions, more or fewer than there was for. The
-    /// completions in it stay.
+    /// Changes the capacity to at least `entries` completions, which may be more or fewer than
+    /// before. Completions in the queue are kept.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 entries; [`Error::InUse`] within a poll of an extended
-    /// queue; and the verb's: the device cannot hold so many, or more completions are in it than
-    /// there would be room for.
+    /// [`Error::InvalidArgument`] for 0 entries; [`Error::InUse`] during a poll of an extended
+    /// queue; and the error of the verb: the device does not support so many entries, or the queue
+    /// contains more completions than the new capacity.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, entries: u32) -> Result<()> {
         if entries == 0 {
@@ -211,19 +212,20 @@ impl CompletionQueue {
         self.handle.resize(entries)
     }
 
-    /// Lets an announcement wait until there are `completions`, or until `period` after the first
-    /// of them, which is rounded down to microseconds. Zero of both ends that.
+    /// Moderates completion events: an event is delayed until `completions` completions are
+    /// available, or until `period` has passed since the first of them. `period` is rounded down to
+    /// microseconds. Zero for both ends the moderation.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a period of more than 65,535 microseconds, and the verb's,
-    /// which is [unsupported](Error::is_unsupported) where the device cannot do this.
+    /// [`Error::InvalidArgument`] for a period of more than 65,535 microseconds, and the error of
+    /// the verb, for example if the device does [not support](Error::is_unsupported) moderation.
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate(&self, completions: u16, period: Duration) -> Result<()> {
         self.handle.moderate(completions, period)
     }
 
-    /// The C object, valid for as long as this queue.
+    /// Returns the C object. The pointer is valid as long as this queue exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_cq {
         self.handle.as_raw()
     }

@@ -1,32 +1,32 @@
-//! How a work request ended.
+//! The status of completed work requests.
 
 use std::fmt;
 
 use ibverbs_sys::ibv_wc_status as raw;
 
-/// Where the reason of a status is to be looked for.
+/// The place where the cause of a status is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StatusClass {
-    /// Nothing is wrong.
+    /// The request succeeded.
     Success,
-    /// In this process: the request, its memory, or the queue pair's settings.
+    /// This process: the request, its memory, or the settings of the queue pair.
     Local,
-    /// In the peer's process: what it granted, posted or asked for.
+    /// The peer's process: its grants, its receives, or its requests.
     Remote,
-    /// Between the two: the peer is gone, or the path to it is wrong.
+    /// The path between the two: the peer is unreachable or gone.
     Path,
-    /// In an earlier failure of the same queue pair, or in its having been closed.
+    /// An earlier failure of the same queue pair, or its move to the error state.
     Flushed,
-    /// In the device or its driver.
+    /// The device or its driver.
     Device,
-    /// In something that this crate does not know.
+    /// Unknown to this crate.
     Unknown,
 }
 
 macro_rules! statuses {
     ($($name:ident = $constant:ident, $class:ident, $text:literal, $hint:literal;)*) => {
-        /// How a work request ended (`ibv_wc_status`; IBTA volume 1, 11.6.2).
+        /// The status of a completed work request (`ibv_wc_status`; IBTA volume 1, 11.6.2).
         #[doc(alias = "ibv_wc_status")]
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
@@ -48,7 +48,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// Where to look for the reason.
+            /// Returns the place where the cause of the status is.
             pub fn class(self) -> StatusClass {
                 match self {
                     $(Self::$name => StatusClass::$class,)*
@@ -63,7 +63,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// The usual cause; none of a success or an unknown value.
+            /// Returns the usual cause, or `None` for success and for unknown values.
             pub fn hint(self) -> Option<&'static str> {
                 let hint = match self {
                     $(Self::$name => $hint,)*
@@ -126,15 +126,16 @@ statuses! {
 }
 
 impl WorkStatus {
-    /// Whether the request did what it should.
+    /// Returns whether the request succeeded.
     #[inline]
     pub fn is_success(self) -> bool {
         self == Self::Success
     }
 
-    /// Whether the same request, unchanged, may succeed on a queue pair that works: reset or make
-    /// this one anew, since a failed request leaves it in the error state. An operation that
-    /// changes what it reads (an atomic) may have been carried out all the same.
+    /// Returns whether the same request may succeed later. A failed request leaves the queue pair
+    /// in the error state, so the program must first reset or recreate the queue pair. An atomic
+    /// that failed may nevertheless have been executed, so repeating it can change the memory
+    /// twice.
     pub fn is_retryable(self) -> bool {
         matches!(
             self,
@@ -156,7 +157,7 @@ impl fmt::Display for WorkStatus {
     }
 }
 
-/// A work request that did not succeed. `Debug` prints the same text as `Display`.
+/// The error of a work request that did not succeed. `Debug` prints the same text as `Display`.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "work request on queue pair {queue_pair:#x} failed: {status}{}{}",
@@ -165,9 +166,9 @@ impl fmt::Display for WorkStatus {
 )]
 #[non_exhaustive]
 pub struct WorkError {
-    /// How it ended.
+    /// The status of the request.
     pub status: WorkStatus,
-    /// The error code of the device's vendor; 0 if the device has none for this failure.
+    /// The vendor-specific error code; 0 if the device has none for this failure.
     pub vendor: u32,
     /// The number of the queue pair.
     pub queue_pair: u32,

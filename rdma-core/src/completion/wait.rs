@@ -1,4 +1,4 @@
-//! Waiting for completions.
+//! Blocking waits for completions.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,12 +7,13 @@ use super::{CompletionQueue, WorkCompletion};
 use crate::error::{Error, Result};
 
 impl CompletionQueue {
-    /// Takes up to `room.len()` completions, and waits for the first of them.
+    /// Takes up to `room.len()` completions, and blocks until at least one is available.
     ///
-    /// The thread polls for a short time, and then sleeps: until the queue's announcement, if the queue
-    /// has a channel and is the only one on that channel, else for 100 microseconds at a time.
-    /// Announcements of the queue that are on the channel are taken from it, and one may be left
-    /// there. So no other thread should sleep until the channel is readable while this waits.
+    /// The thread polls for a short time and then sleeps. If the queue has a channel and is the
+    /// only queue on that channel, the thread sleeps until the queue's completion event, else for
+    /// 100 microseconds at a time. This method reads completion events of the queue from the
+    /// channel, and may leave one event there. No other thread should therefore wait for the
+    /// channel's file descriptor at the same time.
     ///
     /// ```
     /// use std::time::Duration;
@@ -38,8 +39,8 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] if none comes for so long, [`Error::InvalidArgument`] for no room, and the
-    /// errors of [`Self::poll`] and of `poll(2)`.
+    /// [`Error::TimedOut`] if no completion arrives within `timeout`, [`Error::InvalidArgument`] if
+    /// `room` is empty, and the errors of [`Self::poll`] and of `poll(2)`.
     #[doc(alias = "ibv_poll_cq")]
     #[doc(alias = "ibv_get_cq_event")]
     pub fn wait<'r>(
@@ -81,11 +82,12 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes up to `room.len()` completions; if there is none, asks for an announcement and looks
-    /// again.
+    /// Takes up to `room.len()` completions. If there is none, requests a completion event and
+    /// polls once more.
     ///
-    /// An empty result means that the next completion will be announced, so that the program can
-    /// sleep until the [channel](super::CompletionChannel) is readable without missing one.
+    /// An empty result means that the next completion will produce an event. The program can then
+    /// wait until the [channel](super::CompletionChannel) is readable, without missing a
+    /// completion.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -124,15 +126,15 @@ impl CompletionQueue {
     }
 }
 
-/// The longest sleep between two polls. Another thread that waits may take the announcement of more
-/// completions than it has room for.
+/// Maximum sleep between two polls. A limit is needed because another waiting thread may read the
+/// event for more completions than it takes.
 const RECHECK: Duration = Duration::from_millis(50);
 
-/// Number of polls before other threads get the processor.
+/// Number of empty polls after which the thread yields the processor.
 const SPINS: u32 = 200;
 
-/// Lets time pass between two polls, of which `idle` found nothing: none at first, then that of other
-/// threads, then some.
+/// Pauses between two polls, after `idle` empty polls in a row: first spins, then yields to other
+/// threads, and after 5 ms sleeps.
 pub(crate) fn pause(idle: u32, waited: Duration) {
     const YIELDS: Duration = Duration::from_millis(5);
     if idle < SPINS {

@@ -7,14 +7,14 @@ use ibverbs_sys as sys;
 use super::{WorkError, WorkOpcode, WorkStatus};
 use crate::ffi;
 
-/// What `ibv_poll_cq` tells of one finished work request.
+/// The completion of one work request, as returned by `ibv_poll_cq`.
 ///
-/// Give it to the queue the request was posted to ([`SendQueue::complete`] and its siblings), which
-/// returns the request's memory. Of a request that failed, only the status, the vendor's code, the
-/// queue pair and the id mean anything.
+/// Pass the completion to the queue of the request ([`SendQueue::complete`] and similar methods),
+/// which returns the request's memory. If the request failed, only the status, the vendor error,
+/// the queue pair and the id are valid.
 ///
-/// It is `Send`, `Sync` and `Copy`, being numbers alone: a queue that is shown one twice gives the
-/// memory back once.
+/// A completion is `Send`, `Sync` and `Copy`, because it contains only numbers. A queue to which
+/// the same completion is passed twice returns the memory only once.
 ///
 /// [`SendQueue::complete`]: crate::SendQueue::complete
 #[doc(alias = "ibv_wc")]
@@ -23,22 +23,23 @@ use crate::ffi;
 pub struct WorkCompletion(sys::ibv_wc);
 
 impl WorkCompletion {
-    /// Not public: a queue gives the memory of the request with this id back.
+    /// Creates a completion. Not public, because a queue trusts the id: it returns the memory of
+    /// the request with that id.
     pub(crate) fn from_raw_parts(raw: sys::ibv_wc) -> Self {
         Self(raw)
     }
 
-    /// How the request ended.
+    /// Returns the status of the request.
     #[inline]
     pub fn status(&self) -> WorkStatus {
         WorkStatus::from_raw(self.0.status)
     }
 
-    /// `Ok` if the request succeeded, else its error.
+    /// Returns `Ok` if the request succeeded, else its error.
     ///
     /// # Errors
     ///
-    /// [`WorkError`] for every status but success.
+    /// [`WorkError`] for every status except success.
     #[inline]
     pub fn result(&self) -> Result<(), WorkError> {
         if self.0.status == sys::ibv_wc_status::IBV_WC_SUCCESS {
@@ -56,41 +57,41 @@ impl WorkCompletion {
         }
     }
 
-    /// The kind of request.
+    /// Returns the type of the request.
     #[inline]
     pub fn opcode(&self) -> WorkOpcode {
         WorkOpcode::from_raw(self.0.opcode)
     }
 
-    /// The vendor's own code for a failure.
+    /// Returns the vendor-specific error code of a failed request.
     #[inline]
     pub fn vendor_error(&self) -> u32 {
         self.0.vendor_err
     }
 
-    /// How many bytes a receive, a read or an atomic put into local memory. Of a
-    /// [`WorkOpcode::ReceiveWriteImmediate`], how many the peer wrote, which are not in the receive's
-    /// memory.
+    /// Returns the number of bytes that a receive, a read or an atomic wrote to local memory. For
+    /// [`WorkOpcode::ReceiveWriteImmediate`], returns the number of bytes that the peer wrote;
+    /// these are not in the memory of the receive.
     #[inline]
     pub fn len(&self) -> usize {
         self.0.byte_len as usize
     }
 
-    /// Whether [`Self::len`] is 0.
+    /// Returns whether [`Self::len`] is 0.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.byte_len == 0
     }
 
-    /// The immediate data that came with a receive, as the number that the sender gave: the device
-    /// has it in network byte order, and both ends of this crate in the machine's.
+    /// Returns the immediate data of a received message, as the number that the sender passed. The
+    /// device stores it in network byte order; the crate converts it on both ends.
     #[inline]
     pub fn immediate(&self) -> Option<u32> {
         self.flag(sys::ibv_wc_flags::IBV_WC_WITH_IMM)
             .then(|| u32::from_be(ffi::raw_immediate(&self.0)))
     }
 
-    /// The key of this process that the sender's message invalidated.
+    /// Returns the local key that the received message invalidated.
     #[doc(alias = "invalidated_rkey")]
     #[inline]
     pub fn invalidated_key(&self) -> Option<u32> {
@@ -98,15 +99,16 @@ impl WorkCompletion {
             .then(|| ffi::raw_invalidated_key(&self.0))
     }
 
-    /// Whether the memory of a datagram begins with 40 bytes of a global route header. (There are
-    /// 40 bytes in any case; on RoCE with IPv4 their last 20 are the IPv4 header.)
+    /// Returns whether the memory of a datagram begins with a global route header of 40 bytes. (The
+    /// memory always begins with 40 bytes for a header; on RoCE with IPv4 the last 20 of them are
+    /// the IPv4 header.)
     #[doc(alias = "IBV_WC_GRH")]
     #[inline]
     pub fn has_global_route(&self) -> bool {
         self.flag(sys::ibv_wc_flags::IBV_WC_GRH)
     }
 
-    /// Whether the device found the checksums of a raw packet right.
+    /// Returns whether the device verified the checksums of a raw packet as correct.
     #[doc(alias = "IBV_WC_IP_CSUM_OK")]
     #[inline]
     pub fn has_valid_checksum(&self) -> bool {
@@ -115,56 +117,58 @@ impl WorkCompletion {
 
     #[inline]
     fn flag(&self, flag: sys::ibv_wc_flags) -> bool {
-        // Of a failure drivers leave the flags as they find them, of an earlier completion perhaps.
+        // Drivers do not write the flags of a failed request, so the flags may be those of an
+        // earlier completion.
         self.0.status == sys::ibv_wc_status::IBV_WC_SUCCESS && self.0.wc_flags & flag.0 != 0
     }
 
-    /// Of a datagram, the number of the sender's queue pair.
+    /// Returns the number of the sender's queue pair, for a datagram.
     #[doc(alias = "src_qp")]
     #[inline]
     pub fn source_queue_pair(&self) -> u32 {
         self.0.src_qp
     }
 
-    /// Of a datagram to a queue pair of the general services, the index of its partition key.
+    /// Returns the index of the partition key, for a datagram to a general services (GSI) queue
+    /// pair.
     #[inline]
     pub fn partition_key_index(&self) -> u16 {
         self.0.pkey_index
     }
 
-    /// Of a datagram on InfiniBand, the sender's LID.
+    /// Returns the LID of the sender, for a datagram on InfiniBand.
     #[doc(alias = "slid")]
     #[inline]
     pub fn source_lid(&self) -> u16 {
         self.0.slid
     }
 
-    /// Of a datagram, the service level.
+    /// Returns the service level of a datagram.
     #[inline]
     pub fn service_level(&self) -> u8 {
         self.0.sl
     }
 
-    /// Of a datagram on InfiniBand, the low bits of the LID it was sent to.
+    /// Returns the low bits of the destination LID, for a datagram on InfiniBand.
     #[doc(alias = "dlid_path_bits")]
     #[inline]
     pub fn path_bits(&self) -> u8 {
         self.0.dlid_path_bits
     }
 
-    /// The number of the queue pair.
+    /// Returns the number of the queue pair.
     #[inline]
     pub fn queue_pair(&self) -> u32 {
         self.0.qp_num
     }
 
-    /// The request's id.
+    /// Returns the work request id.
     #[inline]
     pub fn id(&self) -> u64 {
         self.0.wr_id
     }
 
-    /// The C struct.
+    /// Returns the C struct.
     pub fn as_raw(&self) -> &sys::ibv_wc {
         &self.0
     }

@@ -15,15 +15,16 @@ use crate::event::AsyncEvents;
 use crate::ffi::ContextHandle;
 use crate::protection_domain::ProtectionDomain;
 
-/// An open device; clones are the same one, and everything made from it keeps it open.
+/// An open device. Clones refer to the same open device, and every object created from it keeps it
+/// open.
 ///
-/// It is `Send` and `Sync`: verbs on a context are thread-safe, and it is closed once, whichever
-/// thread drops the last handle.
+/// A context is `Send` and `Sync`: verbs on a context are thread-safe, and the device is closed
+/// only once, by whichever thread drops the last handle.
 #[doc(alias = "ibv_context")]
 #[derive(Debug, Clone)]
 pub struct Context {
     handle: Arc<ContextHandle>,
-    /// The port that the device's selector named.
+    /// The port that the [device selector](crate::DeviceSelector) requests.
     preferred_port: Option<u8>,
 }
 
@@ -39,7 +40,7 @@ impl Context {
         }
     }
 
-    /// The context of this handle, which others have too.
+    /// Creates a context from a handle that is shared with other objects.
     pub(crate) fn from_shared(handle: Arc<ContextHandle>) -> Self {
         Self {
             handle,
@@ -47,7 +48,7 @@ impl Context {
         }
     }
 
-    /// The open device that something was made from.
+    /// Returns the context that an object was created from.
     pub(crate) fn of(handle: &Arc<ContextHandle>) -> Self {
         Self {
             handle: Arc::clone(handle),
@@ -59,59 +60,61 @@ impl Context {
         &self.handle
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn name(&self) -> &str {
         self.handle.name()
     }
 
-    /// The device that this is open on.
+    /// Returns the device that this context has open.
     pub fn device(&self) -> Device {
         Device::from_handle(self.handle.device().clone())
     }
 
-    /// What the device can do.
+    /// Returns the capabilities and limits of the device.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_query_device")]
     pub fn attributes(&self) -> Result<DeviceAttributes> {
         self.handle.query_device().map(DeviceAttributes::new)
     }
 
-    /// What the device can do, also what only newer devices and drivers tell.
+    /// Returns the capabilities and limits of the device, including those that only newer devices
+    /// and drivers report.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_query_device_ex")]
     pub fn extended_attributes(&self) -> Result<ExtendedDeviceAttributes> {
         let raw = self.handle.query_device_ex()?;
         Ok(ExtendedDeviceAttributes::new(raw))
     }
 
-    /// Everything about the device and its ports, which prints as `ibv_devinfo` does.
+    /// Returns all information about the device and its ports. Its `Display` format is that of
+    /// `ibv_devinfo`.
     ///
     /// # Errors
     ///
-    /// The verbs'.
+    /// The errors of the verbs.
     #[doc(alias = "ibv_devinfo")]
     pub fn info(&self) -> Result<DeviceInfo> {
         DeviceInfo::new(self)
     }
 
-    /// How many completion vectors the device has, which
-    /// [`CompletionQueueBuilder::vector`] chooses from.
+    /// Returns the number of completion vectors of the device, from which
+    /// [`CompletionQueueBuilder::vector`] chooses.
     #[doc(alias = "num_comp_vectors")]
     pub fn completion_vectors(&self) -> u32 {
         self.handle.completion_vectors()
     }
 
-    /// The clock that completions are stamped with.
+    /// Returns the clock that the device uses for the timestamps of completions.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the device has none that can be read, and the verbs'.
+    /// [`Error::Unsupported`] if the device has no readable clock, and the errors of the verbs.
     #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn clock(&self) -> Result<DeviceClock> {
         let unsupported = || Error::Unsupported {
@@ -128,52 +131,53 @@ impl Context {
         Ok(DeviceClock::new(self.clone(), kilohertz, mask))
     }
 
-    /// Makes a protection domain.
+    /// Creates a protection domain.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn protection_domain(&self) -> Result<ProtectionDomain> {
         ProtectionDomain::new(self)
     }
 
-    /// Makes a completion channel.
+    /// Creates a completion channel.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn completion_channel(&self) -> Result<CompletionChannel> {
         CompletionChannel::new(self)
     }
 
-    /// Begins a completion queue with room for at least `entries` completions.
+    /// Returns a builder for a completion queue with room for at least `entries` completions.
     #[doc(alias = "ibv_create_cq")]
     pub fn completion_queue(&self, entries: u32) -> CompletionQueueBuilder {
         CompletionQueueBuilder::new(self.clone(), entries)
     }
 
-    /// The events of the device, its ports and the queues made from this context that no
-    /// completion tells.
+    /// Returns the asynchronous events of the device, its ports, and the queues created from this
+    /// context.
     ///
-    /// From now on the context's event descriptor is non-blocking, also for C code that shares it.
+    /// This makes the context's event descriptor non-blocking, also for C code that shares the
+    /// descriptor.
     ///
     /// # Errors
     ///
-    /// That of `fcntl(2)`.
+    /// The error of `fcntl(2)`.
     #[doc(alias = "ibv_get_async_event")]
     pub fn async_events(&self) -> Result<AsyncEvents> {
         AsyncEvents::new(self)
     }
 
-    /// The descriptor on which the device's asynchronous events arrive: see
+    /// Returns the file descriptor on which the device's asynchronous events arrive: see
     /// [`Self::async_events`].
     pub fn async_fd(&self) -> RawFd {
         self.handle.async_fd()
     }
 
-    /// The C object, valid for as long as this context.
+    /// Returns the C object. The pointer is valid as long as this context exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_context {
         self.handle.as_raw()
     }

@@ -1,4 +1,4 @@
-//! Which device to open.
+//! Selection of the device to open.
 
 use std::sync::Once;
 
@@ -7,11 +7,11 @@ use crate::device::{AddressChoice, Device, DeviceSelector, devices};
 use crate::error::{Error, Result};
 
 impl Context {
-    /// Opens the device of this name.
+    /// Opens the device with this name.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownDevice`] with the names that exist, and the verb's.
+    /// [`Error::UnknownDevice`] with the names of the existing devices, and the error of the verb.
     #[doc(alias = "ibv_open_device")]
     pub fn open(name: &str) -> Result<Self> {
         let devices = devices()?;
@@ -24,15 +24,16 @@ impl Context {
         }
     }
 
-    /// Opens the device that `RDMA_DEVICE` selects, or the first with a usable port.
+    /// Opens the device that the variable `RDMA_DEVICE` selects or, without the variable, the first
+    /// device with a usable port.
     ///
-    /// The user-space device softroce is chosen only where it is the only device: it does not
-    /// stand in for a card whose cable is out. It is reached by its name.
+    /// The user-space device softroce is chosen only if no other device exists. It is not used as a
+    /// fallback for a network card without a link. A program can always open it by its name.
     ///
     /// # Errors
     ///
-    /// [`Error::NoDevice`] without any, [`Error::UnknownDevice`] if the selector matches none, and
-    /// [`Error::NoUsableDevice`] with what each one lacks.
+    /// [`Error::NoDevice`] if no device exists, [`Error::UnknownDevice`] if the selector matches no
+    /// device, and [`Error::NoUsableDevice`] with the reason for each device.
     pub fn open_default() -> Result<Self> {
         if let Some(selector) = DeviceSelector::from_environment()? {
             return Self::open_selected(&selector);
@@ -56,11 +57,11 @@ impl Context {
         Ok(context)
     }
 
-    /// Opens the first usable device that the selector means.
+    /// Opens the first usable device that the selector matches.
     ///
     /// # Errors
     ///
-    /// As [`Self::open_default`].
+    /// The errors of [`Self::open_default`].
     pub fn open_selected(selector: &DeviceSelector) -> Result<Self> {
         let devices = devices()?;
         let meant = devices
@@ -103,11 +104,12 @@ impl Context {
     }
 }
 
-/// What each device lacks.
+/// For each device, the reason why it is not usable.
 struct Unusable(Vec<Error>);
 
 impl Unusable {
-    /// The error of a program that has none to use, where `instead` could be taken.
+    /// Returns the error of a program that has no usable device. `instead` is a device that the
+    /// program could choose explicitly.
     fn error(mut self, instead: Option<&Device>) -> Error {
         match (self.0.len(), instead) {
             (0, _) => Error::NoDevice,

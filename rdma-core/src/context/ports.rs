@@ -1,4 +1,4 @@
-//! The ports of an open device, and their tables.
+//! Queries of the ports of an open device and their GID and P_Key tables.
 
 use super::Context;
 use crate::device::{
@@ -9,11 +9,11 @@ use crate::error::{Errno, Error, Result};
 use crate::ffi::gid_bytes;
 
 impl Context {
-    /// What a port is and does.
+    /// Returns the attributes of a port.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPort`] if there is none of this number, and the verb's.
+    /// [`Error::UnknownPort`] if no port has this number, and the error of the verb.
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self, number: u8) -> Result<PortAttributes> {
         self.check_port(number)?;
@@ -21,8 +21,8 @@ impl Context {
         if port.speed() != LinkSpeed::Ndr {
             return Ok(port);
         }
-        // The field is too narrow for more, so more is said to be this much (the kernel's
-        // `ib_uverbs_query_port`).
+        // The field is too narrow for higher speeds, so the kernel reports them as NDR
+        // (`ib_uverbs_query_port`).
         let rate = self.device().rate(number);
         Ok(match rate.as_deref().and_then(speed_of_rate) {
             Some("XDR") => port.with_speed(LinkSpeed::Xdr),
@@ -42,22 +42,22 @@ impl Context {
         })
     }
 
-    /// Every port.
+    /// Returns the attributes of all ports.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     pub fn ports(&self) -> Result<Vec<PortAttributes>> {
         (1..=self.attributes()?.ports())
             .map(|number| self.port(number))
             .collect()
     }
 
-    /// The valid entries of all ports' GID tables.
+    /// Returns the valid entries of the GID tables of all ports.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_query_gid_table")]
     #[doc(alias = "ibv_query_gid_ex")]
     pub fn gids(&self) -> Result<Vec<GidEntry>> {
@@ -70,12 +70,12 @@ impl Context {
         Ok(entries.iter().map(gid_entry).collect())
     }
 
-    /// One entry of a port's GID table.
+    /// Returns one entry of a port's GID table.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPort`] if there is no such port, [`Error::UnknownGidIndex`] if the entry is
-    /// empty or outside of the table, and the verb's.
+    /// [`Error::UnknownPort`] if no port has this number, [`Error::UnknownGidIndex`] if the entry
+    /// is empty or outside of the table, and the error of the verb.
     #[doc(alias = "ibv_query_gid_ex")]
     #[doc(alias = "ibv_query_gid")]
     pub fn gid(&self, port: u8, index: u32) -> Result<GidEntry> {
@@ -96,11 +96,12 @@ impl Context {
         }
     }
 
-    /// What a port speaks, by the entries of its GID table: on Ethernet usually RoCE v1 and v2.
+    /// Returns the protocols of a port, according to its GID table: on Ethernet usually RoCE v1 and
+    /// v2.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPort`] if there is none of this number, and the verbs'.
+    /// [`Error::UnknownPort`] if no port has this number, and the errors of the verbs.
     pub fn protocols(&self, port: u8) -> Result<Vec<Protocol>> {
         let link = self.port(port)?.link_layer();
         let transport = self.device().transport();
@@ -117,11 +118,12 @@ impl Context {
         Ok(protocols)
     }
 
-    /// A port's P_Key table, empty entries too: their index is their place.
+    /// Returns a port's P_Key table. The result includes empty entries, so that positions are table
+    /// indexes.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPort`] if there is none of this number, and the verbs'.
+    /// [`Error::UnknownPort`] if no port has this number, and the errors of the verbs.
     #[doc(alias = "ibv_query_pkey")]
     #[doc(alias = "ibv_get_pkey_index")]
     pub fn pkeys(&self, port: u8) -> Result<Vec<PartitionKey>> {
@@ -131,12 +133,14 @@ impl Context {
             .collect()
     }
 
-    /// The port and GID to use: what `choice` and the variable `RDMA_GID_INDEX` leave open is
-    /// decided by the rule of [`AddressChoice`], and logged with its reason.
+    /// Returns the port and GID to use. [`AddressChoice`] describes how the values are chosen that
+    /// neither `choice` nor the variable `RDMA_GID_INDEX` determines. The choice is logged with its
+    /// reason.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPort`], [`Error::UnknownGidIndex`], [`Error::NoUsablePort`], and the verbs'.
+    /// [`Error::UnknownPort`], [`Error::UnknownGidIndex`], [`Error::NoUsablePort`], and the errors
+    /// of the verbs.
     pub fn address(&self, choice: AddressChoice) -> Result<LocalAddress> {
         let mut choice = choice.or_environment()?;
         choice.port = choice.port.or(self.preferred_port);
@@ -164,7 +168,7 @@ fn gid_entry(raw: &ibverbs_sys::ibv_gid_entry) -> GidEntry {
     }
 }
 
-/// Whether this is how a device says that a table has no such entry.
+/// Returns whether a device reports an empty or missing table entry by this error number.
 fn is_no_entry(errno: Errno) -> bool {
     matches!(errno.0, libc::ENODATA | libc::EINVAL | libc::ENOENT)
 }

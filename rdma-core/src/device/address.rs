@@ -1,29 +1,29 @@
-//! Which port and GID to use.
+//! Selection of the local port and GID.
 
 use std::fmt;
 
 use super::{Gid, GidEntry, GidType, LinkLayer, Mtu, PortAttributes, PortState};
 use crate::error::{Error, Result};
 
-/// Where a queue pair is on the network: a port and, of its GIDs, one.
+/// The local network address of a queue pair: a port and one of its GIDs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocalAddress {
-    /// The port's number.
+    /// The port number.
     pub port: u8,
-    /// The place of the GID in the port's table.
+    /// The index of the GID in the port's GID table.
     pub gid_index: u32,
     /// The GID.
     pub gid: Gid,
-    /// What the GID is used with; `None` on InfiniBand without a GID.
+    /// The type of the GID; `None` on InfiniBand without a GID.
     pub kind: Option<GidType>,
     /// The port's LID; 0 on Ethernet.
     pub lid: u16,
-    /// What the link is.
+    /// The link layer of the port.
     pub link_layer: LinkLayer,
-    /// The largest path MTU that the port carries now.
+    /// The active MTU of the port, the upper limit of the path MTU.
     pub mtu: Mtu,
-    /// Why this one, in words.
+    /// The reason for this choice, as text.
     pub reason: &'static str,
 }
 
@@ -37,27 +37,30 @@ impl fmt::Display for LocalAddress {
     }
 }
 
-/// What the choice of a [`LocalAddress`] is told; what it is not told, it decides.
+/// The program's requirements for a [`LocalAddress`]. Fields that are `None` are chosen by the
+/// crate.
 ///
-/// The rule: an active port; on Ethernet a GID of RoCE v2, an IPv4-mapped one first, then a global
-/// IPv6 one, then a link-local one, then one of RoCE v1; on InfiniBand GID index 0 and the LID.
+/// The port must be active. On Ethernet the crate prefers a RoCE v2 GID with an IPv4-mapped
+/// address, then one with a global IPv6 address, then one with a link-local address, and then a
+/// RoCE v1 GID. On InfiniBand it uses GID index 0 and the LID.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AddressChoice {
-    /// This port and no other.
+    /// The required port, if any.
     pub port: Option<u8>,
-    /// This index of the port's GID table and no other.
+    /// The required index of the port's GID table, if any.
     pub gid_index: Option<u32>,
 }
 
 impl AddressChoice {
-    /// The variable that sets the GID index where the program does not: a number, or `auto`.
+    /// The environment variable that sets the GID index if the program does not: a number, or
+    /// `auto`.
     pub const GID_INDEX_VARIABLE: &'static str = "RDMA_GID_INDEX";
 
-    /// Fills in what the environment says and the program did not: the GID index.
+    /// Completes the choice with the GID index of the environment, unless the program has set one.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the variable holds neither a number nor `auto`.
+    /// [`Error::InvalidArgument`] if the variable contains neither a number nor `auto`.
     pub fn or_environment(self) -> Result<Self> {
         if self.gid_index.is_some() {
             return Ok(self);
@@ -77,12 +80,12 @@ impl AddressChoice {
         }
     }
 
-    /// Chooses among a device's ports and the valid entries of their GID tables.
+    /// Chooses an address from the ports of a device and the valid entries of their GID tables.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPort`] or [`Error::UnknownGidIndex`] for what was asked for and is not
-    /// there, [`Error::NoUsablePort`] with what each port lacks.
+    /// [`Error::UnknownPort`] or [`Error::UnknownGidIndex`] if a required port or index does not
+    /// exist, and [`Error::NoUsablePort`] with the reason for each port.
     pub fn choose(
         self,
         device: &str,
@@ -131,7 +134,7 @@ impl AddressChoice {
         }
     }
 
-    /// The best address of one port, with its rank: lower is better.
+    /// Returns the best address of one port, with its rank. A lower rank is better.
     fn choose_on(
         self,
         device: &str,
@@ -196,7 +199,7 @@ impl AddressChoice {
 
 fn rank(entry: &GidEntry, link: LinkLayer) -> (u8, &'static str) {
     match entry.kind {
-        // RoCE's are never of this type.
+        // GIDs of RoCE never have this type.
         GidType::InfiniBand if link == LinkLayer::Ethernet => (0, "iWARP"),
         GidType::InfiniBand => (0, "InfiniBand"),
         GidType::RoceV2 if entry.gid.to_ipv4().is_some() => (1, "RoCE v2, IPv4"),

@@ -1,4 +1,4 @@
-//! What a device can do, and how much of it.
+//! The basic attributes of devices: capabilities and limits.
 
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use ibverbs_sys as sys;
 
 use super::DeviceCapabilities;
 
-/// What a device can do and how much of it (`ibv_query_device`).
+/// The capabilities and limits of a device (`ibv_query_device`).
 ///
 /// ```
 /// let context = rdma_core::Context::open_default()?;
@@ -21,16 +21,16 @@ pub struct DeviceAttributes {
     raw: sys::ibv_device_attr,
 }
 
-/// Among what a device's atomics are atomic (`ibv_atomic_cap`).
+/// The scope within which a device's atomics are atomic (`ibv_atomic_cap`).
 #[doc(alias = "ibv_atomic_cap")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AtomicCapability {
-    /// It has none.
+    /// The device does not support atomics.
     None,
-    /// Among the operations of this device.
+    /// Atomic with regard to other operations of this device.
     Device,
-    /// Among everything that accesses the memory, processors included.
+    /// Atomic with regard to all accesses to the memory, including those of processors.
     Global,
     /// A value that this crate does not know.
     Unknown(u32),
@@ -41,52 +41,52 @@ impl DeviceAttributes {
         Self { raw }
     }
 
-    /// The firmware's version, as the vendor writes it.
+    /// Returns the firmware version, in the vendor's format.
     pub fn firmware_version(&self) -> String {
         let bytes = self.raw.fw_ver.iter().map(|&byte: &c_char| byte as u8);
         let text: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// The GUID of the node, as a number.
+    /// Returns the GUID of the node, as a number.
     pub fn node_guid(&self) -> u64 {
         u64::from_be(self.raw.node_guid)
     }
 
-    /// The GUID of the system that the device is a part of, as a number.
+    /// Returns the GUID of the system that contains the device, as a number.
     pub fn system_image_guid(&self) -> u64 {
         u64::from_be(self.raw.sys_image_guid)
     }
 
-    /// The vendor, by its IEEE number.
+    /// Returns the IEEE id of the vendor.
     pub fn vendor_id(&self) -> u32 {
         self.raw.vendor_id
     }
 
-    /// The vendor's number for the kind of device.
+    /// Returns the vendor's id for the type of device.
     pub fn vendor_part_id(&self) -> u32 {
         self.raw.vendor_part_id
     }
 
-    /// The hardware's version.
+    /// Returns the hardware version.
     pub fn hardware_version(&self) -> u32 {
         self.raw.hw_ver
     }
 
-    /// How many ports it has; their numbers begin with 1.
+    /// Returns the number of ports. Port numbers begin with 1.
     pub fn ports(&self) -> u8 {
         self.raw.phys_port_cnt
     }
 
-    /// What it can do beyond what every device can. [`ExtendedDeviceAttributes`] has those of newer
-    /// devices too.
+    /// Returns the optional capabilities of the device. [`ExtendedDeviceAttributes`] also has the
+    /// capabilities of newer devices.
     ///
     /// [`ExtendedDeviceAttributes`]: super::ExtendedDeviceAttributes
     pub fn capabilities(&self) -> DeviceCapabilities {
         DeviceCapabilities::from_bits_retain(self.raw.device_cap_flags.into())
     }
 
-    /// Among what its atomics are atomic.
+    /// Returns the scope within which atomics are atomic.
     pub fn atomics(&self) -> AtomicCapability {
         use sys::ibv_atomic_cap as raw;
         match self.raw.atomic_cap {
@@ -97,129 +97,133 @@ impl DeviceAttributes {
         }
     }
 
-    /// The largest memory region, in bytes.
+    /// Returns the maximum size of a memory region in bytes.
     pub fn max_region_size(&self) -> u64 {
         self.raw.max_mr_size
     }
 
-    /// The sizes of pages that it can map: bit `n` is `1 << n` bytes.
+    /// Returns the supported page sizes: bit `n` means pages of `1 << n` bytes.
     pub fn page_sizes(&self) -> u64 {
         self.raw.page_size_cap
     }
 
-    /// The most queue pairs.
+    /// Returns the maximum number of queue pairs.
     pub fn max_queue_pairs(&self) -> usize {
         count(self.raw.max_qp)
     }
 
-    /// The most work requests outstanding on a send or receive queue.
+    /// Returns the maximum number of outstanding work requests of a send or receive queue.
     pub fn max_work_requests(&self) -> usize {
         count(self.raw.max_qp_wr)
     }
 
-    /// The most scatter/gather elements of a request.
+    /// Returns the maximum number of scatter/gather elements of a request.
     pub fn max_elements(&self) -> usize {
         count(self.raw.max_sge)
     }
 
-    /// The most scatter/gather elements of an RDMA read.
+    /// Returns the maximum number of scatter/gather elements of an RDMA read.
     pub fn max_read_elements(&self) -> usize {
         count(self.raw.max_sge_rd)
     }
 
-    /// The most completion queues.
+    /// Returns the maximum number of completion queues.
     pub fn max_completion_queues(&self) -> usize {
         count(self.raw.max_cq)
     }
 
-    /// The most entries of a completion queue.
+    /// Returns the maximum number of entries of a completion queue.
     pub fn max_completions(&self) -> usize {
         count(self.raw.max_cqe)
     }
 
-    /// The most memory regions.
+    /// Returns the maximum number of memory regions.
     pub fn max_regions(&self) -> usize {
         count(self.raw.max_mr)
     }
 
-    /// The most memory windows.
+    /// Returns the maximum number of memory windows.
     pub fn max_windows(&self) -> usize {
         count(self.raw.max_mw)
     }
 
-    /// The most protection domains.
+    /// Returns the maximum number of protection domains.
     pub fn max_protection_domains(&self) -> usize {
         count(self.raw.max_pd)
     }
 
-    /// The most RDMA reads and atomics of a peer that a queue pair can have at work.
+    /// Returns the maximum number of concurrent RDMA reads and atomics that a queue pair can
+    /// process for its peer.
     pub fn max_incoming_reads(&self) -> u8 {
         u8::try_from(self.raw.max_qp_rd_atom).unwrap_or(u8::MAX)
     }
 
-    /// The most RDMA reads and atomics that a queue pair can have outstanding.
+    /// Returns the maximum number of outstanding RDMA reads and atomics of a queue pair.
     pub fn max_outgoing_reads(&self) -> u8 {
         u8::try_from(self.raw.max_qp_init_rd_atom).unwrap_or(u8::MAX)
     }
 
-    /// The most RDMA reads and atomics of peers that the whole device can have at work.
+    /// Returns the maximum number of concurrent RDMA reads and atomics that the device can process
+    /// for all peers.
     pub fn max_incoming_reads_in_all(&self) -> usize {
         count(self.raw.max_res_rd_atom)
     }
 
-    /// The most queue pairs for raw Ethernet packets.
+    /// Returns the maximum number of raw packet queue pairs.
     pub fn max_raw_packet_queue_pairs(&self) -> usize {
         count(self.raw.max_raw_ethy_qp)
     }
 
-    /// The most multicast groups.
+    /// Returns the maximum number of multicast groups.
     pub fn max_multicast_groups(&self) -> usize {
         count(self.raw.max_mcast_grp)
     }
 
-    /// The most queue pairs of a multicast group.
+    /// Returns the maximum number of queue pairs in a multicast group.
     pub fn max_queue_pairs_per_group(&self) -> usize {
         count(self.raw.max_mcast_qp_attach)
     }
 
-    /// The most queue pairs of all multicast groups together.
+    /// Returns the maximum number of queue pairs in all multicast groups together.
     pub fn max_group_members(&self) -> usize {
         count(self.raw.max_total_mcast_qp_attach)
     }
 
-    /// The most address handles.
+    /// Returns the maximum number of address handles.
     pub fn max_address_handles(&self) -> usize {
         count(self.raw.max_ah)
     }
 
-    /// The most shared receive queues.
+    /// Returns the maximum number of shared receive queues.
     pub fn max_shared_receive_queues(&self) -> usize {
         count(self.raw.max_srq)
     }
 
-    /// The most work requests outstanding on a shared receive queue.
+    /// Returns the maximum number of outstanding work requests of a shared receive queue.
     pub fn max_shared_receive_requests(&self) -> usize {
         count(self.raw.max_srq_wr)
     }
 
-    /// The most scatter/gather elements of a request of a shared receive queue.
+    /// Returns the maximum number of scatter/gather elements of a request of a shared receive
+    /// queue.
     pub fn max_shared_receive_elements(&self) -> usize {
         count(self.raw.max_srq_sge)
     }
 
-    /// The most partitions, which is the length of a port's P_Key table.
+    /// Returns the maximum number of partitions, which is the length of a port's P_Key table.
     pub fn max_pkeys(&self) -> u16 {
         self.raw.max_pkeys
     }
 
-    /// How long after a packet its acknowledgement can leave at worst: what a peer's timeout must
-    /// allow for (IBTA 11.2.1.2, "Local CA ACK Delay").
+    /// Returns the maximum delay between a packet and its acknowledgement. A peer's acknowledgement
+    /// timeout must be longer (IBTA 11.2.1.2, "Local CA ACK Delay").
     pub fn ack_delay(&self) -> Duration {
         four_microseconds_to_the(self.raw.local_ca_ack_delay)
     }
 
-    /// The C struct, which also has the fields of what no device has any more: reliable datagrams
-    /// (`max_ee`, `max_rdd`), fast memory regions of old (`max_fmr`), raw IPv6.
+    /// Returns the C struct. It also has fields of features that no current device supports:
+    /// reliable datagrams (`max_ee`, `max_rdd`), the old fast memory regions (`max_fmr`) and raw
+    /// IPv6.
     pub fn as_raw(&self) -> &sys::ibv_device_attr {
         &self.raw
     }
@@ -229,7 +233,8 @@ fn count(value: c_int) -> usize {
     usize::try_from(value).unwrap_or(0)
 }
 
-/// 4.096 µs times 2 to this power: how IBTA writes times. The power has five bits.
+/// Returns 4.096 µs times 2 to the power of `exponent`, the encoding of times by the IBTA. The
+/// exponent has five bits.
 pub(super) fn four_microseconds_to_the(exponent: u8) -> Duration {
     Duration::from_nanos(4096 << (exponent & 0x1f))
 }

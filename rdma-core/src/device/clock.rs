@@ -1,12 +1,12 @@
-//! A device's clock.
+//! The clock of a device.
 
 use std::time::Duration;
 
 use crate::context::Context;
 use crate::error::Result;
 
-/// The clock that completions are stamped with, from [`Context::clock`]. It is `Send` and `Sync`, as
-/// its context is.
+/// The clock of a device, from which completions get their timestamps. From [`Context::clock`]. The
+/// clock is `Send` and `Sync`, like its context.
 ///
 /// ```
 /// let context = rdma_core::Context::open("softroce0")?;
@@ -31,33 +31,33 @@ impl DeviceClock {
         }
     }
 
-    /// What it shows: ticks since a moment of the device's choice.
+    /// Returns the current time: the number of ticks since an unspecified start.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn now(&self) -> Result<u64> {
         self.context.handle().query_clock()
     }
 
-    /// How many kilohertz it ticks with.
+    /// Returns the frequency in kHz.
     pub fn kilohertz(&self) -> u64 {
         self.kilohertz
     }
 
-    /// Which bits of it count; a completion's timestamp has these.
+    /// Returns the mask of valid bits. Timestamps of completions have the same valid bits.
     pub fn mask(&self) -> u64 {
         self.mask
     }
 
-    /// How long so many ticks are.
+    /// Converts a number of ticks to a duration.
     pub fn duration(&self, ticks: u64) -> Duration {
         duration(ticks, self.kilohertz)
     }
 
-    /// The time from one reading or timestamp to a later one, though the clock may have begun anew
-    /// in between, once.
+    /// Returns the time between two readings or timestamps. The clock may have wrapped around once
+    /// in between.
     pub fn between(&self, earlier: u64, later: u64) -> Duration {
         self.duration(later.wrapping_sub(earlier) & self.mask)
     }

@@ -1,4 +1,4 @@
-//! What newer devices can do.
+//! The extended attributes of devices, which newer devices and drivers report.
 
 use std::ops::{Deref, RangeInclusive};
 use std::time::Duration;
@@ -10,8 +10,9 @@ use super::{
     OnDemandOperations, OnDemandPaging, QueuePairKinds, RawPacketCapabilities, TagMatchingFlags,
 };
 
-/// What a device can do, with what `ibv_query_device_ex` tells beyond [`DeviceAttributes`], which
-/// this derefs to. What the device or its driver does not tell is zero, empty or `None`.
+/// The capabilities and limits of a device that `ibv_query_device_ex` reports. Dereferences to the
+/// basic [`DeviceAttributes`]. A value that the device or its driver does not report is zero, empty
+/// or `None`.
 ///
 /// ```
 /// let context = rdma_core::Context::open_default()?;
@@ -29,100 +30,100 @@ pub struct ExtendedDeviceAttributes {
     raw: sys::ibv_device_attr_ex,
 }
 
-/// What a device can do with memory that is not pinned: each transport's operations.
+/// The operations that a device supports on memory with on-demand paging, for each transport.
 #[doc(alias = "ibv_odp_caps")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct OnDemandCapabilities {
-    /// Whether there is any.
+    /// The general support of on-demand paging.
     pub general: OnDemandPaging,
-    /// Reliable connections.
+    /// Operations of reliable connections (RC).
     pub reliable_connected: OnDemandOperations,
-    /// Unreliable connections.
+    /// Operations of unreliable connections (UC).
     pub unreliable_connected: OnDemandOperations,
-    /// Datagrams.
+    /// Operations of datagrams (UD).
     pub datagram: OnDemandOperations,
-    /// Extended reliable connections.
+    /// Operations of extended reliable connections (XRC).
     pub xrc: OnDemandOperations,
 }
 
-/// Splitting large sends of TCP into packets.
+/// The limits of TCP segmentation offload (TSO), which splits large sends into packets.
 #[doc(alias = "ibv_tso_caps")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentationCapabilities {
-    /// The largest payload to split, in bytes.
+    /// Maximum payload of a segmented send in bytes.
     pub max_payload: u32,
-    /// With which queue pairs.
+    /// The queue pair types that support segmentation.
     pub queue_pairs: QueuePairKinds,
 }
 
-/// Spreading received packets over queues.
+/// The limits of receive side scaling (RSS), which distributes received packets over queues.
 #[doc(alias = "ibv_rss_caps")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpreadingCapabilities {
-    /// With which queue pairs.
+    /// The queue pair types that support distribution.
     pub queue_pairs: QueuePairKinds,
-    /// The most indirection tables.
+    /// Maximum number of indirection tables.
     pub max_tables: u32,
-    /// The most queues in one table.
+    /// Maximum number of queues in an indirection table.
     pub max_table_size: u32,
-    /// By which of a packet's fields.
+    /// The packet fields that the hash can include.
     pub fields: HashFields,
-    /// By which functions of them.
+    /// The available hash functions.
     pub functions: HashFunctions,
 }
 
-/// Limiting the rate of a queue pair.
+/// The limits of packet pacing, which limits the rate of a queue pair.
 #[doc(alias = "ibv_packet_pacing_caps")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PacingCapabilities {
-    /// The rates to choose from, in kbit/s.
+    /// The range of supported rates in kbit/s.
     pub kilobits_per_second: RangeInclusive<u32>,
-    /// With which queue pairs.
+    /// The queue pair types that support rate limits.
     pub queue_pairs: QueuePairKinds,
 }
 
-/// Matching messages to receives by their tags.
+/// The limits of tag matching, which assigns messages to receives by their tags.
 #[doc(alias = "ibv_tm_caps")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TagMatchingCapabilities {
-    /// The largest header of a rendezvous request, in bytes.
+    /// Maximum length of the header of a rendezvous request in bytes.
     pub max_rendezvous_header: u32,
-    /// The most tags in a list.
+    /// Maximum number of tags in a list.
     pub max_tags: u32,
-    /// What it works with.
+    /// The transports that support tag matching.
     pub flags: TagMatchingFlags,
-    /// The most operations on lists outstanding.
+    /// Maximum number of outstanding operations on tag lists.
     pub max_operations: u32,
-    /// The most scatter/gather elements of a receive with a tag.
+    /// Maximum number of scatter/gather elements of a tagged receive.
     pub max_elements: u32,
 }
 
-/// Announcing completions not one by one.
+/// The limits of completion event moderation, which combines the events of several completions.
 #[doc(alias = "ibv_cq_moderation_caps")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModerationCapabilities {
-    /// After how many completions at most.
+    /// Maximum number of completions until an event.
     pub max_count: u16,
-    /// After which time at most.
+    /// Maximum delay of an event.
     pub max_period: Duration,
 }
 
-/// Atomics on memory behind PCI.
+/// The sizes of atomics that the device can issue over PCI.
 #[doc(alias = "ibv_pci_atomic_caps")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct PciAtomicCapabilities {
-    /// Fetch and add.
+    /// Sizes of fetch-and-add.
     pub fetch_add: AtomicSizes,
-    /// Swap.
+    /// Sizes of swap.
     pub swap: AtomicSizes,
-    /// Compare and swap.
+    /// Sizes of compare-and-swap.
     pub compare_swap: AtomicSizes,
 }
 
@@ -132,13 +133,13 @@ impl ExtendedDeviceAttributes {
         Self { basic, raw }
     }
 
-    /// What it can do beyond what every device can.
+    /// Returns the optional capabilities of the device.
     pub fn capabilities(&self) -> DeviceCapabilities {
         let extended = DeviceCapabilities::from_bits_retain(self.raw.device_cap_flags_ex);
         extended | self.basic.capabilities()
     }
 
-    /// What it can do with memory that is not pinned.
+    /// Returns the operations that are supported on memory with on-demand paging.
     pub fn on_demand_paging(&self) -> OnDemandCapabilities {
         let caps = &self.raw.odp_caps;
         let of = OnDemandOperations::from_bits_retain;
@@ -151,19 +152,20 @@ impl ExtendedDeviceAttributes {
         }
     }
 
-    /// Which bits of a completion's timestamp count; `None` where completions have none. The
-    /// timestamps are of the clock that [`Context::clock`](crate::Context::clock) reads.
+    /// Returns the mask of valid bits of a completion's timestamp, or `None` if completions have no
+    /// timestamps. [`Context::clock`](crate::Context::clock) reads the clock of the timestamps.
     pub fn timestamp_mask(&self) -> Option<u64> {
         Some(self.raw.completion_timestamp_mask).filter(|&mask| mask != 0)
     }
 
-    /// How fast its clock ticks, in kHz; `None` where it does not tell.
+    /// Returns the frequency of the device's clock in kHz, or `None` if the device does not report
+    /// it.
     #[doc(alias = "hca_core_clock")]
     pub fn clock_kilohertz(&self) -> Option<u64> {
         Some(self.raw.hca_core_clock).filter(|&frequency| frequency != 0)
     }
 
-    /// Splitting large sends of TCP into packets.
+    /// Returns the limits of TCP segmentation offload (TSO), or `None` if it is not supported.
     pub fn segmentation(&self) -> Option<SegmentationCapabilities> {
         let caps = &self.raw.tso_caps;
         (caps.max_tso != 0).then(|| SegmentationCapabilities {
@@ -172,7 +174,7 @@ impl ExtendedDeviceAttributes {
         })
     }
 
-    /// Spreading received packets over queues.
+    /// Returns the limits of receive side scaling (RSS), or `None` if it is not supported.
     pub fn spreading(&self) -> Option<SpreadingCapabilities> {
         let caps = &self.raw.rss_caps;
         (caps.supported_qpts != 0).then(|| SpreadingCapabilities {
@@ -184,13 +186,13 @@ impl ExtendedDeviceAttributes {
         })
     }
 
-    /// The most work queues for receiving, which spreading needs.
+    /// Returns the maximum number of receive work queues, which receive side scaling uses.
     #[doc(alias = "max_wq_type_rq")]
     pub fn max_receive_work_queues(&self) -> u32 {
         self.raw.max_wq_type_rq
     }
 
-    /// Limiting the rate of a queue pair.
+    /// Returns the limits of packet pacing, or `None` if it is not supported.
     pub fn pacing(&self) -> Option<PacingCapabilities> {
         let caps = &self.raw.packet_pacing_caps;
         (caps.qp_rate_limit_max != 0).then(|| PacingCapabilities {
@@ -199,12 +201,12 @@ impl ExtendedDeviceAttributes {
         })
     }
 
-    /// What it can do with raw packets.
+    /// Returns the capabilities for raw packets.
     pub fn raw_packets(&self) -> RawPacketCapabilities {
         RawPacketCapabilities::from_bits_retain(self.raw.raw_packet_caps)
     }
 
-    /// Matching messages to receives by their tags.
+    /// Returns the limits of tag matching, or `None` if it is not supported.
     pub fn tag_matching(&self) -> Option<TagMatchingCapabilities> {
         let caps = &self.raw.tm_caps;
         (caps.max_num_tags != 0).then(|| TagMatchingCapabilities {
@@ -216,7 +218,7 @@ impl ExtendedDeviceAttributes {
         })
     }
 
-    /// Announcing completions not one by one.
+    /// Returns the limits of completion event moderation, or `None` if it is not supported.
     pub fn moderation(&self) -> Option<ModerationCapabilities> {
         let caps = &self.raw.cq_mod_caps;
         (caps.max_cq_count != 0 && caps.max_cq_period != 0).then(|| ModerationCapabilities {
@@ -225,13 +227,13 @@ impl ExtendedDeviceAttributes {
         })
     }
 
-    /// How much memory of its own it has, in bytes.
+    /// Returns the maximum size of device memory in bytes; 0 if the device has none.
     #[doc(alias = "max_dm_size")]
     pub fn max_device_memory(&self) -> u64 {
         self.raw.max_dm_size
     }
 
-    /// Atomics on memory behind PCI.
+    /// Returns the sizes of atomics that the device can issue over PCI.
     pub fn pci_atomics(&self) -> PciAtomicCapabilities {
         let caps = &self.raw.pci_atomic_caps;
         PciAtomicCapabilities {
@@ -241,13 +243,13 @@ impl ExtendedDeviceAttributes {
         }
     }
 
-    /// How many ports it has, also where they are more than [`DeviceAttributes::ports`] can say.
+    /// Returns the number of ports, also if it exceeds the range of [`DeviceAttributes::ports`].
     #[doc(alias = "phys_port_cnt_ex")]
     pub fn all_ports(&self) -> u32 {
         self.raw.phys_port_cnt_ex.max(self.basic.ports().into())
     }
 
-    /// The C struct.
+    /// Returns the C struct.
     pub fn as_raw(&self) -> &sys::ibv_device_attr_ex {
         &self.raw
     }

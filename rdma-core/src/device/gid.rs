@@ -1,40 +1,40 @@
-//! Global identifiers.
+//! Global identifiers (GIDs) and entries of GID tables.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::ffi::interface_name;
 
-/// A global identifier: 128 bits that name a port. RoCE v2 puts the port's IP address there, an
-/// IPv4 address in its IPv6-mapped form.
+/// A global identifier (GID): 128 bits that identify a port. On RoCE v2 it is the port's IP
+/// address; an IPv4 address is in IPv6-mapped form.
 #[doc(alias = "ibv_gid")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// It written as an IPv6 address.
+    /// Returns the GID as an IPv6 address.
     pub fn to_ipv6(self) -> Ipv6Addr {
         Ipv6Addr::from(self.0)
     }
 
-    /// The IPv4 address mapped into it, if it is one.
+    /// Returns the IPv4 address, if the GID is an IPv6-mapped IPv4 address.
     pub fn to_ipv4(self) -> Option<Ipv4Addr> {
         self.to_ipv6().to_ipv4_mapped()
     }
 
-    /// The IP address that RoCE v2 uses with it.
+    /// Returns the IP address that RoCE v2 uses for the GID.
     pub fn to_ip(self) -> IpAddr {
         self.to_ipv4()
             .map_or_else(|| self.to_ipv6().into(), IpAddr::from)
     }
 
-    /// Whether no bit is set: an empty table entry.
+    /// Returns whether all bits are zero, as in an empty table entry.
     pub fn is_zero(self) -> bool {
         self.0 == [0; 16]
     }
 
-    /// Whether it is a link-local address, `fe80::/10`.
+    /// Returns whether the GID is a link-local address, `fe80::/10`.
     pub fn is_link_local(self) -> bool {
         self.to_ipv6().is_unicast_link_local()
     }
@@ -61,16 +61,16 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// What a GID is used with (`ibv_gid_type`).
+/// The protocol that a GID is used for (`ibv_gid_type`).
 #[doc(alias = "ibv_gid_type")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GidType {
     /// InfiniBand.
     InfiniBand,
-    /// RoCE v1, InfiniBand's transport in Ethernet frames.
+    /// RoCE v1: the InfiniBand transport in Ethernet frames.
     RoceV1,
-    /// RoCE v2, InfiniBand's transport in UDP.
+    /// RoCE v2: the InfiniBand transport in UDP.
     RoceV2,
     /// A value that this crate does not know.
     Unknown(u32),
@@ -103,21 +103,21 @@ impl fmt::Display for GidType {
 #[doc(alias = "ibv_gid_entry")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its place in the table.
+    /// The index of the entry in the table.
     pub index: u32,
-    /// The port whose table it is in.
+    /// The port to which the table belongs.
     pub port: u8,
-    /// The identifier.
+    /// The GID.
     pub gid: Gid,
-    /// What it is used with.
+    /// The type of the GID.
     pub kind: GidType,
-    /// The index of the network interface behind it, 0 for none.
+    /// The index of the network interface of the GID; 0 if it has none.
     pub interface: u32,
 }
 
 impl GidEntry {
-    /// The name of the network interface behind it; `None` if there is none, or none that this
-    /// process's network namespace has.
+    /// Returns the name of the network interface of the GID. Returns `None` if it has no interface,
+    /// or if the interface is not in this process's network namespace.
     #[doc(alias = "ndev_ifindex")]
     pub fn interface_name(&self) -> Option<String> {
         interface_name(self.interface)

@@ -1,8 +1,8 @@
-//! How fast a port's link is, and what it does.
+//! Speed, width and physical state of a port's link.
 
 use std::fmt;
 
-/// How fast one lane of a link is (IBTA 14.2.5.6, `LinkSpeedActive` and `LinkSpeedExtActive`).
+/// The speed of one lane of a link (IBTA 14.2.5.6, `LinkSpeedActive` and `LinkSpeedExtActive`).
 #[doc(alias = "active_speed")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -13,7 +13,7 @@ pub enum LinkSpeed {
     Ddr,
     /// 10 Gbit/s.
     Qdr,
-    /// 10 Gbit/s, with a better code than QDR.
+    /// 10 Gbit/s, with a more efficient encoding than QDR.
     Fdr10,
     /// 14 Gbit/s.
     Fdr,
@@ -45,7 +45,7 @@ impl LinkSpeed {
         }
     }
 
-    /// The rate of one lane in Mbit/s, as the field rounds it.
+    /// Returns the nominal rate of one lane in Mbit/s.
     pub fn megabits_per_second(self) -> Option<u32> {
         Some(match self {
             Self::Sdr => 2_500,
@@ -78,7 +78,7 @@ impl fmt::Display for LinkSpeed {
     }
 }
 
-/// How many lanes a link has (IBTA 14.2.5.6, `LinkWidthActive`).
+/// The number of lanes of a link (IBTA 14.2.5.6, `LinkWidthActive`).
 #[doc(alias = "active_width")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -109,7 +109,7 @@ impl LinkWidth {
         }
     }
 
-    /// How many lanes.
+    /// Returns the number of lanes.
     pub fn lanes(self) -> Option<u32> {
         Some(match self {
             Self::X1 => 1,
@@ -135,26 +135,26 @@ impl fmt::Display for LinkWidth {
     }
 }
 
-/// What a port's transceiver does (IBTA 14.2.5.6, `PortPhysicalState`).
+/// The physical state of a port (IBTA 14.2.5.6, `PortPhysicalState`).
 #[doc(alias = "phys_state")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PhysicalState {
-    /// Nothing is told.
+    /// No state change.
     NoChange,
-    /// It sleeps.
+    /// The port is in sleep state.
     Sleep,
-    /// It looks for a partner.
+    /// The port is polling for a link partner.
     Polling,
-    /// It is off.
+    /// The port is disabled.
     Disabled,
-    /// It has found a partner and agrees with it.
+    /// The port negotiates the link with its partner.
     Training,
     /// The link is up.
     LinkUp,
-    /// The link was up and has errors.
+    /// The link was up and is recovering from errors.
     ErrorRecovery,
-    /// It tests itself.
+    /// The port is in a test of its physical layer.
     Test,
     /// A value that this crate does not know.
     Unknown(u8),

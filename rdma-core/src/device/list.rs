@@ -1,4 +1,4 @@
-//! The devices of this system.
+//! The list of devices of this system.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,15 +10,14 @@ use crate::ffi::{self, DeviceHandle};
 
 /// An RDMA device of this system.
 ///
-/// It is `Send` and `Sync`: nobody writes to it, and the list that it came from is kept as long as
-/// it.
+/// A device is `Send` and `Sync`: it is immutable, and it keeps the list alive from which it came.
 #[doc(alias = "ibv_device")]
 #[derive(Clone)]
 pub struct Device {
     handle: DeviceHandle,
 }
 
-/// Every RDMA device of this system, in libibverbs' order; none is an empty list.
+/// Returns all RDMA devices of this system, in the order of libibverbs. The list may be empty.
 ///
 /// ```
 /// for device in rdma_core::devices()? {
@@ -29,7 +28,7 @@ pub struct Device {
 ///
 /// # Errors
 ///
-/// The verb's, for example without permission to read the list.
+/// The error of the verb, for example because the process has no permission to read the list.
 #[doc(alias = "ibv_get_device_list")]
 pub fn devices() -> Result<Vec<Device>> {
     Ok(ffi::device_list()?
@@ -47,87 +46,90 @@ impl Device {
         Self { handle }
     }
 
-    /// The kernel's name of it, for example `mlx5_0` or `rxe_0`.
+    /// Returns the kernel's name of the device, for example `mlx5_0` or `rxe_0`.
     #[doc(alias = "ibv_get_device_name")]
     pub fn name(&self) -> String {
         self.handle.name()
     }
 
-    /// The node GUID, as a number.
+    /// Returns the node GUID, as a number.
     #[doc(alias = "ibv_get_device_guid")]
     pub fn guid(&self) -> u64 {
         self.handle.guid()
     }
 
-    /// The number that the kernel has given it, which no other device gets while the system runs;
-    /// `None` of one that is not the kernel's, or with a kernel that is too old.
+    /// Returns the kernel's index of the device, which is not reused while the system runs. Returns
+    /// `None` if the device is not a kernel device or the kernel is too old.
     #[doc(alias = "ibv_get_device_index")]
     pub fn index(&self) -> Option<u32> {
         self.handle.index()
     }
 
-    /// Whose verbs it speaks.
+    /// Returns the transport of the device.
     pub fn transport(&self) -> TransportType {
         TransportType::from_raw(self.handle.transport())
     }
 
-    /// What it is in its fabric.
+    /// Returns the type of the device in the fabric.
     pub fn node_type(&self) -> NodeType {
         NodeType::from_raw(self.handle.node_type())
     }
 
-    /// Whether it speaks iWARP, and not InfiniBand's transport (over InfiniBand or RoCE).
+    /// Returns whether the transport is iWARP, and not the InfiniBand transport (over InfiniBand or
+    /// RoCE).
     pub fn is_iwarp(&self) -> bool {
         self.transport() == TransportType::Iwarp
     }
 
-    /// Where the kernel has its files, `/sys/class/infiniband/NAME`; `None` of one that is not the
-    /// kernel's.
+    /// Returns the sysfs directory of the device, `/sys/class/infiniband/NAME`, or `None` if the
+    /// device is not a kernel device.
     #[doc(alias = "ibdev_path")]
     pub fn path(&self) -> Option<PathBuf> {
         Some(self.handle.path()).filter(|path| !path.as_os_str().is_empty())
     }
 
-    /// What the administrator calls the node, usually the host's name and the device's; `None`
-    /// without one.
+    /// Returns the administrator's description of the node, usually the names of host and device,
+    /// or `None` if it has no description.
     #[doc(alias = "node_desc")]
     pub fn description(&self) -> Option<String> {
         sysfs::text(&self.handle.path(), "node_desc")
     }
 
-    /// The vendor's name for the board; `None` without one.
+    /// Returns the vendor's name for the board, or `None` if it has no name.
     pub fn board_id(&self) -> Option<String> {
         sysfs::text(&self.handle.path(), "board_id")
     }
 
-    /// The NUMA node that it is attached to; `None` where there are none, or it is no hardware.
+    /// Returns the NUMA node to which the device is attached. Returns `None` if the system has no
+    /// NUMA nodes or the device is not hardware.
     pub fn numa_node(&self) -> Option<u32> {
         let node = sysfs::text(&self.handle.path(), "device/numa_node")?;
         node.parse().ok()
     }
 
-    /// The kernel's text about a port's rate.
+    /// Returns the kernel's text that describes the rate of a port.
     pub(crate) fn rate(&self, port: u8) -> Option<String> {
         sysfs::text(&self.handle.path(), &format!("ports/{port}/rate"))
     }
 
-    /// Whether it is softroce, the device in user space, which no program gets unasked where there
-    /// are others.
+    /// Returns whether the device is softroce, the user-space device. The crate never chooses it by
+    /// default if other devices exist.
     pub fn is_emulated(&self) -> bool {
         self.name().starts_with("softroce")
     }
 
-    /// Opens it.
+    /// Opens the device.
     ///
     /// # Errors
     ///
-    /// The verb's, for example without permission for `/dev/infiniband/uverbs*`.
+    /// The error of the verb, for example because the process has no permission for
+    /// `/dev/infiniband/uverbs*`.
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
         Context::from_device(self)
     }
 
-    /// The C object, valid for as long as this.
+    /// Returns the C object. The pointer is valid as long as this value exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_device {
         self.handle.as_raw()
     }

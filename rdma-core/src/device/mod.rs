@@ -1,4 +1,4 @@
-//! Devices, their ports, and which of them to use.
+//! Devices, their ports and capabilities, and the selection of a device.
 
 #![forbid(unsafe_code)]
 

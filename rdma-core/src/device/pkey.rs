@@ -1,33 +1,33 @@
-//! Partition keys.
+//! Partition keys (P_Keys).
 
 use std::fmt;
 
-/// A partition key: which partition of a fabric, and whether as a full member of it.
+/// A partition key (P_Key): a partition of a fabric, and the type of membership in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PartitionKey(pub u16);
 
 impl PartitionKey {
-    /// The default partition, as a full member: the only one of RoCE (IBTA annex A17.7.1).
+    /// Full membership in the default partition, the only P_Key of RoCE (IBTA annex A17.7.1).
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// The partition: all bits but that of the membership.
+    /// Returns the number of the partition, without the membership bit.
     pub fn base(self) -> u16 {
         self.0 & 0x7fff
     }
 
-    /// Whether as a full member, which talks with every member; limited ones talk with full ones
-    /// only (IBTA 10.9.1.1).
+    /// Returns whether the membership is full. Full members communicate with all members, limited
+    /// members only with full members (IBTA 10.9.1.1).
     pub fn is_full_member(self) -> bool {
         self.0 & 0x8000 != 0
     }
 
-    /// Whether it is of no partition: an empty table entry (IBTA 10.9.1.2).
+    /// Returns whether the key is invalid, as in an empty table entry (IBTA 10.9.1.2).
     pub fn is_invalid(self) -> bool {
         self.base() == 0
     }
 
-    /// Whether holders of these two keys can talk with each other (IBTA 10.9.3).
+    /// Returns whether members with these two keys can communicate (IBTA 10.9.3).
     pub fn matches(self, other: Self) -> bool {
         !self.is_invalid()
             && self.base() == other.base()

@@ -1,4 +1,4 @@
-//! Ports.
+//! Attributes of ports.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -9,7 +9,7 @@ use ibverbs_sys as sys;
 use super::attributes::four_microseconds_to_the;
 use super::{LinkSpeed, LinkWidth, PhysicalState, PortCapabilities, PortCapabilities2, PortFlags};
 
-/// What a port is and does (`ibv_query_port`).
+/// The attributes of a port (`ibv_query_port`).
 ///
 /// ```
 /// let context = rdma_core::Context::open_default()?;
@@ -32,120 +32,121 @@ impl PortAttributes {
         Self { number, raw, speed }
     }
 
-    /// The same, of a link whose speed the C struct has no room for.
+    /// Replaces the speed, for a link whose speed does not fit into the C struct.
     pub(crate) fn with_speed(self, speed: LinkSpeed) -> Self {
         Self { speed, ..self }
     }
 
-    /// The port's number, from 1.
+    /// Returns the port number, counted from 1.
     pub fn number(&self) -> u8 {
         self.number
     }
 
-    /// Whether it carries traffic.
+    /// Returns the logical state of the port.
     pub fn state(&self) -> PortState {
         PortState::from_raw(self.raw.state)
     }
 
-    /// What its transceiver does.
+    /// Returns the physical state of the port.
     pub fn physical_state(&self) -> PhysicalState {
         PhysicalState::from_raw(self.raw.phys_state)
     }
 
-    /// What the link is.
+    /// Returns the link layer.
     pub fn link_layer(&self) -> LinkLayer {
         LinkLayer::from_raw(self.raw.link_layer)
     }
 
-    /// How fast a lane of the link is. Above NDR, which the C struct of these bindings ends with,
-    /// it is what the kernel's file tells.
+    /// Returns the speed of one lane of the link. The C struct of the bindings has no speed above
+    /// NDR; for higher speeds the value comes from sysfs.
     pub fn speed(&self) -> LinkSpeed {
         self.speed
     }
 
-    /// How many lanes the link has.
+    /// Returns the width of the link.
     pub fn width(&self) -> LinkWidth {
         LinkWidth::from_raw(self.raw.active_width)
     }
 
-    /// What the link carries in Mbit/s, all lanes together; `None` if speed or width are unknown.
+    /// Returns the rate of the link in Mbit/s, for all lanes together, or `None` if speed or width
+    /// is unknown.
     pub fn megabits_per_second(&self) -> Option<u32> {
         Some(self.width().lanes()? * self.speed.megabits_per_second()?)
     }
 
-    /// The largest path MTU that it can carry.
+    /// Returns the maximum MTU that the port supports.
     pub fn max_mtu(&self) -> Option<Mtu> {
         Mtu::from_raw(self.raw.max_mtu)
     }
 
-    /// The largest path MTU that it carries now.
+    /// Returns the active MTU, the upper limit of the path MTU.
     pub fn active_mtu(&self) -> Option<Mtu> {
         Mtu::from_raw(self.raw.active_mtu)
     }
 
-    /// What it can do.
+    /// Returns the optional capabilities of the port.
     pub fn capabilities(&self) -> PortCapabilities {
         PortCapabilities::from_bits_retain(self.raw.port_cap_flags)
     }
 
-    /// What else it can do.
+    /// Returns the optional capabilities of the second mask.
     pub fn capabilities2(&self) -> PortCapabilities2 {
         PortCapabilities2::from_bits_retain(self.raw.port_cap_flags2)
     }
 
-    /// What it asks of its users.
+    /// Returns the requirements of the port.
     pub fn flags(&self) -> PortFlags {
         PortFlags::from_bits_retain(self.raw.flags)
     }
 
-    /// How many entries its GID table has room for.
+    /// Returns the number of entries of the GID table, including empty entries.
     pub fn gid_table_len(&self) -> usize {
         usize::try_from(self.raw.gid_tbl_len).unwrap_or(0)
     }
 
-    /// How many entries its P_Key table has.
+    /// Returns the number of entries of the P_Key table, including empty entries.
     pub fn pkey_table_len(&self) -> usize {
         usize::from(self.raw.pkey_tbl_len)
     }
 
-    /// The largest message, in bytes.
+    /// Returns the maximum length of a message in bytes.
     pub fn max_message_size(&self) -> u32 {
         self.raw.max_msg_sz
     }
 
-    /// The local identifier; 0 on Ethernet.
+    /// Returns the local identifier (LID); 0 on Ethernet.
     pub fn lid(&self) -> u16 {
         self.raw.lid
     }
 
-    /// All local identifiers that lead to it: `1 << lmc` of them.
+    /// Returns all LIDs of the port: `1 << lmc` consecutive ones.
     #[doc(alias = "lmc")]
     pub fn lids(&self) -> RangeInclusive<u16> {
         let below = (1_u16 << (self.raw.lmc & 0x7)) - 1;
         self.raw.lid..=self.raw.lid | below
     }
 
-    /// The local identifier of the subnet manager; 0 on Ethernet.
+    /// Returns the LID of the subnet manager; 0 on Ethernet.
     pub fn subnet_manager_lid(&self) -> u16 {
         self.raw.sm_lid
     }
 
-    /// The service level to reach the subnet manager with.
+    /// Returns the service level for messages to the subnet manager.
     pub fn subnet_manager_service_level(&self) -> u8 {
         self.raw.sm_sl
     }
 
-    /// How long a packet takes through the subnet at most.
+    /// Returns the maximum time that a packet takes through the subnet.
     pub fn subnet_timeout(&self) -> Duration {
         four_microseconds_to_the(self.raw.subnet_timeout)
     }
 
-    /// How the subnet manager initialised it, as a raw value.
+    /// Returns the type of initialisation by the subnet manager, as a raw value.
     pub fn initialization_reply(&self) -> u8 {
         self.raw.init_type_reply
     }
 
-    /// How many virtual lanes it has for data, 15 at most.
+    /// Returns the number of virtual lanes for data, at most 15.
     pub fn virtual_lanes(&self) -> Option<u8> {
         Some(match self.raw.max_vl_num {
             lanes @ 1..=4 => 1 << (lanes - 1),
@@ -154,38 +155,38 @@ impl PortAttributes {
         })
     }
 
-    /// How many packets came with a wrong P_Key.
+    /// Returns the number of received packets with a wrong P_Key.
     pub fn bad_pkeys(&self) -> u32 {
         self.raw.bad_pkey_cntr
     }
 
-    /// How many packets came with a wrong Q_Key.
+    /// Returns the number of received packets with a wrong Q_Key.
     pub fn bad_qkeys(&self) -> u32 {
         self.raw.qkey_viol_cntr
     }
 
-    /// The C struct.
+    /// Returns the C struct.
     pub fn as_raw(&self) -> &sys::ibv_port_attr {
         &self.raw
     }
 }
 
-/// Whether a port carries traffic (`ibv_port_state`).
+/// The logical state of a port (`ibv_port_state`).
 #[doc(alias = "ibv_port_state")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PortState {
-    /// Nothing changed since the last look.
+    /// No state change.
     NoChange,
     /// The link is down.
     Down,
-    /// The link is being set up.
+    /// The physical link is up, and the subnet manager is configuring the port.
     Initializing,
-    /// The link is set up but not in use yet.
+    /// The port is configured but not active.
     Armed,
-    /// It carries traffic.
+    /// The port carries traffic.
     Active,
-    /// It was active and lost its link for a moment.
+    /// The port was active, and its link is temporarily down.
     ActiveDeferred,
     /// A value that this crate does not know.
     Unknown(u32),
@@ -220,11 +221,11 @@ impl fmt::Display for PortState {
     }
 }
 
-/// What a port's link is.
+/// The link layer of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkLayer {
-    /// Not told; with InfiniBand's transport it is InfiniBand.
+    /// Not reported; together with the InfiniBand transport it means InfiniBand.
     Unspecified,
     /// InfiniBand: ports are addressed by LID.
     InfiniBand,
@@ -256,7 +257,7 @@ impl fmt::Display for LinkLayer {
     }
 }
 
-/// A path MTU: how many bytes of a message go into one packet (`ibv_mtu`).
+/// A path MTU: the maximum payload of one packet (`ibv_mtu`).
 #[doc(alias = "ibv_mtu")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -274,7 +275,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// Every path MTU, from small to large.
+    /// All path MTUs, in ascending order.
     pub const ALL: [Self; 5] = [
         Self::Mtu256,
         Self::Mtu512,
@@ -283,12 +284,12 @@ impl Mtu {
         Self::Mtu4096,
     ];
 
-    /// How many bytes.
+    /// Returns the size in bytes.
     pub fn bytes(self) -> usize {
         128 << (self as usize)
     }
 
-    /// The path MTU of so many bytes, if there is one.
+    /// Returns the path MTU with this size in bytes, if there is one.
     pub fn from_bytes(bytes: usize) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
     }

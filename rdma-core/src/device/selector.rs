@@ -1,19 +1,20 @@
-//! Which device to use, in words.
+//! Selection of devices by name.
 
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// Names devices, and perhaps a port: the syntax of the variable `RDMA_DEVICE`.
+/// A set of device names, each with an optional port: the syntax of the variable `RDMA_DEVICE`.
 ///
-/// A comma-separated list of `name` or `name:port`. A name stands for every device that begins with
-/// it; a leading `=` wants names exactly, a leading `^` everything but the listed.
+/// The text is a comma-separated list of `name` or `name:port`. A name matches every device whose
+/// name begins with it. With a leading `=`, names must match exactly. With a leading `^`, all
+/// devices except the listed ones match.
 ///
 /// | text | devices |
 /// |---|---|
 /// | `mlx5` | `mlx5_0`, `mlx5_1`, ... |
 /// | `=mlx5_1:2` | `mlx5_1`, port 2 |
-/// | `^rxe,siw` | every one whose name begins with neither |
+/// | `^rxe,siw` | all devices whose names begin with neither `rxe` nor `siw` |
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSelector {
     text: String,
@@ -23,14 +24,14 @@ pub struct DeviceSelector {
 }
 
 impl DeviceSelector {
-    /// The variable that selects the device where the program does not.
+    /// The environment variable that selects the device if the program does not.
     pub const VARIABLE: &'static str = "RDMA_DEVICE";
 
-    /// The selector in `RDMA_DEVICE`, if it is set and not empty.
+    /// Returns the selector in `RDMA_DEVICE`, if the variable is set and not empty.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if its text is none.
+    /// [`Error::InvalidArgument`] if the text is not a valid selector.
     pub fn from_environment() -> Result<Option<Self>> {
         match std::env::var(Self::VARIABLE) {
             Ok(text) if !text.is_empty() => text.parse().map(Some),
@@ -38,7 +39,8 @@ impl DeviceSelector {
         }
     }
 
-    /// Whether the device of this name is meant and, if one is named, its port.
+    /// Returns the port for the device with this name: the outer `None` means that the device does
+    /// not match, the inner `None` that the selector contains no port for it.
     pub fn matches(&self, device: &str) -> Option<Option<u8>> {
         let named = self.names.iter().find(|(name, _)| {
             if self.exact {
@@ -54,7 +56,7 @@ impl DeviceSelector {
         }
     }
 
-    /// The text it was made from.
+    /// Returns the text of the selector.
     pub fn as_str(&self) -> &str {
         &self.text
     }

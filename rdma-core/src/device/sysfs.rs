@@ -1,10 +1,10 @@
-//! What the kernel tells of a device in files only.
+//! Device attributes that only sysfs files provide.
 
 use std::fs;
 use std::path::Path;
 
-/// The text of a file in a device's directory, without its last line's end; `None` where there is no such file
-/// or nothing in it.
+/// Returns the text of a file in a device's directory, without the final line end. Returns `None`
+/// if the file does not exist or is empty.
 pub(super) fn text(directory: &Path, file: &str) -> Option<String> {
     if directory.as_os_str().is_empty() {
         return None;
@@ -15,7 +15,7 @@ pub(super) fn text(directory: &Path, file: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The name of a link's speed at the end of the text that the kernel tells its rate with:
+/// Returns the name of the link speed from the kernel's text for a rate, for example `XDR` from
 /// `800 Gb/sec (4X XDR)`.
 pub(crate) fn speed_of_rate(rate: &str) -> Option<&str> {
     let (_, inside) = rate.split_once('(')?;

@@ -1,4 +1,4 @@
-//! InfiniBand, RoCE, iWARP and others told apart.
+//! Transports, node types and wire protocols of devices.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use ibverbs_sys::{ibv_node_type, ibv_transport_type};
 
 use super::{GidType, LinkLayer};
 
-/// Whose verbs a device speaks (`ibv_transport_type`). RoCE is InfiniBand's transport on Ethernet:
-/// [`Protocol`] tells them apart.
+/// The transport of a device (`ibv_transport_type`). RoCE uses the InfiniBand transport on
+/// Ethernet; [`Protocol`] distinguishes the two.
 #[doc(alias = "ibv_transport_type")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TransportType {
-    /// InfiniBand's, also that of RoCE.
+    /// The InfiniBand transport, also used by RoCE.
     InfiniBand,
     /// iWARP: RDMA over TCP.
     Iwarp,
@@ -20,7 +20,7 @@ pub enum TransportType {
     Usnic,
     /// Cisco's usNIC over UDP.
     UsnicUdp,
-    /// One of the vendor's own, for example Amazon's EFA.
+    /// A vendor-specific transport, for example that of Amazon's EFA.
     Unspecified,
     /// A value that this crate does not know.
     Unknown(i32),
@@ -63,24 +63,24 @@ impl fmt::Display for TransportType {
     }
 }
 
-/// What a device is in its fabric (`ibv_node_type`).
+/// The type of a device in its fabric (`ibv_node_type`).
 #[doc(alias = "ibv_node_type")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NodeType {
-    /// A channel adapter: an end of InfiniBand or RoCE.
+    /// A channel adapter: an end node of InfiniBand or RoCE.
     ChannelAdapter,
-    /// A switch of InfiniBand.
+    /// An InfiniBand switch.
     Switch,
-    /// A router of InfiniBand.
+    /// An InfiniBand router.
     Router,
-    /// An RDMA-enabled NIC: an end of iWARP.
+    /// An RDMA-enabled NIC (RNIC): an end node of iWARP.
     Rnic,
     /// Cisco's usNIC.
     Usnic,
     /// Cisco's usNIC over UDP.
     UsnicUdp,
-    /// One of the vendor's own.
+    /// A vendor-specific type.
     Unspecified,
     /// A value that this crate does not know.
     Unknown(i32),
@@ -116,31 +116,31 @@ impl fmt::Display for NodeType {
     }
 }
 
-/// What goes over the wire: of a port with one of its GIDs.
+/// The wire protocol of a port for one of its GIDs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
     /// InfiniBand.
     InfiniBand,
-    /// RoCE v1: InfiniBand's transport in Ethernet frames, within one subnet.
+    /// RoCE v1: the InfiniBand transport in Ethernet frames, within one subnet.
     RoceV1,
-    /// RoCE v2: InfiniBand's transport in UDP.
+    /// RoCE v2: the InfiniBand transport in UDP.
     RoceV2,
     /// iWARP: RDMA over TCP.
     Iwarp,
-    /// Another: the vendor's own, or one that this crate does not know.
+    /// A vendor-specific protocol, or one that this crate does not know.
     Other,
 }
 
 impl Protocol {
-    /// What a device of this transport speaks on a link of this kind with a GID of this type;
-    /// `None` stands for an address without a GID.
+    /// Returns the wire protocol of a device with this transport, on a port with this link layer,
+    /// for a GID of this type. `None` means an address without a GID.
     pub fn of(transport: TransportType, link: LinkLayer, gid: Option<GidType>) -> Self {
         match (transport, link, gid) {
             (TransportType::Iwarp, ..) => Self::Iwarp,
             (TransportType::InfiniBand, LinkLayer::Ethernet, Some(GidType::RoceV2)) => Self::RoceV2,
             (TransportType::InfiniBand, LinkLayer::Ethernet, Some(GidType::RoceV1)) => Self::RoceV1,
-            // A port that says nothing is one of InfiniBand (man page of ibv_query_port).
+            // An unspecified link layer means InfiniBand (man page of `ibv_query_port`).
             (TransportType::InfiniBand, LinkLayer::InfiniBand | LinkLayer::Unspecified, _) => {
                 Self::InfiniBand
             }
@@ -190,7 +190,7 @@ mod tests {
             ),
             Protocol::InfiniBand
         );
-        // An RNIC's GID is its MAC address, and said to be one of InfiniBand.
+        // The GID of an RNIC is its MAC address, and is reported with the type InfiniBand.
         assert_eq!(
             of(iwarp, ethernet, Some(GidType::InfiniBand)),
             Protocol::Iwarp

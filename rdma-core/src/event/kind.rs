@@ -1,4 +1,4 @@
-//! What can happen.
+//! The types of asynchronous events.
 
 use std::fmt;
 
@@ -9,141 +9,142 @@ use crate::completion::CompletionQueueId;
 use crate::ffi::{DEVICE_SPEED_CHANGE, RawEvent};
 use crate::receive::SharedReceiveQueueId;
 
-/// Something that happened at a device and that no completion tells (`ibv_async_event`).
+/// An asynchronous event of a device, which no completion reports (`ibv_async_event`).
 ///
-/// Queue pairs and work queues are named by their numbers, completion queues and shared receive
-/// queues by their ids, ports by their numbers. The object may be gone by now.
+/// Queue pairs, work queues and ports are identified by their numbers, completion queues and shared
+/// receive queues by their ids. The object may no longer exist when the program reads the event.
 #[doc(alias = "ibv_async_event")]
 #[doc(alias = "ibv_event_type")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// A completion queue overflowed or failed: it gives no completions any more, and its queue
+    /// A completion queue overflowed or failed. It delivers no more completions, and its queue
     /// pairs fail.
     #[doc(alias = "IBV_EVENT_CQ_ERR")]
     CompletionQueueError {
-        /// Which one.
+        /// The completion queue that failed.
         completion_queue: CompletionQueueId,
     },
-    /// A queue pair failed in a way that no completion can tell, and is in the error state.
+    /// A queue pair failed in a way that no completion reports, and is in the error state.
     #[doc(alias = "IBV_EVENT_QP_FATAL")]
     QueuePairFatal {
-        /// Which one.
+        /// The queue pair that failed.
         queue_pair: u32,
     },
     /// A peer's request was invalid; the queue pair is in the error state.
     #[doc(alias = "IBV_EVENT_QP_REQ_ERR")]
     QueuePairRequestError {
-        /// Which one received it.
+        /// The queue pair that received the request.
         queue_pair: u32,
     },
-    /// A peer's request reached for memory that it may not; the queue pair is in the error state.
+    /// A peer's request had no access to the memory; the queue pair is in the error state.
     #[doc(alias = "IBV_EVENT_QP_ACCESS_ERR")]
     QueuePairAccessError {
-        /// Which one received it.
+        /// The queue pair that received the request.
         queue_pair: u32,
     },
-    /// A queue pair that is not ready to send yet has received its first message.
+    /// A queue pair that cannot send yet has received its first message.
     #[doc(alias = "IBV_EVENT_COMM_EST")]
     CommunicationEstablished {
-        /// Which one.
+        /// The queue pair that received the message.
         queue_pair: u32,
     },
-    /// A send queue that was told to drain has finished what it had begun.
+    /// A send queue has finished draining: all requests that were started have completed.
     #[doc(alias = "IBV_EVENT_SQ_DRAINED")]
     SendQueueDrained {
-        /// Whose.
+        /// The queue pair of the send queue.
         queue_pair: u32,
     },
-    /// A connection moved to its alternate path.
+    /// A connection migrated to its alternate path.
     #[doc(alias = "IBV_EVENT_PATH_MIG")]
     PathMigrated {
-        /// Whose.
+        /// The queue pair of the connection.
         queue_pair: u32,
     },
-    /// A connection could not move to its alternate path.
+    /// A connection could not migrate to its alternate path.
     #[doc(alias = "IBV_EVENT_PATH_MIG_ERR")]
     PathMigrationFailed {
-        /// Whose.
+        /// The queue pair of the connection.
         queue_pair: u32,
     },
-    /// A queue pair in the error state takes no more from its shared receive queue: once its
-    /// completions are polled it can be destroyed and nothing is lost.
+    /// A queue pair in the error state consumes no more receives of its shared receive queue. Once
+    /// its completions have been polled, it can be destroyed without losing receives.
     #[doc(alias = "IBV_EVENT_QP_LAST_WQE_REACHED")]
     LastRequestReached {
-        /// Which one.
+        /// The queue pair in the error state.
         queue_pair: u32,
     },
     /// A shared receive queue failed.
     #[doc(alias = "IBV_EVENT_SRQ_ERR")]
     SharedReceiveQueueError {
-        /// Which one.
+        /// The shared receive queue that failed.
         shared_receive_queue: SharedReceiveQueueId,
     },
-    /// A shared receive queue holds fewer receives than its limit; the limit is now off.
+    /// A shared receive queue has fewer receives than its limit; the limit is now disarmed.
     #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
     SharedReceiveQueueLimit {
-        /// Which one.
+        /// The shared receive queue that is below its limit.
         shared_receive_queue: SharedReceiveQueueId,
     },
     /// A work queue failed.
     #[doc(alias = "IBV_EVENT_WQ_FATAL")]
     WorkQueueFatal {
-        /// Its number.
+        /// The number of the work queue.
         work_queue: u32,
     },
-    /// A port's link is up.
+    /// The link of a port is up.
     #[doc(alias = "IBV_EVENT_PORT_ACTIVE")]
     PortActive {
-        /// Which one.
+        /// The number of the port.
         port: u8,
     },
-    /// A port's link is down.
+    /// The link of a port is down.
     #[doc(alias = "IBV_EVENT_PORT_ERR")]
     PortError {
-        /// Which one.
+        /// The number of the port.
         port: u8,
     },
-    /// A port's LID changed.
+    /// The LID of a port changed.
     #[doc(alias = "IBV_EVENT_LID_CHANGE")]
     LidChange {
-        /// Which one's.
+        /// The number of the port.
         port: u8,
     },
-    /// A port's P_Key table changed.
+    /// The P_Key table of a port changed.
     #[doc(alias = "IBV_EVENT_PKEY_CHANGE")]
     PkeyChange {
-        /// Which one's.
+        /// The number of the port.
         port: u8,
     },
-    /// A port has another subnet manager.
+    /// The subnet manager of a port changed.
     #[doc(alias = "IBV_EVENT_SM_CHANGE")]
     SubnetManagerChange {
-        /// Which one.
+        /// The number of the port.
         port: u8,
     },
-    /// A port's subnet manager asks for every registration anew, those of multicast groups too.
+    /// The subnet manager requests that all clients of a port register again, for example for
+    /// multicast groups.
     #[doc(alias = "IBV_EVENT_CLIENT_REREGISTER")]
     ClientReregister {
-        /// Which one's.
+        /// The number of the port.
         port: u8,
     },
-    /// A port's GID table changed.
+    /// The GID table of a port changed.
     #[doc(alias = "IBV_EVENT_GID_CHANGE")]
     GidChange {
-        /// Which one's.
+        /// The number of the port.
         port: u8,
     },
-    /// A port's link has another speed.
+    /// The link speed of a port changed.
     #[doc(alias = "IBV_EVENT_DEVICE_SPEED_CHANGE")]
     SpeedChange {
-        /// Which one's.
+        /// The number of the port.
         port: u8,
     },
-    /// The device failed: nothing works any more, and closing everything is all that is left.
+    /// The device failed. All its objects are unusable and can only be destroyed.
     #[doc(alias = "IBV_EVENT_DEVICE_FATAL")]
     DeviceFatal,
-    /// One that this crate does not know, by its `ibv_event_type`.
+    /// An event of a type that this crate does not know, by its `ibv_event_type`.
     Unknown(u32),
 }
 
@@ -151,7 +152,7 @@ impl AsyncEvent {
     pub(crate) fn from_raw(event: RawEvent) -> Self {
         let completion_queue = CompletionQueueId(event.about);
         let shared_receive_queue = SharedReceiveQueueId(event.about);
-        // Of numbers of this width.
+        // These numbers have the width of their types.
         let queue_pair = u32::try_from(event.about).unwrap_or(0);
         let port = u8::try_from(event.about).unwrap_or(0);
         match event.kind {
@@ -186,7 +187,7 @@ impl AsyncEvent {
         }
     }
 
-    /// What it is about.
+    /// Returns the object that the event refers to.
     pub fn object(&self) -> AsyncEventObject {
         match *self {
             Self::CompletionQueueError { completion_queue } => {
@@ -220,8 +221,8 @@ impl AsyncEvent {
         }
     }
 
-    /// Whether what it is about does not work any more: nothing new comes of a queue, and of a
-    /// device nothing at all. A port whose link is down may come back.
+    /// Returns whether the object of the event is permanently unusable: a queue makes no more
+    /// progress, and on a failed device no operation works. A port whose link is down may recover.
     pub fn is_fatal(&self) -> bool {
         matches!(
             self,

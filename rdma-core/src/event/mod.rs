@@ -1,4 +1,4 @@
-//! Asynchronous events: what happens at a device and no completion tells.
+//! Asynchronous events: changes and failures of a device that no completion reports.
 
 #![forbid(unsafe_code)]
 

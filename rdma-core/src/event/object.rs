@@ -1,11 +1,11 @@
-//! What events are about.
+//! The objects of asynchronous events.
 
 use std::fmt;
 
 use crate::completion::CompletionQueueId;
 use crate::receive::SharedReceiveQueueId;
 
-/// What an [`AsyncEvent`](super::AsyncEvent) is about.
+/// The object that an [`AsyncEvent`](super::AsyncEvent) refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEventObject {
@@ -21,7 +21,7 @@ pub enum AsyncEventObject {
     Port(u8),
     /// The device itself.
     Device,
-    /// Nobody knows.
+    /// An object that this crate does not know.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Where events are taken.
+//! The source of asynchronous events.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::ContextHandle;
 
-/// The events of an open device that no completion tells: of its ports, and of the queues that were
-/// made from this context and its clones. From [`Context::async_events`].
+/// The asynchronous events of an open device: of its ports, and of the queues that were created
+/// from this context or its clones. From [`Context::async_events`].
 ///
-/// An event goes to whoever asks first, among all handles and threads: let one place take them, or
-/// give everything that needs its own a context of its own. Each is acknowledged as it is taken, so
-/// that no object's drop waits for the program.
+/// Each event is delivered only once, to the first caller among all handles and threads. Read the
+/// events in one place, or open a separate context for each part of the program that needs events.
+/// An event is acknowledged when it is read, so dropping an object never waits for the program.
 ///
-/// They are `Send` and `Sync`: taking an event is one `read` of the descriptor.
+/// `AsyncEvents` is `Send` and `Sync`: reading an event is one `read` of the file descriptor.
 ///
-/// The file descriptor is non-blocking and becomes readable when an event is there, for use with
+/// The file descriptor is non-blocking and becomes readable when an event is pending, for use with
 /// `poll(2)` or an event loop; [`Self::wait`] blocks on it.
 ///
 /// ```no_run
@@ -50,26 +50,26 @@ impl AsyncEvents {
         Ok(Self { context })
     }
 
-    /// The next event if there is one now.
+    /// Returns the next event if one is pending.
     ///
     /// # Errors
     ///
-    /// The verb's, when the device is gone.
+    /// The error of the verb, if the device is gone.
     #[doc(alias = "ibv_get_async_event")]
     pub fn take(&self) -> Result<Option<AsyncEvent>> {
         let event = self.context.take_event()?;
         Ok(event.map(AsyncEvent::from_raw))
     }
 
-    /// Waits for the next event, for as long as `timeout` (`None`: without limit, and so never
-    /// returns `None`). Signals do not end the wait.
+    /// Waits for the next event until `timeout` has passed, and then returns `None`. Without a
+    /// timeout (`None`) the method always returns an event. Signals do not end the wait.
     ///
     /// # Errors
     ///
-    /// The verb's, when the device is gone, and that of `poll(2)`.
+    /// The error of the verb, if the device is gone, and the error of `poll(2)`.
     #[doc(alias = "ibv_get_async_event")]
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>> {
-        // A time that the clock cannot show is no limit.
+        // A timeout beyond the range of the clock means no timeout.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             if let Some(event) = self.take()? {

@@ -1,81 +1,85 @@
 //! Copies from and to memory that a peer or a device may be writing at the same time.
 //!
-//! Every access is a relaxed atomic of a byte or an aligned eight-byte word, so that a concurrent
-//! write, by whatever hardware or thread, is a race on values and never undefined behaviour.
+//! Every access is a relaxed atomic of a byte or an aligned eight-byte word. A concurrent write by
+//! the hardware or a thread can therefore change the values read, but is never undefined behaviour.
 //!
-//! Accesses of the two sizes may meet at one place. Rust's memory model, which is that of C++, does
-//! not define this for two threads that race; LLVM's does, byte by byte, and so do processors.
+//! The same byte may be accessed concurrently with both sizes. Rust's memory model, which is that
+//! of C++, does not define such mixed-size races; LLVM's does, byte by byte, and so do processors.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 const WORD: usize = size_of::<u64>();
 
-/// Copies out of shared memory.
+/// Copies bytes out of shared memory into `to`.
 ///
 /// # Safety
 ///
-/// `from` is valid for reads of `to.len()` bytes, and no Rust reference to them exists.
+/// `from` must be valid for reads of `to.len()` bytes, and no Rust reference to them may exist.
 pub(super) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
     let head = from.align_offset(WORD).min(to.len());
     let (first, rest) = to.split_at_mut(head);
-    // SAFETY: the caller vouches for the whole range; `head` is inside of it.
+    // SAFETY: the caller guarantees the whole range; `head` is inside it.
     let middle = unsafe { copy_out_bytes(from, first) };
     let mut words = rest.chunks_exact_mut(WORD);
     let mut at = middle;
     for word in &mut words {
-        // SAFETY: `at` is aligned to a word and inside of the range the caller vouches for.
+        // SAFETY: `at` is aligned to a word and inside the range that the caller guarantees.
         let value = unsafe { (*at.cast::<AtomicU64>()).load(Ordering::Relaxed) };
         word.copy_from_slice(&value.to_ne_bytes());
-        // SAFETY: stays inside of the range, or one past its end.
+        // SAFETY: the result is inside the range, or one past its end.
         at = unsafe { at.add(WORD) };
     }
-    // SAFETY: the remainder ends where the range does.
+    // SAFETY: the remaining bytes end where the range ends.
     unsafe { copy_out_bytes(at, words.into_remainder()) };
 }
 
-/// Copies into shared memory.
+/// Copies the bytes of `from` into shared memory.
 ///
 /// # Safety
 ///
-/// `to` is valid for writes of `from.len()` bytes, and no Rust reference to them exists.
+/// `to` must be valid for writes of `from.len()` bytes, and no Rust reference to them may exist.
 pub(super) unsafe fn copy_in(from: &[u8], to: *mut u8) {
     let head = to.align_offset(WORD).min(from.len());
     let (first, rest) = from.split_at(head);
-    // SAFETY: the caller vouches for the whole range; `head` is inside of it.
+    // SAFETY: the caller guarantees the whole range; `head` is inside it.
     let mut at = unsafe { copy_in_bytes(first, to) };
     let mut words = rest.chunks_exact(WORD);
     for word in &mut words {
         let value = u64::from_ne_bytes(word.try_into().expect("a chunk is a word"));
-        // SAFETY: `at` is aligned to a word and inside of the range the caller vouches for.
+        // SAFETY: `at` is aligned to a word and inside the range that the caller guarantees.
         unsafe { (*at.cast::<AtomicU64>()).store(value, Ordering::Relaxed) };
-        // SAFETY: stays inside of the range, or one past its end.
+        // SAFETY: the result is inside the range, or one past its end.
         at = unsafe { at.add(WORD) };
     }
-    // SAFETY: the remainder ends where the range does.
+    // SAFETY: the remaining bytes end where the range ends.
     unsafe { copy_in_bytes(words.remainder(), at) };
 }
 
+/// Copies bytes out of shared memory one at a time. Returns the address after the last byte.
+///
 /// # Safety
 ///
-/// As [`copy_out`]. Returns the address behind the last byte.
+/// `from` must be valid for reads of `to.len()` bytes, and no Rust reference to them may exist.
 unsafe fn copy_out_bytes(mut from: *const u8, to: &mut [u8]) -> *const u8 {
     for byte in to {
-        // SAFETY: inside of the range the caller vouches for.
+        // SAFETY: `from` is inside the range that the caller guarantees.
         *byte = unsafe { (*from.cast::<AtomicU8>()).load(Ordering::Relaxed) };
-        // SAFETY: stays inside of the range, or one past its end.
+        // SAFETY: the result is inside the range, or one past its end.
         from = unsafe { from.add(1) };
     }
     from
 }
 
+/// Copies bytes into shared memory one at a time. Returns the address after the last byte.
+///
 /// # Safety
 ///
-/// As [`copy_in`]. Returns the address behind the last byte.
+/// `to` must be valid for writes of `from.len()` bytes, and no Rust reference to them may exist.
 unsafe fn copy_in_bytes(from: &[u8], mut to: *mut u8) -> *mut u8 {
     for byte in from {
-        // SAFETY: inside of the range the caller vouches for.
+        // SAFETY: `to` is inside the range that the caller guarantees.
         unsafe { (*to.cast::<AtomicU8>()).store(*byte, Ordering::Relaxed) };
-        // SAFETY: stays inside of the range, or one past its end.
+        // SAFETY: the result is inside the range, or one past its end.
         to = unsafe { to.add(1) };
     }
     to

@@ -1,4 +1,4 @@
-//! An address handle, and address vectors as the device reads them.
+//! Address handles, and the conversion of address vectors to and from the C struct.
 
 use std::mem;
 use std::ptr::NonNull;
@@ -24,7 +24,7 @@ pub(crate) struct AddressHandleOwner {
 
 // SAFETY: verbs are thread-safe on an address handle.
 unsafe impl Send for AddressHandleOwner {}
-// SAFETY: as above.
+// SAFETY: verbs are thread-safe on an address handle.
 unsafe impl Sync for AddressHandleOwner {}
 
 impl AddressHandleOwner {
@@ -33,7 +33,7 @@ impl AddressHandleOwner {
         vector: &AddressVector,
     ) -> Result<Self> {
         let mut attributes = vector.to_raw()?;
-        // SAFETY: the domain is valid for as long as its handle, which the new owner keeps.
+        // SAFETY: the new owner keeps the handle of the domain, which keeps the domain valid.
         let raw = unsafe { sys::ibv_create_ah(domain.as_raw(), &mut attributes) };
         match NonNull::new(raw) {
             Some(raw) => Ok(Self { raw, domain }),
@@ -62,7 +62,7 @@ impl AddressHandleOwner {
 impl Drop for AddressHandleOwner {
     fn drop(&mut self) {
         // SAFETY: the handle is valid and destroyed once, here; every request that names it keeps
-        // an `Arc` of this owner until it has completed, so none uses it.
+        // an `Arc` of this owner until the request has completed, so no such request is left.
         let errno = unsafe { sys::ibv_destroy_ah(self.raw.as_ptr()) };
         if errno != 0 {
             let device = self.domain.context().name();
@@ -72,12 +72,12 @@ impl Drop for AddressHandleOwner {
 }
 
 impl AddressHandle {
-    /// Takes over an address handle that was made elsewhere, for example by a vendor's extension.
+    /// Takes ownership of an address handle that other code (such as a vendor's extension) created.
     ///
     /// # Safety
     ///
-    /// `raw` is a valid address handle of `domain`, which nothing else uses or destroys, and which
-    /// no request names that has not completed.
+    /// `raw` must be a valid address handle of `domain`. No other code may use or destroy it, and
+    /// no outstanding request may name it.
     ///
     /// # Panics
     ///
@@ -91,7 +91,7 @@ impl AddressHandle {
 }
 
 impl AddressVector {
-    /// It as the verbs take it.
+    /// Converts the address vector to the C struct.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl AddressVector {
         raw.static_rate = self.static_rate.0;
         if let Some(gid) = self.gid {
             set_destination(&mut raw, gid.0);
-            // Checked above.
+            // `checked` has verified the range.
             raw.grh.sgid_index = self.gid_index as u8;
             raw.grh.flow_label = self.flow_label;
             raw.grh.hop_limit = self.hop_limit;
@@ -116,7 +116,7 @@ impl AddressVector {
         Ok(raw)
     }
 
-    /// It from what the verbs gave.
+    /// Converts the C struct to an address vector.
     pub fn from_raw(raw: &sys::ibv_ah_attr) -> Self {
         Self {
             port: raw.port_num,
@@ -133,7 +133,8 @@ impl AddressVector {
     }
 }
 
-/// The way back to where a datagram came from, whose first 40 bytes are `grh`.
+/// Returns the address vector that leads back to the sender of a received datagram. `grh` is the
+/// first 40 bytes of the receive buffer.
 pub(crate) fn vector_of_completion(
     context: &ContextHandle,
     completion: &WorkCompletion,
@@ -145,7 +146,7 @@ pub(crate) fn vector_of_completion(
     let (mut header, mut vector): (sys::ibv_grh, sys::ibv_ah_attr) =
         unsafe { (mem::zeroed(), mem::zeroed()) };
     const { assert!(size_of::<sys::ibv_grh>() == 40) };
-    // SAFETY: `header` is 40 bytes, a plain C struct of integers that takes any bytes.
+    // SAFETY: `header` is 40 bytes, a plain C struct of integers for which any bytes are valid.
     unsafe { (&raw mut header).cast::<[u8; 40]>().write(*grh) };
     // SAFETY: the context is open, and the three structs are valid places.
     let errno = unsafe {
@@ -164,19 +165,19 @@ pub(crate) fn vector_of_completion(
     Err(Error::verb("ibv_init_ah_from_wc", object, positive(errno)))
 }
 
-/// The code of a rate.
+/// Returns the `ibv_rate` code of a rate in megabits per second, or `None` if the rate has no code.
 pub(crate) fn rate_of_megabits(megabits: u32) -> Option<u8> {
     let megabits = i32::try_from(megabits).ok()?;
-    // SAFETY: a function of numbers.
+    // SAFETY: the function only computes with numbers.
     let rate = unsafe { sys::mbps_to_ibv_rate(megabits) };
-    // The code of the port's own rate stands for those that have none.
+    // The code 0, the port's own rate, is returned for rates without a code.
     let code = u8::try_from(rate.0).ok()?;
     (code != 0).then_some(code)
 }
 
-/// The rate of a code.
+/// Returns the rate of an `ibv_rate` code in megabits per second, or `None` if the code is unknown.
 pub(crate) fn megabits_of_rate(code: u8) -> Option<u32> {
-    // SAFETY: a function of numbers, which takes any.
+    // SAFETY: the function only computes with numbers, and accepts any code.
     let megabits = unsafe { sys::ibv_rate_to_mbps(sys::ibv_rate(code.into())) };
     u32::try_from(megabits)
         .ok()

@@ -1,4 +1,4 @@
-//! Advice about memory regions.
+//! Advice about memory regions: prefetching the pages of on-demand regions.
 
 use ibverbs_sys as sys;
 use sys::{ib_uverbs_advise_mr_advice as Advice, ib_uverbs_advise_mr_flag as Flag};
@@ -8,10 +8,12 @@ use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Error, Result};
 use crate::memory::Prefetch;
 
-/// The most bytes of one element, in whole pages.
+/// Maximum number of bytes of one element of the advice: its length has 32 bits, and this size is a
+/// whole number of pages.
 const PIECE: usize = 1 << 30;
 
-/// Has pages of an on-demand region brought in, `len` bytes from `address` on as requests call them.
+/// Prefetches the pages of `len` bytes of an on-demand region, from the request address `address`
+/// on.
 pub(crate) fn advise(
     domain: &ProtectionDomainHandle,
     lkey: u32,
@@ -32,8 +34,8 @@ pub(crate) fn advise(
             length: piece as u32,
             lkey,
         };
-        // SAFETY: the domain is valid for as long as its handle, and the list has one element. The
-        // advice changes no byte of memory.
+        // SAFETY: the handle of the domain keeps it valid, and the list has one element. The advice
+        // changes no byte of memory.
         let errno =
             unsafe { sys::ibv_advise_mr(domain.as_raw(), advice, flags as _, &mut element, 1) };
         if errno != 0 {

@@ -1,4 +1,7 @@
-//! Memory of this crate's own: zeroed, aligned, and at an address that never changes.
+//! Memory that this crate allocates: zeroed, aligned, and at an address that never changes.
+//!
+//! The memory comes from the allocator, from a mapping, or from a device that allocates memory
+//! itself.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
@@ -10,10 +13,11 @@ use super::device_buffer::DeviceBuffer;
 use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
 
-/// The size of a page that is not huge.
+/// Size in bytes of a base page, as opposed to a huge page.
 pub(crate) const PAGE: usize = 4096;
 
-/// Bits of a mapping's flags that hold the logarithm of a huge page's size (`MAP_HUGE_SHIFT`).
+/// Position of the bits in the `mmap` flags that hold the logarithm of a huge page's size
+/// (`MAP_HUGE_SHIFT`).
 const HUGE_SHIFT: u32 = 26;
 
 /// Owner of memory from the allocator, from a device, or of a mapping.
@@ -23,18 +27,18 @@ pub(crate) struct Allocation {
     source: Source,
 }
 
-/// Where the memory is given back.
+/// The source of the memory, which decides how the memory is freed.
 enum Source {
     Allocator(Layout),
-    /// `start` and `len` of what is unmapped, which may be more than is used.
+    /// Start and length of the whole mapping, which may be larger than the part in use.
     Mapping(NonNull<u8>, usize),
-    /// By the last that has the buffer: this, or what is registered of it.
+    /// A buffer of the device, freed by its last owner: this allocation, or a registration.
     Device(Arc<DeviceBuffer>),
 }
 
-// SAFETY: the memory is owned as that of a `Box<[u8]>` is.
+// SAFETY: the allocation owns its memory as a `Box<[u8]>` does.
 unsafe impl Send for Allocation {}
-// SAFETY: as above.
+// SAFETY: a shared allocation gives only shared access to its memory, as a `Box<[u8]>` does.
 unsafe impl Sync for Allocation {}
 
 impl fmt::Debug for Allocation {
@@ -47,7 +51,7 @@ impl fmt::Debug for Allocation {
 }
 
 impl Allocation {
-    /// `len` zeroed bytes of the allocator, aligned to `align` and at least to a page.
+    /// Allocates `len` zeroed bytes from the allocator, aligned to `align` and at least to a page.
     pub(crate) fn zeroed(len: usize, align: usize) -> Result<Self> {
         refuse_nothing(len)?;
         let layout =
@@ -67,15 +71,15 @@ impl Allocation {
         }
     }
 
-    /// `len` zeroed bytes of the device that the domain is of, aligned as [`Self::zeroed`] does it. There
-    /// may be other reasons than the size why there are none.
+    /// Allocates `len` zeroed bytes from the device of `domain`, aligned to `align` and at least to
+    /// a page. The device may refuse for other reasons than the size.
     pub(crate) fn of_device(
         domain: &Arc<ProtectionDomainHandle>,
         len: usize,
         align: usize,
     ) -> Result<Self> {
         refuse_nothing(len)?;
-        // It is aligned to pages, and for more than that there has to be room.
+        // The device aligns buffers to pages; a stricter alignment needs additional bytes.
         let slack = align.saturating_sub(PAGE);
         let size = len.checked_add(slack).ok_or_else(|| too_much(len, align))?;
         let buffer = DeviceBuffer::allocate(domain, size)?;
@@ -84,26 +88,27 @@ impl Allocation {
             return Err(Error::invalid("memory of the device", "it is not aligned"));
         }
         Ok(Self {
-            // SAFETY: at most `slack` bytes ahead in a buffer of `len` and `slack` bytes.
+            // SAFETY: `ahead` is at most `slack`, and the buffer has `len + slack` bytes.
             start: unsafe { buffer.start().add(ahead) },
             len,
             source: Source::Device(Arc::new(buffer)),
         })
     }
 
-    /// `len` zeroed bytes in a mapping of huge pages of this size, a power of two.
+    /// Maps `len` zeroed bytes in huge pages of size `page`, which must be a power of two.
     pub(crate) fn huge(len: usize, align: usize, page: usize) -> Result<Self> {
         let size = i32::try_from(page.trailing_zeros()).expect("a logarithm fits") << HUGE_SHIFT;
         Self::mapped(len, align, page, libc::MAP_HUGETLB | size)
     }
 
-    /// `len` zeroed bytes that the kernel is asked to keep in huge pages of this size, when it can.
+    /// Maps `len` zeroed bytes, and advises the kernel to use transparent huge pages of size
+    /// `page`.
     pub(crate) fn transparent(len: usize, align: usize, page: usize) -> Result<Self> {
         let memory = Self::mapped(len, align.max(page), PAGE, 0)?;
         let Source::Mapping(start, mapped) = memory.source else {
             unreachable!("it is mapped");
         };
-        // SAFETY: the range is that of a mapping which this owns; the advice changes no byte.
+        // SAFETY: the range is exactly the mapping that `memory` owns; the advice changes no byte.
         let answer = unsafe { libc::madvise(start.as_ptr().cast(), mapped, libc::MADV_HUGEPAGE) };
         if answer != 0 {
             let object = format!("{len} bytes of memory");
@@ -112,7 +117,7 @@ impl Allocation {
         Ok(memory)
     }
 
-    /// Maps `len` bytes, rounded up to whole pages of size `page`, with additional flags.
+    /// Maps `len` bytes, rounded up to whole pages of size `page`, with additional `mmap` flags.
     fn mapped(len: usize, align: usize, page: usize, flags: i32) -> Result<Self> {
         refuse_nothing(len)?;
         let slack = align.saturating_sub(page);
@@ -143,19 +148,18 @@ impl Allocation {
             mapping.as_ptr().align_offset(align)
         };
         Ok(Self {
-            // SAFETY: at most `slack` bytes ahead in a mapping of `len` and `slack` bytes.
+            // SAFETY: `ahead` is at most `slack`, and the mapping has at least `len + slack` bytes.
             start: unsafe { mapping.add(ahead) },
             len,
             source: Source::Mapping(mapping, size),
         })
     }
 
-    /// A part of a file, shared with all who map or write it.
+    /// Maps part of a file, shared with every process that maps or writes the file.
     ///
     /// # Safety
     ///
-    /// Nobody else accesses that part of the file, or makes the file shorter, for as long as the
-    /// allocation exists.
+    /// While the allocation exists, no other code may access that part of the file or truncate it.
     pub(crate) unsafe fn file(
         file: std::os::fd::BorrowedFd<'_>,
         offset: u64,
@@ -181,16 +185,17 @@ impl Allocation {
             return Err(Error::verb("mmap", object, Errno::last()));
         }
         let start = NonNull::new(start.cast()).expect("the kernel maps nothing at 0");
-        // SAFETY: just mapped, readable and writable; the caller vouches for the file.
+        // SAFETY: the bytes were just mapped for reading and writing; the caller guarantees that no
+        // other code accesses that part of the file.
         Ok(unsafe { Self::from_mapping(start, len) })
     }
 
-    /// Takes over a mapping.
+    /// Takes ownership of a mapping.
     ///
     /// # Safety
     ///
-    /// The `len` bytes at `start` are mapped for reading and writing, nobody else accesses them,
-    /// and nobody else unmaps them.
+    /// The `len` bytes at `start` must be mapped for reading and writing. No other code may access
+    /// them or unmap them.
     pub(crate) unsafe fn from_mapping(start: NonNull<u8>, len: usize) -> Self {
         Self {
             start,
@@ -199,7 +204,7 @@ impl Allocation {
         }
     }
 
-    /// The device's buffer that it is of.
+    /// Returns the device's buffer that contains this memory, if the device allocated the memory.
     pub(super) fn device_buffer(&self) -> Option<&Arc<DeviceBuffer>> {
         match &self.source {
             Source::Device(buffer) => Some(buffer),
@@ -208,26 +213,26 @@ impl Allocation {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory is owned and initialised: zeroed, or a file's.
+        // SAFETY: the memory is owned, and initialised with zeroes or the content of a file.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and `&mut self` makes the borrow exclusive.
+        // SAFETY: the memory is owned and initialised, and `&mut self` makes the borrow exclusive.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// The bytes, without borrowing them.
+    /// Returns the address and length of the memory without borrowing it.
     pub(super) fn span(&self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.start, self.len)
     }
 
-    /// Has the kernel bring all pages in now, by writing to each what it holds.
+    /// Makes the kernel allocate all pages now, by rewriting the first byte of each page.
     pub(crate) fn touch(&mut self) {
         for page in self.bytes_mut().chunks_mut(PAGE) {
             let first = &raw mut page[0];
-            // SAFETY: the byte is inside of this memory, which is exclusively borrowed. The
-            // accesses are volatile so that they happen.
+            // SAFETY: the byte lies inside this memory, which is exclusively borrowed. The accesses
+            // are volatile so that the compiler keeps them.
             unsafe { first.write_volatile(first.read_volatile()) };
         }
     }
@@ -249,12 +254,13 @@ fn too_much(len: usize, align: usize) -> Error {
 impl Drop for Allocation {
     fn drop(&mut self) {
         match &self.source {
-            // SAFETY: `start` was allocated with `layout` and is freed once, here. Whoever
-            // registered the memory owns this, and drops it after the deregistration.
+            // SAFETY: `start` was allocated with `layout` and is freed once, here. A registration
+            // of the memory owns this allocation, and drops it after the deregistration.
             &Source::Allocator(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
             Source::Device(_) => {}
             &Source::Mapping(start, len) => {
-                // SAFETY: the mapping is this one's, and unmapped once, here; as above.
+                // SAFETY: this allocation owns the mapping and unmaps it once, here. A registration
+                // of the memory drops the allocation after the deregistration.
                 if unsafe { libc::munmap(start.as_ptr().cast(), len) } != 0 {
                     let errno = Errno::last();
                     tracing::error!(%errno, "munmap failed; the memory is leaked");

@@ -1,8 +1,9 @@
-//! Room for the requests of a doorbell batch, which each thread allocates once.
+//! Storage for the requests of a doorbell batch, which each thread allocates once and reuses.
 //!
-//! Requests mean something only until they are posted. So the room is not each queue's own: with many queues it would be other
-//! memory for each batch, and more than a processor's cache holds. A thread keeps room for two batches of each kind that are made at
-//! the same time, the largest that it made.
+//! The C structs of requests are needed only until they are posted, so the storage does not belong
+//! to a queue: with many queues, each batch would use other memory, and all of it together would
+//! exceed the processor's cache. A thread keeps the storage of up to two batches of each kind that
+//! it builds at the same time, the largest that it has allocated.
 
 use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
@@ -14,26 +15,28 @@ use ibverbs_sys as sys;
 use super::elements::MAX_ELEMENTS;
 use super::request::Room;
 
-/// A work request that points at the next of its list.
+/// A work request struct with a pointer to the next request of its list.
 ///
 /// # Safety
 ///
-/// `link` does nothing but to set that pointer, and reads nothing.
+/// `link` must only write that pointer, and must read nothing.
 pub(crate) unsafe trait Linked: Sized + 'static {
+    /// Sets the pointer of the request at `this` to the next request of its list.
+    ///
     /// # Safety
     ///
-    /// `this` is the place of one, which need not be whole.
+    /// `this` must be valid for writes of a request; the request need not be initialised.
     unsafe fn link(this: *mut Self, next: *mut Self);
 
-    /// Where the thread keeps places for such requests that are not in use.
+    /// Returns the unused storage that this thread keeps for requests of this type.
     fn spare() -> &'static LocalKey<Cell<Spare<Self>>>;
 }
 
-// SAFETY: it does nothing else.
+// SAFETY: `link` only writes the pointer `next`.
 unsafe impl Linked for sys::ibv_send_wr {
     #[inline]
     unsafe fn link(this: *mut Self, next: *mut Self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `this` is valid for writes.
         unsafe { (&raw mut (*this).next).write(next) };
     }
 
@@ -44,11 +47,11 @@ unsafe impl Linked for sys::ibv_send_wr {
     }
 }
 
-// SAFETY: it does nothing else.
+// SAFETY: `link` only writes the pointer `next`.
 unsafe impl Linked for sys::ibv_recv_wr {
     #[inline]
     unsafe fn link(this: *mut Self, next: *mut Self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `this` is valid for writes.
         unsafe { (&raw mut (*this).next).write(next) };
     }
 
@@ -59,13 +62,14 @@ unsafe impl Linked for sys::ibv_recv_wr {
     }
 }
 
-/// Places of requests, and of elements.
+/// Allocated storage for requests and for their scatter/gather elements.
 ///
-/// They are reached through raw pointers only: requests point at each other and at elements.
+/// The storage is accessed only through raw pointers, because requests point at each other and at
+/// elements.
 pub(crate) struct Places<W> {
     requests: NonNull<MaybeUninit<W>>,
     elements: NonNull<MaybeUninit<sys::ibv_sge>>,
-    /// How many of each there are.
+    /// Numbers of requests and of elements for which storage is allocated.
     counts: (usize, usize),
 }
 
@@ -112,8 +116,9 @@ impl<W> Drop for Places<W> {
         }
         let requests = std::ptr::slice_from_raw_parts_mut(self.requests.as_ptr(), requests);
         let elements = std::ptr::slice_from_raw_parts_mut(self.elements.as_ptr(), elements);
-        // SAFETY: both came out of boxes of these lengths in `new`, and are freed once, here. (Boxes of
-        // no length have no memory, as what dangles.) The plain C structs in them need no drop.
+        // SAFETY: `new` has created both pointers from boxes of these lengths, which are freed
+        // once, here. (An empty box has no memory, and neither has a dangling pointer.) The plain C
+        // structs in them need no drop.
         unsafe {
             drop(Box::from_raw(requests));
             drop(Box::from_raw(elements));
@@ -121,7 +126,7 @@ impl<W> Drop for Places<W> {
     }
 }
 
-/// Places that a thread has and does not use: first those that it used last.
+/// Storage that a thread keeps and does not use, the most recently used first.
 pub(crate) struct Spare<W> {
     first: Places<W>,
     second: Places<W>,
@@ -133,7 +138,7 @@ impl<W> Spare<W> {
         second: Places::NONE,
     };
 
-    /// Takes the first that are large enough; or some that are not.
+    /// Takes storage. The result is large enough if possible; the caller must check its size.
     #[inline]
     fn take(&mut self, requests: usize, elements: usize) -> Places<W> {
         if self.first.has(requests, elements) {
@@ -143,7 +148,7 @@ impl<W> Spare<W> {
         }
     }
 
-    /// Keeps places beside the larger of those that are there.
+    /// Keeps storage, and the larger one of the two that were already there.
     #[inline]
     fn keep(&mut self, places: Places<W>) {
         let last = mem::replace(&mut self.first, places);
@@ -160,31 +165,31 @@ impl<W> Default for Spare<W> {
     }
 }
 
-/// Work requests in a row, each with its elements: those of one batch, while it is being made.
+/// Storage for the work requests of one batch under construction, each with its elements.
 pub(super) struct BatchRoom<W: Linked> {
     places: Places<W>,
-    /// 0 while it is closed.
+    /// Number of requests for which there is room; 0 while the storage is closed.
     capacity: usize,
-    /// How many elements each request has room for.
+    /// Maximum number of elements of each request.
     width: usize,
 }
 
-// SAFETY: the pointers in the requests mean something only between description and posting, both of
-// which take the room exclusively.
+// SAFETY: the pointers in the requests are used only from filling in to posting, both of which
+// borrow the room exclusively.
 unsafe impl<W: Linked> Send for BatchRoom<W> {}
-// SAFETY: a shared room gives out nothing.
+// SAFETY: a shared reference gives no access to the storage.
 unsafe impl<W: Linked> Sync for BatchRoom<W> {}
 
 impl<W: Linked> BatchRoom<W> {
-    /// No room.
+    /// A room without storage.
     pub(super) const CLOSED: Self = Self {
         places: Places::NONE,
         capacity: 0,
         width: 0,
     };
 
-    /// Makes room for `capacity` requests of at most `width` elements: of what is left of a batch that was forgotten, or of what
-    /// the thread has, if it is large enough.
+    /// Provides storage for `capacity` requests of at most `width` elements. Reuses that of a
+    /// leaked batch or of the thread if it is large enough, and allocates otherwise.
     #[inline]
     pub(super) fn open(&mut self, capacity: usize, width: usize) {
         let width = MAX_ELEMENTS.min(width);
@@ -196,7 +201,7 @@ impl<W: Linked> BatchRoom<W> {
                 cell.set(spare);
                 places
             });
-            // A thread that is at its end has none.
+            // The thread-local storage is already destroyed if the thread is ending.
             self.places = lent.unwrap_or_default();
         }
         if !self.places.has(capacity, elements) {
@@ -206,12 +211,12 @@ impl<W: Linked> BatchRoom<W> {
         (self.capacity, self.width) = (capacity, width);
     }
 
-    /// Gives the places to the thread, for its next batch.
+    /// Returns the storage to the thread, for its next batch.
     #[inline]
     pub(super) fn close(&mut self) {
         self.capacity = 0;
         let places = mem::take(&mut self.places);
-        // When the thread is at its end they are freed.
+        // If the thread is ending, the storage is freed instead.
         let _ = W::spare().try_with(|cell| {
             let mut spare = cell.take();
             spare.keep(places);
@@ -224,17 +229,17 @@ impl<W: Linked> BatchRoom<W> {
         self.capacity
     }
 
-    /// The place of a request, and the room for its elements.
+    /// Returns the place of a request, and the room for its elements.
     ///
     /// # Panics
     ///
-    /// If there is no such place.
+    /// If `index` is not less than the capacity.
     #[inline]
     pub(super) fn place(&mut self, index: usize) -> (&mut MaybeUninit<W>, &mut Room) {
         assert!(index < self.capacity, "place {index} of {}", self.capacity);
-        // SAFETY: the place is inside of the allocations: `open` has seen to as many as the capacity
-        // says, of that width, and `close` leaves no capacity. This owns them, they are borrowed
-        // exclusively with `self`, and no two places overlap.
+        // SAFETY: the place is inside the allocations: `open` has allocated as many as the
+        // capacity, of that width, and `close` sets the capacity to 0. The room owns the
+        // allocations, `self` is borrowed exclusively, and no two places overlap.
         unsafe {
             let room = self.places.elements.add(index * self.width);
             (
@@ -244,16 +249,16 @@ impl<W: Linked> BatchRoom<W> {
         }
     }
 
-    /// Makes a list of the requests at `first` and the `count - 1` places behind it, and returns
-    /// its first.
+    /// Links the requests at `count` places from `first` on to a list, and returns the first
+    /// request.
     ///
     /// # Safety
     ///
-    /// They have been described, as much of each as its operation needs, and there is at least one.
+    /// The requests must be filled in as far as their operations need; `count` must be at least 1.
     #[inline]
     pub(super) unsafe fn chain(&mut self, first: usize, count: usize) -> &mut W {
         debug_assert!(count > 0 && first + count <= self.capacity);
-        // SAFETY: the places are inside of the allocation, and described, as the caller promises.
+        // SAFETY: the places are inside the allocation; the caller guarantees filled-in requests.
         unsafe {
             let start: *mut W = self.places.requests.add(first).as_ptr().cast();
             for index in 0..count - 1 {
@@ -264,7 +269,7 @@ impl<W: Linked> BatchRoom<W> {
         }
     }
 
-    /// Which place a request is at, if at any.
+    /// Returns the index of the place of a request, or `None` if the request is not in this room.
     pub(super) fn index_of(&self, request: *mut W) -> Option<usize> {
         let start = self.places.requests.as_ptr() as usize;
         let bytes = (request as usize).checked_sub(start)?;
@@ -273,13 +278,13 @@ impl<W: Linked> BatchRoom<W> {
     }
 }
 
-/// How many of the `count` requests at `first` and behind were posted, if the one at `bad` is the
-/// first that was not.
+/// Returns how many of the `count` requests from place `first` on were posted. `bad` is the place
+/// of the first request that was not posted.
 #[cold]
 pub(super) fn posted_before(bad: Option<usize>, first: usize, count: usize) -> usize {
     match bad {
         Some(bad) if (first..first + count).contains(&bad) => bad - first,
-        // It names none of them: any may have been posted, so the memory of all of them is kept.
+        // The driver named no request of the list. Any may have been posted, so all memory is kept.
         _ => {
             tracing::error!("the driver refused a list of requests and named none of them");
             count
@@ -317,10 +322,10 @@ mod tests {
                 ..empty()
             });
         }
-        // SAFETY: all four have been written.
+        // SAFETY: all four requests have been written.
         let mut next: *mut sys::ibv_recv_wr = unsafe { room.chain(1, 3) };
         let mut ids = Vec::new();
-        // SAFETY: the list is of the room, which is not touched meanwhile.
+        // SAFETY: the list is in the room, which is not changed meanwhile.
         while let Some(request) = unsafe { next.as_ref() } {
             assert_eq!(room.index_of(next), Some(request.wr_id as usize));
             ids.push(request.wr_id);
@@ -336,7 +341,7 @@ mod tests {
         assert_eq!(room.index_of(&mut other), None);
         assert_eq!(room.index_of(std::ptr::null_mut()), None);
         room.place(0).0.write(empty());
-        // SAFETY: the first has been written.
+        // SAFETY: the first request has been written.
         let first: *mut sys::ibv_recv_wr = unsafe { room.chain(0, 1) };
         assert_eq!(room.index_of(first), Some(0));
         assert_eq!(room.index_of(first.wrapping_byte_add(1)), None);
@@ -360,14 +365,14 @@ mod tests {
         one.close();
         other.open(4, 4);
         assert_eq!(place(&mut other), here);
-        // That one is not over yet.
+        // The other batch is still under construction.
         one.open(4, 4);
         let there = place(&mut one);
         assert_ne!(there, here);
-        // A batch that was forgotten has left its places.
+        // The storage of a leaked batch is reused.
         other.open(8, 2);
         assert_eq!(place(&mut other), here);
-        // From now on two at a time are made in these.
+        // From now on two batches at a time use these two storages.
         for _ in 0..3 {
             one.close();
             other.close();
@@ -375,7 +380,7 @@ mod tests {
             one.open(4, 4);
             assert_eq!((place(&mut one), place(&mut other)), (there, here));
         }
-        // More than there is.
+        // A batch that is larger than both.
         let mut more = open(9, 1);
         more.place(8).0.write(empty());
         more.close();
@@ -407,7 +412,7 @@ mod tests {
             }
         }
         thread_local!(static LATE: Late = const { Late });
-        // Whichever of the two is destroyed first.
+        // In either order of destruction of the two thread-local values.
         for late_first in [true, false] {
             let thread = std::thread::spawn(move || {
                 if late_first {

@@ -1,4 +1,4 @@
-//! Borrowed ranges of registered memory.
+//! Borrowed ranges of registered memory, as requests of a scope use them.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -11,20 +11,21 @@ use super::elements::LocalKey;
 pub(crate) struct Borrowed<'a> {
     start: NonNull<u8>,
     len: usize,
-    /// The first byte, as requests call it.
+    /// Address of the first byte in requests.
     address: u64,
     lkey: LocalKey,
     borrow: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: it is a `&[u8]` with the numbers that requests need.
+// SAFETY: this is a `&[u8]` with the address and key that requests need.
 unsafe impl Send for Borrowed<'_> {}
-// SAFETY: as above.
+// SAFETY: this is a `&[u8]` with the address and key that requests need.
 unsafe impl Sync for Borrowed<'_> {}
 
 /// Bytes that are borrowed for reading and writing.
 ///
-/// It is no `&mut [u8]`, so that it claims nothing while it is in a request and the device writes.
+/// Contains a raw pointer instead of a `&mut [u8]`: no Rust reference to the bytes may exist while
+/// the value is in a request and the device writes to them.
 pub(crate) struct BorrowedMut<'a> {
     start: NonNull<u8>,
     len: usize,
@@ -33,13 +34,13 @@ pub(crate) struct BorrowedMut<'a> {
     borrow: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: it is a `&mut [u8]` with the numbers that requests need.
+// SAFETY: this is a `&mut [u8]` with the address and key that requests need.
 unsafe impl Send for BorrowedMut<'_> {}
-// SAFETY: as above.
+// SAFETY: this is a `&mut [u8]` with the address and key that requests need.
 unsafe impl Sync for BorrowedMut<'_> {}
 
 impl<'a> Borrowed<'a> {
-    /// `bytes`, which requests with `lkey` find at `address`.
+    /// Borrows `bytes`, which requests with `lkey` find at `address`.
     pub(crate) fn new(bytes: &'a [u8], address: u64, lkey: LocalKey) -> Self {
         Self {
             start: NonNull::from(bytes).cast(),
@@ -52,7 +53,7 @@ impl<'a> Borrowed<'a> {
 
     #[inline]
     pub(crate) fn bytes(&self) -> &'a [u8] {
-        // SAFETY: made of a slice that is borrowed for `'a`.
+        // SAFETY: created from a slice that is borrowed for `'a`.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -66,7 +67,7 @@ impl<'a> Borrowed<'a> {
         self.lkey
     }
 
-    /// `[0, at)` and `[at, len)`; `at` is at most the length.
+    /// Splits into `[0, at)` and `[at, len)`; `at` must be at most the length.
     pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
         let (left, right) = self.bytes().split_at(at);
         let place = self.address.wrapping_add(at as u64);
@@ -78,7 +79,7 @@ impl<'a> Borrowed<'a> {
 }
 
 impl<'a> BorrowedMut<'a> {
-    /// `bytes`, which requests with `lkey` find at `address`.
+    /// Borrows `bytes`, which requests with `lkey` find at `address`.
     pub(crate) fn new(bytes: &'a mut [u8], address: u64, lkey: LocalKey) -> Self {
         Self {
             len: bytes.len(),
@@ -91,20 +92,23 @@ impl<'a> BorrowedMut<'a> {
 
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: made of a slice that is exclusively borrowed for `'a`, of which this is the only
-        // holder; while a device writes, this is inside of a request, where nobody reaches it.
+        // SAFETY: created from a slice that is exclusively borrowed for `'a`, and this value is its
+        // only holder. While a device writes, this value is inside a request, where no code can
+        // access it.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `&mut self` makes the borrow exclusive.
+        // SAFETY: this value is the only holder of a slice that is exclusively borrowed for `'a`,
+        // and `&mut self` makes the borrow exclusive.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// The same bytes for the whole time of the borrow.
+    /// Returns the bytes for the whole lifetime of the borrow.
     pub(crate) fn into_bytes(self) -> &'a mut [u8] {
-        // SAFETY: as above, and `self` is gone.
+        // SAFETY: this value was the only holder of a slice that is exclusively borrowed for `'a`,
+        // and `self` is consumed.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
@@ -118,13 +122,13 @@ impl<'a> BorrowedMut<'a> {
         self.lkey
     }
 
-    /// The same bytes, for as long as this is not used.
+    /// Borrows the same bytes for a shorter time, during which `self` cannot be used.
     pub(crate) fn reborrow(&mut self) -> BorrowedMut<'_> {
         let (address, lkey) = (self.address, self.lkey);
         BorrowedMut::new(self.bytes_mut(), address, lkey)
     }
 
-    /// `[0, at)` and `[at, len)`; `at` is at most the length.
+    /// Splits into `[0, at)` and `[at, len)`; `at` must be at most the length.
     pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
         let (address, lkey) = (self.address, self.lkey);
         let (left, right) = self.into_bytes().split_at_mut(at);

@@ -1,4 +1,4 @@
-//! A completion event channel.
+//! A completion event channel, on which completion queues notify the program.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::context::{ContextHandle, positive};
 use crate::error::{Errno, Error, Result};
 
-/// How many events are taken before they are told.
+/// Maximum number of events that are taken from the channel before their queues are reported.
 const BATCH: usize = 16;
 
 /// Owner of an `ibv_comp_channel`, whose descriptor is non-blocking.
@@ -19,19 +19,19 @@ const BATCH: usize = 16;
 pub(crate) struct ChannelHandle {
     raw: NonNull<sys::ibv_comp_channel>,
     context: Arc<ContextHandle>,
-    /// The number of completion queues that announce on this channel. Locked while announcements are
-    /// taken on the ground that there is one queue only.
+    /// Number of completion queues attached to this channel. [`Self::drain_alone`] holds the lock
+    /// while it takes events, so that no second queue is attached meanwhile.
     queues: Mutex<usize>,
 }
 
 // SAFETY: verbs are thread-safe on a channel: an event is one `read` of its descriptor.
 unsafe impl Send for ChannelHandle {}
-// SAFETY: as above.
+// SAFETY: verbs are thread-safe on a channel: an event is one `read` of its descriptor.
 unsafe impl Sync for ChannelHandle {}
 
 impl ChannelHandle {
     pub(crate) fn create(context: Arc<ContextHandle>) -> Result<Self> {
-        // SAFETY: the context is open for as long as its handle.
+        // SAFETY: the handle of the context keeps it open.
         let raw = unsafe { sys::ibv_create_comp_channel(context.as_raw()) };
         let Some(raw) = NonNull::new(raw) else {
             let errno = Errno::last();
@@ -41,15 +41,15 @@ impl ChannelHandle {
                 errno,
             ));
         };
-        // SAFETY: the channel was just created of this context.
+        // SAFETY: the channel was just created from this context.
         unsafe { Self::own(raw, context) }
     }
 
-    /// Takes a channel over, and makes it non-blocking; if that fails, it is destroyed.
+    /// Takes ownership of a channel and makes it non-blocking. Destroys the channel if that fails.
     ///
     /// # Safety
     ///
-    /// The channel is valid, is nobody else's, and was made of this context.
+    /// The channel must be valid and created from `context`, and no other code may own it.
     pub(super) unsafe fn own(
         raw: NonNull<sys::ibv_comp_channel>,
         context: Arc<ContextHandle>,
@@ -72,21 +72,23 @@ impl ChannelHandle {
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open until the channel is destroyed, which outlives the borrow.
+        // SAFETY: the descriptor stays open until the channel is destroyed, after the borrow has
+        // ended.
         unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
     }
 
-    /// Counts one more completion queue as one of this channel.
+    /// Counts one more completion queue as attached to this channel.
     pub(super) fn attach(&self) {
         *self.queues.lock() += 1;
     }
 
-    /// Counts one completion queue less: it announces nothing any more.
+    /// Counts one completion queue less as attached. The queue must generate no more events.
     pub(super) fn detach(&self) {
         *self.queues.lock() -= 1;
     }
 
-    /// Takes every pending event if they are all of one completion queue; returns whether they are.
+    /// If exactly one completion queue is attached, takes every pending event. Returns whether only
+    /// one queue is attached.
     pub(crate) fn drain_alone(&self) -> Result<bool> {
         let queues = self.queues.lock();
         let is_alone = *queues == 1;
@@ -96,12 +98,13 @@ impl ChannelHandle {
         Ok(is_alone)
     }
 
-    /// Takes every pending event and calls `each` with the context value of its completion queue.
+    /// Takes every pending event, and calls `each` with the context value of the event's completion
+    /// queue. Returns the number of events.
     pub(crate) fn drain(&self, mut each: impl FnMut(u64)) -> Result<usize> {
         let mut taken = 0;
         loop {
             let mut contexts = [0; BATCH];
-            // All are acknowledged by now: `each` may drop queues, which waits for that.
+            // `take` has acknowledged these events. `each` may drop queues, which waits for that.
             let (count, outcome) = self.take(&mut contexts);
             taken += count;
             contexts[..count].iter().copied().for_each(&mut each);
@@ -112,16 +115,16 @@ impl ChannelHandle {
         }
     }
 
-    /// Takes and acknowledges pending events, as many as `contexts` has room for their queues'
-    /// context values, and returns how many.
+    /// Takes and acknowledges up to `contexts.len()` pending events. Stores the context values of
+    /// their queues, and returns the number of events.
     fn take(&self, contexts: &mut [u64]) -> (usize, Result<()>) {
         let mut taken = 0;
-        // Acknowledging takes a lock and wakes waiters, so runs of one queue's events are counted.
+        // An acknowledgement takes a lock and wakes waiters, so events of one queue are combined.
         let mut run: Option<(*mut sys::ibv_cq, u32)> = None;
         let mut outcome = Ok(());
         while taken < contexts.len() {
             let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: the channel is valid and both places are; the descriptor does not block.
+            // SAFETY: the channel and both places are valid; the descriptor does not block.
             let failed =
                 unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &mut queue, &mut context) };
             if failed != 0 {
@@ -152,11 +155,11 @@ impl ChannelHandle {
         (taken, outcome)
     }
 
-    /// Waits until an event is there, or until the time is over; tells which.
+    /// Waits until an event is pending, or for `timeout`. Returns whether an event is pending.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         let milliseconds = match timeout {
             None => -1,
-            // Rounded up: a wait of less than a millisecond must not become a spin.
+            // Rounded up: a wait of less than a millisecond must not become a busy loop.
             Some(timeout) => i32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(i32::MAX),
         };
         let mut poll = libc::pollfd {
@@ -211,15 +214,15 @@ impl AsRawFd for ChannelHandle {
 
 /// Acknowledges `count` events of `queue`.
 fn acknowledge(queue: *mut sys::ibv_cq, count: u32) {
-    // SAFETY: `ibv_get_cq_event` returned this queue that often; its destruction waits for these
-    // acknowledgements (man page of ibv_get_cq_event), so it still exists.
+    // SAFETY: `ibv_get_cq_event` returned this queue `count` times; its destruction waits for these
+    // acknowledgements (man page of ibv_get_cq_event), so the queue still exists.
     unsafe { sys::ibv_ack_cq_events(queue, count) };
 }
 
 impl Drop for ChannelHandle {
     fn drop(&mut self) {
         // SAFETY: the channel is valid and destroyed once, here; every queue that uses it holds an
-        // `Arc` of this handle, so none is left.
+        // `Arc` of this handle, so no such queue is left.
         let errno = unsafe { sys::ibv_destroy_comp_channel(self.raw.as_ptr()) };
         if errno != 0 {
             let errno = positive(errno);

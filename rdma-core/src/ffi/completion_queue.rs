@@ -1,4 +1,7 @@
-//! A completion queue.
+//! A completion queue: the owner of its `ibv_cq`, and polling.
+//!
+//! Several parts of the program may poll one queue. A completion that the poller did not post goes
+//! to the inbox of its waiter, or into the [`Stash`] for the next poll.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -22,23 +25,25 @@ pub(crate) struct CompletionQueueHandle {
     raw: NonNull<sys::ibv_cq>,
     context: Arc<ContextHandle>,
     channel: Option<Arc<ChannelHandle>>,
-    /// The C field `cqe`, which the C library writes without a lock of ours.
+    /// Copy of the C field `cqe`, which the C library writes without taking a lock of this crate.
     capacity: AtomicUsize,
-    /// Held while the size changes.
+    /// Locked while the queue is resized.
     resizing: Mutex<()>,
-    /// Completions that were polled and put back. Always a detour where there is an `extension`.
+    /// Completions that were polled and put back. For an extended queue, [`Stash::detour`] is
+    /// always set.
     stash: Stash<CompletionRecord>,
     extension: Option<Box<Extension>>,
 }
 
-// SAFETY: verbs are thread-safe on a completion queue. Going through the entries of an extended one
-// is not, and is for the one thread that holds the extension's token.
+// SAFETY: verbs are thread-safe on a completion queue, except for iterating over the entries of an
+// extended queue; only the thread that holds the extension's token does that.
 unsafe impl Send for CompletionQueueHandle {}
-// SAFETY: as above.
+// SAFETY: verbs are thread-safe on a completion queue, except for iterating over the entries of an
+// extended queue; only the thread that holds the extension's token does that.
 unsafe impl Sync for CompletionQueueHandle {}
 
 impl CompletionQueueHandle {
-    /// `id` is what the channel's events carry for this queue.
+    /// Creates a completion queue. `id` is its context value, which the channel's events contain.
     pub(crate) fn create(
         context: Arc<ContextHandle>,
         entries: u32,
@@ -58,8 +63,8 @@ impl CompletionQueueHandle {
         let raw_channel = channel
             .as_ref()
             .map_or(ptr::null_mut(), |channel| channel.as_raw());
-        // SAFETY: context and channel are valid for as long as their handles, which the new handle
-        // keeps; the context value is a number that is never followed as a pointer.
+        // SAFETY: the new handle keeps context and channel valid; the context value is a number
+        // that is never dereferenced.
         let raw = unsafe {
             sys::ibv_create_cq(
                 context.as_raw(),
@@ -72,16 +77,16 @@ impl CompletionQueueHandle {
         let Some(raw) = NonNull::new(raw) else {
             return Err(Error::verb("ibv_create_cq", object(), Errno::last()));
         };
-        // SAFETY: the queue was just created; context and channel are the ones it was made of.
+        // SAFETY: the queue was just created from this context and channel.
         Ok(unsafe { Self::own(raw, context, channel, None) })
     }
 
-    /// Takes a queue over.
+    /// Takes ownership of a queue.
     ///
     /// # Safety
     ///
-    /// The queue is valid, is nobody else's, and was made of this context and channel; it is an
-    /// extended one with these fields exactly if there is an extension.
+    /// The queue must be valid and created from this context and channel, and no other code may own
+    /// it. `extension` must be present, with the queue's fields, exactly if the queue is extended.
     pub(super) unsafe fn own(
         raw: NonNull<sys::ibv_cq>,
         context: Arc<ContextHandle>,
@@ -91,7 +96,7 @@ impl CompletionQueueHandle {
         if let Some(channel) = &channel {
             channel.attach();
         }
-        // SAFETY: the queue is valid and nobody else uses it yet.
+        // SAFETY: the queue is valid and no other code uses it yet.
         let capacity = unsafe { raw.as_ref().cqe };
         Self {
             raw,
@@ -124,13 +129,13 @@ impl CompletionQueueHandle {
         &self.stash
     }
 
-    /// How many completions it has room for.
+    /// Returns the maximum number of completions that the queue holds.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// Takes up to `room.len()` completions and returns them: those that were put back before those
-    /// that the device has.
+    /// Polls up to `room.len()` completions and returns them. Completions that were put back come
+    /// before those of the device.
     #[inline]
     pub(crate) fn poll<'r>(&self, room: &'r mut [WorkCompletion]) -> Result<&'r [WorkCompletion]> {
         if self.stash.detour() {
@@ -141,10 +146,10 @@ impl CompletionQueueHandle {
             if self.stash.is_awaited() {
                 return self.divert(room, count as usize);
             }
-            // SAFETY: the device wrote so many completions into the room, and no more than it has.
+            // SAFETY: the device wrote `count` completions into `room`, at most its length.
             return Ok(unsafe { room.get_unchecked(..count as usize) });
         }
-        // What was there may have been put into the stash meanwhile.
+        // Another thread may have put the device's completions into the stash meanwhile.
         if count == 0 && self.stash.detour() {
             return self.poll_stash(room);
         }
@@ -155,19 +160,22 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// What `ibv_poll_cq` returns: how many completions there are, or a negative number. Drivers
-    /// write the fields that a completion has, and leave the others as they are.
+    /// Polls the device, and returns the result of `ibv_poll_cq`: the number of completions, or a
+    /// negative number on failure. Drivers write only the fields that a completion defines, and
+    /// leave the other fields unchanged.
     #[inline]
     fn ask_device(&self, room: &mut [WorkCompletion]) -> i32 {
         let limit = i32::try_from(room.len()).unwrap_or(i32::MAX);
-        // SAFETY: the queue is valid; `WorkCompletion` is a transparent `ibv_wc`, `room` has at
-        // least `limit` of them.
+        // SAFETY: the queue is valid; `WorkCompletion` is a transparent `ibv_wc`, and `room` has at
+        // least `limit` elements.
         unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), limit, room.as_mut_ptr().cast()) }
     }
 
-    /// What the device has, if the queue is polled in the plain way and that goes well.
+    /// Polls the device if the queue has no channel and its stash needs no attention. Returns no
+    /// completions otherwise, or if polling fails.
     ///
-    /// The caller does not wait for announcements, and [hands on](Self::hand_on) what is not its own.
+    /// The caller must not wait for notifications, and must pass completions that are not its own
+    /// to [`Self::hand_on`].
     #[inline]
     pub(super) fn poll_plain<'r>(&self, room: &'r mut [WorkCompletion]) -> &'r [WorkCompletion] {
         if self.channel.is_some() || self.stash.detour() {
@@ -177,7 +185,7 @@ impl CompletionQueueHandle {
         if count <= 0 {
             return &[];
         }
-        // SAFETY: the device wrote so many completions into the room, and no more than it has.
+        // SAFETY: the device wrote `count` completions into `room`, which is at most its length.
         unsafe { room.get_unchecked(..count as usize) }
     }
 
@@ -187,7 +195,7 @@ impl CompletionQueueHandle {
 
     #[cold]
     fn poll_error(&self) -> Error {
-        // Negative is all that the verb says of a failure.
+        // The verb reports a failure only by a negative number, not by an errno.
         self.error("ibv_poll_cq", Errno(libc::EIO))
     }
 
@@ -201,8 +209,8 @@ impl CompletionQueueHandle {
         self.divert(room, count)
     }
 
-    /// Returns what is left of `count` completions without those that others await, or, if that is
-    /// nothing, of the next ones.
+    /// Delivers the awaited completions among the first `count` to their waiters, and returns the
+    /// rest. If no completion is left, continues with the next completions.
     #[cold]
     fn divert<'r>(
         &self,
@@ -211,7 +219,7 @@ impl CompletionQueueHandle {
     ) -> Result<&'r [WorkCompletion]> {
         loop {
             let kept = self.leave_out_awaited(&mut room[..count]);
-            // "Nothing" would tell a program that waits for an event that the queue is empty.
+            // A program that waits for an event takes an empty result for an empty queue.
             if kept > 0 || count == 0 {
                 return Ok(&room[..kept]);
             }
@@ -219,20 +227,20 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Takes what was put back, and then what the device has; returns how many that are.
+    /// Takes completions that were put back, then polls the device. Returns the total number.
     fn fill(&self, room: &mut [WorkCompletion]) -> Result<usize> {
         let count = self.take_stashed(room);
-        // What the device has comes behind that, so that those who put back what is not theirs come
-        // to see it.
+        // Polls the device even if the stash had completions: a caller that puts them back again
+        // would otherwise never receive the device's completions.
         let more = match room.len() - count {
             0 => Ok(0),
             _ => self.poll_device(&mut room[count..]),
         };
         match more {
-            // What was there may have been put into the stash meanwhile.
+            // Another thread may have put the device's completions into the stash meanwhile.
             Ok(0) if count == 0 => Ok(self.take_stashed(room)),
             Ok(more) => Ok(count + more),
-            // A failure comes again; what was found would not.
+            // The next poll reports the failure again; the completions found so far would be lost.
             Err(_) if count > 0 => Ok(count),
             Err(error) => Err(error),
         }
@@ -250,7 +258,8 @@ impl CompletionQueueHandle {
         count
     }
 
-    /// Moves the completions that nobody awaits to the front; returns how many those are.
+    /// Delivers awaited completions to their waiters and moves the others to the front. Returns the
+    /// number of the others.
     fn leave_out_awaited(&self, completions: &mut [WorkCompletion]) -> usize {
         let mut kept = 0;
         for index in 0..completions.len() {
@@ -264,8 +273,8 @@ impl CompletionQueueHandle {
         kept
     }
 
-    /// Takes up to `room.len()` completions whose ids are `mine` and returns how many. What it
-    /// finds of others it puts back, for their next poll; `mine` must not poll this queue.
+    /// Polls up to `room.len()` completions whose ids `mine` accepts, and returns their number.
+    /// Delivers or puts back all other completions. `mine` must not poll this queue.
     pub(crate) fn poll_for(
         &self,
         room: &mut [WorkCompletion],
@@ -283,7 +292,7 @@ impl CompletionQueueHandle {
         };
         if let Some(extension) = &self.extension {
             let outcome = extension.sort(self, &mut take);
-            // A failure comes again; what was found would not.
+            // The next poll reports the failure again; the completions found so far would be lost.
             return if found > 0 {
                 Ok(found)
             } else {
@@ -292,15 +301,16 @@ impl CompletionQueueHandle {
         }
         if self.channel.is_none() {
             if !self.stash.detour() {
-                // Nobody sleeps until an announcement, so nobody misses what is put back a moment
-                // later.
+                // Without a channel no thread sleeps until a notification, so a completion may be
+                // put back a moment later.
                 return self.poll_and_sort(take).map(|()| found);
             }
         } else if let Some(_sorting) = self.stash.sort() {
-            // Who polls and finds nothing, before he sleeps, waits for what is put back here.
+            // A thread that polls in vain before it sleeps waits for the end of this sorting.
             return self.poll_and_sort(take).map(|()| found);
         }
-        // Open all the while, for the same reason.
+        // The stash stays open during the whole poll: a thread that polls in vain before it sleeps
+        // then waits for the completions that are put back here.
         let mut stash = self.stash.open();
         let before = stash.len();
         stash.retain(|record| !take(record));
@@ -318,8 +328,8 @@ impl CompletionQueueHandle {
         Ok(found)
     }
 
-    /// Takes completions from the device; those that are not taken go into the stash, which is
-    /// opened, and so locked, for them alone.
+    /// Polls the device, and puts the completions that `take` rejects into the stash. The stash is
+    /// opened, and so locked, only if there are such completions.
     fn poll_and_sort(&self, mut take: impl FnMut(&CompletionRecord) -> bool) -> Result<()> {
         let mut fresh = [WorkCompletion::default(); BATCH];
         let mut stash = None;
@@ -335,7 +345,8 @@ impl CompletionQueueHandle {
         Ok(())
     }
 
-    /// Gives a completion that was polled to its waiter, or else to whoever polls next.
+    /// Delivers a polled completion to its waiter. Without a waiter, puts it back for the next
+    /// poll.
     pub(super) fn hand_on(&self, completion: &WorkCompletion) {
         let record = || CompletionRecord::from(completion);
         if !self.stash.divert(completion.id(), record) {
@@ -343,7 +354,7 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Gives completions that were polled to whoever polls next, in their order.
+    /// Puts polled completions back for the next poll, in their order.
     pub(crate) fn put_back(&self, completions: &[WorkCompletion]) {
         if !completions.is_empty() {
             let records = completions.iter().map(CompletionRecord::from);
@@ -351,7 +362,7 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Asks for an event at the next completion, or the next solicited one.
+    /// Requests a notification for the next completion, or for the next solicited one.
     pub(crate) fn request_notification(&self, solicited_only: bool) -> Result<()> {
         // SAFETY: the queue is valid.
         let errno = unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), solicited_only.into()) };
@@ -362,12 +373,12 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Makes room for at least `entries` completions.
+    /// Resizes the queue to hold at least `entries` completions.
     pub(crate) fn resize(&self, entries: u32) -> Result<()> {
         let Ok(count) = i32::try_from(entries) else {
             return Err(self.error("ibv_resize_cq", Errno(libc::EINVAL)));
         };
-        // Of an extended queue, nobody is between two of its entries meanwhile.
+        // For an extended queue, ensures that no thread is iterating over its entries meanwhile.
         let _held = match &self.extension {
             Some(extension) => Some(extension.hold(Holder::Verb)?),
             None => None,
@@ -378,14 +389,15 @@ impl CompletionQueueHandle {
         if errno != 0 {
             return Err(self.error("ibv_resize_cq", positive(errno)));
         }
-        // SAFETY: the queue is valid; the field changes in a resize alone, and this is the only one.
+        // SAFETY: the queue is valid; only a resize changes the field, and `resizing` is locked.
         let capacity = unsafe { ptr::addr_of!((*self.raw.as_ptr()).cqe).read() };
         let capacity = usize::try_from(capacity).unwrap_or(0);
         self.capacity.store(capacity, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Lets events wait for `count` completions or for `period`, whichever comes first.
+    /// Sets event moderation: an event is generated after `count` completions or after `period`,
+    /// whichever comes first.
     pub(crate) fn moderate(&self, count: u16, period: Duration) -> Result<()> {
         let Ok(microseconds) = u16::try_from(period.as_micros()) else {
             return Err(Error::invalid(
@@ -418,13 +430,14 @@ impl CompletionQueueHandle {
     }
 }
 
-/// How many completions are looked at at once for those of one waiter.
+/// Number of completions that are polled at once while searching for those of one waiter.
 pub(super) const BATCH: usize = 16;
 
 impl Drop for CompletionQueueHandle {
     fn drop(&mut self) {
         // SAFETY: the queue is valid and destroyed once, here; queue pairs that use it hold an
-        // `Arc` of this handle, so none is left. Events are acknowledged where they are taken.
+        // `Arc` of this handle, so no such queue pair is left. All events taken from the channel
+        // have been acknowledged.
         let errno = unsafe { sys::ibv_destroy_cq(self.raw.as_ptr()) };
         if errno != 0 {
             let errno = positive(errno);

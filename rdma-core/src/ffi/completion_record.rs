@@ -1,17 +1,17 @@
-//! A completion that was copied from the device.
+//! A completion that was copied from the device, so that it can be stored and delivered later.
 
 use ibverbs_sys as sys;
 
 use crate::completion::{CompletionTag, WorkCompletion};
 
-/// A completion, and what an extended queue told beside it.
+/// A completion, and the additional fields that an extended queue reported for it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CompletionRecord {
     pub(crate) completion: WorkCompletion,
     pub(crate) details: CompletionDetails,
 }
 
-/// What a plain completion has no place for; `None` where it was not asked for.
+/// Fields of an extended completion that a plain one lacks; `None` for fields not requested.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CompletionDetails {
     pub(crate) source_lid: Option<u32>,
@@ -31,21 +31,23 @@ impl From<&WorkCompletion> for CompletionRecord {
     }
 }
 
-/// The immediate data of a completion that has some, in network byte order.
+/// Returns the immediate data, in network byte order. Meaningful only if the completion's flags say
+/// that it has immediate data.
 #[inline]
 pub(crate) fn raw_immediate(completion: &sys::ibv_wc) -> u32 {
     // SAFETY: both variants of this union are plain 32-bit numbers.
     unsafe { completion.__bindgen_anon_1.imm_data }
 }
 
-/// The key that a completion's message invalidated, if it did.
+/// Returns the remote key that the received message invalidated. Meaningful only if the
+/// completion's flags say that it invalidated a key.
 #[inline]
 pub(crate) fn raw_invalidated_key(completion: &sys::ibv_wc) -> u32 {
-    // SAFETY: as above.
+    // SAFETY: both variants of this union are plain 32-bit numbers.
     unsafe { completion.__bindgen_anon_1.invalidated_rkey }
 }
 
-/// A completion of nothing, as room to poll into.
+/// Returns an all-zero completion, used to initialise buffers for polling.
 pub(crate) fn empty_completion() -> sys::ibv_wc {
     // SAFETY: all-zero bytes are a valid value of this plain C struct.
     unsafe { std::mem::zeroed() }

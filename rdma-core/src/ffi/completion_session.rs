@@ -1,4 +1,6 @@
-//! Going through the entries of an extended completion queue.
+//! Iteration over the entries of an extended completion queue.
+//!
+//! The verbs read an entry in place, field by field, between `ibv_start_poll` and `ibv_end_poll`.
 
 use std::collections::VecDeque;
 use std::hint;
@@ -13,33 +15,35 @@ use super::extended_queue::Held;
 use crate::completion::{CompletionFields, CompletionTag, WorkCompletion};
 use crate::error::{Errno, Result};
 
-/// The flags of completions with immediate data or with the key that was invalidated.
+/// The flags of completions with immediate data, or with the key that was invalidated.
 const WITH_IMMEDIATE: u32 =
     sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 | sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
 
-/// How often `ibv_start_poll` is asked again that the device's clock is being read.
+/// Maximum number of calls of `ibv_start_poll` while it fails with `EBUSY`, because the kernel is
+/// updating the clock.
 const CLOCK_ATTEMPTS: u32 = 1000;
 
-/// From `ibv_start_poll`, which the first [`Self::advance`] calls, to `ibv_end_poll`, which the drop
-/// calls.
+/// An iteration over the entries of an extended queue. The first [`Self::advance`] calls
+/// `ibv_start_poll`, and the drop calls `ibv_end_poll`.
 #[derive(Debug)]
 pub(crate) struct Session<'a> {
     queue: &'a CompletionQueueHandle,
     phase: Phase,
-    /// What was put back and comes before what the device has.
+    /// Completions that were put back, which come before the device's entries.
     put_back: VecDeque<CompletionRecord>,
-    /// The current entry, if it is one of those.
+    /// The current completion, if it came from `put_back`.
     current: Option<CompletionRecord>,
-    /// Let go last, when the driver's lock is free.
+    /// The exclusive right to iterate. The last field, so that it is dropped after `ibv_end_poll`
+    /// has released the driver's lock.
     held: Held<'a>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Before,
-    /// `ibv_start_poll` succeeded, so `ibv_end_poll` is due.
+    /// `ibv_start_poll` succeeded, so `ibv_end_poll` must be called.
     Within,
-    /// There was no further entry.
+    /// The iteration is over: there was no further entry, or polling failed.
     Through,
 }
 
@@ -58,7 +62,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Goes to the next entry; `false` if there is none, and then none will be.
+    /// Advances to the next completion. Returns `false` at the end of the queue, and from then on.
+    /// Delivers completions that other threads await to those threads, and skips them.
     pub(crate) fn advance(&mut self) -> Result<bool> {
         while self.step()? {
             if !self.queue.stash().divert(self.id(), || self.record()) {
@@ -68,7 +73,7 @@ impl<'a> Session<'a> {
         Ok(false)
     }
 
-    /// Goes to the next completion as [`Self::advance`] does, also to completions that others await.
+    /// Advances to the next completion, including those that other threads await.
     fn step(&mut self) -> Result<bool> {
         self.current = self.put_back.pop_front();
         if self.current.is_some() {
@@ -98,11 +103,11 @@ impl<'a> Session<'a> {
     fn start(&self) -> i32 {
         let mut attributes = sys::ibv_poll_cq_attr { comp_mask: 0 };
         for _ in 0..CLOCK_ATTEMPTS {
-            // SAFETY: the queue and the attributes are valid, and no other session of this queue
-            // goes on: `held` is the proof.
+            // SAFETY: the queue and the attributes are valid, and `held` ensures that no other
+            // session of this queue is active.
             match unsafe { sys::ibv_start_poll(self.raw(), &mut attributes) } {
-                // With the time of day wanted, while the kernel updates the clock (man page of
-                // ibv_create_cq_ex).
+                // Returned while the kernel updates the clock, if wall-clock timestamps were
+                // requested (man page of ibv_create_cq_ex).
                 libc::EBUSY => hint::spin_loop(),
                 errno => return errno,
             }
@@ -126,8 +131,8 @@ impl<'a> Session<'a> {
         self.held.extension().fields()
     }
 
-    /// Shows `take` what is there, up to [`BATCH`] of the device's, and puts back what it does not
-    /// take.
+    /// Offers the pending completions to `take`, up to [`BATCH`] of them from the device, and puts
+    /// back those that it rejects.
     pub(super) fn sort(&mut self, take: &mut dyn FnMut(&CompletionRecord) -> bool) -> Result<()> {
         let mut kept = VecDeque::new();
         let count = self.put_back.len() + BATCH;
@@ -151,8 +156,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// A field of the current entry, if the queue was made to tell it: of an entry that was put back as
-/// it was recorded, else by a verb.
+/// Defines a method that returns a field of the current completion, or `None` if the queue was
+/// created without that field. Calls the verb unless the completion was put back.
 macro_rules! field {
     ($name:ident: $type:ty = $field:ident, $recorded:expr, $verb:ident) => {
         #[inline]
@@ -162,24 +167,24 @@ macro_rules! field {
             }
             match &self.current {
                 Some(record) => $recorded(record),
-                // SAFETY: there is an entry, and the creation of the queue has made sure that there
-                // is a function for every field that was asked for.
+                // SAFETY: there is a current entry, and the creation of the queue has checked that
+                // a read function exists for every requested field.
                 None => self.live().map(|queue| unsafe { sys::$verb(queue) }),
             }
         }
     };
 }
 
-/// What every entry tells.
+/// Fields that every completion has.
 impl Session<'_> {
-    /// The queue, if the current entry is the device's.
+    /// Returns the queue if the current completion is an entry of the device, and not put back.
     #[inline]
     fn live(&self) -> Option<*mut sys::ibv_cq_ex> {
         (self.phase == Phase::Within && self.current.is_none()).then(|| self.raw())
     }
 
-    /// What a verb reads of the current entry, or what was recorded of it; without an entry, the
-    /// value of an empty completion.
+    /// Returns a field of the current completion: from its record by `recorded`, or from the
+    /// device's entry by `live`. Without a current completion, returns the field of an empty one.
     #[inline]
     fn read<T>(
         &self,
@@ -195,13 +200,13 @@ impl Session<'_> {
 
     #[inline]
     pub(crate) fn id(&self) -> u64 {
-        // SAFETY: the queue is valid, and this thread alone goes through its entries.
+        // SAFETY: the queue is valid, and only this thread iterates over its entries.
         self.read(|entry| entry.wr_id, |queue| unsafe { (*queue).wr_id })
     }
 
     #[inline]
     pub(crate) fn status(&self) -> sys::ibv_wc_status {
-        // SAFETY: as above.
+        // SAFETY: the queue is valid, and only this thread iterates over its entries.
         self.read(|entry| entry.status, |queue| unsafe { (*queue).status })
     }
 
@@ -209,7 +214,8 @@ impl Session<'_> {
     pub(crate) fn opcode(&self) -> sys::ibv_wc_opcode {
         self.read(
             |entry| entry.opcode,
-            // SAFETY: there is an entry; the creation has made sure of the function.
+            // SAFETY: there is a current entry; the function was checked when the queue was
+            // created.
             |queue| unsafe { sys::ibv_wc_read_opcode(queue) },
         )
     }
@@ -218,7 +224,8 @@ impl Session<'_> {
     pub(crate) fn vendor_error(&self) -> u32 {
         self.read(
             |entry| entry.vendor_err,
-            // SAFETY: as above.
+            // SAFETY: there is a current entry; the function was checked when the queue was
+            // created.
             |queue| unsafe { sys::ibv_wc_read_vendor_err(queue) },
         )
     }
@@ -227,13 +234,14 @@ impl Session<'_> {
     pub(crate) fn flags(&self) -> u32 {
         self.read(
             |entry| entry.wc_flags,
-            // SAFETY: as above.
+            // SAFETY: there is a current entry; the function was checked when the queue was
+            // created.
             |queue| unsafe { sys::ibv_wc_read_wc_flags(queue) },
         )
     }
 
-    /// A copy of everything that the entry tells. Of one that failed, that is its id, status,
-    /// vendor's code and queue pair.
+    /// Returns a copy of all fields of the current completion. A failed completion has only its id,
+    /// status, vendor error and queue pair.
     pub(crate) fn record(&self) -> CompletionRecord {
         if let Some(record) = self.current {
             return record;
@@ -249,7 +257,8 @@ impl Session<'_> {
             entry.byte_len = self.byte_len().unwrap_or(0);
             match self.immediate() {
                 Some(told) => entry.__bindgen_anon_1.imm_data = told,
-                // A plain completion tells by its flags alone that it has the data or the key.
+                // In a plain completion only the flags state whether the data or the key is
+                // present.
                 None => entry.wc_flags &= !WITH_IMMEDIATE,
             }
             entry.src_qp = self.source_queue_pair().unwrap_or(0);
@@ -263,7 +272,7 @@ impl Session<'_> {
                 flow_tag: self.flow_tag(),
                 tag: self.tag(),
             };
-            // The plain completion has room for the LIDs of InfiniBand, not for longer ones.
+            // The plain completion has room for 16-bit LIDs only.
             entry.slid = details.source_lid.unwrap_or(0) as u16;
         } else {
             entry.vendor_err = self.vendor_error();
@@ -275,10 +284,10 @@ impl Session<'_> {
     }
 }
 
-/// What an entry tells if the queue was made to.
+/// Fields that are present only if the queue was created with them.
 impl Session<'_> {
     field!(byte_len: u32 = LEN, |it: &CompletionRecord| Some(it.completion.as_raw().byte_len), ibv_wc_read_byte_len);
-    // In network byte order; or the key that was invalidated.
+    // In network byte order. For a message that invalidated a key, the key.
     field!(immediate: u32 = IMMEDIATE, |it: &CompletionRecord| Some(raw_immediate(it.completion.as_raw())), ibv_wc_read_imm_data);
     field!(queue_pair: u32 = QUEUE_PAIR, |it: &CompletionRecord| Some(it.completion.as_raw().qp_num), ibv_wc_read_qp_num);
     field!(source_queue_pair: u32 = SOURCE_QUEUE_PAIR, |it: &CompletionRecord| Some(it.completion.as_raw().src_qp), ibv_wc_read_src_qp);
@@ -299,8 +308,8 @@ impl Session<'_> {
         }
         let queue = self.live()?;
         let mut info = sys::ibv_wc_tm_info { tag: 0, priv_: 0 };
-        // SAFETY: there is an entry, `info` is a valid place, and the creation of the queue has
-        // made sure that there is a function for this field.
+        // SAFETY: there is a current entry, `info` is a valid place, and the creation of the queue
+        // has checked that the read function exists.
         unsafe { sys::ibv_wc_read_tm_info(queue, &mut info) };
         Some(CompletionTag {
             tag: info.tag,
@@ -313,7 +322,7 @@ impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.end();
         if !self.put_back.is_empty() {
-            // Before what was put back meanwhile, which is newer.
+            // These completions go in front, as they are older than those put back meanwhile.
             let mut stash = self.queue.stash().open();
             self.put_back.append(&mut stash);
             *stash = std::mem::take(&mut self.put_back);

@@ -1,4 +1,4 @@
-//! An open device.
+//! An open device: the owner of its `ibv_context`, and the queries of device, ports and tables.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -18,17 +18,18 @@ pub(crate) struct ContextHandle {
     raw: NonNull<sys::ibv_context>,
     device: DeviceHandle,
     name: String,
-    /// What the device can do, which does not change while it is open.
+    /// Attributes of the device, cached by the first query: they are constant while it is open.
     attributes: OnceLock<sys::ibv_device_attr>,
     leases: Leases,
-    /// `true` if windows of type 1, and of type 2, keep to their bounds; empty until that was tried.
+    /// Results of the test whether the device checks the bounds of memory windows, for type 1 and
+    /// type 2. Empty until the device was tested.
     window_bounds: [OnceLock<bool>; 2],
 }
 
 // SAFETY: verbs are thread-safe on a context (man page of ibv_open_device and the library's
 // documentation: "the library is fully thread-safe").
 unsafe impl Send for ContextHandle {}
-// SAFETY: as above.
+// SAFETY: verbs are thread-safe on a context: the library is fully thread-safe.
 unsafe impl Sync for ContextHandle {}
 
 impl fmt::Debug for ContextHandle {
@@ -40,7 +41,7 @@ impl fmt::Debug for ContextHandle {
 impl ContextHandle {
     pub(crate) fn open(device: &DeviceHandle) -> Result<Self> {
         let name = device.name();
-        // SAFETY: the device is valid for as long as its handle.
+        // SAFETY: the handle of the device keeps it valid.
         let raw = unsafe { sys::ibv_open_device(device.as_raw()) };
         let Some(raw) = NonNull::new(raw) else {
             let errno = Errno::last();
@@ -60,21 +61,21 @@ impl ContextHandle {
         })
     }
 
-    /// Takes over a context that somebody else opened.
+    /// Takes ownership of a context that other code opened.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownDevice`] if its device is not in the list any more: the context stays the
-    /// caller's.
+    /// [`Error::UnknownDevice`] if the device is no longer in the device list. The context then
+    /// stays open and is still owned by the caller.
     ///
     /// # Safety
     ///
-    /// The context is open, and nobody else closes it.
+    /// The context must be open, and no other code may close it.
     unsafe fn adopt(raw: NonNull<sys::ibv_context>) -> Result<Self> {
-        // SAFETY: the context is open, the caller's promise; the field never changes.
+        // SAFETY: the caller guarantees that the context is open; the field never changes.
         let device = unsafe { (*raw.as_ptr()).device };
-        // The context keeps the device valid only as long as it is open. A list keeps it longer,
-        // and has the same device as long as that is there.
+        // The context keeps its device valid only while the context is open. A device list keeps
+        // the device longer, and contains the same `ibv_device` while the device is present.
         let devices = device_list()?;
         let Some(device) = devices.iter().find(|known| known.as_raw() == device) else {
             // SAFETY: the device of an open context is valid.
@@ -102,12 +103,12 @@ impl ContextHandle {
         &self.device
     }
 
-    /// The leases of memory by windows of its protection domains.
+    /// Returns the registry of the leases in all protection domains of this context.
     pub(super) fn leases(&self) -> &Leases {
         &self.leases
     }
 
-    /// The place for whether windows of this type keep to their bounds.
+    /// Returns the cell that stores whether the device checks the bounds of windows of type `kind`.
     pub(crate) fn window_bounds(&self, kind: WindowType) -> &OnceLock<bool> {
         match kind {
             WindowType::One => &self.window_bounds[0],
@@ -115,35 +116,37 @@ impl ContextHandle {
         }
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// How errors name this object.
+    /// Returns the description of this context for error messages.
     pub(crate) fn describe(&self) -> String {
         format!("device {}", self.name)
     }
 
-    /// The file descriptor that the device's asynchronous events arrive on.
+    /// Returns the file descriptor on which asynchronous events of the device arrive.
     pub(crate) fn async_fd(&self) -> RawFd {
         // SAFETY: the context is open; the field is set at opening and never changes.
         unsafe { (*self.raw.as_ptr()).async_fd }
     }
 
     pub(crate) fn async_borrowed_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open until the context is closed, which outlives the borrow.
+        // SAFETY: the descriptor stays open until the context is closed, after the borrow has
+        // ended.
         unsafe { BorrowedFd::borrow_raw(self.async_fd()) }
     }
 
-    /// How many completion vectors there are.
+    /// Returns the number of completion vectors of the device.
     pub(crate) fn completion_vectors(&self) -> u32 {
         // SAFETY: the context is open; the field is set at opening and never changes.
         let count = unsafe { (*self.raw.as_ptr()).num_comp_vectors };
         u32::try_from(count).unwrap_or(0)
     }
 
-    /// Asks the device once: a queue pair and its diagnosis look at this several times.
+    /// Returns the device attributes. Queries the device only once: creating a queue pair and
+    /// diagnosing a failure read the attributes several times.
     pub(crate) fn query_device(&self) -> Result<sys::ibv_device_attr> {
         if let Some(known) = self.attributes.get() {
             return Ok(*known);
@@ -157,15 +160,15 @@ impl ContextHandle {
 
     pub(crate) fn query_device_ex(&self) -> Result<sys::ibv_device_attr_ex> {
         let mut attributes = sys::ibv_device_attr_ex::default();
-        // SAFETY: the context is open and `attributes` is a valid place for the answer; no input
-        // asks for what is usual.
+        // SAFETY: the context is open and `attributes` is a valid place for the answer; a null
+        // input selects the default query.
         let errno =
             unsafe { sys::ibv_query_device_ex(self.raw.as_ptr(), ptr::null(), &mut attributes) };
         self.checked("ibv_query_device_ex", errno)?;
         Ok(attributes)
     }
 
-    /// The ticks that the device's clock shows.
+    /// Returns the current count of the device's clock, in ticks.
     pub(crate) fn query_clock(&self) -> Result<u64> {
         let mut values = sys::ibv_values_ex {
             comp_mask: sys::ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0,
@@ -174,14 +177,14 @@ impl ContextHandle {
         // SAFETY: the context is open and `values` is a valid place for the answer.
         let errno = unsafe { sys::ibv_query_rt_values_ex(self.raw.as_ptr(), &mut values) };
         self.checked("ibv_query_rt_values_ex", errno)?;
-        // Drivers put the whole count of ticks into the nanoseconds.
+        // Drivers store the whole count of ticks in the nanoseconds field.
         let (high, low) = (values.raw_clock.tv_sec, values.raw_clock.tv_nsec);
         Ok((high.cast_unsigned())
             .wrapping_mul(1_000_000_000)
             .wrapping_add(low.cast_unsigned()))
     }
 
-    /// An entry of a port's P_Key table, in host byte order.
+    /// Returns an entry of a port's P_Key table, in host byte order.
     pub(crate) fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
         let mut key = 0;
         // SAFETY: the context is open and `key` is a valid place for the answer.
@@ -194,7 +197,7 @@ impl ContextHandle {
         Ok(u16::from_be(key))
     }
 
-    /// An entry of a port's GID table.
+    /// Returns an entry of a port's GID table.
     pub(crate) fn query_gid(&self, port: u8, index: u32) -> Result<sys::ibv_gid_entry> {
         let mut entry = sys::ibv_gid_entry::default();
         // SAFETY: the context is open and `entry` is a valid place for the answer.
@@ -218,7 +221,7 @@ impl ContextHandle {
         Ok(attributes)
     }
 
-    /// All valid entries of all ports' GID tables; `limit` bounds their number.
+    /// Returns the valid entries of the GID tables of all ports, at most `limit` entries.
     pub(crate) fn query_gid_table(&self, limit: usize) -> Result<Vec<sys::ibv_gid_entry>> {
         let mut entries = vec![sys::ibv_gid_entry::default(); limit];
         // SAFETY: the context is open and `entries` has room for `limit` entries.
@@ -244,8 +247,8 @@ impl ContextHandle {
 
 impl Drop for ContextHandle {
     fn drop(&mut self) {
-        // SAFETY: the context is open and closed once, here; every object made from it holds an
-        // `Arc` of this handle, so none is left.
+        // SAFETY: the context is open and closed once, here; every object created from it holds an
+        // `Arc` of this handle, so no such object is left.
         if unsafe { sys::ibv_close_device(self.raw.as_ptr()) } != 0 {
             let errno = Errno::last();
             tracing::error!(device = %self.name, %errno, "ibv_close_device failed");
@@ -253,7 +256,7 @@ impl Drop for ContextHandle {
     }
 }
 
-/// The error of a verb's return value: the number itself, or -1 with the number in `errno`.
+/// Converts the return value of a failed verb: an error number, or -1 with the number in `errno`.
 pub(super) fn positive(returned: i32) -> Errno {
     match returned {
         -1 => Errno::last(),
@@ -262,25 +265,26 @@ pub(super) fn positive(returned: i32) -> Errno {
 }
 
 impl Context {
-    /// Takes over a context that somebody else opened, for example a vendor's extension or
-    /// `ibv_import_device`: it is closed when the last handle of it and of everything made from it
-    /// is gone.
+    /// Takes ownership of a context that other code opened, for example a vendor's extension or
+    /// `ibv_import_device`. The context is closed when its last handle, and the last handle of
+    /// every object created from it, has been dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownDevice`] if its device is not there any more, and the verb's of the device
-    /// list. The context is the caller's as before, then.
+    /// [`Error::UnknownDevice`] if the device is no longer present, or the error of the verb that
+    /// lists the devices. In both cases the caller still owns the context.
     ///
     /// # Safety
     ///
-    /// The context is open, and nobody else closes it or uses it, or anything made from it, after
-    /// this has closed it. [`Self::async_events`] looks at the objects that events are about: every
-    /// object whose events come to this context was made in this process, which is not so where
-    /// several processes share the device's file.
+    /// The context must be open. No other code may close it, and no code may use it, or any object
+    /// created from it, after this crate has closed it. Every object whose asynchronous events
+    /// arrive on this context must have been created in this process, because
+    /// [`Self::async_events`] dereferences the objects that events name. A context that several
+    /// processes share by the device's file violates this requirement.
     #[doc(alias = "ibv_open_device")]
     #[doc(alias = "ibv_import_device")]
     pub unsafe fn from_raw(raw: NonNull<sys::ibv_context>) -> Result<Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the context is open and that no other code closes it.
         let handle = unsafe { ContextHandle::adopt(raw) }?;
         Ok(Self::from_handle(handle))
     }

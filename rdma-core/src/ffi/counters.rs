@@ -1,4 +1,4 @@
-//! Counters of steered packets.
+//! Counters of packets that flows steer.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use crate::error::{Errno, Error, Result};
 pub(crate) struct CountersHandle {
     raw: NonNull<sys::ibv_counters>,
     context: Arc<ContextHandle>,
-    /// The library does not say that they may be used by several threads at once.
+    /// Serializes the verbs on the counters: libibverbs does not document them as thread-safe.
     turn: Mutex<()>,
 }
 
-// SAFETY: one thread at a time uses the counters, as `turn` says.
+// SAFETY: `turn` ensures that only one thread at a time uses the counters.
 unsafe impl Send for CountersHandle {}
-// SAFETY: as above.
+// SAFETY: `turn` ensures that only one thread at a time uses the counters.
 unsafe impl Sync for CountersHandle {}
 
 impl CountersHandle {
     pub(crate) fn create(context: Arc<ContextHandle>) -> Result<Self> {
         let mut attributes = sys::ibv_counters_init_attr { comp_mask: 0 };
-        // SAFETY: the context is open for as long as its handle, which the new handle keeps.
+        // SAFETY: the new handle keeps the handle of the context, which keeps the context open.
         let raw = unsafe { sys::ibv_create_counters(context.as_raw(), &mut attributes) };
         match NonNull::new(raw) {
             Some(raw) => Ok(Self {
@@ -51,8 +51,8 @@ impl CountersHandle {
         self.raw.as_ptr()
     }
 
-    /// Whether flows of this context can count in them: another driver would follow them as if they
-    /// were its own.
+    /// Checks that the counters belong to `context`, the context of a flow: the driver of another
+    /// context would dereference them as its own objects.
     pub(crate) fn check(&self, context: &Arc<ContextHandle>) -> Result<()> {
         if Arc::ptr_eq(&self.context, context) {
             return Ok(());
@@ -110,8 +110,8 @@ impl CountersHandle {
 
 impl Drop for CountersHandle {
     fn drop(&mut self) {
-        // SAFETY: the counters are valid and destroyed once, here; every flow that was made with
-        // them keeps an `Arc` of this handle, so none is left.
+        // SAFETY: the counters are valid and destroyed once, here; every flow that was created with
+        // them keeps an `Arc` of this handle, so no such flow is left.
         let errno = unsafe { sys::ibv_destroy_counters(self.raw.as_ptr()) };
         if errno != 0 {
             let device = self.context.name();
@@ -121,11 +121,11 @@ impl Drop for CountersHandle {
 }
 
 impl Counters {
-    /// Takes over counters that were made elsewhere, for example by a vendor's extension.
+    /// Takes ownership of counters that other code created, for example a vendor's extension.
     ///
     /// # Safety
     ///
-    /// `raw` are valid counters of `context`, which nothing else uses or destroys.
+    /// `raw` must be valid counters of `context`, and no other code may use or destroy them.
     ///
     /// # Panics
     ///

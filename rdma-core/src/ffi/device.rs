@@ -1,4 +1,4 @@
-//! The device list.
+//! The list of RDMA devices of this system, and the attributes of a device that is not open.
 
 use std::ffi::{CStr, OsStr};
 use std::fmt;
@@ -11,15 +11,15 @@ use ibverbs_sys as sys;
 
 use crate::error::{Errno, Error, Result};
 
-/// The array that `ibv_get_device_list` returned; the devices in it live at least as long.
+/// The array that `ibv_get_device_list` returned. Its devices stay valid until it is freed.
 struct DeviceArray {
     first: NonNull<*mut sys::ibv_device>,
 }
 
-// SAFETY: the array is never written after libibverbs returned it, and freeing it from another
-// thread than the one that obtained it is allowed (libibverbs counts references atomically).
+// SAFETY: nothing writes to the array after libibverbs has returned it, and any thread may free it
+// (libibverbs counts references atomically).
 unsafe impl Send for DeviceArray {}
-// SAFETY: as above; shared access only reads.
+// SAFETY: shared access only reads the array, which nothing writes to.
 unsafe impl Sync for DeviceArray {}
 
 impl Drop for DeviceArray {
@@ -29,7 +29,7 @@ impl Drop for DeviceArray {
     }
 }
 
-/// One device of the list, kept valid by the list that it shares.
+/// A device in the list; its shared reference to the list keeps the device valid.
 #[derive(Clone)]
 pub(crate) struct DeviceHandle {
     raw: NonNull<sys::ibv_device>,
@@ -38,7 +38,7 @@ pub(crate) struct DeviceHandle {
 
 // SAFETY: an `ibv_device` is immutable and its accessors are thread-safe.
 unsafe impl Send for DeviceHandle {}
-// SAFETY: as above.
+// SAFETY: an `ibv_device` is immutable and its accessors are thread-safe.
 unsafe impl Sync for DeviceHandle {}
 
 impl fmt::Debug for DeviceHandle {
@@ -47,7 +47,7 @@ impl fmt::Debug for DeviceHandle {
     }
 }
 
-/// Every device that libibverbs finds, in its order.
+/// Returns every device that libibverbs finds, in the order of libibverbs.
 pub(crate) fn device_list() -> Result<Vec<DeviceHandle>> {
     #[cfg(feature = "softroce")]
     softroce::install();
@@ -56,7 +56,7 @@ pub(crate) fn device_list() -> Result<Vec<DeviceHandle>> {
     let list = unsafe { sys::ibv_get_device_list(&mut count) };
     let Some(first) = NonNull::new(list) else {
         let errno = Errno::last();
-        // Without the kernel's RDMA support there is no device, which is an answer, not a failure.
+        // A kernel without RDMA support has no devices: an empty list, not an error.
         if errno.0 == libc::ENOSYS {
             return Ok(Vec::new());
         }
@@ -81,57 +81,57 @@ impl DeviceHandle {
     }
 
     pub(crate) fn name(&self) -> String {
-        // SAFETY: the device is valid (kept by the list).
+        // SAFETY: the list keeps the device valid.
         unsafe { name_of(self.raw.as_ptr()) }
     }
 
-    /// The node GUID in host byte order.
+    /// Returns the node GUID in host byte order.
     pub(crate) fn guid(&self) -> u64 {
-        // SAFETY: the device is valid (kept by the list).
+        // SAFETY: the list keeps the device valid.
         u64::from_be(unsafe { sys::ibv_get_device_guid(self.raw.as_ptr()) })
     }
 
-    /// The kernel's number of it.
+    /// Returns the index that the kernel has assigned to the device, if any.
     pub(crate) fn index(&self) -> Option<u32> {
-        // SAFETY: the device is valid (kept by the list).
+        // SAFETY: the list keeps the device valid.
         u32::try_from(unsafe { sys::ibv_get_device_index(self.raw.as_ptr()) }).ok()
     }
 
-    /// Where the kernel has its files; empty of one that is not the kernel's.
+    /// Returns the sysfs directory of the device; empty for a device without a kernel driver.
     pub(crate) fn path(&self) -> PathBuf {
-        // SAFETY: the device is valid (kept by the list); the path is a NUL-terminated array in it.
+        // SAFETY: the list keeps the device valid; the path is a NUL-terminated array in it.
         let path = unsafe { CStr::from_ptr((&raw const (*self.raw.as_ptr()).ibdev_path).cast()) };
         PathBuf::from(OsStr::from_bytes(path.to_bytes()))
     }
 
-    /// The kind of node as the raw value of `ibv_node_type`.
+    /// Returns the node type as the raw value of `ibv_node_type`.
     pub(crate) fn node_type(&self) -> sys::ibv_node_type {
-        // SAFETY: the device is valid (kept by the list), so the field can be read.
+        // SAFETY: the list keeps the device valid, so the field can be read.
         unsafe { (*self.raw.as_ptr()).node_type }
     }
 
-    /// The transport as the raw value of `ibv_transport_type`.
+    /// Returns the transport as the raw value of `ibv_transport_type`.
     pub(crate) fn transport(&self) -> sys::ibv_transport_type {
-        // SAFETY: the device is valid (kept by the list), so the field can be read.
+        // SAFETY: the list keeps the device valid, so the field can be read.
         unsafe { (*self.raw.as_ptr()).transport_type }
     }
 }
 
-/// A device's name.
+/// Returns the name of a device.
 ///
 /// # Safety
 ///
-/// The device is valid: kept by a list, or by an open context.
+/// The device must be valid: a device list or an open context must keep it.
 pub(super) unsafe fn name_of(device: *mut sys::ibv_device) -> String {
-    // SAFETY: the device is valid, the caller's promise; the name is a NUL-terminated array in it.
+    // SAFETY: the caller guarantees a valid device; the name is a NUL-terminated array in it.
     let name = unsafe { CStr::from_ptr(sys::ibv_get_device_name(device)) };
     name.to_string_lossy().into_owned()
 }
 
-/// The name of a network interface of this process's network namespace.
+/// Returns the name of a network interface in this process's network namespace.
 pub(crate) fn interface_name(index: u32) -> Option<String> {
     let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: there is room for the longest name and its end.
+    // SAFETY: `name` has room for the longest interface name and its NUL.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
     if found.is_null() {
         return None;

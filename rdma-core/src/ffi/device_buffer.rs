@@ -1,4 +1,4 @@
-//! Memory that a device gives for regions of a protection domain.
+//! Host memory that a device allocates for regions of a protection domain (`ibv_buf`).
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -8,25 +8,25 @@ use ibverbs_sys as sys;
 use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
 
-/// Owner of an `ibv_buf`, and of its memory.
+/// Owner of an `ibv_buf` and of its memory.
 #[derive(Debug)]
 pub(crate) struct DeviceBuffer {
     raw: NonNull<sys::ibv_buf>,
     start: NonNull<u8>,
-    /// `ibv_alloc_buf(3)`: it outlives the buffer.
+    /// The domain of the buffer, which must outlive the buffer (`ibv_alloc_buf(3)`).
     domain: Arc<ProtectionDomainHandle>,
 }
 
-// SAFETY: verbs are thread-safe on a buffer; its memory is owned as that of a `Box<[u8]>` is.
+// SAFETY: verbs are thread-safe on a buffer, which owns its memory as a `Box<[u8]>` does.
 unsafe impl Send for DeviceBuffer {}
-// SAFETY: as above; what is shared gives out addresses only.
+// SAFETY: verbs are thread-safe on a buffer, and a shared buffer gives out only addresses.
 unsafe impl Sync for DeviceBuffer {}
 
 impl DeviceBuffer {
-    /// `len` zeroed bytes, not none, page-aligned.
+    /// Allocates `len` zeroed bytes, aligned to pages; `len` must not be 0.
     pub(super) fn allocate(domain: &Arc<ProtectionDomainHandle>, len: usize) -> Result<Self> {
         let mut raw = ptr::null_mut();
-        // SAFETY: the domain is valid for as long as its handle, which the new one keeps.
+        // SAFETY: the new handle keeps the handle of the domain, which keeps the domain valid.
         let start = unsafe { sys::ibv_alloc_buf(domain.as_raw(), len, &mut raw) };
         let (Some(start), Some(raw)) = (NonNull::new(start.cast::<u8>()), NonNull::new(raw)) else {
             let object = format!("{len} bytes of {}", domain.context().describe());
@@ -37,7 +37,8 @@ impl DeviceBuffer {
             start,
             domain: Arc::clone(domain),
         };
-        // SAFETY: all of the memory, which nobody else has yet. Nothing is said of what is in it.
+        // SAFETY: the range is the whole of the memory, which no other code can access yet. The
+        // verb does not define its content.
         unsafe { start.write_bytes(0, len) };
         Ok(buffer)
     }
@@ -50,7 +51,7 @@ impl DeviceBuffer {
         self.start
     }
 
-    /// Whether the verb for its regions takes this domain: the very one that it is of.
+    /// Returns whether `ibv_reg_buf_mr` accepts `domain`: it must be the buffer's own domain.
     pub(super) fn is_of(&self, domain: &ProtectionDomainHandle) -> bool {
         self.domain.as_raw() == domain.as_raw()
     }
@@ -58,8 +59,8 @@ impl DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        // SAFETY: allocated, and freed once, here. Whoever registered the memory owns this, and drops
-        // it after the deregistration.
+        // SAFETY: the buffer is allocated and freed once, here. A registration of the memory keeps
+        // this owner until after the deregistration.
         unsafe { sys::ibv_free_buf(self.raw.as_ptr()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of a device's own.
+//! Memory that is part of a device (`ibv_dm`).
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct DeviceMemoryHandle {
 
 // SAFETY: verbs are thread-safe on device memory, which holds no Rust value.
 unsafe impl Send for DeviceMemoryHandle {}
-// SAFETY: as above.
+// SAFETY: verbs are thread-safe on device memory, which holds no Rust value.
 unsafe impl Sync for DeviceMemoryHandle {}
 
 impl DeviceMemoryHandle {
@@ -28,7 +28,7 @@ impl DeviceMemoryHandle {
             log_align_req: align.trailing_zeros(),
             comp_mask: 0,
         };
-        // SAFETY: the context is open for as long as its handle.
+        // SAFETY: the handle of the context keeps it open.
         let raw = unsafe { sys::ibv_alloc_dm(context.as_raw(), &mut attributes) };
         match NonNull::new(raw) {
             Some(raw) => Ok(Self::adopt(context, raw, len)),
@@ -40,7 +40,8 @@ impl DeviceMemoryHandle {
         }
     }
 
-    /// Takes over `len` bytes of memory of `context`'s device, which the caller vouches for.
+    /// Takes ownership of device memory. The caller guarantees that `raw` has at least `len` bytes
+    /// and belongs to `context`.
     pub(super) fn adopt(
         context: Arc<ContextHandle>,
         raw: NonNull<sys::ibv_dm>,
@@ -61,13 +62,13 @@ impl DeviceMemoryHandle {
         &self.context
     }
 
-    /// Copies in at `offset`; the range was checked to lie inside.
+    /// Copies `from` to `offset`. The caller must have checked that the range is inside the memory.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         assert!(offset + from.len() <= self.len, "outside of device memory");
         if from.is_empty() {
             return Ok(());
         }
-        // SAFETY: the range lies inside of the memory, and `from` is valid for its length.
+        // SAFETY: the range lies inside the memory, and `from` is valid for its length.
         let errno = unsafe {
             let from_start = from.as_ptr().cast();
             sys::ibv_memcpy_to_dm(self.as_raw(), offset as u64, from_start, from.len() as _)
@@ -75,13 +76,14 @@ impl DeviceMemoryHandle {
         self.copied("ibv_memcpy_to_dm", errno)
     }
 
-    /// Copies out from `offset`; the range was checked to lie inside.
+    /// Copies `to.len()` bytes from `offset` into `to`. The caller must have checked that the range
+    /// lies inside the memory.
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         assert!(offset + to.len() <= self.len, "outside of device memory");
         if to.is_empty() {
             return Ok(());
         }
-        // SAFETY: the range lies inside of the memory, and `to` is valid for its length.
+        // SAFETY: the range lies inside the memory, and `to` is valid for its length.
         let errno = unsafe {
             let start = to.as_mut_ptr().cast();
             sys::ibv_memcpy_from_dm(start, self.as_raw(), offset as u64, to.len() as _)
@@ -101,7 +103,7 @@ impl DeviceMemoryHandle {
 impl Drop for DeviceMemoryHandle {
     fn drop(&mut self) {
         // SAFETY: the memory is allocated and freed once, here; every region of it holds an `Arc`
-        // of this handle, so none is left.
+        // of this handle, so no such region is left.
         let errno = unsafe { sys::ibv_free_dm(self.raw.as_ptr()) };
         if errno != 0 {
             tracing::error!(device = %self.context.name(), errno = %positive(errno), "ibv_free_dm failed");

@@ -1,4 +1,4 @@
-//! Waiting until a failed queue pair has flushed everything.
+//! Waiting until a queue pair in the error state has flushed all its requests.
 
 use std::mem;
 use std::ptr;
@@ -18,24 +18,26 @@ use crate::address::AddressVector;
 use crate::error::{Error, Result};
 use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
 
-/// How long to wait for a marker before the next one: a poll that had begun before may have it.
+/// Time to wait for a marker before the next marker is posted: a concurrent poll may have taken it.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// How long to wait for the other markers when one has completed: they are of no use to whoever polls.
+/// Time after the last posted marker after which the wait ends, if at least one marker has
+/// completed. Other threads' polls should not find markers later, but may already have taken some.
 const REST: Duration = Duration::from_millis(100);
 
-/// How many batches of completions are taken between two waits.
+/// Maximum number of batches of completions that are polled between two waits.
 const BATCHES: usize = 8;
 
-/// One of the two work queues, while its marker is waited for. Markers are requests without memory:
-/// a queue completes its requests in order, so everything before a marker has completed with it.
+/// A work queue whose flush is awaited by a marker: a request without memory. A work queue
+/// completes its requests in order, so a completed marker proves that all requests before it have
+/// completed.
 struct Marked<'a> {
     queue: &'a CompletionQueueHandle,
-    /// The id of the next marker.
+    /// Id of the next marker.
     id: u64,
     count: u64,
     posted: Option<Instant>,
-    /// What others find of them when they poll.
+    /// The inbox in which the completions of the markers arrive.
     awaited: Diversion<'a, CompletionRecord>,
 }
 
@@ -56,12 +58,13 @@ impl<'a> Marked<'a> {
         self.awaited.inbox().len() as u64
     }
 
-    /// Whether a marker has completed.
+    /// Returns whether a marker has completed.
     fn is_flushed(&self) -> bool {
         self.seen() > 0
     }
 
-    /// Whether all markers have completed, but for those that others may have taken.
+    /// Returns whether the wait is over: at least one marker has completed, and either all of them
+    /// have or [`REST`] has passed, because other threads may have taken completions of markers.
     fn is_over(&self) -> Result<bool> {
         let is_over = || {
             let waited = self.posted.map(|posted| posted.elapsed());
@@ -75,7 +78,7 @@ impl<'a> Marked<'a> {
             }
             match self.queue.poll_for(&mut [], |_| false) {
                 Ok(_) => {}
-                // Another thread goes through the entries, and so sees them first.
+                // Another thread is iterating over the entries, so it finds the completions first.
                 Err(Error::InUse { .. }) => break,
                 Err(error) => return Err(error),
             }
@@ -95,7 +98,7 @@ impl<'a> Marked<'a> {
                 self.posted = Some(Instant::now());
                 Ok(true)
             }
-            // Full: there is room when what was flushed has been polled.
+            // The work queue is full until the flushed requests have been polled.
             libc::ENOMEM => Ok(false),
             errno => Err(errno),
         }
@@ -103,8 +106,9 @@ impl<'a> Marked<'a> {
 }
 
 impl QueuePairHandle {
-    /// Waits until everything that was posted to the queue pair, which is in the error state, has
-    /// completed. Completions of others that it finds are put back. `wait` lets time pass.
+    /// Waits until all requests of the queue pair, which must be in the error state, have
+    /// completed. Puts back completions of other requests. Calls `wait` between polls to let time
+    /// pass; its error ends the wait.
     pub(crate) fn await_flush(
         &self,
         own: &AddressVector,
@@ -124,7 +128,7 @@ impl QueuePairHandle {
         let mut sends = sends.then(|| Marked::new(sent));
         let mut receives = receives.then(|| Marked::new(received));
         let outcome = loop {
-            // First, so that the completion queue has room for the markers.
+            // Done first, so that the completion queue has room for the markers.
             if let Err(error) = forget_completed([&mut sends, &mut receives]) {
                 break Err(error);
             }
@@ -145,13 +149,13 @@ impl QueuePairHandle {
             }
         };
         if let Some(handle) = destination {
-            // Markers that name it may be outstanding: those after the one that was waited for.
+            // Markers after the first completed one may be outstanding and use the handle.
             self.abandon(Box::new(handle));
         }
         outcome
     }
 
-    /// Posts the markers that are due.
+    /// Posts a marker to each work queue for which one is due.
     fn mark(
         &self,
         destination: Option<&AddressHandleOwner>,
@@ -167,7 +171,7 @@ impl QueuePairHandle {
                 .post(|id| self.mark_receives(id))
                 .map_err(|errno| self.refused("ibv_post_recv", errno))?;
             if posted {
-                // Linux's Soft-RoCE flushes receives that were posted before a change to ERR only.
+                // Linux's Soft-RoCE flushes only receives that were posted before a change to ERR.
                 modify(self, &Modification::to(QueuePairState::Error))?;
             }
         }
@@ -189,8 +193,8 @@ impl QueuePairHandle {
             wr.wr.ud.remote_qpn = self.number();
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is valid. The request has no memory; its address handle stays
-        // until it has completed, or with the queue pair.
+        // SAFETY: the queue pair is valid. The request has no memory. Its address handle stays
+        // valid until the request has completed, or the queue pair is destroyed.
         unsafe { sys::ibv_post_send(self.as_raw(), &mut wr, &mut bad) }
     }
 
@@ -207,7 +211,7 @@ impl QueuePairHandle {
     }
 }
 
-/// Forgets the work queues whose markers have completed.
+/// Replaces each work queue whose wait is over by `None`.
 fn forget_completed(sides: [&mut Option<Marked<'_>>; 2]) -> Result<()> {
     for side in sides {
         if let Some(marked) = side

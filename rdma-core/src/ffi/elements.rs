@@ -1,4 +1,6 @@
-//! Scatter/gather lists, put together in room that the list does not own.
+//! Scatter/gather lists, built in memory that the list does not own.
+//!
+//! Every safe request fills an [`ElementList`], which checks the limits before posting.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -8,19 +10,20 @@ use ibverbs_sys as sys;
 use super::context::ContextHandle;
 use crate::error::{Error, Result};
 
-/// How many scatter/gather elements a request of this crate can have.
+/// Maximum number of scatter/gather elements of a request of this crate. Bounds the array of
+/// elements that posting places on the stack.
 pub(crate) const MAX_ELEMENTS: usize = 16;
 
-/// The most bytes of a message (IBTA volume 1, 9.7.2). Providers count in 32 bits.
+/// Maximum number of bytes of a message (IBTA volume 1, 9.7.2). Providers count in 32 bits.
 const MAX_MESSAGE: u64 = 1 << 31;
 
-/// The local key of a registration, and which context's it is: another one may have given the same
-/// key to other memory.
+/// The local key of a registration, together with the identity of its context: another context may
+/// have assigned the same key to other memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(unreachable_pub, reason = "a sealed trait, which is public, names it")]
 pub struct LocalKey {
     number: u32,
-    /// Where the context's handle is; it stays there as long as the registration.
+    /// Address of the context's handle, as [`place`] returns it. Constant during the registration.
     context: usize,
 }
 
@@ -33,48 +36,49 @@ impl LocalKey {
         }
     }
 
-    /// As the device calls it.
+    /// Returns the key as the device knows it.
     #[inline]
     pub(crate) fn number(self) -> u32 {
         self.number
     }
 }
 
-/// What tells a context from another one.
+/// Returns the address of a context's handle, which identifies the context.
 #[inline]
 pub(super) fn place(context: &ContextHandle) -> usize {
     std::ptr::from_ref(context).addr()
 }
 
-/// A scatter/gather list in the making.
+/// A scatter/gather list under construction.
 pub(crate) struct ElementList {
     room: NonNull<sys::ibv_sge>,
-    /// How many fit into the room.
+    /// Number of elements that fit into `room`.
     capacity: usize,
-    /// How many were pushed, including those that did not fit.
+    /// Number of elements pushed, including those that did not fit into `room`.
     len: usize,
-    /// How many bytes they have together.
+    /// Total number of bytes of all elements.
     bytes: u64,
-    /// Whether no element may be empty, longer than a message or of another context: then it
-    /// [does not fit](Self::fits).
+    /// Set if the list is checked by [`Self::fits`], which rejects elements that are empty, longer
+    /// than a message or of another context.
     is_strict: bool,
-    /// Not 0 if there is such an element. All in one number, which is asked once.
+    /// Nonzero if an element that [`Self::fits`] rejects was pushed to a strict list. A single
+    /// number accumulates all checks, so that one test suffices.
     odd: u64,
-    /// Whether this process can read them where the elements say.
+    /// Set if this process can read the bytes at the addresses in the elements.
     is_mapped: bool,
-    /// Whether the device may write to all of them.
+    /// Set if the device may write to all elements.
     is_writable: bool,
-    /// Where the context is that their keys must be of; 0 if that does not matter.
+    /// Address of the handle of the context that all keys must belong to; 0 for any context.
     context: usize,
     is_foreign: bool,
 }
 
 impl ElementList {
-    /// An empty list in `room`, for a request to an object of this context, if it is given.
+    /// Creates an empty list in `room`, for memory of `context`, or of any context if it is `None`.
     ///
     /// # Safety
     ///
-    /// The room is not used by anything else for as long as the list is.
+    /// Nothing else may use `room` while the list exists.
     #[inline]
     pub(super) unsafe fn over(
         room: &mut [MaybeUninit<sys::ibv_sge>],
@@ -94,15 +98,15 @@ impl ElementList {
         }
     }
 
-    /// An empty list of usual elements, to be asked whether it [fits](Self::fits); of the context at
-    /// [this place](place).
+    /// Creates an empty strict list, to be checked by [`Self::fits`]. `context` is the address that
+    /// [`place`] returns for the context of the keys.
     ///
     /// # Safety
     ///
-    /// As [`Self::over`].
+    /// Nothing else may use `room` while the list exists.
     #[inline]
     pub(super) unsafe fn of_usual(room: &mut [MaybeUninit<sys::ibv_sge>], context: usize) -> Self {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees that nothing else uses the room.
         let list = unsafe { Self::over(room, None) };
         Self {
             context,
@@ -111,25 +115,25 @@ impl ElementList {
         }
     }
 
-    /// Says that an address is none of this process, so that nobody copies from there.
+    /// Marks the addresses as not readable by this process, so that the data is not sent inline.
     #[inline]
     pub(crate) fn forbid_inline(&mut self) {
         self.is_mapped = false;
     }
 
-    /// Whether the bytes can be copied from where the elements say.
+    /// Returns whether this process can copy the bytes from the addresses in the elements.
     #[inline]
     pub(super) fn is_mapped(&self) -> bool {
         self.is_mapped
     }
 
-    /// Says that memory may be read only, whatever its type allows and its key reaches.
+    /// Marks the memory as read-only, whatever its type and key would allow.
     #[inline]
     pub(crate) fn forbid_writing(&mut self) {
         self.is_writable = false;
     }
 
-    /// Whether the device may write to the bytes.
+    /// Returns whether the device may write to the bytes.
     #[inline]
     pub(super) fn is_writable(&self) -> bool {
         self.is_writable
@@ -145,24 +149,25 @@ impl ElementList {
         self.push_bytes(address, len, key.number);
     }
 
-    /// What is copied from the address, or has a key of the right context.
+    /// Adds an element whose key was already checked, or whose bytes will be copied inline, so that
+    /// the key does not matter.
     #[inline]
     pub(crate) fn push_bytes(&mut self, address: u64, len: usize, lkey: u32) {
         if self.is_strict {
-            // 0 for a length from 1 to that of the longest message.
+            // 0 for a length from 1 to the length of the longest message.
             self.odd |= (len as u64).wrapping_sub(1) / MAX_MESSAGE;
         } else if len == 0 {
-            // To devices of several vendors an element of no bytes is one of 2^31.
+            // Devices of several vendors take an element of length 0 for one of 2^31 bytes.
             return;
         }
         if self.len < self.capacity {
             let element = sys::ibv_sge {
                 addr: address,
-                // What does not fit makes the sum of bytes too large.
+                // A length that does not fit makes `bytes` too large, which is checked.
                 length: len as u32,
                 lkey,
             };
-            // SAFETY: the place is inside of the room, which is this list's.
+            // SAFETY: the place is inside the room, which only this list uses.
             unsafe { self.room.add(self.len).write(element) };
         }
         self.len += 1;
@@ -184,14 +189,16 @@ impl ElementList {
         self.bytes
     }
 
-    /// Whether the device can take it as it is. The limit is at least 1, and not above the capacity.
+    /// Returns whether the device can accept the list unchanged. `limit`, the maximum number of
+    /// elements, must be at least 1 and at most the capacity.
     #[inline]
     pub(super) fn fits(&self, limit: usize) -> bool {
         debug_assert!(self.is_strict);
         self.odd == 0 && (self.len <= 1 || (self.len <= limit && self.bytes <= MAX_MESSAGE))
     }
 
-    /// Checks that the device can take it, with the number of elements that the queue pair has.
+    /// Checks that the device can accept the list. `limit` is the queue's maximum number of
+    /// elements.
     #[inline]
     pub(super) fn checked(&self, limit: u32) -> Result<()> {
         if self.is_foreign && self.context != 0 {
@@ -229,7 +236,7 @@ mod tests {
 
     fn with_list(test: impl FnOnce(&mut ElementList)) {
         let mut room = [const { MaybeUninit::uninit() }; MAX_ELEMENTS];
-        // SAFETY: the list alone uses the room.
+        // SAFETY: only the list uses the room.
         test(&mut unsafe { ElementList::over(&mut room, None) });
     }
 

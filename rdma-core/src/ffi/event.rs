@@ -1,4 +1,4 @@
-//! Asynchronous events of a device.
+//! Asynchronous events of a device: taking, acknowledging and waiting for them.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Instant;
@@ -9,21 +9,21 @@ use sys::ibv_event_type as Kind;
 use super::context::ContextHandle;
 use crate::error::{Errno, Error, Result};
 
-/// An event that was taken and acknowledged.
+/// An event that was taken from the device and acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RawEvent {
-    /// What happened.
+    /// The kind of the event.
     pub(crate) kind: sys::ibv_event_type,
-    /// Whom it is about: a queue pair's or work queue's number, the context value of a completion
-    /// queue or shared receive queue, a port's number; 0 for the device.
+    /// Identifier of the affected object: the number of a queue pair, work queue or port, or the
+    /// context value of a completion queue or shared receive queue; 0 for the device.
     pub(crate) about: u64,
 }
 
 impl ContextHandle {
-    /// Makes the descriptor of events non-blocking, for good.
+    /// Makes the descriptor of asynchronous events non-blocking, permanently.
     pub(crate) fn set_async_nonblocking(&self) -> Result<()> {
         let fd = self.async_fd();
-        // SAFETY: reads and sets the status flags of a descriptor that is this context's.
+        // SAFETY: reads and sets the status flags of a descriptor that this context owns.
         let failed = unsafe {
             let flags = libc::fcntl(fd, libc::F_GETFL);
             flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0
@@ -34,8 +34,8 @@ impl ContextHandle {
         Ok(())
     }
 
-    /// Takes the next event and acknowledges it; `None` if there is none now. The descriptor must
-    /// be non-blocking.
+    /// Takes and acknowledges the next event. Returns `None` if no event is pending. The descriptor
+    /// must be non-blocking.
     pub(crate) fn take_event(&self) -> Result<Option<RawEvent>> {
         let mut event = sys::ibv_async_event::default();
         // SAFETY: the context is open and `event` is a valid place for the event.
@@ -58,22 +58,22 @@ impl ContextHandle {
         }))
     }
 
-    /// Waits until an event is there, or until `deadline`; tells which.
+    /// Waits until an event is pending, or until `deadline`. Returns whether an event is pending.
     pub(crate) fn wait_event(&self, deadline: Option<Instant>) -> Result<bool> {
         wait_readable(self.async_borrowed_fd(), deadline)
             .map_err(|errno| Error::verb("poll", self.describe(), errno))
     }
 }
 
-/// Whom an event is about.
+/// Returns the identifier of the object that an event affects, as [`RawEvent::about`] describes.
 ///
 /// # Safety
 ///
-/// The event was taken and is not acknowledged.
+/// The event must have been taken, and not yet acknowledged.
 unsafe fn about(event: &sys::ibv_async_event) -> u64 {
-    // SAFETY: which of the pointers the element is follows from the kind (man page of
-    // ibv_get_async_event), and the object is there: its destruction waits for the
-    // acknowledgement. All bytes are zero of an element that the library did not write.
+    // SAFETY: the kind of the event determines which pointer is valid (man page of
+    // ibv_get_async_event). The object exists, because its destruction waits for the
+    // acknowledgement. An element that the library did not write is all zeroes.
     unsafe {
         match event.event_type {
             Kind::IBV_EVENT_QP_FATAL
@@ -102,10 +102,10 @@ unsafe fn about(event: &sys::ibv_async_event) -> u64 {
     }
 }
 
-/// `IBV_EVENT_DEVICE_SPEED_CHANGE` of newer headers, about a port.
+/// `IBV_EVENT_DEVICE_SPEED_CHANGE` of newer headers, an event of a port.
 pub(crate) const DEVICE_SPEED_CHANGE: Kind = Kind(20);
 
-/// Waits until a descriptor is readable, or until `deadline`; tells which.
+/// Waits until a descriptor is readable or `deadline` has passed. Returns whether it is readable.
 fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<bool, Errno> {
     let mut poll = libc::pollfd {
         fd: fd.as_raw_fd(),
@@ -117,7 +117,7 @@ fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<bool, 
             None => (-1, false),
             Some(deadline) => {
                 let left = deadline.saturating_duration_since(Instant::now());
-                // Rounded up: a wait of less than a millisecond must not become a spin.
+                // Rounded up: a wait of less than a millisecond must not become a busy loop.
                 let left = left.as_micros().div_ceil(1000);
                 i32::try_from(left).map_or((i32::MAX, false), |left| (left, true))
             }

@@ -1,4 +1,4 @@
-//! Memory that peers can reach by a registration of its own.
+//! Memory that peers can access through a registration of its own.
 
 use super::region::RegionHandle;
 use super::span::Span;
@@ -7,7 +7,7 @@ use crate::error::Error;
 
 /// A span with a registration of its own that grants remote access.
 ///
-/// The registration is dropped, and so the grant ended at the device, before the span is given back.
+/// The registration, and so the remote access at the device, ends before the span is given back.
 #[derive(Debug)]
 pub(crate) struct Exposed {
     lease: RegionHandle,
@@ -15,7 +15,7 @@ pub(crate) struct Exposed {
 }
 
 impl Exposed {
-    /// Pairs a span with a lease that covers exactly its range of the same memory.
+    /// Combines a span with the registration that grants remote access to exactly its range.
     pub(crate) fn new(lease: RegionHandle, span: Span) -> Self {
         Self {
             lease,
@@ -23,7 +23,8 @@ impl Exposed {
         }
     }
 
-    /// Ends the grant at the device; the span. The error comes with what is still exposed.
+    /// Deregisters the memory at the device and returns the span. On failure returns the error and
+    /// the memory, which is still exposed.
     pub(crate) fn revoke(mut self) -> Result<Span, (Box<Self>, Error)> {
         match self.lease.end() {
             Ok(()) => Ok(self.memory.into_span()),
@@ -35,7 +36,7 @@ impl Exposed {
         &self.memory
     }
 
-    /// What requests, a peer's and this side's, call the first byte.
+    /// Returns the address of the first byte in requests, both of peers and of this process.
     #[inline]
     pub(crate) fn address(&self) -> u64 {
         let start = self.memory.span().start();

@@ -1,5 +1,6 @@
-//! What an extended completion queue has beside a plain one: entries that are read one by one, in a
-//! session that no other may interrupt.
+//! The additional state of an extended completion queue, whose entries are read one by one.
+//!
+//! Only one thread at a time may iterate over the entries: [`Held`] is that exclusive right.
 
 use std::marker::PhantomData;
 use std::mem;
@@ -19,7 +20,7 @@ use super::protection_domain::ProtectionDomainHandle;
 use crate::completion::{CompletionFields, WorkCompletion};
 use crate::error::{Errno, Error, Result};
 
-/// What an extended completion queue is made with, beside its context.
+/// The parameters of a new extended completion queue, besides its context.
 #[derive(Debug)]
 pub(crate) struct ExtendedSettings {
     pub(crate) entries: u32,
@@ -30,21 +31,21 @@ pub(crate) struct ExtendedSettings {
     pub(crate) domain: Option<Arc<ProtectionDomainHandle>>,
 }
 
-/// The extended side of a completion queue.
+/// The extended part of a completion queue.
 ///
-/// Between `ibv_start_poll` and `ibv_end_poll` a driver may hold a lock of its own, which polling,
-/// resizing, and resetting or destroying a queue pair of this queue want too. On one thread that
-/// would be a wait without end, so this knows which thread is in between: a second poll and the
-/// others are refused, and a queue pair that is dropped there is destroyed afterwards.
+/// Between `ibv_start_poll` and `ibv_end_poll` a driver may hold a lock of its own. Polling,
+/// resizing, and resetting or destroying a queue pair of this queue take the same lock, and would
+/// deadlock on the same thread. The extension therefore records the iterating thread: the crate
+/// refuses these calls on that thread, and defers the destruction of a queue pair.
 pub(crate) struct Extension {
     raw: NonNull<sys::ibv_cq_ex>,
     fields: CompletionFields,
-    /// Whether to end a poll at each entry, see [`ends_wrongly`].
+    /// Set if polling must end after each entry: see [`ends_wrongly`].
     entry_by_entry: bool,
     _domain: Option<Arc<ProtectionDomainHandle>>,
-    /// The token of the thread that holds the entries, with [`BRIEFLY`]; 0 if none does.
+    /// The token of the thread that holds the entries, possibly with [`BRIEFLY`]; 0 if not held.
     holder: AtomicUsize,
-    /// What waits for the end of the session.
+    /// Work that is deferred until the session has ended.
     afterwards: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -56,26 +57,26 @@ impl std::fmt::Debug for Extension {
     }
 }
 
-/// For what the entries are held.
+/// The purpose for which a thread holds the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// The program's code runs meanwhile, for as long as it likes.
+    /// The program's code runs between the entries, for an unknown time.
     Program,
-    /// A verb or a few, which end by themselves.
+    /// A bounded number of verbs is called, so the hold ends soon.
     Verb,
 }
 
-/// The bit of a token that says [`Holder::Verb`].
+/// The bit of a holder's token that marks [`Holder::Verb`].
 const BRIEFLY: usize = 1;
 
-/// A number that no other living thread has, even and not 0.
+/// Returns a number that identifies this thread among the living threads, even and not 0.
 fn token() -> usize {
     thread_local!(static PLACE: u64 = const { 0 });
     PLACE.with(|place| ptr::from_ref(place).addr())
 }
 
 impl CompletionQueueHandle {
-    /// Makes an extended queue. `id` is what the channel's events carry for it.
+    /// Creates an extended queue. `id` is the context value in the channel's events for this queue.
     pub(crate) fn create_extended(
         context: Arc<ContextHandle>,
         settings: ExtendedSettings,
@@ -114,22 +115,22 @@ impl CompletionQueueHandle {
             attributes.comp_mask |= Mask::IBV_CQ_INIT_ATTR_MASK_PD.0;
             attributes.parent_domain = domain.as_raw();
         }
-        // SAFETY: context, channel and domain are valid for as long as their handles, which the new
-        // handle keeps; the context value is a number that is never followed as a pointer.
+        // SAFETY: the new handle keeps context, channel and domain valid; the context value is a
+        // number that is never dereferenced.
         let raw = unsafe { sys::ibv_create_cq_ex(context.as_raw(), &mut attributes) };
         let Some(raw) = NonNull::new(raw) else {
             return Err(Error::verb("ibv_create_cq_ex", object(), Errno::last()));
         };
-        // SAFETY: the queue was just created of these, with these fields.
+        // SAFETY: the queue was just created from these objects, with these fields.
         unsafe { Self::own_extended(raw, context, channel, domain, fields) }
     }
 
-    /// Takes an extended queue over. If it cannot tell `fields`, that is an error, and it is
-    /// destroyed.
+    /// Takes ownership of an extended queue. Destroys the queue if it cannot report `fields`.
     ///
     /// # Safety
     ///
-    /// The queue is valid, is nobody else's, and was made of this context, channel and domain.
+    /// The queue must be valid, must have been created from this context, channel and domain, and
+    /// no other code may own it.
     pub(super) unsafe fn own_extended(
         raw: NonNull<sys::ibv_cq_ex>,
         context: Arc<ContextHandle>,
@@ -148,7 +149,8 @@ impl CompletionQueueHandle {
             holder: AtomicUsize::new(0),
             afterwards: Mutex::default(),
         };
-        // SAFETY: the caller's promise; an extended queue begins as a plain one does.
+        // SAFETY: the caller guarantees the requirements of `own`; an extended queue begins with
+        // the fields of a plain one.
         let queue = unsafe {
             let raw = NonNull::new_unchecked(sys::ibv_cq_ex_to_cq(raw.as_ptr()));
             Self::own(raw, context, channel, Some(Box::new(extension)))
@@ -159,7 +161,7 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Goes through the entries of an extended queue, with the program's code in between.
+    /// Begins an iteration over the entries of an extended queue, for the program's code.
     pub(crate) fn session(&self) -> Result<Session<'_>> {
         match self.extension() {
             Some(extension) => extension.session(self, Holder::Program),
@@ -170,14 +172,15 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Whether this thread is between two entries of this queue: whatever wants the queue's lock
-    /// has to wait until it is through, see [`Self::afterwards`].
+    /// Returns whether this thread is iterating over the entries of this queue. An operation that
+    /// takes the driver's lock must then be deferred until the iteration has ended: see
+    /// [`Self::afterwards`].
     pub(crate) fn is_polled_here(&self) -> bool {
         self.extension()
             .is_some_and(|extension| extension.is_held_here())
     }
 
-    /// Does this as soon as the thread is through with the entries, at once if it is not at any.
+    /// Runs `work` when this thread's iteration over the entries ends, or at once outside of it.
     pub(crate) fn afterwards(&self, work: impl FnOnce() + Send + 'static) {
         match self.extension() {
             Some(extension) if extension.is_held_here() => {
@@ -201,8 +204,9 @@ impl Extension {
         self.raw.as_ptr()
     }
 
-    /// Keeps every other poller out. Waits for one that will soon be through, and refuses where
-    /// nobody knows when.
+    /// Acquires the exclusive right to iterate. Waits while another thread holds it as
+    /// [`Holder::Verb`]. Fails if this thread or a [`Holder::Program`] holds it, possibly for a
+    /// long time.
     pub(super) fn hold(&self, holder: Holder) -> Result<Held<'_>> {
         let mine = token() | if holder == Holder::Verb { BRIEFLY } else { 0 };
         loop {
@@ -246,7 +250,7 @@ impl Extension {
         Ok(Session::new(queue, held, put_back))
     }
 
-    /// Takes completions as `ibv_poll_cq` does.
+    /// Polls completions as `ibv_poll_cq` does.
     pub(super) fn poll(
         &self,
         queue: &CompletionQueueHandle,
@@ -264,7 +268,7 @@ impl Extension {
             match session.advance() {
                 Ok(true) => *place = session.record().completion,
                 Ok(false) => return Ok(count),
-                // It comes again; what was taken would not.
+                // The next poll reports the failure again; these completions would be lost.
                 Err(_) if count > 0 => return Ok(count),
                 Err(error) => return Err(error),
             }
@@ -272,8 +276,8 @@ impl Extension {
         Ok(room.len())
     }
 
-    /// Shows `take` every completion that is there, up to a limit, and keeps those that it does not
-    /// take.
+    /// Offers up to [`BATCH`](super::completion_queue::BATCH) pending completions of the device,
+    /// and those put back earlier, to `take`. Puts back those that it rejects.
     pub(super) fn sort(
         &self,
         queue: &CompletionQueueHandle,
@@ -284,19 +288,21 @@ impl Extension {
     }
 }
 
-/// Whether `ibv_end_poll` must not follow an `ibv_next_poll` that found nothing, although the man page
-/// of ibv_create_cq_ex wants it to.
+/// Returns whether `ibv_end_poll` must not follow an `ibv_next_poll` that found no entry, although
+/// the man page of ibv_create_cq_ex demands it.
 ///
-/// The driver of Linux's Soft-RoCE takes one entry too many off the queue then, and unlocks its lock
-/// twice; later versions of rdma-core have mended first the one (November 2024), then the other (June
-/// 2025). It alone has no vendor's number; a device that is not asked is taken for one.
+/// Then the driver of Linux's Soft-RoCE removes one entry too many from the queue, and unlocks its
+/// lock twice. Later versions of rdma-core have fixed the former (November 2024) and the latter
+/// (June 2025). Only this driver has no vendor id; a device whose query fails is treated as
+/// Soft-RoCE.
 fn ends_wrongly(context: &ContextHandle) -> bool {
     const NO_VENDOR: u32 = 0x00ff_ffff;
     let attributes = context.query_device();
     attributes.map_or(true, |attributes| attributes.vendor_id == NO_VENDOR)
 }
 
-/// The field that the device took and has no function for, if there is one.
+/// Returns the name of the first field that the device accepted without a function to read it, or
+/// `None` if every function exists.
 fn missing(queue: &sys::ibv_cq_ex, fields: CompletionFields) -> Option<&'static str> {
     type Field = CompletionFields;
     let always = [
@@ -374,11 +380,11 @@ fn missing(queue: &sys::ibv_cq_ex, fields: CompletionFields) -> Option<&'static 
     told.iter().find(lacking).map(|&(_, _, what)| what)
 }
 
-/// That this thread alone reads entries of a queue.
+/// The exclusive right of this thread to iterate over the entries of a queue.
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     extension: &'a Extension,
-    /// The token is this thread's, and so may be the driver's lock.
+    /// Makes the type `!Send`: the token and the driver's lock belong to this thread.
     _this_thread: PhantomData<*const ()>,
 }
 
@@ -390,7 +396,7 @@ impl<'a> Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // The program may have asked for it only while it held the entries.
+        // Only the program's code defers work, and it runs only under [`Holder::Program`].
         let afterwards = if self.extension.holder.load(Ordering::Relaxed) & BRIEFLY == 0 {
             mem::take(&mut *self.extension.afterwards.lock())
         } else {

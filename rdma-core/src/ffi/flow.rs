@@ -1,4 +1,4 @@
-//! A rule that steers packets.
+//! A flow: a rule that steers received packets to a queue pair.
 
 use std::mem;
 use std::ptr::NonNull;
@@ -18,13 +18,13 @@ use crate::queue_pair::QueuePair;
 pub(crate) struct FlowHandle {
     raw: NonNull<sys::ibv_flow>,
     queue_pair: Arc<QueuePairHandle>,
-    /// What it counts in, which must outlive it.
+    /// The counters that the flow updates, which must outlive it.
     counters: Mutex<Vec<Counters>>,
 }
 
 // SAFETY: verbs are thread-safe on a flow.
 unsafe impl Send for FlowHandle {}
-// SAFETY: as above.
+// SAFETY: verbs are thread-safe on a flow.
 unsafe impl Sync for FlowHandle {}
 
 impl FlowHandle {
@@ -34,17 +34,17 @@ impl FlowHandle {
         for counters in rule.counters() {
             counters.check(queue_pair.domain().context())?;
         }
-        // Of u64s, so that the struct lies aligned.
+        // An array of `u64`, so that the struct is aligned.
         let mut bytes = vec![0_u64; (HEAD + layers.len()).div_ceil(size_of::<u64>())];
         let begin: *mut u8 = bytes.as_mut_ptr().cast();
-        // SAFETY: `bytes` has room for the struct, aligned, and for the layers directly after it.
+        // SAFETY: `bytes` has aligned room for the struct, and for the layers directly after it.
         let raw = unsafe {
             begin.cast::<sys::ibv_flow_attr>().write(attributes);
             begin
                 .add(HEAD)
                 .copy_from_nonoverlapping(layers.as_ptr(), layers.len());
-            // The queue pair is valid for as long as its handle, which the new handle keeps as it
-            // does the counters; the layers are as many as the struct says, each with its size.
+            // The new handle keeps the queue pair and the counters valid. The struct states the
+            // number of layers, and each layer states its size.
             sys::ibv_create_flow(queue_pair.as_raw(), begin.cast())
         };
         match NonNull::new(raw) {
@@ -64,7 +64,7 @@ impl FlowHandle {
         &self.queue_pair
     }
 
-    /// Keeps counters for as long as the flow.
+    /// Keeps counters alive for as long as the flow.
     pub(crate) fn keep(&self, counters: Counters) {
         self.counters.lock().push(counters);
     }
@@ -79,7 +79,7 @@ impl Drop for FlowHandle {
         // SAFETY: the flow is valid and destroyed once, here, before its queue pair and counters.
         let errno = unsafe { sys::ibv_destroy_flow(self.raw.as_ptr()) };
         if errno != 0 {
-            // It may still count: its counters must never be destroyed.
+            // The flow may still count, so its counters must never be destroyed.
             mem::forget(mem::take(self.counters.get_mut()));
             let errno = positive(errno);
             tracing::error!(queue_pair = %self.queue_pair.describe(), %errno, "ibv_destroy_flow failed");
@@ -88,12 +88,12 @@ impl Drop for FlowHandle {
 }
 
 impl Flow {
-    /// Takes over a flow that was made elsewhere, for example by a vendor's extension.
+    /// Takes ownership of a flow that other code created, for example a vendor's extension.
     ///
     /// # Safety
     ///
-    /// `raw` is a valid flow of `queue_pair` that counts in `counters` at the most, and which
-    /// nothing else destroys.
+    /// `raw` must be a valid flow of `queue_pair` that updates no counters other than `counters`.
+    /// No other code may destroy it.
     ///
     /// # Panics
     ///

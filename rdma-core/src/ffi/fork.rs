@@ -1,13 +1,13 @@
-//! What `fork` does to registered memory.
+//! Protection of registered memory from `fork`.
 
 use ibverbs_sys as sys;
 
 use super::context::positive;
 use crate::error::{Error, Result};
 
-/// `ibv_fork_init`.
+/// Calls `ibv_fork_init`, which protects registered memory from `fork`.
 pub(crate) fn fork_init() -> Result<()> {
-    // SAFETY: there are no arguments; the call changes what the library does from now on.
+    // SAFETY: the call has no arguments, and only changes how the library registers memory later.
     let errno = unsafe { sys::ibv_fork_init() };
     if errno == 0 {
         return Ok(());
@@ -19,8 +19,8 @@ pub(crate) fn fork_init() -> Result<()> {
     ))
 }
 
-/// `ibv_is_fork_initialized`.
+/// Returns the state of fork protection, as `ibv_is_fork_initialized` reports it.
 pub(crate) fn fork_status() -> sys::ibv_fork_status {
-    // SAFETY: there are no arguments.
+    // SAFETY: the call has no arguments.
     unsafe { sys::ibv_is_fork_initialized() }
 }

@@ -1,4 +1,4 @@
-//! Objects of this crate made of C's, and other promises that only the program can make.
+//! Conversion of C objects to objects of this crate, and other `unsafe` constructors.
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -23,50 +23,50 @@ use crate::memory::{
 use crate::protection_domain::{ProtectionDomain, ThreadDomain};
 
 impl HostMemory {
-    /// Takes over a mapping, which is unmapped when this is dropped.
+    /// Takes ownership of a mapping, which is unmapped when the value is dropped.
     ///
     /// # Safety
     ///
-    /// The `len` bytes at `start` are whole pages, mapped for reading and writing. Nobody else
-    /// unmaps or changes the mapping, or accesses the memory, for as long as this exists; if it is
-    /// of a file, nobody changes that part of the file or makes the file shorter.
+    /// The `len` bytes at `start` must be whole pages, mapped for reading and writing. While the
+    /// value exists, no other code may unmap or change the mapping, or access the memory. If the
+    /// mapping is of a file, no code may change that part of the file or truncate the file.
     #[doc(alias = "mmap")]
     pub unsafe fn from_mapping(start: NonNull<u8>, len: usize) -> Self {
-        // SAFETY: the caller vouches for the mapping.
+        // SAFETY: the caller guarantees the requirements on the mapping.
         Self::of(unsafe { Allocation::from_mapping(start, len) })
     }
 
-    /// Maps `len` bytes of a file from `offset`, a multiple of the page size, on. What is written to
-    /// the memory is written to the file.
+    /// Maps `len` bytes of a file from `offset`, a multiple of the page size. Data that is written
+    /// to the memory is written to the file.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The error of `mmap`.
     ///
     /// # Safety
     ///
-    /// Nobody else accesses that part of the file, or makes the file shorter, for as long as this
-    /// exists: not another process either.
+    /// While the value exists, no other code of this or any other process may access that part of
+    /// the file, or truncate the file.
     #[doc(alias = "mmap")]
     pub unsafe fn map_file(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self> {
-        // SAFETY: the caller vouches for the file.
+        // SAFETY: the caller guarantees that no other code accesses that part of the file.
         unsafe { Allocation::file(file, offset, len) }.map(Self::of)
     }
 }
 
 impl Buffer {
-    /// Takes over a registration of `owner`'s memory that a vendor's extension made. It is
-    /// deregistered by `ibv_dereg_mr`.
+    /// Takes ownership of a registration of `owner`'s memory, made by a vendor's extension. The
+    /// region is deregistered by `ibv_dereg_mr`.
     ///
-    /// `access` is what it was registered with, and `first` the address of the first byte in
-    /// requests, if that is not its address in this process: `Some(0)` for a region that the device
-    /// counts from 0, whatever `access` says.
+    /// `access` must be the access flags of the registration. `first` is the address of the first
+    /// byte in requests, if it differs from the address in this process: `Some(0)` for a zero-based
+    /// region, whatever `access` contains.
     ///
     /// # Safety
     ///
-    /// `raw` is a memory region of `domain` over the whole of the owner's memory, which grants peers
-    /// no access, and which nobody else changes or deregisters. Its first byte has the address in
-    /// requests that `first` says.
+    /// `raw` must be a memory region of `domain` over the whole of the owner's memory that grants
+    /// no remote access. Its first byte must have the address in requests that `first` states. No
+    /// other code may change or deregister the region.
     ///
     /// # Panics
     ///
@@ -80,7 +80,7 @@ impl Buffer {
         first: Option<u64>,
     ) -> Self {
         let memory = Arc::new(Backing::exclusive(owner));
-        // SAFETY: the caller vouches for the region.
+        // SAFETY: the caller guarantees that no other code deregisters the region.
         let raw = unsafe { RawRegion::new(Arc::clone(domain.handle()), raw) };
         let raw = raw.expect("a memory region");
         let how = Registering { access, first };
@@ -89,12 +89,12 @@ impl Buffer {
 }
 
 impl ProtectionDomain {
-    /// Takes over a protection domain, which is freed by `ibv_dealloc_pd`.
+    /// Takes ownership of a protection domain, which is freed by `ibv_dealloc_pd`.
     ///
     /// # Safety
     ///
-    /// `raw` is a protection domain of `context` that nobody else frees. If it is a parent domain,
-    /// what it is made of outlives this.
+    /// `raw` must be a protection domain of `context`, and no other code may free it. If it is a
+    /// parent domain, the domains that it was created from must outlive the returned value.
     ///
     /// # Panics
     ///
@@ -106,8 +106,9 @@ impl ProtectionDomain {
         Self::of(context, handle)
     }
 
-    /// A parent domain of this one with a thread domain: the driver does not lock what is made in it,
-    /// which is then faster, and may give it hardware of its own.
+    /// Creates a parent domain of this domain with a thread domain. The driver does not lock
+    /// objects that are created in the parent domain, which makes them faster, and may give them
+    /// hardware of their own.
     ///
     /// # Errors
     ///
@@ -116,9 +117,9 @@ impl ProtectionDomain {
     ///
     /// # Safety
     ///
-    /// All that is made in parent domains of this thread domain (queue pairs, their queues, shared
-    /// receive queues ...) is used by one thread at a time only. The types of this crate do not
-    /// see to it: most of them can be used by many threads at once.
+    /// All objects created in parent domains of this thread domain (queue pairs, their queues,
+    /// shared receive queues ...) must be used by only one thread at a time. The types of this
+    /// crate do not enforce this: most of them can be used by many threads at once.
     #[doc(alias = "ibv_alloc_parent_domain")]
     pub unsafe fn parent_with(&self, thread: &ThreadDomain) -> Result<Self> {
         if !Arc::ptr_eq(thread.handle().context(), self.handle().context()) {
@@ -130,11 +131,11 @@ impl ProtectionDomain {
 }
 
 impl ThreadDomain {
-    /// Takes over a thread domain, which is freed by `ibv_dealloc_td`.
+    /// Takes ownership of a thread domain, which is freed by `ibv_dealloc_td`.
     ///
     /// # Safety
     ///
-    /// `raw` is a thread domain of `context` that nobody else frees.
+    /// `raw` must be a thread domain of `context`, and no other code may free it.
     ///
     /// # Panics
     ///
@@ -147,11 +148,12 @@ impl ThreadDomain {
 }
 
 impl DeviceMemory {
-    /// Takes over `len` bytes of device memory, which are freed by `ibv_free_dm`.
+    /// Takes ownership of `len` bytes of device memory, which are freed by `ibv_free_dm`.
     ///
     /// # Safety
     ///
-    /// `raw` is device memory of `context` with at least so many bytes, which nobody else frees.
+    /// `raw` must be device memory of `context` with at least `len` bytes, and no other code may
+    /// free it.
     ///
     /// # Panics
     ///
@@ -165,14 +167,14 @@ impl DeviceMemory {
 }
 
 impl UnmappedRegion {
-    /// Takes over a region that a vendor's extension made, which is deregistered by `ibv_dereg_mr`:
-    /// `len` bytes that requests count from `first`, with what `access` says. `keep` is kept until
-    /// after the deregistration.
+    /// Takes ownership of a region that a vendor's extension made: `len` bytes, whose first byte
+    /// has the address `first` in requests, with the access flags `access`. The region is
+    /// deregistered by `ibv_dereg_mr`. `keep` is dropped after the deregistration.
     ///
     /// # Safety
     ///
-    /// `raw` is a memory region of `domain` that nobody else deregisters. For as long as `keep` is
-    /// kept, all that the region reaches is memory that no Rust reference is to.
+    /// `raw` must be a memory region of `domain`, and no other code may deregister it. Until `keep`
+    /// is dropped, no Rust reference to the memory of the region may exist.
     ///
     /// # Panics
     ///
@@ -186,7 +188,7 @@ impl UnmappedRegion {
         access: AccessFlags,
         keep: impl Any + Send + Sync,
     ) -> Self {
-        // SAFETY: the caller vouches for the region.
+        // SAFETY: the caller guarantees that no other code deregisters the region.
         let raw = unsafe { RawRegion::new(Arc::clone(domain.handle()), raw) };
         let raw = raw.expect("a memory region");
         Self::new(UnmappedHandle::adopt(
@@ -199,12 +201,12 @@ impl UnmappedRegion {
 }
 
 impl MemoryWindow {
-    /// Takes over a memory window, which is freed by `ibv_dealloc_mw`.
+    /// Takes ownership of a memory window, which is freed by `ibv_dealloc_mw`.
     ///
     /// # Safety
     ///
-    /// `raw` is a memory window of `domain` and of this type, bound to nothing and with its key in
-    /// `rkey`, which nobody else binds or frees.
+    /// `raw` must be an unbound memory window of `domain` and of type `kind`, with its key in
+    /// `rkey`. No other code may bind or free it.
     ///
     /// # Panics
     ///

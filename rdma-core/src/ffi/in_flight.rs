@@ -1,4 +1,4 @@
-//! In-flight memory of a queue that many threads post to, without a lock.
+//! Requests in flight of a queue to which many threads post, without a lock.
 
 use std::fmt;
 use std::mem::{self, MaybeUninit};
@@ -20,11 +20,11 @@ use crate::error::Error;
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendFlags, SendRequest};
 
-/// Memory and value that a request keeps while in flight.
+/// The memory and objects that a request keeps alive while it is in flight.
 pub(super) struct Launched<T> {
     pub(super) held: Held<T>,
-    /// The id of the unsignaled request that this request completes as well, which was posted
-    /// before it in the same queue pair; 0 for none.
+    /// Id of the unsignaled request, posted before on the same queue pair, that this request's
+    /// completion also completes; 0 if there is no such request.
     pub(super) earlier: u64,
 }
 
@@ -38,15 +38,15 @@ impl<T> Launched<T> {
     }
 }
 
-/// The requests of a queue, each in a slot from reservation to release.
+/// The requests of a queue, each of which uses a slot from its reservation to its release.
 pub(crate) struct Slots<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
     table: SlotTable<Launched<T>>,
-    /// Unsignaled requests that were posted, and that no later request completes yet.
+    /// Unsignaled requests that no later signaled request completes yet.
     pub(super) unfollowed: Unfollowed,
-    /// Limits of usual requests; `None` if requests cannot be posted in the usual way.
+    /// Limits of requests on the fast path; `None` if the queue pair does not support it.
     usual: Option<Limits>,
-    /// Limits of datagrams; `None` if datagrams cannot be posted in the usual way.
+    /// Limits of datagrams on the fast path; `None` if the queue pair does not support it.
     usual_datagrams: Option<Limits>,
 }
 
@@ -60,7 +60,7 @@ impl<T: Send + 'static> fmt::Debug for Slots<T> {
 }
 
 impl<T: Send + 'static> Slots<T> {
-    /// Makes a table of `capacity` slots for sends, at most 2^16.
+    /// Creates a table of `capacity` slots for sends, at most 2^16.
     pub(crate) fn new(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         let limits = Limits::of_sends(&queue_pair);
         Self {
@@ -72,7 +72,8 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Makes a table for receives. If the queue pair takes none, the only slot is in use for ever.
+    /// Creates a table of `capacity` slots for receives. If the queue pair has no receive queue,
+    /// the table has a single slot, which stays in use, so that every post fails.
     pub(crate) fn for_receives(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         let refused = no_receive_queue(&queue_pair).is_some();
         let takes_elements = queue_pair.sizes().receive_elements > 0;
@@ -101,7 +102,7 @@ impl<T: Send + 'static> Slots<T> {
         self.table.capacity()
     }
 
-    /// Takes a free slot, which is free again when the guard is dropped; `None` when every one is in
+    /// Reserves a free slot, which a drop of the guard frees. Returns `None` if every slot is in
     /// use.
     #[inline]
     pub(crate) fn reserve(&self) -> Option<SlotGuard<'_>> {
@@ -109,8 +110,8 @@ impl<T: Send + 'static> Slots<T> {
         Some(SlotGuard::new(&self.table, reserved))
     }
 
-    /// Guards a slot of this table again that was taken out of its guard. Returns a slot of another
-    /// table with the error.
+    /// Creates a guard for a reserved slot of this table. Returns another table's slot with an
+    /// error.
     #[inline]
     pub(crate) fn guard(&self, reserved: Reserved) -> Result<SlotGuard<'_>, (Error, Reserved)> {
         if self.table.owns(&reserved) {
@@ -120,7 +121,7 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Takes a slot of this table out of its guard; one of another table goes back there.
+    /// Takes a slot of this table out of its guard. Another table's slot is returned to that table.
     #[inline]
     pub(super) fn claim(&self, slot: SlotGuard<'_>) -> Result<Reserved, Error> {
         if self.table.owns(slot.reserved()) {
@@ -130,12 +131,12 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Gives a reserved slot back unused.
+    /// Frees a reserved slot that was not used.
     pub(crate) fn cancel(&self, reserved: Reserved) {
         self.table.cancel(reserved);
     }
 
-    /// Begins to post a send request, signaled or not.
+    /// Begins posting a send request; takes the unsignaled requests that it will complete.
     #[inline]
     fn follow(&self, is_signaled: bool) -> Follow<'_> {
         if is_signaled {
@@ -145,9 +146,9 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Begins to post an unsignaled request. At most half of the slots are in unsignaled requests in a
-    /// row: a queue whose slots all are would never have a free slot again. Queues of one queue pair
-    /// share that number.
+    /// Begins posting an unsignaled request. Signals the request if half of the slots already hold
+    /// consecutive unsignaled ones: if all did, no slot would ever be freed. Queues of one queue
+    /// pair share that limit.
     #[cold]
     fn follow_unsignaled(&self) -> Follow<'_> {
         // A table has at most 2^16 slots.
@@ -156,9 +157,9 @@ impl<T: Send + 'static> Slots<T> {
         self.unfollowed.follow_unsignaled(half / queues)
     }
 
-    /// Posts a send request in a reserved slot, which is free again on failure. The usual ones go
-    /// a way that the compiler makes one piece of code of, with the request's description, and the
-    /// others [the general way](Self::post_any).
+    /// Posts a send request in a reserved slot, which is freed on failure. Most requests take a
+    /// fast path, which is inlined together with the code that creates the request; the others take
+    /// [the general path](Self::post_any).
     #[inline(always)]
     pub(crate) fn post_send(
         &self,
@@ -183,9 +184,9 @@ impl<T: Send + 'static> Slots<T> {
         }
         let launched = Launched::new(Some(memory), KeepAlive::Nothing, self.unfollowed.take());
         self.table.launch(&reserved, launched);
-        // SAFETY: it was described, and `room` outlives the call. The memory is in the slot, where
-        // nobody can reach it until `complete` takes it for a completion with this id, or the queue
-        // pair is destroyed.
+        // SAFETY: the request was filled in, and `room` outlives the call. The memory is in the
+        // slot, where no code can access it until `complete` takes it for a completion with this
+        // id, or the queue pair is destroyed.
         let errno = unsafe { self.queue_pair.usual().post_send(wr.as_mut_ptr()) };
         if errno == 0 {
             return Ok(());
@@ -193,8 +194,8 @@ impl<T: Send + 'static> Slots<T> {
         Err(self.withdraw(reserved, self.queue_pair.post_send_error(errno)))
     }
 
-    /// Posts a signaled datagram in the usual way, and any other request in [the general
-    /// way](Self::post_any).
+    /// Posts a signaled datagram on the fast path, and any other request on
+    /// [the general path](Self::post_any).
     #[inline]
     fn post_datagram(&self, reserved: Reserved, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -208,7 +209,9 @@ impl<T: Send + 'static> Slots<T> {
         let (memory, keep) = request.into_parts();
         let launched = Launched::new(Some(memory), keep, self.unfollowed.take());
         self.table.launch(&reserved, launched);
-        // SAFETY: as in `post_send`, also for the address handle.
+        // SAFETY: the request was filled in, and `room` outlives the call. The memory and the
+        // address handle are in the slot, where no code can access them until the request has
+        // completed or the queue pair is destroyed.
         let errno = unsafe { self.queue_pair.usual().post_send(wr.as_mut_ptr()) };
         if errno == 0 {
             return Ok(());
@@ -216,8 +219,8 @@ impl<T: Send + 'static> Slots<T> {
         Err(self.withdraw(reserved, self.queue_pair.post_send_error(errno)))
     }
 
-    /// Describes a usual request or datagram. Returns `false` if [`describe_send`] has to check the
-    /// request more closely, or to refuse it.
+    /// Fills in a request or datagram on the fast path. Returns `false` if [`describe_send`] must
+    /// check the request in full, or reject it.
     #[inline]
     pub(super) fn describe_usual(
         &self,
@@ -248,7 +251,7 @@ impl<T: Send + 'static> Slots<T> {
         (error, memory.expect("the memory that was put in"))
     }
 
-    /// Takes back the memory, if there is some, of a request that was not posted.
+    /// Takes back the memory of a request that was not posted; `None` for inline data.
     #[cold]
     fn withdraw_any(&self, reserved: Reserved, error: Error) -> (Error, Option<T>) {
         let Launched { mut held, earlier } = self.table.withdraw(reserved);
@@ -272,18 +275,19 @@ impl<T: Send + 'static> Slots<T> {
         }
         let is_signaled = request.is_signaled() || request.keep().refused_in_batches().is_some();
         let (memory, keep) = request.into_parts();
-        // SAFETY: it was described, and `room` outlives the call. Memory and what keeps alive are in
-        // the slot, where nobody can reach them until `complete` takes them for a completion with
-        // this id, or the queue pair is destroyed.
+        // SAFETY: the request was filled in, and `room` outlives the call. Its memory and objects
+        // are in the slot, where no code can access them until `complete` takes them for a
+        // completion with this id, or the queue pair is destroyed.
         let posted = unsafe { self.launch(&reserved, Some(memory), keep, is_signaled, &mut wr) };
         posted.map_err(|error| self.withdraw(reserved, error))
     }
 
-    /// Puts a request into its slot and posts it.
+    /// Stores the memory of a request in its slot and posts the request.
     ///
     /// # Safety
     ///
-    /// As [`QueuePairHandle::post_send`], for a request that was described.
+    /// `wr` must have been filled in, and must meet the requirements of
+    /// [`QueuePairHandle::post_send`].
     unsafe fn launch(
         &self,
         reserved: &Reserved,
@@ -295,7 +299,7 @@ impl<T: Send + 'static> Slots<T> {
         let follow = self.follow(is_signaled);
         let launched = Launched::new(memory, keep, follow.earlier());
         self.table.launch(reserved, launched);
-        // SAFETY: the caller vouches for the request.
+        // SAFETY: the caller guarantees that the request is filled in and valid.
         let posted = unsafe {
             let wr = wr.assume_init_mut();
             if follow.is_signaled() {
@@ -309,8 +313,8 @@ impl<T: Send + 'static> Slots<T> {
         posted
     }
 
-    /// Posts a send request in a reserved slot, which is free again on failure. The request's data
-    /// is copied. Usual requests are posted as [`Self::post_send`] posts them.
+    /// Posts a send request with inline data in a reserved slot, which is freed on failure. Most
+    /// requests take a fast path, as in [`Self::post_send`].
     #[inline(always)]
     pub(crate) fn post_inline<D: InlineData>(
         &self,
@@ -333,7 +337,7 @@ impl<T: Send + 'static> Slots<T> {
         }
         let launched = Launched::new(None, KeepAlive::Nothing, self.unfollowed.take());
         self.table.launch(&reserved, launched);
-        // SAFETY: the request was described, and `room` and the data, which is copied, outlive the
+        // SAFETY: the request was filled in. `room` and the data, which is copied, outlive the
         // call.
         let errno = unsafe { self.queue_pair.usual().post_send(wr.as_mut_ptr()) };
         if errno == 0 {
@@ -357,13 +361,14 @@ impl<T: Send + 'static> Slots<T> {
         }
         let is_signaled = request.is_signaled() || request.keep().refused_in_batches().is_some();
         let (data, keep) = request.into_parts();
-        // SAFETY: the request was described, and `room` and the data, which is copied, outlive the
-        // call. The objects that it keeps alive are in the slot.
+        // SAFETY: the request was filled in. `room` and the data, which is copied, outlive the
+        // call. The objects that the request keeps alive are in the slot.
         let posted = unsafe { self.launch(&reserved, None, keep, is_signaled, &mut wr) };
         posted.map_err(|error| (self.withdraw_any(reserved, error).0, data))
     }
 
-    /// Posts a receive request in a free slot; usual requests as [`Self::post_send`] posts them.
+    /// Posts a receive request in a free slot. Most requests take a fast path, as in
+    /// [`Self::post_send`].
     #[inline(always)]
     pub(crate) fn post_receive(&self, memory: T) -> Result<(), (Error, T)>
     where
@@ -381,7 +386,9 @@ impl<T: Send + 'static> Slots<T> {
         let mut wr = receive_request(&mut room, count, reserved.id());
         let launched = Launched::new(Some(memory), KeepAlive::Nothing, 0);
         self.table.launch(&reserved, launched);
-        // SAFETY: as in `post_send`.
+        // SAFETY: the request was filled in, and `room` outlives the call. The memory is in the
+        // slot, where no code can access it until the request has completed or the queue pair is
+        // destroyed.
         let errno = unsafe { self.queue_pair.usual().post_receive(&mut wr) };
         if errno == 0 {
             return Ok(());
@@ -403,7 +410,9 @@ impl<T: Send + 'static> Slots<T> {
         let mut wr = elements.work_request(reserved.id());
         let launched = Launched::new(Some(memory), KeepAlive::Nothing, 0);
         self.table.launch(&reserved, launched);
-        // SAFETY: as in `post_send`.
+        // SAFETY: the request was filled in, and `elements` outlives the call. The memory is in the
+        // slot, where no code can access it until the request has completed or the queue pair is
+        // destroyed.
         let posted = unsafe { self.queue_pair.post_receive(&mut wr) };
         posted.map_err(|error| {
             let held = self.table.withdraw(reserved).held;
@@ -420,8 +429,9 @@ impl<T: Send + 'static> Slots<T> {
         })
     }
 
-    /// Takes the memory, if it has some, of the request with this id, once, and the index of its
-    /// slot, which stays in use until [`Self::release`].
+    /// Takes the memory of the request with this id, or `None` for inline data, with the index of
+    /// its slot. The slot stays in use until [`Self::release`]. Returns `None` if no such request
+    /// is in flight.
     #[inline]
     pub(crate) fn complete(&self, id: u64, outcome: Outcome) -> Option<(u32, Option<T>)> {
         let (index, Launched { mut held, .. }) = self.table.complete(id)?;
@@ -429,8 +439,8 @@ impl<T: Send + 'static> Slots<T> {
         Some((index, held.memory))
     }
 
-    /// Takes the memory of the request with this id as [`Self::complete`] does, and that of the
-    /// unsignaled requests before it, one after the other.
+    /// Returns an iterator that takes the memory of the request with this id and of the unsignaled
+    /// requests that it completes.
     #[inline]
     pub(crate) fn complete_all(&self, id: u64, outcome: Outcome) -> CompletedRun<'_, T> {
         CompletedRun {
@@ -441,22 +451,22 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Makes a completed slot free again; does nothing to a slot in any other state.
+    /// Frees a completed slot. Does nothing to a slot in any other state.
     #[inline]
     pub(crate) fn release(&self, index: u32) {
         self.table.release(index);
     }
 }
 
-/// The slots of a request that has completed and of the unsignaled requests before it, the latest
-/// first. Slots that are not taken are released, and their memory is dropped.
+/// Iterator over the slots of a completed request and of the unsignaled requests before it, the
+/// latest first. Slots that are not taken are freed, and their memory is dropped.
 pub(crate) struct CompletedRun<'a, T: Send + 'static> {
     slots: &'a Slots<T>,
-    /// Id of the next request; 0 when there is none.
+    /// Id of the next request; 0 at the end.
     id: u64,
-    /// Outcome that the completion tells.
+    /// Outcome that the completion reports.
     outcome: Outcome,
-    /// Set if the completion is that of a later request.
+    /// Set if the current request has no own completion, but is completed by a later request.
     is_inferred: bool,
 }
 
@@ -469,13 +479,13 @@ impl<T: Send + 'static> fmt::Debug for CompletedRun<'_, T> {
 }
 
 impl<T: Send + 'static> CompletedRun<'_, T> {
-    /// Makes a completed slot free again.
+    /// Frees a completed slot.
     #[inline]
     pub(crate) fn release(&self, index: u32) {
         self.slots.release(index);
     }
 
-    /// Releases the objects that the current request kept alive.
+    /// Releases the objects that the current request keeps alive.
     #[cold]
     #[inline(never)]
     fn settle(&self, mut keep: KeepAlive) {
@@ -505,13 +515,13 @@ impl<T: Send + 'static> Iterator for CompletedRun<'_, T> {
         if self.id == 0 {
             return None;
         }
-        // A request with a completion of its own, as failed requests have, also took those before
-        // it: the run ends there.
+        // The iteration ends at a request that already had a completion of its own, as failed
+        // requests have: that completion also took the requests before it.
         let taken = self.slots.table.complete(mem::take(&mut self.id));
         let (index, Launched { held, earlier }) = taken?;
         let Held { memory, keep } = held;
         if matches!(keep, KeepAlive::Nothing) {
-            // `Nothing` needs no drop, which the compiler does not see.
+            // `Nothing` needs no drop, but the compiler does not recognise it.
             mem::forget(keep);
         } else {
             self.settle(keep);

@@ -1,4 +1,4 @@
-//! Completions of one waiter, as others who poll the same queue find them.
+//! Completions of one waiter that other threads found while polling the same queue.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,27 +7,26 @@ use parking_lot::Mutex;
 
 use super::request_id::{block_of, next_block};
 
-/// The completions of the requests of some blocks of ids, found by others than their waiter.
+/// Completions of the requests in certain blocks of ids, found by other threads than their waiter.
 ///
-/// A waiter registers this with the [stash](super::stash::Stash) of each queue that its requests
-/// complete on. A poll of that queue then puts their completions here, so the waiter need not be the
-/// first to find them.
+/// A waiter registers its inbox with the [stash](super::stash::Stash) of each queue on which its
+/// requests complete. A poll of that queue by any thread then delivers their completions here.
 #[derive(Debug)]
 pub(super) struct Inbox<T> {
-    /// The number of `arrived`, to be looked at without the lock.
+    /// The length of `arrived`, readable without the lock.
     len: AtomicUsize,
     inner: Mutex<Inner<T>>,
 }
 
 #[derive(Debug)]
 struct Inner<T> {
-    /// The numbers of the blocks: one, and another for every 2^24 requests.
+    /// The numbers of the blocks of ids: one, and another for every 2^24 requests.
     blocks: Vec<u64>,
     arrived: VecDeque<T>,
 }
 
 impl<T> Inbox<T> {
-    /// Makes an inbox for the requests of a new block of ids; returns the first of them as well.
+    /// Creates an inbox with a new block of ids, and returns it with the first id.
     pub(super) fn new() -> (Self, u64) {
         let inbox = Self {
             len: AtomicUsize::new(0),
@@ -40,14 +39,14 @@ impl<T> Inbox<T> {
         (inbox, id)
     }
 
-    /// Takes in the requests of another block of ids, and returns the first of them.
+    /// Adds another block of ids, and returns its first id.
     pub(super) fn next_block(&self) -> u64 {
         let id = next_block();
         self.inner.lock().blocks.push(block_of(id));
         id
     }
 
-    /// Puts what `completion` makes here, if the id is of one of the blocks; returns whether it is.
+    /// Stores the result of `completion` if the id belongs to this inbox. Returns whether it does.
     pub(super) fn put(&self, id: u64, completion: impl FnOnce() -> T) -> bool {
         let mut inner = self.inner.lock();
         let is_for_this = inner.blocks.contains(&block_of(id));
@@ -58,7 +57,7 @@ impl<T> Inbox<T> {
         is_for_this
     }
 
-    /// Returns how many completions have arrived and were not taken.
+    /// Returns the number of completions that have arrived and were not taken.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
@@ -66,7 +65,7 @@ impl<T> Inbox<T> {
 
     /// Takes the oldest completion.
     pub(super) fn take(&self) -> Option<T> {
-        // Relaxed: what is not seen yet is seen at the next look.
+        // Relaxed: an arrival that is not visible yet is found by the next call.
         if self.len() == 0 {
             return None;
         }

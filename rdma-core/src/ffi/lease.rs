@@ -1,9 +1,9 @@
-//! Memory that peers can reach through a window.
+//! Memory that peers can access through a memory window.
 //!
-//! What the window grants is decided by requests that are in flight for a while, so a lease has
-//! phases. Only [`Phase::Free`] says that no peer reaches the memory, and it is entered in three ways:
-//! at the beginning, by the successful completion of a request that ends the binding, and by the
-//! arrival of a peer's message that did. Requests are told apart by generations, so that one that
+//! Binding and invalidating a window are requests, which take time to complete, so a lease has
+//! phases. Only in [`Phase::Free`] can no peer access the memory. A lease is in that phase at the
+//! beginning, and enters it when a request that ends the binding has succeeded, or when a peer's
+//! message has invalidated the window. Each binding has a generation, so that a request that
 //! completes late changes nothing.
 
 use std::fmt;
@@ -22,15 +22,15 @@ use crate::error::{Error, Result};
 use crate::memory::{AccessFlags, WindowType};
 use crate::queue_pair::Outcome;
 
-/// A span and the window that grants access to it.
+/// A span, and the window that grants remote access to it.
 ///
-/// The window is freed, and so every grant ended at the device, before the span is.
+/// The window is freed before the span is, which ends every access at the device.
 pub(crate) struct Lease {
     window: WindowHandle,
-    /// `None` only after the end.
+    /// `None` only after the lease has ended.
     memory: Option<Volatile>,
     access: AccessFlags,
-    /// The part of the window's key that does not vary.
+    /// The constant part of the window's key, its upper 24 bits.
     index: u32,
     place: Place,
 }
@@ -47,8 +47,9 @@ impl fmt::Debug for Lease {
 }
 
 impl Lease {
-    /// A lease of memory by a window of the same protection domain, to grant `access`, which is
-    /// remote rights and perhaps to count from zero.
+    /// Creates a lease, in which `window` is to grant `access` to the memory of `span`. Both must
+    /// belong to the same protection domain. `access` contains remote rights, and possibly
+    /// `ZERO_BASED`.
     pub(crate) fn new(window: WindowHandle, span: Span, access: AccessFlags) -> Arc<Self> {
         let key = window.key();
         Arc::new(Self {
@@ -76,12 +77,12 @@ impl Lease {
         self.state().phase
     }
 
-    /// The key that the window has by its last binding, of which the device may not know yet.
+    /// Returns the window's key of the latest binding, which may not have completed yet.
     pub(crate) fn key(&self) -> u32 {
         self.key_with(self.state().tag)
     }
 
-    /// What peers call the first byte.
+    /// Returns the address of the first byte in requests of peers.
     pub(crate) fn address(&self) -> u64 {
         if self.access.contains(AccessFlags::ZERO_BASED) {
             0
@@ -90,12 +91,13 @@ impl Lease {
         }
     }
 
-    /// Begins a binding: the request's part of it.
+    /// Begins to bind the window. Returns the change to post, or `None` if the phase is not `Free`.
     pub(crate) fn bind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Free)
     }
 
-    /// Begins the end of a binding: the request's part of it.
+    /// Begins to end the binding. Returns the change to post, or `None` if the phase is not
+    /// `Bound`.
     pub(crate) fn unbind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Bound)
     }
@@ -110,7 +112,8 @@ impl Lease {
             during.phase = Phase::Binding;
             during.generation += 1;
             if self.window.kind() == WindowType::Two {
-                // IBTA 10.6.7.2.1: the consumer chooses the key's last eight bits, and they change.
+                // IBTA 10.6.7.2.1: the consumer chooses the key's last eight bits, which must
+                // change.
                 during.tag = during.tag.wrapping_add(1);
             }
         } else {
@@ -125,20 +128,20 @@ impl Lease {
         })
     }
 
-    /// The window and the memory, if no peer can reach it and no request has it.
+    /// Returns window and memory if no peer can access the memory and no request uses the lease.
     pub(crate) fn finish(self: Arc<Self>) -> Result<(WindowHandle, Span), Arc<Self>> {
         if self.phase() != Phase::Free {
             return Err(self);
         }
         let mut lease = Arc::try_unwrap(self)?;
         let memory = lease.memory.take().expect("the lease has not ended");
-        // SAFETY: nobody else has this lease, so nobody posts a request with the window.
+        // SAFETY: this is the last reference to the lease, so no request uses the window.
         unsafe { lease.window.set_key(lease.key()) };
         Ok((lease.window.take(), memory.into_span()))
     }
 
-    /// Frees the window, which ends what it grants; the memory. The error is none while a request
-    /// has the lease.
+    /// Frees the window, which ends the access that it grants, and returns the memory. On failure
+    /// returns the lease; the error is `None` if a request still uses the lease.
     pub(crate) fn revoke(self: Arc<Self>) -> Result<Span, (Arc<Self>, Option<Error>)> {
         let mut lease = Arc::try_unwrap(self).map_err(|lease| (lease, None))?;
         let state = lease.place.vacate();
@@ -171,38 +174,38 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.place.vacate();
         if let Err(error) = self.window.end() {
-            // Peers may still reach the memory: it must never be freed.
+            // Peers may still access the memory, so it must never be freed.
             std::mem::forget(self.memory.take());
             tracing::error!(%error, "a memory window could not be freed; the memory is leaked");
         }
     }
 }
 
-/// The part of a window's key that does not vary (IBTA 10.6.7.2.1).
+/// Returns the constant part of a window's key (IBTA 10.6.7.2.1).
 fn index_of(key: u32) -> u32 {
     key & !0xff
 }
 
-/// What a send request does to a lease's window. It is kept in the request's slot, with the memory
-/// and the window by way of the lease, until the request has completed.
+/// The change of a window by a send request. The request's slot stores the change until the request
+/// has completed; the change keeps the lease, and so the window and its memory, alive.
 #[derive(Debug)]
 pub(crate) struct WindowChange {
     lease: Arc<Lease>,
     before: State,
     during: State,
-    /// Whether it may have been posted since.
+    /// Set if the request was filled in, so that it may have been posted.
     is_described: AtomicBool,
-    /// How often the queue pair had begun anew when it was described.
+    /// [`QueuePairHandle::beginnings`] of the queue pair when the request was checked.
     beginnings: AtomicU32,
 }
 
 impl WindowChange {
-    /// Whether the request invalidates a key, and binds nothing.
+    /// Returns whether the request is a local invalidation, and not a bind.
     pub(crate) fn is_invalidation(&self) -> bool {
         self.during.phase == Phase::Ending && self.lease.window.kind() == WindowType::Two
     }
 
-    /// Whether a queue pair can carry it out, to which it is about to be described.
+    /// Checks that a queue pair can carry out the change, just before its request is filled in.
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         if self.lease.window.domain().is_same(queue_pair.domain()) {
             let beginnings = queue_pair.beginnings();
@@ -213,8 +216,8 @@ impl WindowChange {
         Err(Error::invalid("memory window", reason))
     }
 
-    /// How it ended, if a later request of the queue pair ended so. It says nothing if the queue pair
-    /// has begun anew in between: this request may have failed before.
+    /// Returns the outcome of this request, given that a later request of the queue pair ended with
+    /// `later`. Returns [`Outcome::Failed`] if the queue pair was restarted in between.
     pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
         if self.beginnings.load(Ordering::Relaxed) == queue_pair.beginnings() {
             later
@@ -223,12 +226,12 @@ impl WindowChange {
         }
     }
 
-    /// Whether it goes to the device by a verb of its own (`ibv_bind_mw`), and not in a batch.
+    /// Returns whether the request is posted by `ibv_bind_mw`, and so cannot be in a batch.
     pub(crate) fn goes_alone(&self) -> bool {
         self.lease.window.kind() == WindowType::One
     }
 
-    /// Fills in what the request does.
+    /// Fills in the fields of the request.
     pub(super) fn describe(&self, wr: &mut sys::ibv_send_wr) {
         let lease = &*self.lease;
         self.is_described.store(true, Ordering::Relaxed);
@@ -238,11 +241,11 @@ impl WindowChange {
             return;
         }
         wr.opcode = sys::ibv_wr_opcode::IBV_WR_BIND_MW;
-        // SAFETY: from `begin` to its completion this change is the only one of the window, and it
-        // is described by one thread at a time.
+        // SAFETY: from `begin` to its completion, this change is the only one of the window, and
+        // only one thread fills in its request.
         unsafe { lease.window.set_key(lease.key_with(self.before.tag)) };
         let span = lease.memory().span();
-        // A window of type 1 ends by being bound to nothing (ibv_bind_mw(3)).
+        // A window of type 1 is invalidated by a bind of length 0 (ibv_bind_mw(3)).
         let ends = self.during.phase == Phase::Ending;
         wr.__bindgen_anon_2.bind_mw.mw = lease.window.as_raw();
         wr.__bindgen_anon_2.bind_mw.rkey = lease.key_with(self.during.tag);
@@ -254,7 +257,7 @@ impl WindowChange {
         };
     }
 
-    /// Says how the request ended.
+    /// Records the outcome of the request.
     pub(crate) fn settle(mut self, outcome: Outcome) {
         let mut after = self.during;
         after.phase = match (outcome, self.during.phase) {
@@ -271,7 +274,7 @@ impl WindowChange {
         self.finish(after);
     }
 
-    /// Enters a state, unless a peer has ended the binding meanwhile.
+    /// Enters a state, unless a peer has invalidated the window meanwhile.
     fn finish(&mut self, after: State) {
         if self.during != after {
             self.lease.change(self.during, after);
@@ -281,7 +284,8 @@ impl WindowChange {
 }
 
 impl Drop for WindowChange {
-    /// What was lost with its queue may have been carried out or not. What was settled stays so.
+    /// Handles a change whose outcome was not recorded, because its queue was dropped: the device
+    /// may or may not have carried it out.
     fn drop(&mut self) {
         if matches!(self.during.phase, Phase::Binding | Phase::Ending) {
             let mut after = self.before;
@@ -303,7 +307,7 @@ mod tests {
     use crate::ffi::ProtectionDomainHandle;
     use crate::memory::Buffer;
 
-    /// A lease of which nothing is posted; requests are said to have ended.
+    /// Creates a lease without posting; the tests simulate the outcomes of requests.
     fn lease() -> Arc<Lease> {
         let context = Context::open("softroce0").unwrap();
         let domain = context.protection_domain().unwrap();
@@ -326,7 +330,7 @@ mod tests {
         let lease = lease();
         let domain = Arc::clone(lease.window.domain());
         let key = bind(&lease);
-        // As if a lease before this one had ended with the same key in doubt.
+        // Simulates that an earlier lease ended with the same key in doubt.
         domain.context().leases().doubt(key);
         domain.ended_by_peer(key);
         assert_eq!(lease.phase(), Phase::Bound, "that was the lease before");
@@ -363,7 +367,8 @@ mod tests {
         assert_eq!(domain.context().leases().doubts(key), 0);
     }
 
-    /// A shared receive queue may be of another domain than the queue pair that takes from it.
+    /// A shared receive queue may belong to another domain than the queue pair that takes receives
+    /// from it.
     #[test]
     fn a_key_is_in_doubt_in_every_domain_of_its_context() {
         let lease = lease();

@@ -1,5 +1,5 @@
-//! Models of a lease's slot: every order in which the lease's owner and those who show completions
-//! can run, and every value that their loads can see, is tried.
+//! Loom models of a lease's slot: they explore every order of the lease's owner and the threads
+//! that process completions, and every value that their loads may return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test --release -p rdma-core --lib ffi::lease_slot
@@ -12,7 +12,7 @@ use super::{Phase, Slot};
 
 const TAG: u8 = 7;
 
-/// A slot with a lease, and as many doubts of its key.
+/// Creates a slot with a lease, and with `doubts` doubts of its key.
 fn slot(phase: Phase, doubts: usize) -> Arc<Slot> {
     let slot = Slot::default();
     slot.doubt(TAG);
@@ -22,7 +22,7 @@ fn slot(phase: Phase, doubts: usize) -> Arc<Slot> {
     Arc::new(slot)
 }
 
-/// Another thread shows a message of a peer that ended the binding with the key.
+/// Reports from another thread that a peer's message has invalidated the key.
 fn tell(slot: &Arc<Slot>) -> JoinHandle<()> {
     let slot = Arc::clone(slot);
     thread::spawn(move || slot.ended_by_peer(TAG))
@@ -85,7 +85,8 @@ fn a_message_ends_a_binding_whose_request_completes() {
     });
 }
 
-/// What the device has freed is given by it to whoever asks; nothing but the slot orders the two.
+/// The device may assign the number of a freed window to any other thread. Only the slot orders the
+/// two leases.
 #[test]
 fn the_next_lease_knows_of_the_one_before() {
     loom::model(|| {

@@ -1,4 +1,4 @@
-//! Which leases of a context a peer's message can end.
+//! The leases of a context, by which a peer's message can be matched to the lease that it ends.
 
 use std::array;
 use std::ops::Deref;
@@ -7,15 +7,15 @@ use std::sync::{Arc, OnceLock};
 use super::lease_slot::Slot;
 use super::lease_state::{Phase, State};
 
-/// The leases of a context, by the part of their windows' keys that does not vary.
+/// The leases of a context, by the constant parts of their windows' keys (the window numbers).
 ///
-/// Not those of a protection domain: a message ends leases of its queue pair's domain, and its receive
-/// may be of a shared queue of another one.
+/// The registry belongs to a context and not to a protection domain: a message ends leases in the
+/// domain of its queue pair, and its receive may be from a shared receive queue of another domain.
 ///
-/// It is a table with three levels, one for each byte of a window's number. A lease makes the parts
-/// that it needs, and they stay while the context is open: so a peer's message is told without a lock,
-/// and there is at most one slot for each of the 2^24 numbers, whatever is leased how often, beside
-/// those of leases whose number another one has.
+/// The registry is a table with three levels, one for each byte of a window number. A lease
+/// allocates the levels that it needs, which stay until the context is closed. Therefore a peer's
+/// message is processed without a lock. There is at most one slot for each of the 2^24 numbers,
+/// plus those of leases whose number is already in use by another lease.
 #[derive(Default)]
 pub(super) struct Leases {
     root: OnceLock<Box<Level<Middle>>>,
@@ -23,10 +23,10 @@ pub(super) struct Leases {
 
 type Middle = Box<Level<Arc<Slots>>>;
 
-/// One entry for each value of a byte.
+/// A level of the table, with one entry for each value of a byte.
 struct Level<T>([OnceLock<T>; 256]);
 
-/// The slots of neighbouring numbers.
+/// The slots of 256 consecutive window numbers.
 struct Slots([Slot; 256]);
 
 impl<T> Default for Level<T> {
@@ -42,7 +42,7 @@ impl Default for Slots {
 }
 
 impl Leases {
-    /// A place for a lease by the window with this key, which grants nothing yet.
+    /// Adds a lease by the window with this key, in [`Phase::Free`].
     pub(super) fn add(&self, key: u32) -> Place {
         let [high, middle, low, tag] = places_of(key);
         let root = self.root.get_or_init(Box::default);
@@ -57,8 +57,7 @@ impl Leases {
         place
     }
 
-    /// Says that a message of a peer has ended the access that this key gave. To be called once for
-    /// each message.
+    /// Records that a peer's message has invalidated this key. Must be called once per message.
     pub(super) fn ended_by_peer(&self, key: u32) {
         if let Some(slot) = self.find(key) {
             slot.ended_by_peer(key as u8);
@@ -71,25 +70,25 @@ impl Leases {
         Some(&level.0[middle].get()?.0[low])
     }
 
-    /// Puts the key of a window that was leased in doubt, as if a lease had ended so.
+    /// Adds a doubt of a key that was leased, as if a lease had ended in doubt.
     #[cfg(test)]
     pub(super) fn doubt(&self, key: u32) {
         self.find(key).unwrap().doubt(key as u8);
     }
 
-    /// How many completions that tell of this key would not be believed.
+    /// Returns the number of completions with this key that would be ignored.
     #[cfg(test)]
     pub(super) fn doubts(&self, key: u32) -> u8 {
         self.find(key).map_or(0, |slot| slot.doubts(key as u8))
     }
 }
 
-/// Where an entry is in each level, and the part of the key that varies.
+/// Returns the index in each level, and the variable byte of the key.
 fn places_of(key: u32) -> [usize; 4] {
     key.to_be_bytes().map(usize::from)
 }
 
-/// The slot of a lease, which it leaves when it ends.
+/// The slot of a lease, which is vacated when the lease ends.
 pub(super) struct Place {
     slots: Arc<Slots>,
     low: usize,
@@ -97,26 +96,28 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Sees to it that nothing a peer did or does counts any more. To be called before the device can
-    /// give the window's number to another. What the state was.
+    /// Vacates the slot and returns its last state, so that no message of a peer affects the lease
+    /// any more. Must be called before the device can assign the window's number to another window.
     pub(super) fn vacate(&mut self) -> State {
         if self.is_vacant {
-            // It may be another lease's by now.
+            // Another lease may use the slot by now.
             return State::default();
         }
         self.is_vacant = true;
         self.slots.0[self.low].vacate()
     }
 
-    /// Takes it again, as it was: the window could not be freed, so the number is no other's.
+    /// Takes the slot again, with its former state. Used if the window could not be freed, so that
+    /// no other window has its number.
     pub(super) fn retake(&mut self, state: State) {
         self.take(state.phase, state.tag);
     }
 
     fn take(&mut self, phase: Phase, tag: u8) {
         if !self.slots.0[self.low].take(phase, tag) {
-            // Two windows of one number are of a driver that gives them none before they are bound. No
-            // message tells which of the two it ended, so it ended none that is in a place of its own.
+            // Some drivers assign the same number to several windows that were never bound. A
+            // message cannot be matched to one of their leases, so a lease with a slot of its own
+            // here is not ended by messages.
             self.slots = Arc::default();
             self.slots.0[self.low].take(phase, tag);
         }
@@ -235,7 +236,7 @@ mod tests {
         assert_eq!(place.state().phase, Phase::Free);
     }
 
-    /// Leases of neighbouring numbers and of far ones are made while messages tell of all of them.
+    /// Leases of close and distant numbers are created while messages for all of them are reported.
     #[test]
     fn threads_lease_and_tell_at_once() {
         const THREADS: u32 = 3;
@@ -255,13 +256,13 @@ mod tests {
                         leases.ended_by_peer(key);
                         assert_eq!(place.state().phase, Phase::Free);
                         drop(place);
-                        // In doubt.
+                        // This lease ends in doubt.
                         drop(bound(leases, key));
                     }
                 });
             }
             barrier.wait();
-            // The tags of these are of no lease.
+            // No lease has these tags.
             for number in 0..EACH {
                 (0..THREADS).for_each(|thread| leases.ended_by_peer(key(number, thread) ^ 3));
             }

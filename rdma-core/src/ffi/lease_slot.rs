@@ -1,4 +1,4 @@
-//! What is known of the leases of one window number.
+//! The state of the leases of one window number, and of its invalidated keys.
 
 use std::array;
 use std::sync::OnceLock;
@@ -11,27 +11,27 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use super::lease_state::{Phase, State};
 
-/// The state of the lease by the window of this number, and the keys in doubt.
+/// The state of the lease with this window number, and the number of stale invalidations to ignore.
 ///
-/// A completion that tells of an invalidated key can be shown late, when the device has given the
-/// key to another window. So keys of leases that ended in another way, while a peer may have ended
-/// them too, are remembered: as many completions that tell of such a key are not believed. That
-/// another window has the number, or the same one another key, is no reason to forget one: only then
-/// can it be taken for a new one.
+/// A completion that reports an invalidated key may be processed late, when the device has already
+/// assigned the key to another window. Suppose that a lease ended in another way, although a peer
+/// may have invalidated its key too. Then the key is in doubt: the next completion that reports it
+/// is ignored, one for each such lease. A doubt is kept even if another window gets the number, or
+/// the window gets another key, because only then could a late completion be mistaken.
 #[derive(Default)]
 pub(super) struct Slot {
-    /// Whether there is a lease. If not, the state says that nothing is reached.
+    /// Set while a lease uses the slot. Otherwise `state` is [`Phase::Free`].
     is_taken: AtomicBool,
     state: AtomicU64,
-    /// How many leases ended so with each key, by the part that varies; made for the first.
+    /// Number of leases that ended in doubt, for each low byte of the key; allocated when needed.
     doubts: OnceLock<Box<Doubts>>,
 }
 
-/// A count that reached [`u8::MAX`] stays there: the key is never believed again.
+/// A count that has reached [`u8::MAX`] stays there: completions with this key are always ignored.
 type Doubts = [AtomicU8; 256];
 
 impl Slot {
-    /// Begins a lease; `false` if there is one.
+    /// Begins a lease. Returns `false` if another lease uses the slot.
     pub(super) fn take(&self, phase: Phase, tag: u8) -> bool {
         if self.is_taken.swap(true, Ordering::Acquire) {
             return false;
@@ -39,21 +39,21 @@ impl Slot {
         let state = State {
             phase,
             tag,
-            // So that who knows the state of a lease before changes nothing.
+            // Changes by the holder of an earlier state must fail.
             generation: self.state().generation + 1,
         };
         self.state.store(state.to_bits(), Ordering::Release);
         true
     }
 
-    /// Ends the lease, whose state nobody changes by now except for a peer's messages; what it was.
+    /// Ends the lease and returns its last state. Only peers' messages may still change the state.
     pub(super) fn vacate(&self) -> State {
         let end = loop {
             let before = self.state();
             if before.phase == Phase::Free {
                 break before;
             }
-            // Before the change: who sees that fail must see the doubt.
+            // Recorded before the change: a thread whose own change then fails must see the doubt.
             self.doubt(before.tag);
             let mut after = before;
             after.phase = Phase::Free;
@@ -77,11 +77,10 @@ impl Slot {
             .is_ok()
     }
 
-    /// Says that a message of a peer has ended the binding with this key, and no older one. To be
-    /// called once for each message.
+    /// Records that a peer's message has invalidated this key. Must be called once per message.
     pub(super) fn ended_by_peer(&self, tag: u8) {
-        // The doubts are looked at after the state: those of leases before are seen then, and a lease
-        // that ends from here on is no longer in this state.
+        // The state is read before the doubts. Doubts of earlier leases are then visible, and a
+        // lease that ends from here on no longer has this state.
         let first = self.state();
         let mut before = first;
         loop {
@@ -94,8 +93,8 @@ impl Slot {
             }
             let mut after = before;
             after.phase = Phase::Free;
-            // It fails if the binding's request has completed just now, or if one that ends the
-            // binding was made, which will fail, or if the lease ended.
+            // The change fails if the request of the binding has just completed, if a request that
+            // ends the binding was created (and will fail), or if the lease has ended.
             if self.change(before, after) {
                 return;
             }
@@ -103,17 +102,17 @@ impl Slot {
         }
     }
 
-    /// Puts a key in doubt once more.
+    /// Adds one doubt of a key.
     pub(super) fn doubt(&self, tag: u8) {
         let doubts = self
             .doubts
             .get_or_init(|| Box::new(array::from_fn(|_| AtomicU8::new(0))));
         let more = |count: u8| count.checked_add(1);
-        // It fails if the key is in doubt for good.
+        // Fails if the key is permanently in doubt.
         let _ = doubts[usize::from(tag)].fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
     }
 
-    /// Whether the key was in doubt, from which it is taken once.
+    /// Removes one doubt of a key. Returns whether the key was in doubt.
     fn withdraw(&self, tag: u8) -> bool {
         let Some(doubts) = self.doubts.get() else {
             return false;
@@ -129,7 +128,7 @@ impl Slot {
         }
     }
 
-    /// How many completions that tell of this key would not be believed.
+    /// Returns the number of completions with this key that would be ignored.
     #[cfg(test)]
     pub(super) fn doubts(&self, tag: u8) -> u8 {
         let doubts = self.doubts.get();
@@ -214,8 +213,8 @@ mod tests {
         assert_eq!(slot.doubts(TAG), u8::MAX);
     }
 
-    /// Shows a message of a peer in every round while the owner of the lease does something else, each
-    /// a little earlier or later than the other; `judge` is called when both are done.
+    /// In every round, reports a message of a peer while the owner of the lease runs `meanwhile`,
+    /// with varying delays on both sides. Afterwards `judge` checks the outcome.
     fn race(begin: Phase, meanwhile: impl Fn(&Slot), judge: impl Fn(&Slot) -> bool) {
         let slot = Slot::default();
         let (begun, told) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -259,8 +258,8 @@ mod tests {
         assert_eq!(wrong, 0, "of {ROUNDS} rounds");
     }
 
-    /// A message of a peer, shown while its lease ends and another one takes the same key, is counted
-    /// once: for the lease that it ended, or as a doubt that is resolved.
+    /// A message that is reported while its lease ends and another lease takes the same key is
+    /// counted once: for the lease that it ended, or as a doubt that is removed.
     #[test]
     fn a_message_never_ends_the_next_lease() {
         let next = |slot: &Slot| {
@@ -271,7 +270,7 @@ mod tests {
         race(Phase::Bound, next, judge);
     }
 
-    /// A message of a peer, shown while the completion of the binding is, is not lost.
+    /// A message that is reported while the binding's request completes is not lost.
     #[test]
     fn a_message_ends_a_binding_whose_request_completes() {
         let complete = |slot: &Slot| {
@@ -286,7 +285,7 @@ mod tests {
         race(Phase::Binding, complete, judge);
     }
 
-    /// Messages of one key, each shown by another thread, resolve as many doubts.
+    /// Messages of one key that several threads report remove as many doubts.
     #[test]
     fn no_doubt_is_resolved_twice() {
         const EACH: u8 = 50;

@@ -1,23 +1,23 @@
-//! The state of a lease, which changes as a whole.
+//! The state of a lease, which changes atomically.
 
-/// What a peer can reach through the window.
+/// The access that peers have to the memory of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
-    /// Nothing.
+    /// Peers cannot access the memory.
     Free,
-    /// Nothing yet or the memory already: the binding is in a request that has not completed.
+    /// Peers may have access: the request that binds the window has not completed.
     Binding,
-    /// The memory.
+    /// Peers can access the memory.
     Bound,
-    /// The memory still or nothing any more: the end is in a request that has not completed.
+    /// Peers may still have access: the request that ends the binding has not completed.
     Ending,
-    /// Nobody knows: a request failed, or was lost with its queue.
+    /// Unknown whether peers have access: a request failed, or was dropped with its queue.
     Unknown,
 }
 
-/// The state of a lease, in one word: the phase, the varying part of the window's key, and how often
-/// a window of this number was leased or bound.
+/// The state of a lease, packed into one word: the phase, the low byte of the window's key, and the
+/// number of times that a window with this number was leased or bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) phase: Phase,

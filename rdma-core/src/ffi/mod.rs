@@ -1,8 +1,9 @@
-//! The only place with `unsafe`: owners of verbs objects, and the memory that devices touch.
+//! The part of the crate with `unsafe` code: owners of verbs objects, and memory that devices
+//! access.
 //!
-//! Each handle owns exactly one verbs object, keeps its parents alive by `Arc`, and destroys it
-//! once, when dropped. The functions on handles are safe: what the verb demands of its caller is
-//! kept by the handle's own invariants, which the comments name.
+//! Each handle owns exactly one verbs object, keeps its parents alive by `Arc`, and destroys the
+//! object once, when dropped. The functions on handles are safe: the invariants of the handle,
+//! which the comments name, fulfil the requirements of the verbs.
 
 mod access;
 mod address_handle;

@@ -1,4 +1,4 @@
-//! Queue pairs in multicast groups.
+//! Memberships of queue pairs in multicast groups.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,14 +12,15 @@ use super::queue_pair::QueuePairHandle;
 use crate::device::Gid;
 use crate::error::{Error, Result};
 
-/// A group of one queue pair, which is told by where its C object is: it lives as long as any
-/// membership, so no other is there.
+/// Key of a membership: address of the queue pair's C object, GID and LID. The address is unique,
+/// because the queue pair lives as long as its memberships.
 type Key = (usize, Gid, u16);
 
-/// How many memberships there are of each. Verbs count them as one.
+/// Number of [`AttachedQueuePair`]s for each key. The verbs do not count: the first value attaches
+/// the queue pair, and the drop of the last value detaches it.
 static MEMBERSHIPS: LazyLock<Mutex<HashMap<Key, usize>>> = LazyLock::new(Mutex::default);
 
-/// A queue pair that is attached to a group.
+/// The membership of a queue pair in a multicast group.
 pub(crate) struct AttachedQueuePair {
     queue_pair: Arc<QueuePairHandle>,
     gid: Gid,
@@ -67,7 +68,7 @@ impl AttachedQueuePair {
         self.lid
     }
 
-    /// Ends the membership, if that was not done before.
+    /// Ends the membership. Does nothing if it has already ended.
     pub(crate) fn detach(&mut self) -> Result<()> {
         if self.detached {
             return Ok(());

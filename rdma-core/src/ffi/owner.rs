@@ -1,4 +1,4 @@
-//! Memory of the program's own, which a registration borrows from its owner.
+//! Memory that the program owns, which a registration keeps together with its owner.
 
 use std::any::Any;
 use std::fmt;
@@ -8,95 +8,95 @@ use std::sync::Arc;
 use super::device_buffer::DeviceBuffer;
 use crate::memory::HostMemory;
 
-/// An owner of bytes that stay where they are, and that nobody but it can reach.
+/// An owner of bytes that stay at one address and that no other code can access.
 ///
 /// Its memory can be registered: [`ProtectionDomain::register`](crate::ProtectionDomain::register)
 /// takes the owner, keeps it while the device may use the memory, and gives it back after the
 /// deregistration.
 ///
-/// It is implemented for `Vec<u8>` (its length, not its capacity), `Box<[u8]>`, [`HostMemory`] and,
-/// with the feature `bytes`, for `bytes::BytesMut`.
+/// The trait is implemented for `Vec<u8>` (its length, not its capacity), `Box<[u8]>`,
+/// [`HostMemory`] and, with the feature `bytes`, for `bytes::BytesMut`.
 ///
 /// # Safety
 ///
-/// [`Self::memory`] gives a range that, from then on until the value is used or dropped,
+/// From the call of [`Self::memory`] until the value is used or dropped, the returned range must
 ///
-/// - lies at the same address, wherever the value is moved to;
-/// - is mapped, and valid for reads and writes of bytes, all of them initialised;
-/// - is accessed by nobody else, in this process or in another that runs the same program's code:
-///   all access is through the pointer.
+/// - stay at the same address when the value is moved;
+/// - be mapped, and valid for reads and writes of bytes, all of them initialised;
+/// - be accessed only through the returned pointer, by this process and by every other process that
+///   runs the program's code.
 ///
-/// Dropping the value may end all that. Sending the value to another thread does not ([`Send`]).
+/// These conditions may end when the value is dropped. They must still hold after the value was
+/// sent to another thread ([`Send`]).
 pub unsafe trait StableMemoryMut: Send + 'static {
-    /// The bytes.
+    /// Returns the address and length of the owned bytes.
     fn memory(&mut self) -> NonNull<[u8]>;
 }
 
-/// An owner of bytes that stay where they are, and that nobody writes to; others may read them.
+/// An owner of bytes that stay at one address and that no code writes to. Other code may read them.
 ///
 /// Its memory can be registered for reading:
 /// [`ProtectionDomain::register_shared`](crate::ProtectionDomain::register_shared).
 ///
-/// It is implemented for `&'static [u8]`, `Arc<[u8]>`, `Arc<Vec<u8>>` and, with the feature `bytes`,
-/// for `bytes::Bytes`.
+/// The trait is implemented for `&'static [u8]`, `Arc<[u8]>`, `Arc<Vec<u8>>` and, with the feature
+/// `bytes`, for `bytes::Bytes`.
 ///
 /// # Safety
 ///
-/// [`Self::memory`] gives a range that, for as long as the value exists,
+/// For as long as the value exists, the range that [`Self::memory`] returns must
 ///
-/// - lies at the same address, wherever the value is moved to;
-/// - is mapped, and valid for reads of bytes, all of them initialised;
-/// - is written by nobody.
+/// - stay at the same address when the value is moved;
+/// - be mapped, and valid for reads of bytes, all of them initialised;
+/// - never be written.
 pub unsafe trait StableMemory: Send + 'static {
-    /// The bytes.
+    /// Returns the address and length of the bytes.
     fn memory(&self) -> NonNull<[u8]>;
 }
 
-// SAFETY: a vector's elements are on the heap, and are its own. They do not move unless the vector
-// is used.
+// SAFETY: a vector owns its elements, which are on the heap and move only when the vector is used.
 unsafe impl StableMemoryMut for Vec<u8> {
     fn memory(&mut self) -> NonNull<[u8]> {
         NonNull::from(self.as_mut_slice())
     }
 }
 
-// SAFETY: a box's content is on the heap and its own.
+// SAFETY: a box owns its content, which is on the heap.
 unsafe impl StableMemoryMut for Box<[u8]> {
     fn memory(&mut self) -> NonNull<[u8]> {
         NonNull::from(&mut **self)
     }
 }
 
-// SAFETY: the allocation is its own, and has one address until it is dropped.
+// SAFETY: the value owns the allocation, whose address does not change until it is freed.
 unsafe impl StableMemoryMut for HostMemory {
     fn memory(&mut self) -> NonNull<[u8]> {
         self.allocation().span()
     }
 }
 
-// SAFETY: constant for ever.
+// SAFETY: the bytes of a `'static` reference never move and are never written.
 unsafe impl StableMemory for &'static [u8] {
     fn memory(&self) -> NonNull<[u8]> {
         NonNull::from(*self)
     }
 }
 
-// SAFETY: the content of an `Arc` does not move, and is not written while it is shared; this value
-// is one who shares it.
+// SAFETY: the content of an `Arc` does not move, and is not written while it is shared. This value
+// shares it.
 unsafe impl StableMemory for Arc<[u8]> {
     fn memory(&self) -> NonNull<[u8]> {
         NonNull::from(&**self)
     }
 }
 
-// SAFETY: as above; the vector does not change, so that its elements stay as well.
+// SAFETY: the vector inside a shared `Arc` does not change, so its elements stay where they are.
 unsafe impl StableMemory for Arc<Vec<u8>> {
     fn memory(&self) -> NonNull<[u8]> {
         NonNull::from(self.as_slice())
     }
 }
 
-// SAFETY: a `BytesMut` is the only one with access to its bytes, which do not move unless it is used.
+// SAFETY: a `BytesMut` has the sole access to its bytes, which do not move unless it is used.
 #[cfg(feature = "bytes")]
 unsafe impl StableMemoryMut for bytes::BytesMut {
     fn memory(&mut self) -> NonNull<[u8]> {
@@ -104,7 +104,7 @@ unsafe impl StableMemoryMut for bytes::BytesMut {
     }
 }
 
-// SAFETY: the bytes of a `Bytes` are constant and stay for as long as one of its clones does.
+// SAFETY: the bytes of a `Bytes` are constant, and stay for as long as a clone of it exists.
 #[cfg(feature = "bytes")]
 unsafe impl StableMemory for bytes::Bytes {
     fn memory(&self) -> NonNull<[u8]> {
@@ -112,21 +112,23 @@ unsafe impl StableMemory for bytes::Bytes {
     }
 }
 
-/// Memory behind registrations, with its owner. It gives out its address only; who may form
-/// references into it is decided by the types built on it ([`super::Span`], [`super::Exposed`]).
+/// Memory behind registrations, together with its owner. This type returns only the address of the
+/// memory; the types built on it decide when references to the memory may exist ([`super::Span`],
+/// [`super::Exposed`]).
 pub(crate) struct Backing {
     start: NonNull<u8>,
     len: usize,
     writable: bool,
-    /// The device's buffer that it is all inside of.
+    /// The device's buffer that contains all of the memory, if the device allocated the memory.
     buffer: Option<Arc<DeviceBuffer>>,
-    /// Not touched until it is given back or dropped, since that might invalidate `start`.
+    /// The owner of the memory. Not accessed until it is returned or dropped: an access might
+    /// invalidate `start`.
     owner: Box<dyn Any + Send>,
 }
 
-// SAFETY: the owner is `Send`; access to its memory is governed by the types built on this.
+// SAFETY: the owner is `Send`; the types built on this one control access to its memory.
 unsafe impl Send for Backing {}
-// SAFETY: as above: a shared `Backing` gives out an address, and no access to the owner.
+// SAFETY: a shared `Backing` returns an address and gives no access to the owner.
 unsafe impl Sync for Backing {}
 
 impl fmt::Debug for Backing {
@@ -140,9 +142,10 @@ impl fmt::Debug for Backing {
 }
 
 impl Backing {
-    /// Memory that is its owner's alone.
+    /// Creates a backing of memory that only its owner can access.
     pub(crate) fn exclusive(owner: impl StableMemoryMut) -> Self {
-        // The owner is put where it stays first: moving it later could invalidate the pointer.
+        // The owner is boxed before `memory` is called: moving it afterwards could invalidate the
+        // pointer.
         let mut owner = Box::new(owner);
         let host = (&*owner as &dyn Any).downcast_ref::<HostMemory>();
         let buffer = host.and_then(|memory| memory.allocation().device_buffer().cloned());
@@ -156,7 +159,7 @@ impl Backing {
         }
     }
 
-    /// Memory that is only read.
+    /// Creates a backing of read-only memory.
     pub(crate) fn shared(owner: impl StableMemory) -> Self {
         let owner = Box::new(owner);
         let memory = owner.memory();
@@ -185,12 +188,12 @@ impl Backing {
         self.buffer.as_ref()
     }
 
-    /// Whether the owner is of this type.
+    /// Returns whether the owner is of type `O`.
     pub(crate) fn is_owned_by<O: 'static>(&self) -> bool {
         self.owner.is::<O>()
     }
 
-    /// The owner, if it is of this type.
+    /// Returns the owner if it is of type `O`, or the unchanged backing if not.
     pub(crate) fn into_owner<O: 'static>(self) -> Result<O, Self> {
         let Self {
             start,

@@ -1,4 +1,4 @@
-//! Handing work requests to the device, by `ibv_post_send` or by the functions `ibv_wr_*`.
+//! Posting of work requests to the device, by `ibv_post_send` or by the functions `ibv_wr_*`.
 
 use std::mem::{self, MaybeUninit};
 use std::ptr;
@@ -12,7 +12,7 @@ use super::queue_pair::QueuePairHandle;
 use super::request::FLUSH;
 use crate::error::{Error, Result};
 
-/// What is behind the functions of `ibv_qp_ex` that the oldest headers have.
+/// An `ibv_qp_ex` followed by the functions that later headers append to it.
 #[repr(C)]
 struct Later {
     _known: sys::ibv_qp_ex,
@@ -24,36 +24,39 @@ impl QueuePairHandle {
     ///
     /// # Safety
     ///
-    /// The elements that `wr` points at are valid for this call, and it has no next. If it succeeds,
-    /// the memory that they name stays where it is, and unreachable in every way that its type does
-    /// not allow the device as well, until the request has completed or the queue pair is destroyed;
-    /// that of an inline request, and headers of a segmented one, are valid for this call. An
-    /// address handle stays until the request has completed. The operation is one that the queue
-    /// pair was made for.
+    /// - The elements of `wr` must be valid during this call, and `wr` must have no next request.
+    /// - After success, until the request has completed or the queue pair is destroyed, the memory
+    ///   of the elements must stay valid, and must not be accessed in a way that conflicts with the
+    ///   device. The data of an inline request and the headers of a segmented one need to be valid
+    ///   only during this call.
+    /// - An address handle must stay valid until the request has completed.
+    /// - The queue pair must have been created for the operation.
     #[inline]
     pub(super) unsafe fn post_send(&self, wr: &mut sys::ibv_send_wr) -> Result<()> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees the same requirements for this list of one request.
         unsafe { self.post_sends(wr) }.map_err(|(error, _)| error)
     }
 
-    /// What usual requests are posted to, by whoever keeps this handle.
+    /// Returns the C object for the fast path of posting, [`UsualQueuePair`]. The caller must keep
+    /// this handle alive while using it.
     #[inline]
     pub(super) fn usual(&self) -> UsualQueuePair {
         UsualQueuePair(self.as_raw())
     }
 
-    /// The error of [`UsualQueuePair::post_send`].
+    /// Converts an error number of [`UsualQueuePair::post_send`] to an [`Error`].
     #[cold]
     pub(super) fn post_send_error(&self, errno: i32) -> Error {
         self.post_error("ibv_post_send", errno)
     }
 
-    /// Posts a list of send requests in one call. With an error comes the first request that was
-    /// not posted; those before it were.
+    /// Posts a list of send requests in one call. An error comes with the first request that was
+    /// not posted; the requests before it were posted.
     ///
     /// # Safety
     ///
-    /// As [`Self::post_send`], for each of the list, whose last has no next.
+    /// Each request must meet the requirements of [`Self::post_send`], except that only the last
+    /// request of the list must have no next one.
     #[inline]
     pub(super) unsafe fn post_sends(
         &self,
@@ -61,20 +64,20 @@ impl QueuePairHandle {
     ) -> Result<(), (Error, *mut sys::ibv_send_wr)> {
         let first_opcode = first.opcode;
         let first = ptr::from_mut(first);
-        // Whoever fails and does not say where has posted nothing: libibverbs itself does so for a
-        // provider that lacks the function.
+        // A call that fails without setting `bad` has posted no request: libibverbs itself does so
+        // for a provider that lacks the function.
         let mut bad = first;
         let (verb, errno) = match self.as_extended() {
-            // SAFETY: the caller vouches for the request.
+            // SAFETY: the caller guarantees that the request is valid.
             _ if first_opcode == opcode::IBV_WR_BIND_MW && unsafe { is_bound_alone(first) } => {
-                // SAFETY: the queue pair is valid; the caller vouches for the request.
+                // SAFETY: the queue pair is valid; the caller guarantees that the request is valid.
                 ("ibv_bind_mw", unsafe { bind(self.as_raw(), first) })
             }
-            // SAFETY: the queue pair is valid; the caller vouches for requests and memory.
+            // SAFETY: the queue pair is valid; the caller guarantees valid requests and memory.
             Some(queue_pair) if !unsafe { is_for_lists(first) } => ("ibv_wr_complete", unsafe {
                 post_extended(queue_pair, first)
             }),
-            // SAFETY: as above.
+            // SAFETY: the queue pair is valid; the caller guarantees valid requests and memory.
             _ => ("ibv_post_send", unsafe {
                 sys::ibv_post_send(self.as_raw(), first, &mut bad)
             }),
@@ -89,24 +92,27 @@ impl QueuePairHandle {
     ///
     /// # Safety
     ///
-    /// As [`Self::post_send`].
+    /// `wr` must meet the requirements of [`Self::post_send`] on elements and their memory, and
+    /// must have no next request.
     #[inline]
     pub(super) unsafe fn post_receive(&self, wr: &mut sys::ibv_recv_wr) -> Result<()> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees the same requirements for this list of one request.
         unsafe { self.post_receives(wr) }.map_err(|(error, _)| error)
     }
 
-    /// The error of [`UsualQueuePair::post_receive`].
+    /// Converts an error number of [`UsualQueuePair::post_receive`] to an [`Error`].
     #[cold]
     pub(super) fn post_receive_error(&self, errno: i32) -> Error {
         self.post_error("ibv_post_recv", errno)
     }
 
-    /// Posts a list of receive requests in one call, as [`Self::post_sends`] does.
+    /// Posts a list of receive requests in one call. An error comes with the first request that was
+    /// not posted; the requests before it were posted.
     ///
     /// # Safety
     ///
-    /// As [`Self::post_sends`].
+    /// Each request must meet the requirements of [`Self::post_receive`], except that only the last
+    /// request of the list must have no next one.
     #[inline]
     pub(super) unsafe fn post_receives(
         &self,
@@ -114,7 +120,7 @@ impl QueuePairHandle {
     ) -> Result<(), (Error, *mut sys::ibv_recv_wr)> {
         let first = ptr::from_mut(first);
         let mut bad = first;
-        // SAFETY: the queue pair is valid; the caller vouches for requests and memory.
+        // SAFETY: the queue pair is valid; the caller guarantees valid requests and memory.
         let errno = unsafe { sys::ibv_post_recv(self.as_raw(), first, &mut bad) };
         if errno == 0 {
             return Ok(());
@@ -128,64 +134,68 @@ impl QueuePairHandle {
     }
 }
 
-/// The C object of a queue pair, beside the handle that keeps it: that is a step less on the way of
-/// every request.
+/// The C object of a queue pair, for the fast path of posting. It is stored next to the handle that
+/// keeps it alive, which saves one pointer indirection for every request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UsualQueuePair(*mut sys::ibv_qp);
 
 // SAFETY: verbs are thread-safe on a queue pair.
 unsafe impl Send for UsualQueuePair {}
-// SAFETY: as above.
+// SAFETY: verbs are thread-safe on a queue pair.
 unsafe impl Sync for UsualQueuePair {}
 
 impl UsualQueuePair {
-    /// Posts one send request by `ibv_post_send`, and returns what it returns.
+    /// Posts one send request by `ibv_post_send`, and returns its result.
     ///
     /// # Safety
     ///
-    /// As [`QueuePairHandle::post_send`], for what the opcode of `wr` says that is there of it. The
-    /// handle is still there, and the queue pair was not made for `ibv_wr_*`.
+    /// `wr` must meet the requirements of [`QueuePairHandle::post_send`]; only the fields that its
+    /// opcode uses need to be initialised. The handle must be alive, and the queue pair must not
+    /// have been created for `ibv_wr_*`.
     #[inline(always)]
     pub(super) unsafe fn post_send(self, wr: *mut sys::ibv_send_wr) -> i32 {
         let mut bad = MaybeUninit::uninit();
-        // SAFETY: the caller vouches for the queue pair, the request and its memory. Where a list of
-        // one stopped needs not be looked at.
+        // SAFETY: the caller guarantees that the queue pair, the request and its memory are valid.
+        // `bad` is not needed for a list of one request.
         unsafe { sys::ibv_post_send(self.0, wr, bad.as_mut_ptr()) }
     }
 
-    /// Posts one receive request, and returns what `ibv_post_recv` returns.
+    /// Posts one receive request by `ibv_post_recv`, and returns its result.
     ///
     /// # Safety
     ///
-    /// As [`QueuePairHandle::post_receive`]. The handle is still there.
+    /// `wr` must meet the requirements of [`QueuePairHandle::post_receive`]; the handle must be
+    /// alive.
     #[inline(always)]
     pub(super) unsafe fn post_receive(self, wr: *mut sys::ibv_recv_wr) -> i32 {
         let mut bad = MaybeUninit::uninit();
-        // SAFETY: as in `post_send`.
+        // SAFETY: the caller guarantees that the queue pair, the request and its memory are valid.
+        // `bad` is not needed for a list of one request.
         unsafe { sys::ibv_post_recv(self.0, wr, bad.as_mut_ptr()) }
     }
 }
 
-/// Whether a request that binds is of a window of type 1, which has a verb of its own.
+/// Returns whether a bind request is for a window of type 1, which has a verb of its own.
 ///
 /// # Safety
 ///
-/// The request is one that binds a window.
+/// The request must be a valid one that binds a window.
 #[cold]
 unsafe fn is_bound_alone(wr: *const sys::ibv_send_wr) -> bool {
-    // SAFETY: the opcode says that this variant is there, and the window is, since the request is
-    // kept with it.
+    // SAFETY: the opcode determines this variant of the union, and the window exists because its
+    // owner is kept with the request.
     unsafe { (*(*wr).__bindgen_anon_2.bind_mw.mw).type_ == sys::ibv_mw_type::IBV_MW_TYPE_1 }
 }
 
-/// Posts a request that binds a window of type 1.
+/// Posts a request that binds a window of type 1, by `ibv_bind_mw`.
 ///
 /// # Safety
 ///
-/// As [`QueuePairHandle::post_sends`], for a request that binds a window and has no next.
+/// `wr` must meet the requirements of [`QueuePairHandle::post_send`], and must bind a window.
 #[cold]
 unsafe fn bind(queue_pair: *mut sys::ibv_qp, wr: *const sys::ibv_send_wr) -> i32 {
-    // SAFETY: the opcode says that this variant is there; the caller vouches for the rest.
+    // SAFETY: the opcode determines this variant of the union; the caller guarantees that the
+    // window and its region are valid.
     unsafe {
         let request = &(*wr).__bindgen_anon_2.bind_mw;
         let mut bind = sys::ibv_mw_bind {
@@ -197,19 +207,21 @@ unsafe fn bind(queue_pair: *mut sys::ibv_qp, wr: *const sys::ibv_send_wr) -> i32
     }
 }
 
-/// Whether a list of requests that could be posted by the functions `ibv_wr_*` is posted by
-/// `ibv_post_send` all the same, which may be used on such queue pairs as well (ibv_wr_post(3)): where
-/// a request has several elements. Drivers are known whose `ibv_wr_set_sge_list` and
-/// `ibv_wr_set_inline_data_list` count the bytes wrongly, so that a part of the message is sent: that
-/// of Linux's Soft-RoCE in every release of rdma-core before 2026.
+/// Returns whether to post a list by `ibv_post_send` instead of the functions `ibv_wr_*`, because a
+/// request has several elements. Both ways may be used on such queue pairs (ibv_wr_post(3)).
+///
+/// In some drivers `ibv_wr_set_sge_list` and `ibv_wr_set_inline_data_list` count the bytes wrongly,
+/// so that only part of the message is sent: in that of Linux's Soft-RoCE in every release of
+/// rdma-core before 2026. Opcodes that only `ibv_wr_*` can post are never posted by
+/// `ibv_post_send`.
 ///
 /// # Safety
 ///
-/// As [`post_extended`].
+/// `first` must be the first of a valid list, whose last request has no next one.
 #[inline]
 unsafe fn is_for_lists(first: *const sys::ibv_send_wr) -> bool {
     let (mut lists, mut next) = (false, first);
-    // SAFETY: the caller's list, whose last request has no next.
+    // SAFETY: the caller guarantees a valid list, whose last request has no next one.
     while let Some(wr) = unsafe { next.as_ref() } {
         if matches!(wr.opcode, opcode::IBV_WR_ATOMIC_WRITE | FLUSH) {
             return false;
@@ -220,21 +232,22 @@ unsafe fn is_for_lists(first: *const sys::ibv_send_wr) -> bool {
     lists
 }
 
-/// Posts a list by the functions `ibv_wr_*`, all of it or nothing.
+/// Posts a list by the functions `ibv_wr_*`: either all of it or, on failure, no request.
 ///
-/// Between start and complete the provider holds the queue pair's lock, so nothing here may panic,
-/// and nothing of the caller's runs.
+/// Between start and complete the provider holds the queue pair's lock. The code in between must
+/// therefore not panic, and must not call code of the program.
 ///
 /// # Safety
 ///
-/// As [`QueuePairHandle::post_sends`]; no request has more than [`MAX_ELEMENTS`] elements.
+/// The list must meet the requirements of [`QueuePairHandle::post_sends`], and no request may have
+/// more than [`MAX_ELEMENTS`] elements.
 unsafe fn post_extended(queue_pair: *mut sys::ibv_qp_ex, first: *mut sys::ibv_send_wr) -> i32 {
-    // SAFETY: the queue pair is valid, and was made for these functions.
+    // SAFETY: the queue pair is valid, and was created for these functions.
     unsafe { sys::ibv_wr_start(queue_pair) };
     let mut next: *const sys::ibv_send_wr = first;
-    // SAFETY: the caller's list, whose last request has no next.
+    // SAFETY: the caller guarantees a valid list, whose last request has no next one.
     while let Some(wr) = unsafe { next.as_ref() } {
-        // SAFETY: the queue pair was started, and the caller vouches for the request.
+        // SAFETY: the queue pair was started, and the caller guarantees that the request is valid.
         if !unsafe { describe(queue_pair, wr) } {
             // SAFETY: the queue pair was started.
             unsafe { sys::ibv_wr_abort(queue_pair) };
@@ -242,19 +255,19 @@ unsafe fn post_extended(queue_pair: *mut sys::ibv_qp_ex, first: *mut sys::ibv_se
         }
         next = wr.next;
     }
-    // SAFETY: as above.
+    // SAFETY: the queue pair was started.
     unsafe { sys::ibv_wr_complete(queue_pair) }
 }
 
-/// Tells a request to a queue pair that was started; `false` if it is none.
+/// Adds a request to a queue pair that was started. Returns `false` if the opcode is not supported.
 ///
 /// # Safety
 ///
-/// As [`post_extended`].
+/// The queue pair must have been started, and `wr` must be a valid request as in [`post_extended`].
 unsafe fn describe(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) -> bool {
-    // SAFETY: the queue pair is valid, and between start and complete these fields are this
-    // thread's; the opcode says which variants of the request's unions are there, and the queue
-    // pair was made for it, so its function is there.
+    // SAFETY: the queue pair is valid, and between start and complete this thread owns these
+    // fields. The opcode determines the variants of the request's unions, and the function for the
+    // opcode exists because the queue pair was created for it.
     unsafe {
         (*queue_pair).wr_id = wr.wr_id;
         (*queue_pair).wr_flags = wr.send_flags;
@@ -307,7 +320,7 @@ unsafe fn describe(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) -> bo
                 return true;
             }
             FLUSH => {
-                // The queue pair was made for flushes, so its library knows where this function is.
+                // The queue pair was created for flushes, so the struct contains this function.
                 let Some(flush) = (*queue_pair.cast::<Later>()).wr_flush else {
                     return false;
                 };
@@ -330,11 +343,13 @@ unsafe fn describe(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) -> bo
     true
 }
 
+/// Sets the destination of the request that [`describe`] has begun.
+///
 /// # Safety
 ///
-/// As [`describe`], of whose request this completes.
+/// `wr` must be the request that [`describe`] has just begun on this queue pair.
 unsafe fn set_target(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) {
-    // SAFETY: the kind of queue pair says which variants are there.
+    // SAFETY: the kind of the queue pair determines the variants of the request's unions.
     unsafe {
         match (*queue_pair).qp_base.qp_type {
             sys::ibv_qp_type::IBV_QPT_UD | sys::ibv_qp_type::IBV_QPT_DRIVER => {
@@ -349,14 +364,16 @@ unsafe fn set_target(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) {
     }
 }
 
+/// Sets the elements or the inline data of the request that [`describe`] has begun.
+///
 /// # Safety
 ///
-/// As [`describe`], of whose request this completes.
+/// `wr` must be the request that [`describe`] has just begun on this queue pair.
 unsafe fn set_data(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) {
     let count = wr.num_sge as usize;
     let inline = wr.send_flags & sys::ibv_send_flags::IBV_SEND_INLINE.0 as std::ffi::c_uint != 0;
     if count == 1 {
-        // SAFETY: the request's element is there, and the data that it names if that is copied.
+        // SAFETY: the caller guarantees one element, and valid data for an inline request.
         unsafe {
             let sys::ibv_sge { addr, length, lkey } = *wr.sg_list;
             if inline {
@@ -369,20 +386,20 @@ unsafe fn set_data(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) {
         return;
     }
     if !inline {
-        // SAFETY: the request's elements are there.
+        // SAFETY: the caller guarantees `count` elements.
         unsafe { sys::ibv_wr_set_sge_list(queue_pair, count, wr.sg_list) };
         return;
     }
     let mut pieces = [const { MaybeUninit::<sys::ibv_data_buf>::uninit() }; MAX_ELEMENTS];
     for (index, piece) in pieces.iter_mut().enumerate().take(count) {
-        // SAFETY: the request has so many elements.
+        // SAFETY: the caller guarantees `count` elements.
         let element = unsafe { &*wr.sg_list.add(index) };
         piece.write(sys::ibv_data_buf {
             addr: ptr::with_exposed_provenance_mut(element.addr as usize),
             length: element.length as usize,
         });
     }
-    // SAFETY: so many pieces were written, and the caller vouches for the data they name.
+    // SAFETY: `count` pieces were written, and the caller guarantees that their data is valid.
     unsafe { sys::ibv_wr_set_inline_data_list(queue_pair, count, pieces.as_ptr().cast()) };
 }
 

@@ -1,4 +1,4 @@
-//! Protection domains, and thread domains.
+//! Protection domains, parent domains and thread domains.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -13,27 +13,29 @@ use crate::error::{Errno, Error, Result};
 pub(crate) struct ProtectionDomainHandle {
     raw: NonNull<sys::ibv_pd>,
     context: Arc<ContextHandle>,
-    /// What a parent domain is made of, and outlived by.
+    /// The domains of which a parent domain consists, which must outlive it; `None` for other
+    /// domains.
     parts: Option<Parts>,
 }
 
-/// The protection domain that a parent domain stands for, and the thread domain that it adds.
+/// The protection domain below a parent domain, and the thread domain that the parent domain adds.
 #[derive(Debug)]
 struct Parts {
     domain: Arc<ProtectionDomainHandle>,
     _thread: Option<Arc<ThreadDomainHandle>>,
 }
 
-// SAFETY: verbs are thread-safe on a protection domain. A thread domain tells the driver that its
-// user takes care of that, so what is made in a parent domain with one is used as the types of this
-// crate allow it: see `ThreadDomain`.
+// SAFETY: verbs are thread-safe on a protection domain. A thread domain makes the driver rely on
+// its user for synchronization; the types of this crate provide it for objects of a parent domain
+// with a thread domain: see `ThreadDomain`.
 unsafe impl Send for ProtectionDomainHandle {}
-// SAFETY: as above.
+// SAFETY: verbs are thread-safe on a protection domain, or, with a thread domain, the types of this
+// crate synchronize its objects.
 unsafe impl Sync for ProtectionDomainHandle {}
 
 impl ProtectionDomainHandle {
     pub(crate) fn allocate(context: Arc<ContextHandle>) -> Result<Self> {
-        // SAFETY: the context is open for as long as its handle.
+        // SAFETY: the handle of the context keeps it open.
         let raw = unsafe { sys::ibv_alloc_pd(context.as_raw()) };
         match NonNull::new(raw) {
             Some(raw) => Ok(Self::adopt(context, raw)),
@@ -45,7 +47,7 @@ impl ProtectionDomainHandle {
         }
     }
 
-    /// Takes over a domain of `context`, which the caller vouches for.
+    /// Takes ownership of a protection domain. `raw` must belong to `context`.
     pub(super) fn adopt(context: Arc<ContextHandle>, raw: NonNull<sys::ibv_pd>) -> Self {
         Self {
             raw,
@@ -54,7 +56,7 @@ impl ProtectionDomainHandle {
         }
     }
 
-    /// A parent domain of `domain`.
+    /// Creates a parent domain of `domain`.
     pub(crate) fn parent(
         domain: Arc<Self>,
         thread: Option<Arc<ThreadDomainHandle>>,
@@ -67,8 +69,7 @@ impl ProtectionDomainHandle {
                 .map_or(ptr::null_mut(), |thread| thread.as_raw()),
             ..Default::default()
         };
-        // SAFETY: the context is open, and the domains are valid for as long as their handles, which
-        // the new handle keeps.
+        // SAFETY: the context is open, and the new handle keeps the handles of both domains.
         let raw = unsafe { sys::ibv_alloc_parent_domain(context.as_raw(), &mut attributes) };
         let Some(raw) = NonNull::new(raw) else {
             let errno = Errno::last();
@@ -94,24 +95,26 @@ impl ProtectionDomainHandle {
         &self.context
     }
 
-    /// Whether it is a parent domain.
+    /// Returns whether this is a parent domain.
     pub(crate) fn is_parent(&self) -> bool {
         self.parts.is_some()
     }
 
-    /// Whether what is made in the one can be used with what is made in the other.
+    /// Returns whether objects of one domain can be used with objects of the other: both domains
+    /// must be, or be parent domains of, the same protection domain.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.innermost().raw == other.innermost().raw
     }
 
-    /// Says that a message of a peer, whose receive was in flight until now, has ended the access
-    /// that a key gave: of this domain, or of that of a queue pair which takes its receives here.
+    /// Records that a peer's Send with Invalidate has invalidated the remote key `key`. The caller
+    /// has just completed the receive of that message. The key belongs to a window of this domain,
+    /// or, if the receive was posted to a shared receive queue, of the queue pair's domain.
     #[inline(never)]
     pub(crate) fn ended_by_peer(&self, key: u32) {
         self.context.leases().ended_by_peer(key);
     }
 
-    /// The protection domain itself, of a parent domain that which it stands for.
+    /// Returns the protection domain below a parent domain, or else this domain.
     fn innermost(&self) -> &Self {
         let Some(Parts { domain, .. }) = &self.parts else {
             return self;
@@ -123,7 +126,7 @@ impl ProtectionDomainHandle {
 impl Drop for ProtectionDomainHandle {
     fn drop(&mut self) {
         // SAFETY: the domain is allocated and freed once, here; every object in it holds an `Arc`
-        // of this handle, so none is left.
+        // of this handle, so no such object is left.
         let errno = unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };
         if errno != 0 {
             tracing::error!(device = %self.context.name(), errno = %positive(errno), "ibv_dealloc_pd failed");
@@ -138,15 +141,15 @@ pub(crate) struct ThreadDomainHandle {
     context: Arc<ContextHandle>,
 }
 
-// SAFETY: a thread domain is only named, when a parent domain is made.
+// SAFETY: verbs only read a thread domain, when a parent domain is created from it.
 unsafe impl Send for ThreadDomainHandle {}
-// SAFETY: as above.
+// SAFETY: verbs only read a thread domain, when a parent domain is created from it.
 unsafe impl Sync for ThreadDomainHandle {}
 
 impl ThreadDomainHandle {
     pub(crate) fn allocate(context: Arc<ContextHandle>) -> Result<Self> {
         let mut attributes = sys::ibv_td_init_attr::default();
-        // SAFETY: the context is open for as long as its handle.
+        // SAFETY: the handle of the context keeps it open.
         let raw = unsafe { sys::ibv_alloc_td(context.as_raw(), &mut attributes) };
         match NonNull::new(raw) {
             Some(raw) => Ok(Self::adopt(context, raw)),
@@ -158,7 +161,7 @@ impl ThreadDomainHandle {
         }
     }
 
-    /// Takes over a thread domain of `context`, which the caller vouches for.
+    /// Takes ownership of a thread domain. `raw` must belong to `context`.
     pub(super) fn adopt(context: Arc<ContextHandle>, raw: NonNull<sys::ibv_td>) -> Self {
         Self { raw, context }
     }
@@ -174,8 +177,8 @@ impl ThreadDomainHandle {
 
 impl Drop for ThreadDomainHandle {
     fn drop(&mut self) {
-        // SAFETY: the thread domain is allocated and freed once, here; a parent domain with it
-        // holds an `Arc` of this handle, so none is left.
+        // SAFETY: the thread domain is allocated and freed once, here; a parent domain that uses it
+        // holds an `Arc` of this handle, so no such domain is left.
         let errno = unsafe { sys::ibv_dealloc_td(self.raw.as_ptr()) };
         if errno != 0 {
             tracing::error!(device = %self.context.name(), errno = %positive(errno), "ibv_dealloc_td failed");

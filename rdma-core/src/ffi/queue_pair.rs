@@ -1,4 +1,4 @@
-//! A queue pair.
+//! A queue pair: the owner of its `ibv_qp`, and the verbs that query and modify it.
 
 use std::any::Any;
 use std::mem;
@@ -34,7 +34,7 @@ pub(crate) struct QueuePairSizes {
 /// Owner of an `ibv_qp`, and of the memory that the device may use until it is destroyed.
 pub(crate) struct QueuePairHandle {
     raw: NonNull<sys::ibv_qp>,
-    /// The queue pair for the functions `ibv_wr_*`, if it was made for them.
+    /// The queue pair for the functions `ibv_wr_*`, if it was created for them.
     extended: Option<NonNull<sys::ibv_qp_ex>>,
     number: u32,
     kind: Transport,
@@ -43,12 +43,12 @@ pub(crate) struct QueuePairHandle {
     operations: SendOperations,
     signals_all: bool,
     domain: Arc<ProtectionDomainHandle>,
-    /// The send and the receive completions, which must outlive the queue pair.
+    /// The completion queues of sends and of receives, which must outlive the queue pair.
     completions: [Arc<CompletionQueueHandle>; 2],
     shared_receive_queue: Option<Arc<SharedReceiveQueueHandle>>,
     xrc_domain: Option<Arc<XrcDomainHandle>>,
     send_queues: AtomicU32,
-    /// Number of times that the queue pair was told to begin anew: to go to RESET, or on to RTS.
+    /// Number of changes of state to RESET or RTS that were requested: see [`Self::beginnings`].
     beginnings: AtomicU32,
     /// In-flight memory of queues that were dropped before it completed.
     abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
@@ -56,7 +56,7 @@ pub(crate) struct QueuePairHandle {
 
 // SAFETY: verbs are thread-safe on a queue pair.
 unsafe impl Send for QueuePairHandle {}
-// SAFETY: as above.
+// SAFETY: verbs are thread-safe on a queue pair.
 unsafe impl Sync for QueuePairHandle {}
 
 impl std::fmt::Debug for QueuePairHandle {
@@ -75,9 +75,9 @@ impl QueuePairHandle {
         Ok(Self::adopt(plan, created))
     }
 
-    /// Owns a queue pair that was made of what the plan says.
+    /// Takes ownership of a queue pair that was created from the objects in `plan`.
     pub(super) fn adopt(plan: QueuePairPlan, created: Created) -> Self {
-        // SAFETY: the queue pair is valid, and this will own it; its number does not change.
+        // SAFETY: the queue pair is valid, and the new handle owns it; its number does not change.
         let number = unsafe { created.raw.as_ref().qp_num };
         let QueuePairPlan {
             domain,
@@ -92,7 +92,7 @@ impl QueuePairHandle {
             ..
         } = plan;
         let extended = operations.and_then(|_| {
-            // SAFETY: the queue pair is valid; the answer is the same object, or null.
+            // SAFETY: the queue pair is valid; the result is the same object, or null.
             NonNull::new(unsafe { sys::ibv_qp_to_qp_ex(created.raw.as_ptr()) })
         });
         let granted = created.granted;
@@ -102,7 +102,7 @@ impl QueuePairHandle {
             number,
             kind,
             sizes: QueuePairSizes {
-                // Devices round these up; completion queues are sized for what was asked for.
+                // Devices round these up; the completion queues are sized for the request.
                 send_requests: sizes.send_requests,
                 receive_requests: sizes.receive_requests,
                 ..granted
@@ -120,7 +120,7 @@ impl QueuePairHandle {
         }
     }
 
-    /// Sets how much it holds, of one that was made elsewhere.
+    /// Sets the sizes of a queue pair that other code created.
     pub(super) fn set_sizes(&mut self, sizes: QueuePairSizes) {
         self.sizes = sizes;
         self.granted = sizes;
@@ -140,8 +140,7 @@ impl QueuePairHandle {
         self.number
     }
 
-    /// Returns the C object for the functions `ibv_wr_*`; `None` if the queue pair was not made for
-    /// them.
+    /// Returns the C object for the functions `ibv_wr_*`, if the queue pair was created for them.
     #[inline]
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn as_extended(&self) -> Option<*mut sys::ibv_qp_ex> {
@@ -154,8 +153,8 @@ impl QueuePairHandle {
         self.kind
     }
 
-    /// Returns whether this is a connection, reliable or not, that `ibv_post_send` posts to, with
-    /// at least one element.
+    /// Returns whether this queue pair is connected, reliable or not, supports at least one send
+    /// element, and posts by `ibv_post_send`.
     #[inline]
     pub(super) fn is_usual(&self) -> bool {
         let is_connection = matches!(
@@ -165,8 +164,8 @@ impl QueuePairHandle {
         is_connection && self.is_posted_plainly()
     }
 
-    /// Returns whether this queue pair sends datagrams that `ibv_post_send` posts, with at least
-    /// one element.
+    /// Returns whether this queue pair sends datagrams, supports at least one send element, and
+    /// posts by `ibv_post_send`.
     #[inline]
     pub(super) fn is_usual_for_datagrams(&self) -> bool {
         self.kind == Transport::Datagram && self.is_posted_plainly()
@@ -218,7 +217,7 @@ impl QueuePairHandle {
         &self.domain
     }
 
-    /// Returns the name of this object in errors.
+    /// Returns the description of this queue pair for error messages.
     pub(crate) fn describe(&self) -> String {
         format!(
             "queue pair {:#x} of {}",
@@ -227,8 +226,8 @@ impl QueuePairHandle {
         )
     }
 
-    /// Returns whether this thread is between two entries of one of the extended completion queues:
-    /// then it must not reset the queue pair, or wait for completions of it.
+    /// Returns whether this thread is iterating over one of the extended completion queues. If so,
+    /// the thread must not reset the queue pair, or wait for its completions.
     pub(crate) fn is_polled_here(&self) -> bool {
         self.completions.iter().any(|queue| queue.is_polled_here())
     }
@@ -242,7 +241,7 @@ impl QueuePairHandle {
         Ok(())
     }
 
-    /// Sets the attributes of `mask`.
+    /// Modifies the attributes that `mask` selects, by `ibv_modify_qp`.
     pub(crate) fn apply(
         &self,
         attributes: &mut sys::ibv_qp_attr,
@@ -264,14 +263,14 @@ impl QueuePairHandle {
         }
     }
 
-    /// Returns how often the queue pair was told to begin anew. As long as the number does not
-    /// change, a request that succeeds shows that all before it have succeeded: a failed request
-    /// stops all that follow it.
+    /// Returns how often a change of state to RESET or RTS was requested. While this number stays
+    /// the same, a request that succeeds proves that all requests before it have succeeded, because
+    /// a failed request stops all requests that follow it.
     pub(crate) fn beginnings(&self) -> u32 {
         self.beginnings.load(Ordering::Acquire)
     }
 
-    /// Sets the attributes of `mask`, with a diagnosis where that is refused.
+    /// Modifies the attributes that `mask` selects. An error contains a diagnosis.
     pub(crate) fn modify_raw(
         &self,
         attributes: &sys::ibv_qp_attr,
@@ -281,7 +280,7 @@ impl QueuePairHandle {
         modify(self, &Modification::from_raw(attributes, mask))
     }
 
-    /// Reads the attributes of `mask`, and what the queue pair was made with.
+    /// Queries the attributes that `mask` selects, and the parameters of the queue pair's creation.
     pub(crate) fn query(
         &self,
         mask: AttributeMask,
@@ -298,15 +297,15 @@ impl QueuePairHandle {
         Ok((attributes, init))
     }
 
-    /// Returns in which units the data of a message comes into memory in its order: the bits of
-    /// `ibv_query_qp_data_in_order_caps`.
+    /// Returns the units in which the device writes a message's data to memory in order, as the
+    /// bits of `ibv_query_qp_data_in_order_caps`.
     pub(crate) fn data_in_order(&self, operation: sys::ibv_wr_opcode) -> u32 {
-        /// `IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS`, of headers later than those bound here.
+        /// `IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS`, of headers later than those of the bindings.
         const RETURN_CAPS: u32 = 1;
         // SAFETY: the queue pair is valid.
         let ask =
             |flags| unsafe { sys::ibv_query_qp_data_in_order(self.raw.as_ptr(), operation, flags) };
-        // Libraries that do not know the flag know nothing with it.
+        // Libraries that do not know the flag return 0 for it.
         let answer = match ask(RETURN_CAPS) {
             0 => i32::from(ask(0) > 0),
             bits => bits,
@@ -314,8 +313,8 @@ impl QueuePairHandle {
         u32::try_from(answer).unwrap_or(0)
     }
 
-    /// Returns the options of enhanced connection establishment that the queue pair offers, or that
-    /// both ends have agreed on.
+    /// Returns the options of enhanced connection establishment that the queue pair offers, or
+    /// those on which both ends have agreed.
     pub(crate) fn query_ece(&self) -> Result<sys::ibv_ece> {
         let mut ece = sys::ibv_ece {
             vendor_id: 0,
@@ -328,14 +327,15 @@ impl QueuePairHandle {
         Ok(ece)
     }
 
-    /// Sets what enhanced connection establishment agreed on.
+    /// Sets the options of enhanced connection establishment on which both ends have agreed.
     pub(crate) fn set_ece(&self, mut ece: sys::ibv_ece) -> Result<()> {
         // SAFETY: the queue pair and the value are valid.
         let errno = unsafe { sys::ibv_set_ece(self.raw.as_ptr(), &mut ece) };
         self.checked("ibv_set_ece", errno)
     }
 
-    /// Sets how fast it may send.
+    /// Limits the rate at which the queue pair sends. `rate` is in kilobits per second, `burst` and
+    /// `packet` are the maximum burst and the typical packet size in bytes.
     pub(crate) fn limit_rate(&self, rate: u32, burst: u32, packet: u16) -> Result<()> {
         // SAFETY: all-zero bytes are a valid value of this plain C struct.
         let mut limit: sys::ibv_qp_rate_limit_attr = unsafe { mem::zeroed() };
@@ -355,9 +355,9 @@ impl QueuePairHandle {
         }
     }
 
-    /// Applies a change. A change to RESET also frees the in-flight memory of queues that were
-    /// dropped before: the device has forgotten their requests then (IBTA volume 1, 10.3.1),
-    /// whatever is posted meanwhile. Memory in queues that still exist stays there.
+    /// Applies a change of attributes. A change to RESET also frees the in-flight memory of queues
+    /// that were dropped: the device discards its requests then (IBTA volume 1, 10.3.1), even if
+    /// other threads post meanwhile. Memory in queues that still exist stays there.
     pub(crate) fn reset(&self, change: &Modification) -> Result<()> {
         if change.state() != Some(QueuePairState::Reset) {
             return modify(self, change);
@@ -375,25 +375,25 @@ impl QueuePairHandle {
         self.send_queues.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Returns the number of queues that were made for the send side.
+    /// Returns the number of queues that were created for the send side.
     #[inline]
     pub(super) fn send_queues(&self) -> u32 {
         self.send_queues.load(Ordering::Relaxed)
     }
 
-    /// Keeps memory that the device may still use until the queue pair is destroyed.
+    /// Keeps memory that the device may still use, until the queue pair is destroyed.
     pub(super) fn abandon(&self, memory: Box<dyn Any + Send>) {
         self.abandoned.lock().push(memory);
     }
 }
 
-/// Attributes with every field zero, to be filled in.
+/// Returns attributes with every field zero.
 pub(crate) fn empty_attributes() -> sys::ibv_qp_attr {
     // SAFETY: all-zero bytes are a valid value of this plain C struct.
     unsafe { mem::zeroed() }
 }
 
-/// Sets the destination GID of an address vector, which makes it a global one.
+/// Sets the destination GID of an address vector, and marks the vector as global.
 pub(crate) fn set_destination(vector: &mut sys::ibv_ah_attr, gid: [u8; 16]) {
     vector.is_global = 1;
     vector.grh.dgid.raw = gid;

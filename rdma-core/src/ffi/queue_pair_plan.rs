@@ -1,4 +1,4 @@
-//! What a queue pair is to be made of, and making it.
+//! The parameters of a new queue pair, and its creation from them.
 
 use std::mem;
 use std::ptr::NonNull;
@@ -15,7 +15,7 @@ use super::xrc_domain::XrcDomainHandle;
 use crate::error::{Errno, Error, Result};
 use crate::queue_pair::{SendOperations, Transport};
 
-/// Everything that a queue pair is made of.
+/// The objects and parameters from which a queue pair is created.
 #[derive(Debug, Clone)]
 pub(crate) struct QueuePairPlan {
     pub(crate) domain: Arc<ProtectionDomainHandle>,
@@ -25,25 +25,25 @@ pub(crate) struct QueuePairPlan {
     pub(crate) receive_completions: Arc<CompletionQueueHandle>,
     pub(crate) shared_receive_queue: Option<Arc<SharedReceiveQueueHandle>>,
     pub(crate) xrc_domain: Option<Arc<XrcDomainHandle>>,
-    /// To be posted by the functions `ibv_wr_*`.
+    /// The operations to post by the functions `ibv_wr_*`; `None` to post by `ibv_post_send`.
     pub(crate) operations: Option<SendOperations>,
     pub(crate) signals_all: bool,
     /// Bits of `ibv_qp_create_flags`.
     pub(crate) create_flags: u32,
-    /// The number that its packets shall seem to come from.
+    /// Source queue pair number in the packets, if it differs from the queue pair's own.
     pub(crate) source_number: Option<u32>,
-    /// How long the headers of segmented sends are, at most.
+    /// Maximum length in bytes of the headers of segmented sends.
     pub(crate) segmentation_header: Option<u16>,
 }
 
-/// A queue pair that was just made.
+/// A queue pair that was just created, and its granted sizes.
 pub(super) struct Created {
     pub(super) raw: NonNull<sys::ibv_qp>,
     pub(super) granted: QueuePairSizes,
 }
 
 impl QueuePairPlan {
-    /// Makes the queue pair. Its owner must keep the objects of the plan.
+    /// Creates the queue pair. The owner of the result must keep the objects of the plan.
     pub(super) fn create(&self) -> Result<Created> {
         self.checked()?;
         // SAFETY: all-zero bytes are a valid value of this plain C struct.
@@ -95,8 +95,8 @@ impl QueuePairPlan {
             self.create_plain(&mut attributes)
         } else {
             let context = self.domain.context().as_raw();
-            // SAFETY: context, domains and queues are valid for as long as their handles, which
-            // the owner keeps; `attributes` is valid as far as its mask says.
+            // SAFETY: the owner keeps the handles that keep context, domains and queues valid; the
+            // fields of `attributes` that its mask selects are set.
             unsafe { sys::ibv_create_qp_ex(context, &mut attributes) }
         };
         let verb = if plain {
@@ -118,7 +118,7 @@ impl QueuePairPlan {
         })
     }
 
-    /// By the verb that every device has, where nothing asks for more.
+    /// Creates the queue pair by `ibv_create_qp`, which every device supports.
     fn create_plain(&self, attributes: &mut sys::ibv_qp_init_attr_ex) -> *mut sys::ibv_qp {
         let mut plain = sys::ibv_qp_init_attr {
             qp_context: attributes.qp_context,
@@ -129,14 +129,13 @@ impl QueuePairPlan {
             qp_type: attributes.qp_type,
             sq_sig_all: attributes.sq_sig_all,
         };
-        // SAFETY: domain and queues are valid for as long as their handles, which the owner keeps;
-        // `plain` is a valid request.
+        // SAFETY: the owner keeps the handles of domain and queues; `plain` is a valid struct.
         let raw = unsafe { sys::ibv_create_qp(self.domain.as_raw(), &mut plain) };
         attributes.cap = plain.cap;
         raw
     }
 
-    /// Checks what libibverbs and providers would follow without a look.
+    /// Checks that all objects belong to one context: libibverbs and providers do not check this.
     pub(super) fn checked(&self) -> Result<()> {
         let context = self.domain.context();
         let foreign = |what: &str| {

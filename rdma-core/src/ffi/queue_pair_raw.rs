@@ -1,4 +1,4 @@
-//! Queue pairs that were made elsewhere.
+//! Queue pairs that other code or another process created.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -12,30 +12,30 @@ use crate::error::{Errno, Error, Result};
 use crate::queue_pair::{AttributeMask, ManualQueuePair, QueuePairBuilder, Transport};
 
 impl QueuePairBuilder {
-    /// Takes over a queue pair that was made elsewhere, for example by a vendor's extension. It is
-    /// destroyed by `ibv_destroy_qp`.
+    /// Takes ownership of a queue pair that other code created, for example a vendor's extension.
+    /// The queue pair is destroyed by `ibv_destroy_qp`.
     ///
-    /// This builder says what it was made of: its domain, completion queues, shared receive queue
-    /// and XRC domain, which the queue pair then keeps, and the
-    /// [operations](Self::operations) that it can post by the functions `ibv_wr_*`. Its kind and how
-    /// much its queues hold it tells itself. In INIT or RTS it becomes a
+    /// The builder must contain the objects that the queue pair was created from: its domain,
+    /// completion queues, shared receive queue and XRC domain, which the result keeps alive, and
+    /// the [operations](Self::operations) that it can post by the functions `ibv_wr_*`. Its kind
+    /// and the sizes of its queues are queried. A queue pair in INIT or RTS is converted to a
     /// [`PreparedQueuePair`](crate::PreparedQueuePair) or a [`QueuePair`](crate::QueuePair) by
     /// [`ManualQueuePair::prepared`], [`ManualQueuePair::connected`] or
     /// [`ManualQueuePair::activated`].
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a builder without the completion queues, and the verbs': the
-    /// queue pair is destroyed then.
+    /// [`Error::InvalidArgument`] for a builder without the completion queues, and the verbs'
+    /// errors. On failure the queue pair is destroyed.
     ///
     /// # Safety
     ///
-    /// `raw` is a valid queue pair that was made of the objects that the builder has, and of no
-    /// other. Nothing else uses, changes or destroys it, and no request of it is outstanding. It was
-    /// made for the operations of the builder, if that has any.
+    /// `raw` must be a valid queue pair that was created from exactly the objects in the builder.
+    /// No other code may use, change or destroy it, and it must have no outstanding requests. If
+    /// the builder contains operations, the queue pair must have been created for them.
     ///
-    /// A [`SendQueue`](crate::SendQueue) is made of it only if its send requests complete in the
-    /// order of posting, on which that relies. Those of a vendor's kinds may not; queues
+    /// A [`SendQueue`](crate::SendQueue) may be created from the result only if its send requests
+    /// complete in the order of posting. Vendor-specific kinds may not guarantee that order; queues
     /// [for any number of threads](crate::ConcurrentSendQueue) and scopes do not need it.
     ///
     /// # Panics
@@ -44,7 +44,7 @@ impl QueuePairBuilder {
     #[doc(alias = "ibv_qp")]
     pub unsafe fn from_raw(self, raw: *mut sys::ibv_qp) -> Result<ManualQueuePair> {
         let raw = NonNull::new(raw).expect("a queue pair");
-        // SAFETY: the caller vouches for it; its kind does not change.
+        // SAFETY: the caller guarantees that the queue pair is valid; its kind does not change.
         let kind = Transport::from_raw(unsafe { raw.as_ref().qp_type });
         let whole = self.has_completions() || kind == Transport::XrcTarget;
         let builder = self.transport(kind);
@@ -67,13 +67,13 @@ impl QueuePairBuilder {
         })
     }
 
-    /// Opens an XRC target queue pair that another process has made in the XRC domain of this
-    /// builder, which shares that domain by its file. It is destroyed when every process has closed
-    /// it.
+    /// Opens an XRC target queue pair that another process created in the XRC domain of this
+    /// builder. Both processes must share the domain by its file. The queue pair is destroyed when
+    /// every process has closed it.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a builder without an XRC domain, and the verb's.
+    /// [`Error::InvalidArgument`] for a builder without an XRC domain, and the verb's error.
     #[doc(alias = "ibv_open_qp")]
     pub fn open(self, number: u32) -> Result<ManualQueuePair> {
         self.transport(Transport::XrcTarget).adopt(|plan| {
@@ -101,8 +101,7 @@ impl QueuePairPlan {
             qp_type: Transport::XrcTarget.to_raw(),
         };
         let context = Arc::clone(self.domain.context());
-        // SAFETY: context and XRC domain are valid for as long as their handles, which the owner
-        // keeps.
+        // SAFETY: the owner keeps the handles that keep context and XRC domain valid.
         let raw = unsafe { sys::ibv_open_qp(context.as_raw(), &mut attributes) };
         match NonNull::new(raw) {
             Some(raw) => Ok(Created {

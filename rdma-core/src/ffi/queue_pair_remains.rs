@@ -1,4 +1,4 @@
-//! The end of a queue pair.
+//! Destruction of a queue pair, at once or after an iteration over its completion queue.
 
 use std::any::Any;
 use std::mem;
@@ -10,15 +10,15 @@ use ibverbs_sys as sys;
 use super::completion_queue::CompletionQueueHandle;
 use super::context::positive;
 
-/// A queue pair that nobody uses any more but the device, and what has to outlive it.
+/// A queue pair that only the device still uses, and the objects that must outlive it.
 pub(super) struct QueuePairRemains {
     pub(super) raw: NonNull<sys::ibv_qp>,
-    /// How the log names it.
+    /// Name of the queue pair in log messages.
     pub(super) name: String,
     pub(super) completions: [Arc<CompletionQueueHandle>; 2],
-    /// The objects that it was made of.
+    /// The other objects from which the queue pair was created.
     pub(super) parents: Box<dyn Any + Send>,
-    /// Memory that the device may use until it is destroyed.
+    /// Memory that the device may use until the queue pair is destroyed.
     pub(super) memory: Vec<Box<dyn Any + Send>>,
 }
 
@@ -26,8 +26,9 @@ pub(super) struct QueuePairRemains {
 unsafe impl Send for QueuePairRemains {}
 
 impl QueuePairRemains {
-    /// Destroys the queue pair; where this thread is between two entries of one of its completion
-    /// queues, whose lock the driver takes for that, once it is through with them.
+    /// Destroys the queue pair. If this thread is iterating over one of its extended completion
+    /// queues, whose lock the driver takes here, the destruction is deferred to the end of the
+    /// iteration.
     pub(super) fn destroy(self) {
         let polled = self.completions.iter().find(|queue| queue.is_polled_here());
         if let Some(queue) = polled.map(Arc::clone) {
@@ -37,12 +38,12 @@ impl QueuePairRemains {
         // memory of its requests (man page of ibv_destroy_qp), so `memory` may be dropped.
         let errno = unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
         if errno != 0 {
-            // The device may still use the memory: it must never be freed.
+            // The device may still use the memory, so it must never be freed.
             mem::forget(self.memory);
             let errno = positive(errno);
             tracing::error!(queue_pair = %self.name, %errno, "ibv_destroy_qp failed");
         }
-        // Whatever it was made of is let go after it.
+        // The parents must outlive the queue pair.
         drop(self.parents);
     }
 }

@@ -1,5 +1,4 @@
-//! What the program itself vouches for: completion objects that were made elsewhere, and promises
-//! that a completion queue relies on.
+//! Completion objects that other code created, and `unsafe` settings of completion queues.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -16,39 +15,39 @@ use crate::context::Context;
 use crate::error::Result;
 
 impl CompletionChannel {
-    /// Takes over a completion channel that was made elsewhere, for example by a vendor's extension.
-    /// It becomes non-blocking.
+    /// Takes ownership of a completion channel that other code created, for example a vendor's
+    /// extension, and makes it non-blocking.
     ///
     /// # Errors
     ///
-    /// That of `fcntl(2)`; the channel is then destroyed.
+    /// The error of `fcntl(2)`; the channel is then destroyed.
     ///
     /// # Safety
     ///
-    /// `raw` is a valid completion channel of `context`, which nothing else uses or destroys, and on
-    /// which only completion queues of this crate announce.
+    /// `raw` must be a valid completion channel of `context`. No other code may use or destroy it,
+    /// and only completion queues of this crate may use it for notifications.
     ///
     /// # Panics
     ///
     /// If `raw` is null.
     pub unsafe fn from_raw(context: &Context, raw: *mut sys::ibv_comp_channel) -> Result<Self> {
         let raw = NonNull::new(raw).expect("a completion channel");
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees a channel of `context` that no other code uses.
         let handle = unsafe { ChannelHandle::own(raw, Arc::clone(context.handle())) }?;
         Ok(Self::from_handle(handle))
     }
 }
 
 impl CompletionQueue {
-    /// Takes over a completion queue that was made elsewhere, for example by a vendor's extension.
-    /// The context value that it was made with is replaced.
+    /// Takes ownership of a completion queue that other code created, for example a vendor's
+    /// extension. The context value of the queue is replaced.
     ///
     /// # Safety
     ///
-    /// `raw` is a valid completion queue of `context`, made with `channel` or without any, which
-    /// nothing else uses or destroys, and of which no event is unacknowledged. Every completion
-    /// that it tells is of a request that this crate posted, or has an id that this crate never
-    /// gives out: one below 2^24.
+    /// `raw` must be a valid completion queue of `context` that was created with `channel`, or
+    /// without one. No other code may use or destroy it, and it must have no unacknowledged events.
+    /// Each of its completions must be of a request that this crate posted, or have an id that this
+    /// crate never uses: one below 2^24.
     ///
     /// # Panics
     ///
@@ -61,7 +60,7 @@ impl CompletionQueue {
         let raw = NonNull::new(raw).expect("a completion queue");
         let channel = channel.map(|channel| Arc::clone(channel.handle()));
         let id = CompletionQueueId::next();
-        // SAFETY: the caller's promise; nobody else looks at the context value.
+        // SAFETY: the caller guarantees that the queue is valid and that no other code uses it.
         let handle = unsafe {
             name(raw, id);
             CompletionQueueHandle::own(raw, Arc::clone(context.handle()), channel, None)
@@ -71,17 +70,17 @@ impl CompletionQueue {
 }
 
 impl ExtendedCompletionQueue {
-    /// As [`CompletionQueue::from_raw`], of an extended completion queue that was made to tell
-    /// `fields`.
+    /// Takes ownership of an extended completion queue that other code created with these `fields`.
+    /// The context value of the queue is replaced.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the driver gave it no function for one
-    /// of the fields; it is then destroyed.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the driver has no function to read one
+    /// of the fields; the queue is then destroyed.
     ///
     /// # Safety
     ///
-    /// As [`CompletionQueue::from_raw`].
+    /// `raw` must meet the requirements of [`CompletionQueue::from_raw`].
     ///
     /// # Panics
     ///
@@ -96,7 +95,8 @@ impl ExtendedCompletionQueue {
         let channel = channel.map(|channel| Arc::clone(channel.handle()));
         let context = Arc::clone(context.handle());
         let id = CompletionQueueId::next();
-        // SAFETY: the caller's promise; an extended queue begins as a plain one does.
+        // SAFETY: the caller guarantees that the queue is valid and that no other code uses it; an
+        // extended queue begins with the fields of a plain one.
         let handle = unsafe {
             name(raw.cast(), id);
             CompletionQueueHandle::own_extended(raw, context, channel, None, fields)
@@ -105,49 +105,50 @@ impl ExtendedCompletionQueue {
     }
 }
 
-/// Makes the channel's events call this queue `id`.
+/// Sets the context value of a queue, which identifies it in the channel's events, to `id`.
 ///
 /// # Safety
 ///
-/// The queue is valid and nobody else looks at its context value.
+/// The queue must be valid, and no other code may access its context value.
 unsafe fn name(queue: NonNull<sys::ibv_cq>, id: CompletionQueueId) {
     let context = ptr::without_provenance_mut(id.0 as usize);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a valid queue, whose field no other code accesses.
     unsafe { (*queue.as_ptr()).cq_context = context };
 }
 
 impl WorkCompletion {
-    /// A completion that was polled elsewhere, for example by a vendor's extension.
+    /// Wraps a completion that other code polled, for example a vendor's extension.
     ///
     /// # Safety
     ///
-    /// If `raw.wr_id` is the id of a request of this crate, the device has completed that request,
-    /// and of a send queue also those before it: a queue that is shown this gives their memory back.
+    /// If `raw.wr_id` is the id of a request of this crate, the device must have completed that
+    /// request, and all earlier requests of the same send queue: a queue to which the completion is
+    /// passed returns their memory.
     pub unsafe fn from_raw(raw: sys::ibv_wc) -> Self {
         Self::from_raw_parts(raw)
     }
 }
 
 impl ExtendedCompletionQueueBuilder {
-    /// Lets the driver go without its lock.
+    /// Creates the completion queue without the driver's lock.
     ///
     /// # Safety
     ///
-    /// Until the queue is destroyed, no two threads at once poll it, arm it, resize it, or modify
-    /// or destroy a queue pair or shared receive queue that completes to it. The handles that
-    /// could do so are `Send` and `Sync` all the same.
+    /// Until the queue is destroyed, only one thread at a time may poll, arm or resize it, or
+    /// modify or destroy a queue pair or shared receive queue that completes on it. The types do
+    /// not enforce this: the handles are `Send` and `Sync`.
     #[doc(alias = "IBV_CREATE_CQ_ATTR_SINGLE_THREADED")]
     pub unsafe fn single_threaded(self) -> Self {
         self.flag(sys::ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED)
     }
 
-    /// Lets the device overwrite old completions where there is no room for new ones, without an
-    /// error.
+    /// Lets the device overwrite old completions without an error when the queue is full.
     ///
     /// # Safety
     ///
-    /// There is room for the completion of every request that is outstanding at any time: an entry
-    /// that is overwritten while it is read tells of a request that has not completed.
+    /// The queue must have room for the completions of all requests that are outstanding at any
+    /// time. An entry that is overwritten while it is read could report a request that has not
+    /// completed.
     #[doc(alias = "IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN")]
     pub unsafe fn ignore_overrun(self) -> Self {
         self.flag(sys::ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN)

@@ -1,4 +1,4 @@
-//! Posting without the crate's care.
+//! Posting without checks and bookkeeping, by the raw verbs, for layers that do their own.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -13,29 +13,30 @@ use crate::error::Errno;
 use crate::queue_pair::QueuePair;
 
 impl QueuePair {
-    /// Posts a list of send requests; a null one is empty. Nothing is kept, checked or added: this
-    /// is the verb, for layers that do their own bookkeeping.
+    /// Posts a list of send requests; a null pointer is an empty list. Calls the verb without any
+    /// check and keeps no object alive, for layers that do their own bookkeeping.
     ///
-    /// On success the completions come to [`Self::send_completions`], with the ids of the requests.
-    /// This crate's queues never use ids below 2^24, nor those of 2^63 and above.
+    /// After success the requests complete on [`Self::send_completions`], with the ids of the
+    /// requests. This crate's queues never use ids below 2^24, nor ids of 2^63 and above.
     ///
     /// # Errors
     ///
-    /// The error number, and the first request that was not posted; those before it were. Without
-    /// an allocation.
+    /// The error number, and the first request that was not posted; the requests before it were
+    /// posted. The error allocates no memory.
     ///
     /// # Safety
     ///
-    /// - `list` is null or the first of a valid list, whose last request has no next; elements,
-    ///   address handles, windows and what else the opcodes say are valid, and those that the queue
-    ///   pair's kind demands are there.
-    /// - Until a request has completed, or the queue pair is destroyed or in RESET, its memory stays
-    ///   valid, and nobody forms references to it that do not allow what the device does; that of an
-    ///   inline request is needed for this call alone. Address handles stay as long.
-    /// - Where queues or scopes of this crate complete to the same completion queues, the ids are
-    ///   none of theirs, but below 2^24 or at least 2^63: they take a completion with the id of
-    ///   one of their requests for that request's.
-    /// - No other thread posts at the same time if the queue pair is in a thread domain.
+    /// - `list` must be null or the first of a valid list, whose last request has no next one.
+    ///   Elements, address handles, windows and other objects that the opcodes and the queue pair's
+    ///   kind require must be present and valid.
+    /// - Until a request has completed, or the queue pair is destroyed or in RESET, its memory must
+    ///   stay valid, no references may exist that conflict with the device's accesses, and its
+    ///   address handle must stay valid. The data of an inline request must be valid only during
+    ///   this call.
+    /// - If queues or scopes of this crate complete on the same completion queues, the ids must be
+    ///   below 2^24 or at least 2^63: a completion with the id of one of their requests is taken
+    ///   for theirs.
+    /// - If the queue pair is in a thread domain, no other thread may post at the same time.
     #[doc(alias = "ibv_post_send")]
     #[inline]
     pub unsafe fn post_send_raw(
@@ -46,7 +47,7 @@ impl QueuePair {
             return Ok(());
         }
         let mut refused = list;
-        // SAFETY: the queue pair is valid; the caller vouches for the rest.
+        // SAFETY: the queue pair is valid; the caller guarantees the requirements on the requests.
         let errno = unsafe { sys::ibv_post_send(self.as_raw(), list, &mut refused) };
         if errno == 0 {
             return Ok(());
@@ -58,15 +59,16 @@ impl QueuePair {
         })
     }
 
-    /// Posts a list of receive requests; a null one is empty.
+    /// Posts a list of receive requests, without any check; a null pointer is an empty list.
     ///
     /// # Errors
     ///
-    /// As [`Self::post_send_raw`].
+    /// The error number, and the first request that was not posted; the requests before it were
+    /// posted.
     ///
     /// # Safety
     ///
-    /// As [`Self::post_send_raw`].
+    /// The list must meet the requirements of [`Self::post_send_raw`].
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub unsafe fn post_receive_raw(
@@ -77,7 +79,7 @@ impl QueuePair {
             return Ok(());
         }
         let mut refused = list;
-        // SAFETY: the queue pair is valid; the caller vouches for the rest.
+        // SAFETY: the queue pair is valid; the caller guarantees the requirements on the requests.
         let errno = unsafe { sys::ibv_post_recv(self.as_raw(), list, &mut refused) };
         if errno == 0 {
             return Ok(());
@@ -89,21 +91,21 @@ impl QueuePair {
         })
     }
 
-    /// Begins to post by the functions `ibv_wr_*`; `None` if the queue pair was not
-    /// [made for them](crate::QueuePairBuilder::extended_posting).
+    /// Begins posting by the functions `ibv_wr_*`. Returns `None` if the queue pair was not
+    /// [created for them](crate::QueuePairBuilder::extended_posting).
     ///
     /// # Safety
     ///
-    /// - The session is not forgotten, and its thread begins no other one of the queue pair before
-    ///   it has ended, nor posts to it in another way: the driver holds a lock all the while, or,
-    ///   in a thread domain, relies on there being one thread.
-    /// - What is posted is as [`Self::post_send_raw`] demands.
+    /// - The session must not be leaked. Until it has ended, its thread must not begin another
+    ///   session of the queue pair or post to it in another way: the driver holds a lock meanwhile,
+    ///   or, in a thread domain, relies on a single thread.
+    /// - The posted requests must meet the requirements of [`Self::post_send_raw`].
     #[doc(alias = "ibv_wr_start")]
     #[inline]
     pub unsafe fn start_raw(&self) -> Option<RawSession<'_>> {
         let raw = self.handle().as_extended()?;
-        // SAFETY: the queue pair is valid and was made for these functions; the caller sees to it
-        // that it is not started already by this thread.
+        // SAFETY: the queue pair is valid and was created for these functions; the caller
+        // guarantees that this thread has not started it already.
         unsafe { sys::ibv_wr_start(raw) };
         Some(RawSession {
             raw,
@@ -112,19 +114,19 @@ impl QueuePair {
     }
 }
 
-/// Requests between `ibv_wr_start` and `ibv_wr_complete`, from [`QueuePair::start_raw`]. Dropping it
-/// posts nothing (`ibv_wr_abort`).
+/// A session between `ibv_wr_start` and `ibv_wr_complete`, from [`QueuePair::start_raw`]. Dropping
+/// it posts nothing (`ibv_wr_abort`).
 ///
-/// Each function is the one of `ibv_wr_post(3)` after which it is named: a request begins with what
-/// it does, and the setters behind it complete it.
+/// Each method calls the function of `ibv_wr_post(3)` after which it is named. A request begins
+/// with the method for its operation, and is completed by the setters that follow.
 ///
-/// It is neither `Send` nor `Sync`: the driver's lock is this thread's.
+/// The session is neither `Send` nor `Sync`: the driver's lock belongs to this thread.
 ///
 /// # Safety
 ///
-/// That of all its functions: the queue pair was made for the operation; a request is complete
-/// before the next one begins or the session ends; and the memory is as
-/// [`QueuePair::post_send_raw`] demands.
+/// For all methods of the session: the queue pair must have been created for the operation; a
+/// request must be complete before the next one begins or the session ends; and the memory must
+/// meet the requirements of [`QueuePair::post_send_raw`].
 #[doc(alias = "ibv_qp_ex")]
 #[must_use = "a session that is not completed posts nothing"]
 pub struct RawSession<'a> {
@@ -138,28 +140,28 @@ impl fmt::Debug for RawSession<'_> {
     }
 }
 
-/// Declares a function that calls its namesake with the session's queue pair.
+/// Declares a method that calls the verb of the same purpose with the session's queue pair.
 macro_rules! forward {
     ($($(#[$doc:meta])* $name:ident => $verb:ident, $alias:literal($($argument:ident: $type:ty),*);)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
         ///
-        /// See [`RawSession`].
+        /// The caller must meet the requirements listed at [`RawSession`].
         #[doc(alias = $alias)]
         #[inline]
         pub unsafe fn $name(&mut self, $($argument: $type),*) {
-            // SAFETY: the session is started; the caller vouches for the rest.
+            // SAFETY: the session is started; the caller guarantees a valid request.
             unsafe { sys::$verb(self.raw, $($argument),*) };
         }
     )*};
 }
 
 impl RawSession<'_> {
-    /// The id and the flags (`ibv_send_flags`) of the requests that begin after this.
+    /// Sets the id and the flags (`ibv_send_flags`) of the requests that begin after this call.
     #[inline]
     pub fn set(&mut self, id: u64, flags: sys::ibv_send_flags) {
-        // SAFETY: between start and complete these fields are the session's.
+        // SAFETY: between start and complete the session owns these fields.
         unsafe {
             (*self.raw).wr_id = id;
             (*self.raw).wr_flags = flags.0 as std::ffi::c_uint;
@@ -171,7 +173,7 @@ impl RawSession<'_> {
         send => ibv_wr_send, "ibv_wr_send"();
         /// Begins a send with immediate data, in network byte order.
         send_with_immediate => ibv_wr_send_imm, "ibv_wr_send_imm"(immediate: u32);
-        /// Begins a send that invalidates a key of the peer.
+        /// Begins a send that invalidates a remote key of the peer.
         send_with_invalidate => ibv_wr_send_inv, "ibv_wr_send_inv"(key: u32);
         /// Begins an RDMA write.
         write => ibv_wr_rdma_write, "ibv_wr_rdma_write"(rkey: u32, address: u64);
@@ -183,77 +185,77 @@ impl RawSession<'_> {
         compare_and_swap => ibv_wr_atomic_cmp_swp, "ibv_wr_atomic_cmp_swp"(rkey: u32, address: u64, expected: u64, desired: u64);
         /// Begins a fetch-and-add.
         fetch_and_add => ibv_wr_atomic_fetch_add, "ibv_wr_atomic_fetch_add"(rkey: u32, address: u64, add: u64);
-        /// Begins and completes the invalidation of a key of this end.
+        /// Begins and completes a local invalidation of a key of this end.
         invalidate => ibv_wr_local_inv, "ibv_wr_local_inv"(key: u32);
-        /// Begins and completes the bind of a memory window.
+        /// Begins and completes a bind of a memory window.
         bind_window => ibv_wr_bind_mw, "ibv_wr_bind_mw"(window: *mut sys::ibv_mw, rkey: u32, info: *const sys::ibv_mw_bind_info);
         /// Begins an atomic write of the eight bytes at `value`.
         atomic_write => ibv_wr_atomic_write, "ibv_wr_atomic_write"(rkey: u32, address: u64, value: *const std::ffi::c_void);
         /// Begins a segmented send.
         segmented => ibv_wr_send_tso, "ibv_wr_send_tso"(headers: *mut std::ffi::c_void, len: u16, segment: u16);
-        /// Where the datagram goes.
+        /// Sets the destination of the datagram.
         destination => ibv_wr_set_ud_addr, "ibv_wr_set_ud_addr"(handle: *mut sys::ibv_ah, queue_pair: u32, qkey: u32);
-        /// The shared receive queue that the request is for.
+        /// Sets the number of the remote shared receive queue for which the request is.
         remote_shared_queue => ibv_wr_set_xrc_srqn, "ibv_wr_set_xrc_srqn"(number: u32);
-        /// The one element of the request's memory.
+        /// Sets the only scatter/gather element of the request.
         element => ibv_wr_set_sge, "ibv_wr_set_sge"(lkey: u32, address: u64, length: u32);
     }
 
-    /// The elements of the request's memory.
+    /// Sets the scatter/gather elements of the request.
     ///
     /// # Safety
     ///
-    /// See [`RawSession`].
+    /// The caller must meet the requirements listed at [`RawSession`].
     #[doc(alias = "ibv_wr_set_sge_list")]
     #[inline]
     pub unsafe fn elements(&mut self, elements: &[sys::ibv_sge]) {
-        // SAFETY: the session is started, and the list is there; the caller vouches for the rest.
+        // SAFETY: the session is started, the list is valid; the caller guarantees valid memory.
         unsafe { sys::ibv_wr_set_sge_list(self.raw, elements.len(), elements.as_ptr()) };
     }
 
-    /// The request's data, which is copied now.
+    /// Sets the request's inline data, which is copied by this call.
     ///
     /// # Safety
     ///
-    /// See [`RawSession`].
+    /// The caller must meet the requirements listed at [`RawSession`].
     #[doc(alias = "ibv_wr_set_inline_data")]
     #[inline]
     pub unsafe fn inline_data(&mut self, data: &[u8]) {
         let start = ptr::from_ref(data).cast_mut().cast();
-        // SAFETY: the session is started, and the data is there; the caller vouches for the rest.
+        // SAFETY: the session is started, the data is valid; the caller has begun a request.
         unsafe { sys::ibv_wr_set_inline_data(self.raw, start, data.len()) };
     }
 
-    /// The request's data in several pieces, which are copied now.
+    /// Sets the request's inline data, as several pieces that are copied by this call.
     ///
     /// # Safety
     ///
-    /// See [`RawSession`].
+    /// The caller must meet the requirements listed at [`RawSession`].
     #[doc(alias = "ibv_wr_set_inline_data_list")]
     #[inline]
     pub unsafe fn inline_data_list(&mut self, pieces: &[IoSlice<'_>]) {
-        // SAFETY: an `IoSlice` is an `iovec`, a pointer and a length as in an `ibv_data_buf`; the
-        // session is started, and the data is there; the caller vouches for the rest.
+        // SAFETY: an `IoSlice` is an `iovec`, a pointer and a length as in an `ibv_data_buf`. The
+        // session is started, the data is valid; the caller has begun a request.
         unsafe {
             sys::ibv_wr_set_inline_data_list(self.raw, pieces.len(), pieces.as_ptr().cast());
         }
     }
 
-    /// Posts the requests.
+    /// Posts the requests of the session.
     ///
     /// # Errors
     ///
-    /// The error number; none of them was posted.
+    /// The error number of `ibv_wr_complete`; no request of the session was posted.
     ///
     /// # Safety
     ///
-    /// See [`RawSession`].
+    /// The caller must meet the requirements listed at [`RawSession`].
     #[doc(alias = "ibv_wr_complete")]
     #[inline]
     pub unsafe fn complete(self) -> Result<(), Errno> {
         let raw = self.raw;
         std::mem::forget(self);
-        // SAFETY: the session is started, and ends here; the caller vouches for the rest.
+        // SAFETY: the session is started, and ends here; the caller guarantees valid requests.
         match unsafe { sys::ibv_wr_complete(raw) } {
             0 => Ok(()),
             errno => Err(positive(errno)),

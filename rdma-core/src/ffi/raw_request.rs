@@ -1,4 +1,4 @@
-//! Work requests without the crate's care: C structs with names.
+//! Builders for raw work requests: C structs without checks and ownership.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,9 +15,9 @@ use crate::address::Destination;
 use crate::error::{Error, Result};
 use crate::memory::{Elements, Gather, RemoteMemory};
 
-/// The scatter/gather list of registered memory, for raw requests. It keeps nothing alive.
+/// The scatter/gather list of registered memory, for raw requests. The list keeps no memory alive.
 ///
-/// It is `Send` and `Sync`: addresses and keys are numbers.
+/// The list is `Send` and `Sync`: its addresses and keys are plain numbers.
 #[doc(alias = "ibv_sge")]
 #[derive(Clone, Copy)]
 pub struct RawElements {
@@ -32,15 +32,15 @@ impl fmt::Debug for RawElements {
 }
 
 impl RawElements {
-    /// Where `memory` is and which keys it has.
+    /// Creates the list of the addresses, lengths and keys of `memory`.
     ///
     /// # Errors
     ///
-    /// [`Error::TooManyElements`] for more than 16 pieces, [`Error::InvalidArgument`] for more bytes
-    /// than a message can have.
+    /// [`Error::TooManyElements`] for more than 16 pieces, [`Error::InvalidArgument`] for more
+    /// bytes than a message can have.
     pub fn of<M: Gather + ?Sized>(memory: &M) -> Result<Self> {
         let mut room = super::request::stack_room();
-        // SAFETY: nothing else uses the room while the list is.
+        // SAFETY: nothing else uses the room while the list exists.
         let mut list = unsafe { ElementList::over(&mut room, None) };
         memory.gather(&mut Elements::new(&mut list));
         list.checked(MAX_ELEMENTS as u32)?;
@@ -71,9 +71,10 @@ impl Deref for RawElements {
     }
 }
 
-/// An `ibv_send_wr` with names, for [`QueuePair::post_send_raw`](crate::QueuePair::post_send_raw).
+/// A builder for an `ibv_send_wr`, to be posted by
+/// [`QueuePair::post_send_raw`](crate::QueuePair::post_send_raw).
 ///
-/// It costs what filling in the C struct costs. It is not signaled unless it says so.
+/// Building it costs as much as filling in the C struct. A request is unsignaled by default.
 #[doc(alias = "ibv_send_wr")]
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -125,25 +126,26 @@ impl<'a> RawSendRequest<'a> {
         self
     }
 
-    /// Sends.
+    /// Creates a send request for the elements' data.
     #[inline]
     pub fn send(elements: &'a [sys::ibv_sge]) -> Self {
         Self::new(opcode::IBV_WR_SEND, elements)
     }
 
-    /// Writes into the peer's memory.
+    /// Creates an RDMA write request, from the elements to the peer's memory.
     #[inline]
     pub fn write(elements: &'a [sys::ibv_sge], remote: RemoteMemory) -> Self {
         Self::new(opcode::IBV_WR_RDMA_WRITE, elements).remote(remote)
     }
 
-    /// Reads from the peer's memory.
+    /// Creates an RDMA read request, from the peer's memory into the elements.
     #[inline]
     pub fn read(elements: &'a [sys::ibv_sge], remote: RemoteMemory) -> Self {
         Self::new(opcode::IBV_WR_RDMA_READ, elements).remote(remote)
     }
 
-    /// Replaces the peer's number by `desired` if it is `expected`.
+    /// Creates an atomic request that replaces the peer's value with `desired` if it equals
+    /// `expected`. The former value is written to the elements.
     #[inline]
     pub fn compare_and_swap(
         elements: &'a [sys::ibv_sge],
@@ -155,14 +157,15 @@ impl<'a> RawSendRequest<'a> {
         request.atomic(remote, expected, desired)
     }
 
-    /// Adds to the peer's number.
+    /// Creates an atomic request that adds `add` to the peer's value. The elements get the former
+    /// value.
     #[inline]
     pub fn fetch_and_add(elements: &'a [sys::ibv_sge], remote: RemoteMemory, add: u64) -> Self {
         let request = Self::new(opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, elements);
         request.atomic(remote, add, 0)
     }
 
-    /// The send or write brings a number, which the peer gets as the same number.
+    /// Adds immediate data to a send or write, which is converted to network byte order.
     #[inline]
     pub fn immediate(mut self, number: u32) -> Self {
         self.wr.opcode = match self.wr.opcode {
@@ -174,32 +177,32 @@ impl<'a> RawSendRequest<'a> {
         self
     }
 
-    /// The id that its completion has.
+    /// Sets the id of the request, which its completion returns.
     #[inline]
     pub fn id(mut self, id: u64) -> Self {
         self.wr.wr_id = id;
         self
     }
 
-    /// It has a completion.
+    /// Marks the request as signaled: it generates a completion even if it succeeds.
     #[inline]
     pub fn signaled(self) -> Self {
         self.flag(flags::IBV_SEND_SIGNALED)
     }
 
-    /// It waits for the reads and atomics before it.
+    /// Delays the request until the reads and atomics before it have completed (fence).
     #[inline]
     pub fn fence(self) -> Self {
         self.flag(flags::IBV_SEND_FENCE)
     }
 
-    /// It announces its arrival.
+    /// Requests a solicited event at the peer when the message arrives.
     #[inline]
     pub fn solicited(self) -> Self {
         self.flag(flags::IBV_SEND_SOLICITED)
     }
 
-    /// Its data is copied when it is posted.
+    /// Copies the data into the request when it is posted (inline).
     #[inline]
     pub fn inline(self) -> Self {
         self.flag(flags::IBV_SEND_INLINE)
@@ -211,7 +214,7 @@ impl<'a> RawSendRequest<'a> {
         self
     }
 
-    /// It goes there, as a datagram.
+    /// Sets the destination of a datagram.
     #[inline]
     pub fn to(mut self, destination: &Destination) -> Self {
         self.wr.wr.ud.ah = destination.handle.as_raw();
@@ -220,21 +223,21 @@ impl<'a> RawSendRequest<'a> {
         self
     }
 
-    /// Another request is posted behind it, in the same call.
+    /// Links the next request of the list, which is posted in the same call.
     #[inline]
     pub fn next(mut self, next: &'a mut RawSendRequest<'a>) -> Self {
         self.wr.next = &mut next.wr;
         self
     }
 
-    /// The C struct, to be completed or posted.
+    /// Returns the C struct, to be modified or posted.
     #[inline]
     pub fn as_raw(&mut self) -> &mut sys::ibv_send_wr {
         &mut self.wr
     }
 }
 
-/// The receive request of these elements, for
+/// Creates a receive request for these elements, to be posted by
 /// [`QueuePair::post_receive_raw`](crate::QueuePair::post_receive_raw).
 #[doc(alias = "ibv_recv_wr")]
 #[inline]
@@ -247,14 +250,14 @@ pub fn raw_receive_request(id: u64, elements: &[sys::ibv_sge]) -> sys::ibv_recv_
     }
 }
 
-/// A list of raw requests that was not posted, or posted in part. `Debug` prints the same text as
-/// `Display`.
+/// The error of posting a list of raw requests, of which some may have been posted. `Debug` prints
+/// the same text as `Display`.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{verb} failed: {errno}")]
 pub struct RawPostError<W> {
-    /// The verb.
+    /// Name of the verb that failed.
     pub verb: &'static str,
-    /// The error number it gave.
+    /// Error number that the verb returned.
     pub errno: crate::error::Errno,
     /// The first request that was not posted.
     pub refused: *mut W,

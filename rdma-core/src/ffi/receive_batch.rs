@@ -1,4 +1,4 @@
-//! Receives that are described one by one and posted at once.
+//! A batch of receives, which are filled in one by one and posted in one call.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ use crate::error::{Error, Result};
 use crate::memory::Scatter;
 use crate::queue_pair::KeepAlive;
 
-/// A batch in the making, of a queue that is borrowed for it.
+/// A batch under construction, of a queue that is borrowed for it.
 pub(crate) struct ReceiveStaging<'a, T: Send + 'static> {
     queue: &'a mut ReceiveRing<T>,
-    /// Where in the room the first staged request is.
+    /// Index of the first staged receive in the batch storage.
     first: usize,
 }
 
@@ -27,7 +27,7 @@ impl<T: Send + 'static> fmt::Debug for ReceiveStaging<'_, T> {
 }
 
 impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
-    /// Begins a batch, with nothing staged.
+    /// Begins an empty batch.
     #[inline]
     pub(crate) fn new(queue: &'a mut ReceiveRing<T>) -> Self {
         queue.ring.begin_staging();
@@ -41,8 +41,7 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         self.queue.ring.staged()
     }
 
-    /// Describes a receive behind the others. The usual case is written so that the compiler makes
-    /// one piece of code of it.
+    /// Adds a receive to the batch. Most receives take a fast path, which is inlined at the caller.
     #[inline(always)]
     pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
     where
@@ -58,7 +57,7 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
             return self.stage_any(memory);
         };
         wr.write(receive_request(room, count, id));
-        // SAFETY: the request has a usual id.
+        // SAFETY: the ring has returned an id of the fast path for the receive.
         unsafe { queue.ring.stage_memory(memory) };
         Ok(())
     }
@@ -89,8 +88,8 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts what is staged, in one call. Returns how many receives were posted, all or, with the
-    /// error, the first of them; the others stay staged.
+    /// Posts the staged receives in one call. Returns the number of receives that were posted: all,
+    /// or, with an error, a first part. The others stay staged.
     #[inline]
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.len();
@@ -98,10 +97,9 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
             return (0, Ok(()));
         }
         let queue = &mut *self.queue;
-        // SAFETY: the staged requests were described at these places, each with the id and in the
-        // slot of its number. The memory is in the slots, where nobody can reach it; that of
-        // requests that were posted leaves when their completion takes it, or with the destroyed
-        // queue pair.
+        // SAFETY: the staged receives were filled in at these places, each with its id. The memory
+        // is in the slots, where no code can access it; that of posted receives leaves the slots
+        // when their completion takes it, or when the queue pair is destroyed.
         let posted = unsafe {
             let list = queue.room.chain(self.first, count);
             queue.ring.queue_pair().post_receives(list)
@@ -122,7 +120,7 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         (posted, result)
     }
 
-    /// Gives up what is staged, to be taken back.
+    /// Ends the batch, and returns the staged receives, whose memory can be taken back.
     pub(crate) fn end(&mut self) -> Unstaged<'_, T> {
         self.first = 0;
         self.queue.ring.end_staging()

@@ -1,4 +1,4 @@
-//! The receive side of a queue pair, for one owner.
+//! The receive queue of a queue pair with a single owner: posting and receives in flight.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::error::Error;
 use crate::memory::Scatter;
 use crate::queue_pair::KeepAlive;
 
-/// Posts receive requests and keeps their memory.
+/// The receive side of a queue pair: posts receives and keeps their memory until they complete.
 pub(crate) struct ReceiveRing<T: Send + 'static> {
     pub(super) ring: Ring<T>,
-    /// Where batches are put together.
+    /// Storage in which batches are built.
     pub(super) room: BatchRoom<sys::ibv_recv_wr>,
     limits: Limits,
 }
@@ -55,37 +55,37 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.ring.in_flight()
     }
 
-    /// Returns whether this is the id of the oldest request in flight.
+    /// Returns whether `id` is that of the oldest receive in flight.
     #[inline]
     pub(crate) fn is_oldest(&self, id: u64) -> bool {
         self.ring.is_oldest(id)
     }
 
-    /// Takes the memory of the oldest request, of which there is one.
+    /// Takes the memory of the oldest receive, which must exist.
     #[inline]
     pub(crate) fn complete_oldest(&mut self) -> Option<T> {
         self.ring.take_oldest()
     }
 
-    /// Takes the memory of the request with this id, if it is one of this queue's and in flight.
+    /// Takes the memory of the receive with this id, if it belongs to this queue and is in flight.
     pub(crate) fn complete(&mut self, id: u64) -> Option<T> {
         self.ring.take(id)
     }
 
-    /// Limits of a receive that is posted in the usual way.
+    /// Returns the limits of receives on the fast path.
     #[inline]
     pub(super) fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Makes room for a batch.
+    /// Opens the storage for a batch.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());
     }
 
-    /// Posts memory: the usual in a way that the compiler makes one piece of code of, and other in
-    /// [the general way](Self::post_any).
+    /// Posts a receive into `memory`. Most receives take a fast path, which is inlined at the
+    /// caller; the others take [the general path](Self::post_any).
     #[inline(always)]
     pub(crate) fn post(&mut self, memory: T) -> Result<(), (Error, T)>
     where
@@ -99,12 +99,13 @@ impl<T: Send + 'static> ReceiveRing<T> {
             return self.post_any(memory);
         };
         let mut wr = receive_request(&mut room, count, self.ring.next_id());
-        // SAFETY: as in `post_any`.
+        // SAFETY: `room` outlives the call. On success the memory moves into its slot, where no
+        // code can access it until the receive has completed or the queue pair is destroyed.
         let errno = unsafe { self.ring.usual().post_receive(&mut wr) };
         if errno != 0 {
             return Err(self.refused(errno, memory));
         }
-        // SAFETY: it was ready, and nothing was posted since.
+        // SAFETY: the ring was ready, and no receive was posted since.
         unsafe { self.ring.keep_memory(memory) };
         Ok(())
     }
@@ -130,9 +131,9 @@ impl<T: Send + 'static> ReceiveRing<T> {
             Err(error) => return Err((error, memory)),
         };
         let mut wr = receive_request(&mut room, count, self.ring.next_id());
-        // SAFETY: `room` outlives the call. On success the memory moves into its slot, where nobody
-        // can reach it; it leaves the slot when a completion of this queue takes it, or with the
-        // destroyed queue pair.
+        // SAFETY: `room` outlives the call. On success the memory moves into its slot, where no
+        // code can access it until a completion of this queue takes it or the queue pair is
+        // destroyed.
         match unsafe { queue_pair.post_receive(&mut wr) } {
             Ok(()) => {
                 self.ring.keep(Some(memory), KeepAlive::Nothing);
@@ -154,7 +155,7 @@ impl<T: Send + 'static> ReceiveRing<T> {
     }
 }
 
-/// Returns the reason why receives cannot be posted to the queue pair, if they cannot.
+/// Returns an error if receives cannot be posted to the queue pair, or `None` if they can.
 pub(super) fn no_receive_queue(queue_pair: &QueuePairHandle) -> Option<Error> {
     let reason = if queue_pair.shared_receive_queue().is_some() {
         "the queue pair takes its receives from a shared receive queue".to_owned()

@@ -1,4 +1,4 @@
-//! Registrations of memory with a device.
+//! Registrations of memory with a device: owners of an `ibv_mr`.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,10 +15,11 @@ use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
 use crate::memory::AccessFlags;
 
-/// An `ibv_mr`, deregistered by [`Self::end`]. Its owner decides what a failure of that means.
+/// An `ibv_mr`, deregistered by [`Self::end`]. The type that contains it decides what happens when
+/// the deregistration fails.
 #[derive(Debug)]
 pub(super) struct RawRegion {
-    /// `None` once deregistered.
+    /// `None` after the deregistration.
     raw: Option<NonNull<sys::ibv_mr>>,
     lkey: LocalKey,
     rkey: u32,
@@ -27,15 +28,15 @@ pub(super) struct RawRegion {
 
 // SAFETY: verbs are thread-safe on a memory region.
 unsafe impl Send for RawRegion {}
-// SAFETY: as above.
+// SAFETY: verbs are thread-safe on a memory region.
 unsafe impl Sync for RawRegion {}
 
 impl RawRegion {
-    /// Takes over what a verb that registers returned.
+    /// Takes ownership of the region that a registering verb returned; `None` if `raw` is null.
     ///
     /// # Safety
     ///
-    /// `raw` is null, or a region of `domain` that nobody else deregisters.
+    /// `raw` must be null, or a region of `domain` that no other code deregisters.
     pub(super) unsafe fn new(
         domain: Arc<ProtectionDomainHandle>,
         raw: *mut sys::ibv_mr,
@@ -51,7 +52,7 @@ impl RawRegion {
         })
     }
 
-    /// Reads the keys anew, after the region was changed.
+    /// Reads the keys again after a change of the region, and records its domain.
     pub(super) fn refresh(&mut self, domain: Arc<ProtectionDomainHandle>) {
         if let Some(raw) = self.raw {
             // SAFETY: the region is registered.
@@ -79,7 +80,7 @@ impl RawRegion {
         &self.domain
     }
 
-    /// Deregisters, once.
+    /// Deregisters the region. Does nothing if the region was already deregistered.
     pub(super) fn end(&mut self) -> Result<()> {
         let Some(raw) = self.raw else { return Ok(()) };
         // SAFETY: the region is registered; `raw` is cleared below, so this succeeds once.
@@ -95,12 +96,12 @@ impl RawRegion {
 
 /// Owner of an `ibv_mr` over part of a [`Backing`].
 ///
-/// Deregistration comes before the memory is freed: `Drop` deregisters, and the fields, the memory
-/// among them, are dropped after it.
+/// The region is deregistered before the memory is freed: `Drop` deregisters, and the fields, among
+/// them the memory, are dropped afterwards.
 pub(crate) struct RegionHandle {
     raw: RawRegion,
-    /// Difference between the addresses that requests use and those of this process, modulo 2^64.
-    /// Changes only when the device was given another address.
+    /// Difference between the addresses in requests and the addresses in this process, modulo 2^64.
+    /// Changes only when the region is reregistered with other memory.
     shift: u64,
     access: AccessFlags,
     memory: Arc<Backing>,
@@ -116,11 +117,11 @@ impl fmt::Debug for RegionHandle {
     }
 }
 
-/// How a region is registered.
+/// The parameters of a registration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Registering {
     pub(crate) access: AccessFlags,
-    /// The address of the first byte in requests, if that is not its address in this process.
+    /// Address of the first byte in requests, if it differs from the address in this process.
     pub(crate) first: Option<u64>,
 }
 
@@ -134,10 +135,10 @@ impl From<AccessFlags> for Registering {
 }
 
 impl Registering {
-    /// Replaces [`AccessFlags::ZERO_BASED`] by an explicit address 0: not every device honours the
-    /// flag, and one that ignores it takes requests to other bytes than the caller means.
+    /// Replaces [`AccessFlags::ZERO_BASED`] by an explicit address 0. Some devices ignore the flag,
+    /// and would then access other bytes than the caller means.
     ///
-    /// `start` is where the memory begins, or its offset in the object that it is a part of.
+    /// `start` is the address of the memory, or its offset in the object that contains it.
     pub(super) fn explicit(self, start: u64) -> Result<Self> {
         if !self.access.contains(AccessFlags::ZERO_BASED) {
             return Ok(self);
@@ -157,8 +158,8 @@ impl Registering {
         })
     }
 
-    /// The difference between the addresses of a byte in requests and in this process, where the
-    /// region begins at `start`.
+    /// Returns the difference between the address of a byte in requests and its address in this
+    /// process, modulo 2^64, for a region that begins at `start`.
     fn shift(self, start: *const u8) -> u64 {
         let start = start as u64;
         self.first.unwrap_or(start).wrapping_sub(start)
@@ -166,7 +167,7 @@ impl Registering {
 }
 
 impl RegionHandle {
-    /// Registers `range` of `memory`, which the caller has checked to lie inside of it.
+    /// Registers `range` of `memory`. The range must lie inside the memory.
     pub(crate) fn register(
         domain: Arc<ProtectionDomainHandle>,
         memory: Arc<Backing>,
@@ -180,12 +181,12 @@ impl RegionHandle {
             "range outside of memory"
         );
         check(&memory, &range, access)?;
-        // SAFETY: the range lies inside of the memory.
+        // SAFETY: the range lies inside the memory, as asserted above.
         let start = unsafe { memory.start().as_ptr().add(range.start) };
         let how = how.explicit(start as u64)?;
         let (flags, len) = (how.access.bits(), range.len());
-        // SAFETY: the new handle keeps the memory until after it has deregistered. Access of the
-        // device to it is governed by the types built on this.
+        // SAFETY: the new handle keeps the memory until after the deregistration. The types that
+        // contain this handle control when the device may access the memory.
         let (verb, raw) = unsafe {
             let (pd, start) = (domain.as_raw(), start.cast());
             let buffer = memory
@@ -210,7 +211,7 @@ impl RegionHandle {
                 }
             }
         };
-        // SAFETY: the verb made the region just now, or gave null.
+        // SAFETY: `raw` is null, or a region that the verb has just created.
         let Some(raw) = (unsafe { RawRegion::new(Arc::clone(&domain), raw) }) else {
             let errno = Errno::last();
             return Err(refused(verb, errno, &domain, len, access));
@@ -223,7 +224,7 @@ impl RegionHandle {
         })
     }
 
-    /// Takes over a region of the whole of `memory`, registered as `how` says.
+    /// Takes ownership of a region of all of `memory`, registered with the parameters `how`.
     pub(super) fn adopt(raw: RawRegion, memory: Arc<Backing>, how: Registering) -> Self {
         Self {
             raw,
@@ -259,24 +260,24 @@ impl RegionHandle {
         &self.memory
     }
 
-    /// What requests call a byte at this address of the process.
+    /// Returns the address that requests use for the byte at `address` of this process.
     #[inline]
     pub(crate) fn request_address(&self, address: *const u8) -> u64 {
         (address as u64).wrapping_add(self.shift)
     }
 
-    /// Whether requests use the addresses of the process.
+    /// Returns whether requests use the same addresses as this process.
     #[inline]
     pub(crate) fn is_mapped(&self) -> bool {
         self.shift == 0
     }
 
-    /// Ends the device's access; may be tried again if it fails.
+    /// Deregisters the region, which ends the device's access. May be called again after a failure.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.raw.end()
     }
 
-    /// Ends the device's access; the memory.
+    /// Deregisters the region and returns its memory. On failure returns the region with the error.
     #[allow(clippy::result_large_err, reason = "the region is what comes back")]
     pub(crate) fn release(mut self) -> Result<Arc<Backing>, (Self, Error)> {
         match self.raw.end() {
@@ -285,9 +286,10 @@ impl RegionHandle {
         }
     }
 
-    /// Records a successful change of the region; returns the memory before, if that changed.
+    /// Records a successful reregistration. Returns the former memory if the memory changed.
     ///
-    /// The device uses the addresses of new memory, and leaves those of the old as they are.
+    /// The device addresses new memory by its address in this process. Without new memory, the
+    /// addresses in requests stay the same.
     pub(super) fn changed(
         &mut self,
         domain: Arc<ProtectionDomainHandle>,
@@ -303,7 +305,7 @@ impl RegionHandle {
     }
 }
 
-/// The error of a verb that registers `len` bytes.
+/// Returns the error of a verb that failed to register `len` bytes.
 #[cold]
 pub(super) fn refused(
     verb: &'static str,
@@ -323,7 +325,7 @@ pub(super) fn refused(
     Error::verb(verb, object, errno)
 }
 
-/// Refuses what no device has to be asked about.
+/// Rejects what is invalid on every device: empty ranges, and write access to read-only memory.
 pub(super) fn check(memory: &Backing, range: &Range<usize>, access: AccessFlags) -> Result<()> {
     if range.is_empty() {
         let reason = "a region of 0 bytes cannot be registered";
@@ -339,7 +341,7 @@ pub(super) fn check(memory: &Backing, range: &Range<usize>, access: AccessFlags)
 impl Drop for RegionHandle {
     fn drop(&mut self) {
         if let Err(error) = self.raw.end() {
-            // The device may still reach the memory: it must never be freed.
+            // The device may still access the memory, so it must never be freed.
             std::mem::forget(Arc::clone(&self.memory));
             tracing::error!(%error, "deregistration failed; the memory is leaked");
         }
@@ -347,7 +349,7 @@ impl Drop for RegionHandle {
 }
 
 impl ContextHandle {
-    /// Whether the device says that it has no on-demand paging. One that says nothing has none.
+    /// Returns whether the device lacks on-demand paging. A failed query counts as a lack.
     fn lacks_on_demand_paging(&self) -> bool {
         let mut attributes = sys::ibv_device_attr_ex::default();
         // SAFETY: the context is open and `attributes` is a valid place for the answer.

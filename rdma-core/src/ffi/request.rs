@@ -1,4 +1,7 @@
-//! Work requests as the device reads them.
+//! Construction of work requests: the C structs and element lists that the device reads.
+//!
+//! Most requests take a fast path that is inlined at the caller (`describe_usual` and its
+//! variants); all other requests are fully checked by [`describe_send`] or [`describe_inline`].
 
 use std::mem::{self, MaybeUninit};
 use std::ptr;
@@ -17,21 +20,22 @@ use crate::queue_pair::{
     Transport,
 };
 
-/// `IBV_WR_FLUSH` of headers that have it.
+/// `IBV_WR_FLUSH` of newer headers, which the bindings lack.
 pub(super) const FLUSH: sys::ibv_wr_opcode = sys::ibv_wr_opcode(14);
 
-/// Room for the elements of a request.
+/// Storage for the scatter/gather elements of a request.
 pub(super) type Room = [MaybeUninit<sys::ibv_sge>];
 
-/// Makes room on the stack.
+/// Returns uninitialised storage for elements, to be placed on the stack.
 #[inline]
 pub(super) fn stack_room() -> [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS] {
     [const { MaybeUninit::uninit() }; MAX_ELEMENTS]
 }
 
-/// Describes a request whose memory stays where it is until it has completed.
+/// Checks a request and fills in `wr`. The memory must stay in place until the request has
+/// completed.
 ///
-/// Afterwards `wr` points at `room`, which must not be touched until the request is posted.
+/// Afterwards `wr` points into `room`, which must not be changed until the request is posted.
 #[inline]
 pub(super) fn describe_send<T: Gather>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -40,7 +44,7 @@ pub(super) fn describe_send<T: Gather>(
     queue_pair: &QueuePairHandle,
     wr_id: u64,
 ) -> Result<()> {
-    // SAFETY: nothing else uses the room until the list is described.
+    // SAFETY: nothing else uses `room` while the list exists.
     let mut list = unsafe { ElementList::over(room, Some(queue_pair.domain().context())) };
     request.memory().gather(&mut Elements::new(&mut list));
     let description = request.description();
@@ -50,19 +54,19 @@ pub(super) fn describe_send<T: Gather>(
     Ok(())
 }
 
-/// Limits of a request.
+/// The limits that requests of a queue must meet, as the fast paths check them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     elements: usize,
     inline: u64,
-    /// The context that memory must be registered with, as its address.
+    /// Address of the context with which memory must be registered: see [`place`].
     context: usize,
-    /// The place of the context for reads and atomics; [`NOWHERE`] on queue pairs without them, so
-    /// that no memory fits. Other requests pay nothing for this check.
+    /// Address of the context for reads and atomics. [`NOWHERE`] on queue pairs that do not support
+    /// them, so that no memory matches; other requests pay nothing for this check.
     read_context: usize,
 }
 
-/// Value that is the address of no context.
+/// A value that is not the address of any context.
 const NOWHERE: usize = 1;
 
 impl Limits {
@@ -85,8 +89,8 @@ impl Limits {
         Self::of_shared_receives(elements, queue_pair.domain().context())
     }
 
-    /// Returns the limits of receives in a shared queue of this context, with at most `elements`
-    /// elements.
+    /// Returns the limits of receives in a shared receive queue of `context`, with at most
+    /// `elements` elements each.
     pub(super) fn of_shared_receives(elements: u32, context: &ContextHandle) -> Self {
         Self {
             elements: MAX_ELEMENTS.min(elements as usize),
@@ -96,7 +100,7 @@ impl Limits {
         }
     }
 
-    /// Returns the address of the context that the memory of a request must be registered with.
+    /// Returns the address of the context with which the memory of a request must be registered.
     #[inline(always)]
     fn context_for(self, operation: Operation) -> usize {
         match operation {
@@ -107,17 +111,18 @@ impl Limits {
         }
     }
 
-    /// Returns the number of elements that a request can have.
+    /// Returns the maximum number of elements of a request.
     #[inline]
     pub(super) fn elements(self) -> usize {
         self.elements
     }
 }
 
-/// Describes a request of a connected queue pair that keeps nothing beside its memory; `false` for
-/// what [`describe_send`] has to look at more closely, or to refuse.
+/// Checks a request of a connected queue pair and fills in `wr`, on the fast path: the request
+/// keeps only its memory alive. Returns `false` if [`describe_send`] must check the request in
+/// full, or reject it.
 ///
-/// All of it is for one place, where most of what it asks is known, and costs nothing.
+/// The function is inlined, so that the compiler removes checks with a result known at the caller.
 #[inline(always)]
 pub(super) fn describe_usual<T: Gather>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -127,7 +132,7 @@ pub(super) fn describe_usual<T: Gather>(
     limits: Limits,
     wr_id: u64,
 ) -> bool {
-    // SAFETY: nothing else uses the room until the list is described.
+    // SAFETY: nothing else uses `room` while the list exists.
     let mut list = unsafe { ElementList::of_usual(room, limits.context_for(request.operation)) };
     memory.gather(&mut Elements::new(&mut list));
     let is_inline = request.flags.contains(SendFlags::INLINE);
@@ -152,11 +157,11 @@ pub(super) fn describe_usual<T: Gather>(
     is_usual
 }
 
-/// Describes a request of a connected queue pair whose data is copied when it is posted, and that
-/// keeps nothing alive. Returns `false` if [`describe_inline`] has to check the request more
-/// closely, or to refuse it.
+/// Checks a request with inline data of a connected queue pair and fills in `wr`, on the fast path:
+/// the request keeps nothing alive. Returns `false` if [`describe_inline`] must check the request
+/// in full, or reject it.
 ///
-/// Everything is inlined at one place, as in [`describe_usual`].
+/// The function is inlined for the same reason as [`describe_usual`].
 #[inline(always)]
 pub(super) fn describe_usual_inline<D: InlineData>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -166,7 +171,7 @@ pub(super) fn describe_usual_inline<D: InlineData>(
     limits: Limits,
     wr_id: u64,
 ) -> bool {
-    // SAFETY: nothing else uses the room until the list is described.
+    // SAFETY: nothing else uses `room` while the list exists.
     let mut list = unsafe { ElementList::of_usual(room, limits.context) };
     data.collect(&mut Elements::new(&mut list));
     let is_usual = matches!(
@@ -186,8 +191,8 @@ pub(super) fn describe_usual_inline<D: InlineData>(
     is_usual
 }
 
-/// Describes a datagram. Returns `false` if [`describe_send`] has to check it more closely, or to
-/// refuse it.
+/// Checks a datagram and fills in `wr`, on the fast path. Returns `false` if [`describe_send`] must
+/// check the datagram in full, or reject it.
 #[inline(always)]
 pub(super) fn describe_usual_datagram<T: Gather>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -197,7 +202,7 @@ pub(super) fn describe_usual_datagram<T: Gather>(
     limits: Limits,
     wr_id: u64,
 ) -> bool {
-    // SAFETY: nothing else uses the room until the list is described.
+    // SAFETY: nothing else uses `room` while the list exists.
     let mut list = unsafe { ElementList::of_usual(room, limits.context) };
     memory.gather(&mut Elements::new(&mut list));
     let (Operation::Send { .. }, Target::Datagram { queue_pair, qkey }) =
@@ -212,7 +217,7 @@ pub(super) fn describe_usual_datagram<T: Gather>(
     if is_usual {
         write_usual(wr, &list, request, wr_id);
         let wr = wr.as_mut_ptr();
-        // SAFETY: the place is that of a request; fields are only written.
+        // SAFETY: `wr` points to a work request, whose fields are only written.
         unsafe {
             (&raw mut (*wr).wr.ud.ah).write(handle.as_raw());
             (&raw mut (*wr).wr.ud.remote_qpn).write(queue_pair);
@@ -222,8 +227,8 @@ pub(super) fn describe_usual_datagram<T: Gather>(
     is_usual
 }
 
-/// Writes what the device reads of a usual request, which points at the list's room. The rest is of
-/// other operations and of other kinds of queue pairs, and stays what it is.
+/// Writes the fields that the device reads for a request of the fast path. The request points into
+/// the list's room. Fields of other operations and other kinds of queue pairs stay uninitialised.
 #[inline(always)]
 fn write_usual(
     place: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -257,7 +262,7 @@ fn write_usual(
         _ => op::IBV_WR_SEND,
     };
     let (wr, remote) = (place.as_mut_ptr(), request.remote);
-    // SAFETY: the place is that of a request; fields are written, and none is read.
+    // SAFETY: `wr` points to a work request, whose fields are only written.
     unsafe {
         (&raw mut (*wr).wr_id).write(wr_id);
         (&raw mut (*wr).next).write(ptr::null_mut());
@@ -284,7 +289,8 @@ fn write_usual(
     }
 }
 
-/// Describes a request whose data is copied when it is posted, and must be there until then.
+/// Checks a request with inline data and fills in `wr`. The data is copied when the request is
+/// posted, and must be valid until then.
 #[inline]
 pub(super) fn describe_inline<D: InlineData>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -293,11 +299,11 @@ pub(super) fn describe_inline<D: InlineData>(
     queue_pair: &QueuePairHandle,
     wr_id: u64,
 ) -> Result<()> {
-    // SAFETY: nothing else uses the room until the list is described.
+    // SAFETY: nothing else uses `room` while the list exists.
     let mut list = unsafe { ElementList::over(room, Some(queue_pair.domain().context())) };
     request.memory().collect(&mut Elements::new(&mut list));
     let mut description = request.description();
-    // Without data there is nothing to copy, and some operations are refused with the flag.
+    // Without data there is nothing to copy, and some operations are rejected with the flag.
     let inline = list.len() > 0;
     description.flags.set(SendFlags::INLINE, inline);
     check(&list, &description, queue_pair)?;
@@ -306,7 +312,8 @@ pub(super) fn describe_inline<D: InlineData>(
     Ok(())
 }
 
-/// Writes the request with this id, which points at the list's room and at what is kept.
+/// Writes a request with the id `wr_id`, which points into the list's room and to objects in
+/// `keep`.
 #[inline(always)]
 fn write(
     place: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -364,7 +371,7 @@ fn write(
                 _ => &[],
             };
             wr.__bindgen_anon_2.tso.hdr = headers.as_ptr().cast_mut().cast();
-            // More than the queue pair was made for is refused by the device.
+            // The device rejects headers that are longer than the queue pair's limit.
             wr.__bindgen_anon_2.tso.hdr_sz = u16::try_from(headers.len()).unwrap_or(u16::MAX);
             wr.__bindgen_anon_2.tso.mss = segment;
         }
@@ -396,7 +403,7 @@ fn write(
         Target::SharedQueue { number } => wr.qp_type.xrc.remote_srqn = number,
         Target::Peer => {}
     }
-    // The remote address and key are at the places of the atomic ones, but the key comes later.
+    // In the C union, RDMA and atomics have the remote address at the same place, but not the key.
     match request.operation {
         Operation::CompareAndSwap { .. }
         | Operation::FetchAndAdd { .. }
@@ -412,7 +419,7 @@ fn write(
     }
 }
 
-/// Packs the type and the level of a flush into one word, which posting unpacks.
+/// Packs the type and the level of a flush into one word, which `posting` unpacks.
 fn flush_word(placement: Placement, whole: bool) -> u64 {
     let kind = match placement {
         Placement::Global => 1,
@@ -421,14 +428,14 @@ fn flush_word(placement: Placement, whole: bool) -> u64 {
     kind | u64::from(whole) << 8
 }
 
-/// The elements of a receive request, and the request that points at them.
+/// The elements of a receive request, to which the request points.
 pub(super) struct ReceiveElements {
     room: [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS],
     len: usize,
 }
 
 impl ReceiveElements {
-    /// Makes an empty list.
+    /// Creates an empty list.
     #[inline]
     pub(super) fn new() -> Self {
         Self {
@@ -437,9 +444,9 @@ impl ReceiveElements {
         }
     }
 
-    /// Collects the elements of `memory`, and checks what providers may not.
+    /// Collects the elements of `memory`, and checks limits that providers may not check.
     ///
-    /// They are collected in place: as a result they would be copied, room for all, more than once.
+    /// The elements are collected in place: returning them would copy the whole array repeatedly.
     #[inline]
     pub(super) fn scatter<T: Scatter>(
         &mut self,
@@ -451,14 +458,14 @@ impl ReceiveElements {
         Ok(())
     }
 
-    /// Returns the request with this id, which points only into `self`.
+    /// Returns a receive request with the id `wr_id`, which points only into `self`.
     #[inline]
     pub(super) fn work_request(&mut self, wr_id: u64) -> sys::ibv_recv_wr {
         receive_request(&mut self.room, self.len, wr_id)
     }
 }
 
-/// Puts the elements of `memory` into `room` and returns how many they are.
+/// Writes the elements of `memory` into `room` and returns their number.
 #[inline]
 pub(super) fn scatter<T: Scatter>(
     room: &mut Room,
@@ -466,28 +473,28 @@ pub(super) fn scatter<T: Scatter>(
     limits: QueuePairSizes,
     context: &ContextHandle,
 ) -> Result<usize> {
-    // SAFETY: nothing else uses the room until the list is dropped.
+    // SAFETY: nothing else uses `room` while the list exists.
     let mut list = unsafe { ElementList::over(room, Some(context)) };
     memory.scatter(&mut Elements::new(&mut list))?;
     list.checked(limits.receive_elements)?;
     Ok(list.len())
 }
 
-/// Collects elements as [`scatter`] does, inlined at one place. `None` if [`scatter`] has to check
-/// them more closely, or to refuse them.
+/// Writes the elements of `memory` into `room` on the fast path, which is inlined, and returns
+/// their number. Returns `None` if [`scatter`] must check the elements in full, or reject them.
 #[inline(always)]
 pub(super) fn scatter_usual<T: Scatter>(
     room: &mut Room,
     memory: &T,
     limits: Limits,
 ) -> Option<usize> {
-    // SAFETY: nothing else uses the room until the list is dropped.
+    // SAFETY: nothing else uses `room` while the list exists.
     let mut list = unsafe { ElementList::of_usual(room, limits.context) };
     let is_writable = memory.scatter(&mut Elements::new(&mut list)).is_ok();
     (is_writable && list.fits(limits.elements)).then_some(list.len())
 }
 
-/// Returns the receive request of the first `len` elements in `room`, which it points at.
+/// Returns a receive request that points to the first `len` elements in `room`.
 #[inline]
 pub(super) fn receive_request(room: &mut Room, len: usize, wr_id: u64) -> sys::ibv_recv_wr {
     sys::ibv_recv_wr {

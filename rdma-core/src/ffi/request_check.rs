@@ -1,14 +1,14 @@
-//! What is asked of send requests before the device sees them.
+//! Checks of send requests before they are posted.
 
 use super::elements::ElementList;
 use super::queue_pair::QueuePairHandle;
 use crate::error::{Error, Result};
 use crate::queue_pair::{Description, Operation, SendFlags, Target, Transport};
 
-/// How many bytes an atomic operation is on.
+/// Number of bytes of the operand of an atomic operation.
 pub(super) const ATOMIC: u64 = size_of::<u64>() as u64;
 
-/// Checks what providers may not.
+/// Checks a request for errors that providers may not detect.
 #[inline]
 pub(super) fn check(
     list: &ElementList,
@@ -54,15 +54,15 @@ pub(super) fn check(
         | Operation::Flush { .. } => {}
     }
     if inline {
-        // Soft-RoCE would take the memory's content for the elements to write to.
+        // Soft-RoCE would use the content of the memory as the list of elements to write to.
         let reason = "only sends and writes carry data that is copied";
         return Err(Error::invalid("inline request", reason));
     }
     Ok(())
 }
 
-/// Checks that the queue pair's kind has the operation, and that it is told where to: providers
-/// follow the address handle of a datagram whatever stands in its place.
+/// Checks that the queue pair's kind supports the operation, and that the request has a destination
+/// if the kind needs one: providers dereference the address handle of a datagram without a check.
 #[cold]
 fn check_target(request: &Description, queue_pair: &QueuePairHandle) -> Result<()> {
     use Operation as op;
@@ -106,7 +106,7 @@ fn check_target(request: &Description, queue_pair: &QueuePairHandle) -> Result<(
         {
             return Ok(());
         }
-        // Some of the vendors' kinds follow the handle, and none can be asked.
+        // Vendor-specific kinds may dereference the handle, so a destination is required.
         (Transport::Driver | Transport::Unknown(_), Target::Datagram { .. }) => return Ok(()),
         (Transport::Datagram | Transport::Driver | Transport::Unknown(_), _) => {
             "it needs a destination: see `SendRequest::to`"
@@ -122,12 +122,12 @@ fn check_target(request: &Description, queue_pair: &QueuePairHandle) -> Result<(
     ))
 }
 
-/// The error, if the queue pair was made without the operation.
+/// Returns an error if the queue pair was not created for the operation.
 #[inline]
 fn missing(operation: Operation, queue_pair: &QueuePairHandle) -> Option<Error> {
     let made_for = match queue_pair.as_extended() {
         Some(_) => queue_pair.operations().contains(operation.needs()),
-        // What `ibv_post_send` has.
+        // `ibv_post_send` supports all other operations.
         None => !matches!(
             operation,
             Operation::AtomicWrite { .. } | Operation::Flush { .. }
@@ -153,7 +153,7 @@ fn not_made_for(operation: Operation, queue_pair: &QueuePairHandle) -> Error {
     Error::Unsupported { what, device }
 }
 
-/// Checks data that is copied from where the elements say.
+/// Checks that the data of an inline request is readable by this process, and within the limit.
 #[inline]
 fn check_inline(list: &ElementList, limit: u32) -> Result<()> {
     if list.is_mapped() && list.bytes() <= u64::from(limit) {

@@ -1,62 +1,62 @@
-//! Work request ids, each of which the process gives out once.
+//! Work request ids, which are unique within the process.
 //!
-//! A completion can be copied, kept, and shown to any queue at any time, and one that were taken for
-//! another request's would free memory in flight. So there are no generations that wrap around soon
-//! and no tags that queues share: an id that was given out does not come again before 2^48 others.
+//! A completion can be copied, stored, and passed to any queue at any time. If its id matched
+//! another request, the memory of that request would be freed in flight. Therefore ids contain no
+//! short generation counters and no shared tags: an id is reused only after 2^48 other ids.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many ids a block has: two to this power.
+/// Logarithm of the number of ids in a block.
 pub(super) const BLOCK_BITS: u32 = 24;
 pub(super) const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
 
-/// The first id of a block that no queue had before. Block 0, which has the id of an empty
-/// completion, is never given out.
+/// Allocates a block of ids that no queue has used, and returns its first id. Block 0, which
+/// contains the id of an empty completion, is never allocated.
 pub(super) fn next_block() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed) << BLOCK_BITS
 }
 
-/// The number of the block that an id is of.
+/// Returns the number of the block that contains an id.
 pub(super) fn block_of(id: u64) -> u64 {
     id >> BLOCK_BITS
 }
 
-/// The requests of a queue with one owner, numbered from 0 in the order of posting, and their ids.
+/// The ids of the requests of a queue with a single owner, numbered from 0 in the order of posting.
 ///
-/// At most 2^[`BLOCK_BITS`] are outstanding, so they are of the current block or the one before.
+/// At most 2^[`BLOCK_BITS`] requests are outstanding, so all ids are from the last two blocks.
 ///
-/// What happens for every request looks at ids and at how much room there is alone: the low bits of
-/// an id are those of the request's number, and the others change with the block.
+/// Operations on every request use only ids and the remaining room: the low bits of an id are those
+/// of the request's number, and the high bits are those of its block.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// The id behind those that the next requests can have, if all were of one block: so far behind
-    /// [`Self::tail_id`] as there is room for more. [`CLOSED`] less while it is closed.
+    /// [`Self::tail_id`] plus the number of requests for which there is room. Less [`CLOSED`] while
+    /// the sequence is closed.
     end_id: i64,
-    /// The id of the oldest outstanding request; of the next one, when there is none. With [`MARK`]
-    /// while it is marked.
+    /// Id of the oldest outstanding request, or of the next request if none is outstanding.
+    /// Includes [`MARK`] while the sequence is marked.
     head_id: u64,
-    /// The id of the next request.
+    /// Id of the next request.
     tail_id: u64,
-    /// The number of the first request of the block that the next one is of.
+    /// Number of the first request in the block of the next request.
     tail_block: u64,
-    /// The blocks of ids, of even ones of 2^[`BLOCK_BITS`] numbers and of odd ones.
+    /// First ids of the last two blocks: of the last block with an even and with an odd index.
     blocks: [u64; 2],
-    /// How many blocks there have been.
+    /// Number of blocks that were allocated so far.
     opened: u64,
-    /// How many can be outstanding.
+    /// Maximum number of outstanding requests.
     capacity: usize,
 }
 
-/// A bit that no id has, nor any that the program may give to the device beside those of this crate,
-/// which have all of the bits from 24 up to this one clear, or the highest set.
+/// The bit by which [`Sequence::mark`] changes an id. No id of this crate contains the bit, and ids
+/// of the program itself are below 2^24 or at least 2^63, so a changed id matches no request.
 const MARK: u64 = 1 << 62;
 
-/// More room than any sequence has.
+/// A number larger than the capacity of every sequence.
 const CLOSED: i64 = 1 << 32;
 
 impl Sequence {
-    /// A sequence in which so many requests can be outstanding, 2^[`BLOCK_BITS`] at most.
+    /// Creates a sequence for `capacity` outstanding requests, at most 2^[`BLOCK_BITS`].
     pub(super) fn new(capacity: usize) -> Self {
         let block = next_block();
         Self {
@@ -75,13 +75,13 @@ impl Sequence {
         self.capacity
     }
 
-    /// Whether there is room for one more, and the sequence is not closed.
+    /// Returns whether there is room for one more request, and the sequence is not closed.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         (self.tail_id as i64) < self.end_id
     }
 
-    /// Lets [`Self::is_open`] be false until further notice, or no longer.
+    /// Closes the sequence, which makes [`Self::is_open`] return `false`, or opens it again.
     pub(super) fn close(&mut self, closed: bool) {
         match (self.is_closed(), closed) {
             (false, true) => self.end_id -= CLOSED,
@@ -95,18 +95,18 @@ impl Sequence {
         self.end_id < self.tail_id as i64
     }
 
-    /// Lets [`Self::oldest_id`] be none that a request has until further notice, or no longer.
+    /// Marks the sequence, so that [`Self::oldest_id`] matches no request, or removes the mark.
     pub(super) fn mark(&mut self, marked: bool) {
         self.head_id = self.head_id & !MARK | if marked { MARK } else { 0 };
     }
 
-    /// The number of the oldest outstanding request; of the next one, when there is none.
+    /// Returns the number of the oldest outstanding request, or else of the next request.
     #[inline]
     pub(super) fn head(&self) -> u64 {
         self.tail() - self.outstanding() as u64
     }
 
-    /// The number of the next request.
+    /// Returns the number of the next request.
     #[inline]
     pub(super) fn tail(&self) -> u64 {
         self.tail_block | (self.tail_id & BLOCK_MASK)
@@ -118,45 +118,45 @@ impl Sequence {
         self.capacity - (self.end_id + closed - self.tail_id as i64) as usize
     }
 
-    /// The id of the oldest outstanding request; of the next one, when there is none.
+    /// Returns the id of the oldest outstanding request, or else of the next request.
     #[inline]
     pub(super) fn oldest_id(&self) -> u64 {
         self.head_id
     }
 
-    /// The id of the next request.
+    /// Returns the id of the next request.
     #[inline]
     pub(super) fn next_id(&self) -> u64 {
         self.tail_id
     }
 
-    /// The id of the request with this number.
+    /// Returns the id of the request with this number.
     #[inline]
     pub(super) fn id(&self, number: u64) -> u64 {
         self.blocks[(number >> BLOCK_BITS) as usize & 1] | (number & BLOCK_MASK)
     }
 
-    /// The number of the outstanding request with this id.
+    /// Returns the number of the outstanding request with this id, if there is such a request.
     pub(super) fn number(&self, id: u64) -> Option<u64> {
         let head = self.head();
         let number = head + (id.wrapping_sub(head) & BLOCK_MASK);
         (number < self.tail() && self.id(number) == id).then_some(number)
     }
 
-    /// How many requests from the next one on have ids of its block.
+    /// Returns the number of requests, from the next one on, whose ids belong to the current block.
     #[inline]
     pub(super) fn left_in_block(&self) -> u64 {
         BLOCK_MASK + 1 - (self.tail_id & BLOCK_MASK)
     }
 
-    /// Counts so many more requests as outstanding, less than are [left in the block](Self::left_in_block).
+    /// Adds `count` outstanding requests; fewer than are [left in the block](Self::left_in_block).
     #[inline]
     pub(super) fn advance_tail_within(&mut self, count: u64) {
         debug_assert!(count < self.left_in_block());
         self.tail_id += count;
     }
 
-    /// Counts one more request as outstanding.
+    /// Adds one outstanding request.
     #[inline]
     pub(super) fn advance_tail(&mut self) {
         self.tail_id += 1;
@@ -171,12 +171,12 @@ impl Sequence {
         self.tail_block += 1 << BLOCK_BITS;
         self.open(self.tail_block);
         let id = self.id(self.tail_block);
-        // As much room as before.
+        // The room for more requests stays the same.
         self.end_id += id as i64 - self.tail_id as i64;
         self.tail_id = id;
     }
 
-    /// Counts the oldest request, of which there is one, as outstanding no more.
+    /// Removes the oldest outstanding request, which must exist.
     #[inline]
     pub(super) fn advance_head(&mut self) {
         debug_assert!(self.outstanding() > 0);
@@ -193,8 +193,9 @@ impl Sequence {
         self.head_id = self.id(self.head()) | self.head_id & MARK;
     }
 
-    /// Makes sure that the request with this number, less than 2^[`BLOCK_BITS`] after the oldest
-    /// outstanding one, has an id. Numbers are opened in their order.
+    /// Allocates the block of ids for the request with this number, if needed. The number must be
+    /// less than 2^[`BLOCK_BITS`] after the oldest outstanding one, and numbers must be opened in
+    /// their order.
     #[inline]
     pub(super) fn open(&mut self, number: u64) {
         if number & BLOCK_MASK == 0 && number >> BLOCK_BITS == self.opened {
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!(one.number(0), None, "the id of an empty completion");
     }
 
-    /// A sequence whose next request is `number`, a few before the change of the block.
+    /// Returns a sequence whose next request is 7 numbers before the end of its block.
     fn before_the_change(blocks: u64) -> Sequence {
         at((blocks << BLOCK_BITS) - 7, blocks)
     }
@@ -315,7 +316,7 @@ mod tests {
         let mut sequence = Sequence::new(9);
         let id = sequence.oldest_id();
         sequence.mark(true);
-        // Those beside this crate's: below 2^24, and from 2^63 on.
+        // Ids outside this crate's range are below 2^24, or at least 2^63.
         assert!(((1 << BLOCK_BITS)..1 << 63).contains(&sequence.oldest_id()));
         assert_ne!(sequence.oldest_id(), id);
         sequence.mark(false);
@@ -332,7 +333,7 @@ mod tests {
             sequence.advance_tail();
             sequence.advance_head();
         }
-        // As many requests later as come back to the same places of a block.
+        // This many requests later, the numbers have the same low bits again.
         let mut sequence = at(
             sequence.head() + (2 << BLOCK_BITS) - 40,
             sequence.opened + 1,

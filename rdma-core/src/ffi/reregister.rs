@@ -1,4 +1,4 @@
-//! Changing a registration in place.
+//! Reregistration: changing the domain, access or memory of a region in place (`ibv_rereg_mr`).
 
 use std::ptr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::region::{self, RegionHandle};
 use crate::error::{Errno, Error, Result};
 use crate::memory::AccessFlags;
 
-/// What of a region is to change.
+/// The attributes of a region to change. `None` leaves an attribute as it is.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     pub(crate) domain: Option<Arc<ProtectionDomainHandle>>,
@@ -20,23 +20,24 @@ pub(crate) struct Changes {
     pub(crate) memory: Option<Arc<Backing>>,
 }
 
-/// What a failed change left of the region.
+/// The state of a region after a failed change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Remains {
-    /// It is as it was.
+    /// The region is unchanged.
     Old,
-    /// It must not be used any more; it still is to be deregistered.
+    /// The region must not be used any more, but must still be deregistered.
     Nothing,
 }
 
 impl RegionHandle {
-    /// Changes the region, and its keys with it; the memory that it was of, if that changed.
+    /// Changes the region, and its keys with it. Returns the former memory if the memory changed.
     ///
-    /// Refuses a change of [`AccessFlags::ZERO_BASED`]: the verb maps new memory at its address in
-    /// this process, and the device keeps counting that of the old from where it did.
+    /// Rejects [`AccessFlags::ZERO_BASED`] for new memory, and a change of that flag for the old
+    /// memory: the verb maps new memory at its address in this process, and otherwise keeps the
+    /// addresses in requests.
     ///
-    /// On failure the handle is what it was; after [`Remains::Nothing`] the caller deregisters it
-    /// and lets nobody use it. That it is of the whole of its memory is the caller's to see to.
+    /// On failure the handle is unchanged. After [`Remains::Nothing`] the caller must deregister
+    /// the region and prevent its use. The region must cover the whole of its memory.
     pub(crate) fn reregister(
         &mut self,
         changes: &Changes,
@@ -58,15 +59,16 @@ impl RegionHandle {
         }
         if changes.access.is_some() {
             flags |= Change::IBV_REREG_MR_CHANGE_ACCESS;
-            // The address of the region was given to the device; the flag was not.
+            // The device was given the region's address instead of this flag: see
+            // [`Registering::explicit`].
             wanted = (access - AccessFlags::ZERO_BASED).bits().cast_signed();
         }
-        // libibverbs does not set `errno` where the driver has no such operation.
+        // libibverbs does not set `errno` if the driver does not implement the verb.
         clear_errno();
-        // SAFETY: the region is registered, the domain valid, and the memory is kept by the handle:
-        // the old one until the change succeeded, the new one from then on. While the outcome of
-        // the change is unknown the handle keeps the old and the caller the new, and the caller
-        // deregisters before it drops that.
+        // SAFETY: the region is registered, the domain is valid, and the handle keeps the memory:
+        // the old one until the change has succeeded, the new one from then on. While the outcome
+        // is unknown, the handle keeps the old memory and the caller the new one; the caller
+        // deregisters before it drops the new one.
         let answer = unsafe {
             let flags = flags.0.cast_signed();
             sys::ibv_rereg_mr(self.as_raw(), flags, pd, start.cast(), len as _, wanted)
@@ -93,7 +95,8 @@ impl RegionHandle {
         Ok(self.changed(domain, access, changes.memory.clone()))
     }
 
-    /// Refuses changes after which requests would have to use addresses that the verb cannot set.
+    /// Rejects `ZERO_BASED` for new memory, and a change of `ZERO_BASED` for the old memory: the
+    /// verb cannot set the addresses in requests.
     fn check_addresses(&self, changes: &Changes) -> Result<()> {
         let is_counted = |access: AccessFlags| access.contains(AccessFlags::ZERO_BASED);
         let before = is_counted(self.access());
@@ -111,6 +114,6 @@ impl RegionHandle {
 }
 
 fn clear_errno() {
-    // SAFETY: the place is this thread's own.
+    // SAFETY: `errno` is a variable of this thread.
     unsafe { *libc::__errno_location() = 0 };
 }

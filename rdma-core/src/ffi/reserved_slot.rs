@@ -1,20 +1,20 @@
-//! A reserved slot that goes back to its table unless a request takes it.
+//! A guard for a reserved slot, which returns the slot to its table unless a request uses it.
 
 use std::fmt;
 use std::mem;
 
 use super::slot_table::{Reserved, SlotTable};
 
-/// A [`Reserved`] with the table that it goes back to when this is dropped.
+/// A [`Reserved`] slot that is returned to its table when the guard is dropped.
 ///
-/// The way from [`SlotGuard::new`] to [`SlotGuard::into_reserved`] costs nothing: the table is called
-/// through a pointer in a drop alone.
+/// [`SlotGuard::new`] followed by [`SlotGuard::into_reserved`] costs nothing: only a drop calls the
+/// table, through a pointer.
 pub(crate) struct SlotGuard<'t> {
     reserved: Reserved,
     table: &'t (dyn Cancel + Sync),
 }
 
-/// A table that takes reserved slots back, of whatever memory.
+/// A table to which reserved slots can be returned, independent of the type of its memory.
 trait Cancel {
     fn cancel(&self, reserved: Reserved);
 }
@@ -39,7 +39,7 @@ impl<'t> SlotGuard<'t> {
         Self { reserved, table }
     }
 
-    /// The slot's place in the table.
+    /// Returns the index of the slot in the table.
     #[inline]
     pub(crate) fn index(&self) -> u32 {
         self.reserved.index()
@@ -50,7 +50,7 @@ impl<'t> SlotGuard<'t> {
         &self.reserved
     }
 
-    /// Takes the slot out, which is now the caller's to give back.
+    /// Takes the slot out of the guard. The caller must use it or return it to the table.
     #[inline]
     pub(crate) fn into_reserved(self) -> Reserved {
         let reserved = self.reserved.moved();

@@ -1,4 +1,4 @@
-//! In-flight memory of a queue with one owner, in the order of posting.
+//! Requests in flight of a queue with a single owner, in the order of posting.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,8 +8,7 @@ use super::queue_pair::QueuePairHandle;
 use super::request_id::{BLOCK_BITS, Sequence};
 use crate::queue_pair::{KeepAlive, Outcome};
 
-/// Memory and objects that a request keeps until it has completed. The memory is `None` if the data
-/// was copied.
+/// Memory and objects that a request keeps until it has completed. Inline data is not kept.
 pub(super) struct Held<T> {
     pub(super) memory: Option<T>,
     pub(super) keep: KeepAlive,
@@ -22,34 +21,34 @@ impl<T> Held<T> {
     };
 }
 
-/// A bounded queue of memory that the device uses; a request's id tells its place in the order.
+/// A bounded ring of requests and the memory that the device uses for them. The id of a request
+/// gives its position in the ring.
 ///
-/// Behind the requests in flight stand those that are staged: described, not posted yet.
+/// The requests in flight are followed by the staged requests of a batch, which are not posted yet.
 pub(super) struct Ring<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
-    /// That of the queue pair, which is there for as long as the ring.
+    /// The C object of `queue_pair`, for the fast path.
     usual: UsualQueuePair,
-    /// `Held` values of requests: that of request `n` is at `n` modulo the length, which is a power
-    /// of two.
+    /// The memory of requests: request `n` is at `n` modulo the length, which is a power of two.
     slots: Box<[Held<T>]>,
-    /// Mask that gives the slot of a request: the length, less 1.
+    /// Mask that reduces a request's number to its slot: the length of `slots` less 1.
     mask: usize,
-    /// The requests that have not been retired.
+    /// Ids of the requests that have not been retired.
     order: Sequence,
-    /// The requests that were staged: from the first number to before the second.
+    /// Numbers of the staged requests: from the first number to before the second.
     ///
-    /// The range begins at the tail of the order while a batch is being made, and is empty after
-    /// the batch was posted or dropped. The requests of a batch that was forgotten stay until the
-    /// next batch begins.
+    /// The range begins at the tail of the order while a batch is under construction, and is empty
+    /// after the batch was posted or dropped. Requests of a leaked batch stay until the next one
+    /// begins.
     staged: (u64, u64),
-    /// Number of requests that can still be staged in the usual way: their slots are empty, and
-    /// their ids follow each other.
+    /// Number of requests that can still be staged on the fast path: their slots are empty, and
+    /// their ids are consecutive.
     usual_staging: u64,
-    /// Requests that were taken before older ones that are still in flight.
+    /// Number of requests that were taken before older ones that are still in flight.
     gaps: usize,
-    /// Set if usual requests may be posted in the usual way.
+    /// Set if the queue pair supports the fast path.
     is_usual: bool,
-    /// Set if staged requests that were not posted were left behind in their slots.
+    /// Set if staged requests that were not posted may remain in their slots.
     is_littered: bool,
 }
 
@@ -109,45 +108,44 @@ impl<T: Send + 'static> Ring<T> {
         self.order.next_id()
     }
 
-    /// Returns whether one more request can be posted in the usual way, and its slot is empty.
+    /// Returns whether one more request can be posted on the fast path, and its slot is empty.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.order.is_open()
     }
 
-    /// Returns whether one more request can be posted, and its slot is empty, even if the [usual
-    /// way](Self::is_ready) is closed.
+    /// Returns whether one more request can be posted and its slot is empty, even if the
+    /// [fast path](Self::is_ready) is closed.
     #[inline]
     pub(super) fn has_empty_slot(&self) -> bool {
         self.in_flight() < self.capacity() && self.staged() == 0 && !self.is_littered
     }
 
-    /// Opens or closes the usual way, after a change of the requests that are staged or left
-    /// behind.
+    /// Opens or closes the fast path, after a change of the staged requests or of the slots.
     fn look_around(&mut self) {
         let is_clear = !self.is_littered && self.staged() == 0;
         self.order.close(!self.is_usual || !is_clear);
     }
 
-    /// Keeps the memory of the next request, which was posted.
+    /// Stores the memory of the next request, which was posted.
     ///
     /// # Safety
     ///
-    /// The ring [is ready](Self::is_ready).
+    /// [`Self::is_ready`] must return `true`.
     #[inline]
     pub(super) unsafe fn keep_memory(&mut self, memory: T) {
         let slot = self.slot(self.order.next_id());
-        // SAFETY: there are as many slots as the mask of `slot` leaves numbers. This one is empty:
-        // it is in no use, or the ring would be full, and nothing was left behind in it.
+        // SAFETY: `slot` masks the id to less than the number of slots. The slot is empty: it is
+        // not in use, because the ring is not full, and no staged request remains in it.
         unsafe { (&raw mut self.slots.get_unchecked_mut(slot).memory).write(Some(memory)) };
         self.order.advance_tail();
     }
 
-    /// Keeps the memory and objects that the next request needs, which was posted.
+    /// Stores the memory and objects of the next request, which was posted.
     ///
     /// # Safety
     ///
-    /// The ring must [have an empty slot](Self::has_empty_slot).
+    /// [`Self::has_empty_slot`] must return `true`.
     #[inline]
     pub(super) unsafe fn keep_in_empty_slot(&mut self, memory: T, keep: KeepAlive) {
         let slot = self.slot(self.order.next_id());
@@ -155,46 +153,47 @@ impl<T: Send + 'static> Ring<T> {
             memory: Some(memory),
             keep,
         };
-        // SAFETY: as in `keep_memory`.
+        // SAFETY: `slot` masks the id to less than the number of slots. The slot is empty, because
+        // the ring is not full and no staged request remains in it.
         unsafe { (&raw mut *self.slots.get_unchecked_mut(slot)).write(held) };
         self.order.advance_tail();
     }
 
-    /// Counts the next request, which was posted, and needs nothing.
+    /// Adds the next request, which was posted and keeps nothing alive.
     ///
-    /// The ring [is ready](Self::is_ready), so that the request's slot is empty.
+    /// [`Self::is_ready`] must return `true`, so that the request's slot is empty.
     #[inline]
     pub(super) fn keep_nothing(&mut self) {
         debug_assert!(self.is_ready());
         self.order.advance_tail();
     }
 
-    /// Keeps what the next request, which was posted, needs.
+    /// Stores the memory and objects of the next request, which was posted.
     #[inline]
     pub(super) fn keep(&mut self, memory: Option<T>, keep: KeepAlive) {
         let slot = self.slot(self.order.tail());
-        // First: what a forgotten batch left in the slot may panic when it is dropped.
+        // Done first, because dropping the memory that a leaked batch left in the slot may panic.
         self.order.advance_tail();
         self.slots[slot] = Held { memory, keep };
     }
 
-    /// Returns whether this id of a completion is that of the oldest request in flight. While no
+    /// Returns whether `id`, from a completion, is that of the oldest request in flight. While no
     /// request is in flight, no completion has the id that the next request will have.
     #[inline]
     pub(super) fn is_oldest(&self, id: u64) -> bool {
         id == self.order.oldest_id()
     }
 
-    /// Returns the number of requests that are completed by the completion with this id: that
-    /// request and the older ones; 0 if it is not one of this queue's and in flight.
+    /// Returns the number of requests that the completion with this id completes: its own request
+    /// and all older ones. Returns 0 if no request of this queue with the id is in flight.
     #[inline(never)]
     pub(super) fn completed(&self, id: u64) -> u64 {
         let number = self.order.number(id);
         number.map_or(0, |number| number - self.order.head() + 1)
     }
 
-    /// Takes the memory of the oldest request, of which there is one. `outcome` is that of the last
-    /// request that ends with it, behind so many others.
+    /// Takes the memory of the oldest request, which must exist. `outcome` is that of the completed
+    /// request, which is `left` requests later.
     #[inline]
     pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -202,18 +201,17 @@ impl<T: Send + 'static> Ring<T> {
         self.take_slot(slot, outcome, left)
     }
 
-    /// Takes the memory of the oldest request, of which there is one, and which keeps nothing else.
+    /// Takes the memory of the oldest request, which must exist and keep nothing else alive.
     #[inline]
     pub(super) fn take_oldest(&mut self) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
         self.order.advance_head();
         debug_assert!(matches!(self.slots[slot].keep, KeepAlive::Nothing));
-        // SAFETY: as in `take_slot`.
+        // SAFETY: `slot` masks the id to less than the number of slots.
         unsafe { self.slots.get_unchecked_mut(slot) }.memory.take()
     }
 
-    /// Takes the memory of the request with this id alone, if it is one of this queue's and in
-    /// flight.
+    /// Takes the memory of only the request with this id, if this queue has it in flight.
     pub(super) fn take(&mut self, id: u64) -> Option<T> {
         if self.is_oldest(id) {
             self.order.advance_head();
@@ -222,9 +220,9 @@ impl<T: Send + 'static> Ring<T> {
         self.pick(id)
     }
 
-    /// Takes the memory of a request as [`Self::take`] does; the request need not be the oldest.
+    /// Takes the memory of a single request, which need not be the oldest.
     ///
-    /// As long as there are gaps the sequence is marked, so that all requests come here.
+    /// While there are gaps the sequence is marked, so that [`Self::take`] always calls this.
     fn pick(&mut self, id: u64) -> Option<T> {
         let number = self.order.number(id)?;
         let slot = self.slot(number);
@@ -245,7 +243,7 @@ impl<T: Send + 'static> Ring<T> {
     #[inline]
     fn take_slot(&mut self, slot: usize, outcome: Outcome, left: u64) -> Option<T> {
         debug_assert!(slot < self.slots.len());
-        // SAFETY: the slot is a result of `slot`, whose mask leaves fewer numbers than there are slots.
+        // SAFETY: [`Self::slot`] has masked `slot` to less than the number of slots.
         let held = unsafe { self.slots.get_unchecked_mut(slot) };
         if !matches!(held.keep, KeepAlive::Nothing) {
             settle(&mut held.keep, outcome, left, &self.queue_pair);
@@ -253,8 +251,7 @@ impl<T: Send + 'static> Ring<T> {
         held.memory.take()
     }
 
-    /// Returns the slot of the request with this number or this id: they are the same in their low
-    /// bits.
+    /// Returns the slot of the request with this number or id: both have the same low bits.
     #[inline]
     fn slot(&self, number: u64) -> usize {
         number as usize & self.mask
@@ -272,7 +269,7 @@ fn settle(keep: &mut KeepAlive, last: Outcome, left: u64, queue_pair: &QueuePair
     keep.settle(outcome);
 }
 
-/// Requests that are described and not posted.
+/// Staging of requests, which are filled in but not posted yet.
 impl<T: Send + 'static> Ring<T> {
     /// Returns the number of staged requests.
     #[inline]
@@ -286,7 +283,7 @@ impl<T: Send + 'static> Ring<T> {
         self.in_flight() + self.staged() < self.capacity()
     }
 
-    /// Gives up what a forgotten batch had staged, before another one begins.
+    /// Discards the staged requests of a leaked batch, before another batch begins.
     #[inline]
     pub(super) fn begin_staging(&mut self) {
         let forgotten = self.staged;
@@ -294,7 +291,7 @@ impl<T: Send + 'static> Ring<T> {
         self.usual_staging = 0;
         self.staged = (tail, tail);
         if forgotten.0 < forgotten.1 {
-            // Until all of it is dropped: a drop may panic.
+            // Set until all of it is dropped, because a drop may panic.
             let was_littered = std::mem::replace(&mut self.is_littered, true);
             self.clear(forgotten);
             self.is_littered = was_littered;
@@ -306,31 +303,32 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Returns the id of the next request to be staged, if that may be in the usual way.
+    /// Returns the id of the next request to be staged, or `None` without a fast path.
     #[inline]
     pub(super) fn usual_staged_id(&self) -> Option<u64> {
         let behind = self.staged.1 - self.staged.0;
         (self.usual_staging > 0).then(|| self.order.next_id() + behind)
     }
 
-    /// Keeps the memory of the next staged request.
+    /// Stores the memory of the next staged request, on the fast path.
     ///
     /// # Safety
     ///
-    /// The request must have a [usual id](Self::usual_staged_id).
+    /// [`Self::usual_staged_id`] must return an id for the request.
     #[inline]
     pub(super) unsafe fn stage_memory(&mut self, memory: T) {
         let slot = self.slot(self.staged.1);
         self.staged.1 += 1;
         self.usual_staging -= 1;
         self.order.close(true);
-        // SAFETY: as in `keep_memory`: there is room behind what is in flight and staged, and nothing was
-        // left behind in it.
+        // SAFETY: `slot` masks the number to less than the number of slots. The slot is empty,
+        // because there is room after the requests in flight and staged, and no other staged
+        // request remains in it.
         unsafe { (&raw mut self.slots.get_unchecked_mut(slot).memory).write(Some(memory)) };
     }
 
-    /// Counts the next staged request, which needs nothing, and has a
-    /// [usual id](Self::usual_staged_id), so that its slot is empty.
+    /// Adds the next staged request, which keeps nothing alive. [`Self::usual_staged_id`] must
+    /// return an id for the request, so that its slot is empty.
     #[inline]
     pub(super) fn stage_nothing(&mut self) {
         debug_assert!(self.usual_staging > 0);
@@ -339,8 +337,7 @@ impl<T: Send + 'static> Ring<T> {
         self.order.close(true);
     }
 
-    /// Empties the slots of requests that were staged, but for those where others went since, in the
-    /// same order.
+    /// Empties the slots of staged requests, except for those that were used by later requests.
     #[cold]
     fn clear(&mut self, (first, end): (u64, u64)) {
         for number in first.max(self.order.tail())..end {
@@ -356,7 +353,7 @@ impl<T: Send + 'static> Ring<T> {
         self.order.id(self.staged.1)
     }
 
-    /// Keeps what the next staged request needs.
+    /// Stores the memory and objects of the next staged request.
     #[inline]
     pub(super) fn stage(&mut self, memory: Option<T>, keep: KeepAlive) {
         let slot = self.slot(self.staged.1);
@@ -380,14 +377,14 @@ impl<T: Send + 'static> Ring<T> {
         self.look_around();
     }
 
-    /// Ends the staging; what was staged is to be taken from its slots.
+    /// Ends the staging. Returns the staged requests not posted, so that their memory can be taken.
     pub(super) fn end_staging(&mut self) -> Unstaged<'_, T> {
         let (next, end) = self.staged;
         let tail = self.order.tail();
         self.staged = (tail, tail);
         self.usual_staging = 0;
         let was_littered = self.is_littered;
-        // Until all of it is taken.
+        // Set until all of it is taken.
         self.is_littered |= next < end;
         self.look_around();
         Unstaged {
@@ -399,18 +396,18 @@ impl<T: Send + 'static> Ring<T> {
     }
 }
 
-/// Requests that were staged and are not to be posted, by their numbers.
+/// Iterator over the memory of the staged requests of an ended batch, which were not posted.
 #[derive(Debug)]
 pub(crate) struct Unstaged<'a, T: Send + 'static> {
     ring: &'a mut Ring<T>,
     next: u64,
     end: u64,
-    /// Set if an earlier forgotten batch had left something behind.
+    /// Set if an earlier leaked batch had left requests in the slots.
     was_littered: bool,
 }
 
 impl<T: Send + 'static> Unstaged<'_, T> {
-    /// Takes the memory of the first of them that has some.
+    /// Takes the memory of the next request that has memory. Returns `None` at the end.
     pub(crate) fn next(&mut self) -> Option<T> {
         while self.next < self.end {
             let slot = self.ring.slot(self.next);
@@ -457,12 +454,12 @@ mod tests {
         Ring::new(handle, 4, true)
     }
 
-    /// Stages as many as can be in the usual way, each with the id that it would have in the other.
+    /// Stages as many requests as the fast path allows, and checks their ids. Returns their number.
     fn stage_usual(ring: &mut Ring<Memory>) -> usize {
         let mut count = 0;
         while let Some(id) = ring.usual_staged_id() {
             assert_eq!(id, ring.staged_id());
-            // SAFETY: it has a usual id.
+            // SAFETY: the request has an id of the fast path.
             unsafe { ring.stage_memory(Memory(false)) };
             count += 1;
         }
@@ -491,7 +488,7 @@ mod tests {
         }
         ring.begin_staging();
         assert_eq!(stage_usual(&mut ring), 4);
-        // Two are posted, and two stay where they are.
+        // Two requests are posted, and two remain in their slots.
         ring.launch_staged(2);
         ring.end_staging();
         assert_eq!(ring.usual_staged_id(), None);
@@ -506,7 +503,7 @@ mod tests {
         ring.begin_staging();
         ring.stage(Some(Memory(true)), KeepAlive::Nothing);
         ring.stage(Some(Memory(false)), KeepAlive::Nothing);
-        // The batch is forgotten, and another one begins.
+        // The batch is leaked, and another batch begins.
         catch_unwind(AssertUnwindSafe(|| ring.begin_staging())).unwrap_err();
         assert_eq!((ring.staged(), ring.usual_staged_id()), (0, None));
         ring.launch_staged(0);

@@ -1,4 +1,4 @@
-//! Requests with borrowed memory, all of which have ended when the borrow does.
+//! Requests with borrowed memory, all of which have ended when the borrow ends.
 
 use std::cell::Cell;
 use std::fmt;
@@ -21,17 +21,16 @@ use crate::error::{Error, Result};
 use crate::memory::{BorrowedMemory, Gather, Scatter};
 use crate::queue_pair::{InlineData, KeepAlive, PendingRequest, PostError, SendRequest};
 
-/// Where requests are posted whose memory is borrowed, from
-/// [`QueuePair::scope`](crate::QueuePair::scope).
+/// A scope for requests with borrowed memory, from [`QueuePair::scope`](crate::QueuePair::scope).
 ///
-/// Nothing that it posts outlives it, whatever becomes of the requests' handles: what is in flight
-/// when the closure ends, by returning or by a panic, is waited for.
+/// No request outlives the scope, even if its handle is dropped or leaked: when the closure returns
+/// or panics, the scope waits for all requests in flight.
 ///
-/// It is not `Sync`, and its requests are neither `Send` nor `Sync`: one thread posts and waits, which
-/// needs no lock.
+/// The scope is not `Sync`, and its requests are neither `Send` nor `Sync`: a single thread posts
+/// and waits, which needs no lock.
 pub struct Scope<'scope, 'env: 'scope> {
     requests: ScopeRequests,
-    /// Invariant, so that neither lifetime is taken for a shorter one.
+    /// Makes both lifetimes invariant, so that neither can be shortened.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -45,14 +44,14 @@ impl fmt::Debug for Scope<'_, '_> {
     }
 }
 
-/// Calls `body` with a scope, and returns when nothing of it is in flight any more.
+/// Calls `body` with a scope, and returns when no request of the scope is in flight any more.
 pub(crate) fn scope<'env, R>(
     requests: ScopeRequests,
     body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
 ) -> Result<R> {
-    // It could not be reset: see `give_up`.
+    // Within a poll the queue pair could not be reset, which may be necessary: see `give_up`.
     requests.queue_pair.refuse_within_poll()?;
-    // Others may poll these queues too: what they find of this scope is kept for it.
+    // Other threads may poll these queues too; they deliver this scope's completions to its inbox.
     let queues = requests.completions.clone();
     let inbox = requests.slots.inbox();
     let _diversions = [&queues[0], &queues[1]].map(|queue| queue.stash().divert_to(inbox));
@@ -61,7 +60,8 @@ pub(crate) fn scope<'env, R>(
         scope: PhantomData,
         env: PhantomData,
     };
-    // Whatever happens, the borrowed memory is not given back while the device may use it.
+    // If waiting for the requests panics, the process aborts: the borrowed memory must not be
+    // returned while the device may use it.
     let unfinished = AbortOnDrop;
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| body(&scope)));
     let ended = scope.requests.end();
@@ -80,7 +80,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Ends the process: the device may be using memory that is about to be somebody else's.
+/// Aborts the process, because the device may still use memory whose borrow is about to end.
 #[cold]
 pub(super) fn abort(reason: &str) -> ! {
     tracing::error!(reason, "aborting: the device may still use borrowed memory");
@@ -89,11 +89,11 @@ pub(super) fn abort(reason: &str) -> ! {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// Posts a request, signaled.
+    /// Posts a send request, always signaled.
     ///
     /// # Errors
     ///
-    /// As [`SendQueue::post`](crate::SendQueue::post).
+    /// The errors of [`SendQueue::post`](crate::SendQueue::post).
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn post<M: BorrowedMemory + 'scope>(
@@ -101,21 +101,21 @@ impl<'scope> Scope<'scope, '_> {
         request: SendRequest<M>,
     ) -> Result<PendingRequest<'scope, M>, PostError<M>> {
         const { assert_borrowed::<M>() };
-        // SAFETY: the memory lives for `'scope`, which does not end before `scope` returns, when
-        // the request has ended. `M` drops nothing, so it keeps nothing that must be kept; and until
-        // the request has ended nobody gets at it: it is in the handle.
+        // SAFETY: the memory is borrowed for `'scope`, which ends after the request has ended. `M`
+        // has no destructor, so the handle may be leaked. Until the request has ended the memory is
+        // in the handle, where no code can access it.
         match unsafe { self.requests.post_send(request) } {
             Ok((ticket, memory)) => Ok(PendingRequest::new(&self.requests, SENDS, ticket, memory)),
             Err(refused) => Err(PostError::new(refused)),
         }
     }
 
-    /// Posts a request whose data is copied, signaled, as
-    /// [`SendQueue::post_inline`](crate::SendQueue::post_inline) does.
+    /// Posts a send request with inline data, always signaled: see
+    /// [`SendQueue::post_inline`](crate::SendQueue::post_inline).
     ///
     /// # Errors
     ///
-    /// As [`SendQueue::post_inline`](crate::SendQueue::post_inline).
+    /// The errors of [`SendQueue::post_inline`](crate::SendQueue::post_inline).
     #[inline]
     pub fn post_inline<D: InlineData>(
         &'scope self,
@@ -127,11 +127,11 @@ impl<'scope> Scope<'scope, '_> {
         }
     }
 
-    /// Posts memory for one message of the peer.
+    /// Posts a receive into `memory`, for one message of the peer.
     ///
     /// # Errors
     ///
-    /// As [`ReceiveQueue::post`](crate::ReceiveQueue::post).
+    /// The errors of [`ReceiveQueue::post`](crate::ReceiveQueue::post).
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]
     pub fn post_receive<M: BorrowedMemory + Scatter + 'scope>(
@@ -139,7 +139,9 @@ impl<'scope> Scope<'scope, '_> {
         memory: M,
     ) -> Result<PendingRequest<'scope, M>, PostError<M>> {
         const { assert_borrowed::<M>() };
-        // SAFETY: as in `post`.
+        // SAFETY: the memory is borrowed for `'scope`, which ends after the request has ended. `M`
+        // has no destructor, and until the request has ended the memory is in the handle, where no
+        // code can access it.
         match unsafe { self.requests.post_receive(memory) } {
             Ok((ticket, memory)) => Ok(PendingRequest::new(
                 &self.requests,
@@ -151,23 +153,23 @@ impl<'scope> Scope<'scope, '_> {
         }
     }
 
-    /// How many requests have not ended, as far as is known.
+    /// Returns the number of requests whose completion has not been polled.
     pub fn in_flight(&self) -> usize {
         self.requests.in_flight.get()
     }
 
-    /// Waits until all requests have ended. What became of each, its handle tells.
+    /// Waits until all requests have ended. The handle of each request returns its outcome.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] when none of them ended for as long as the scope allows: the queue pair
-    /// has failed then. [`Error::InUse`] within a poll of an extended completion queue of it.
+    /// [`Error::TimedOut`] if no request has ended during the timeout of the scope; the queue pair
+    /// has then failed. [`Error::InUse`] during an iteration over its extended completion queue.
     pub fn wait_all(&self) -> Result<()> {
         self.requests.wait_all()
     }
 }
 
-/// What soundness needs of [`BorrowedMemory`].
+/// Asserts at compile time that `M` has no destructor, which is required of [`BorrowedMemory`].
 const fn assert_borrowed<M>() {
     assert!(
         !mem::needs_drop::<M>(),
@@ -175,31 +177,31 @@ const fn assert_borrowed<M>() {
     );
 }
 
-/// The requests of a scope, by their slots.
+/// The requests of a scope, identified by their slots.
 pub(crate) struct ScopeRequests {
     pub(super) queue_pair: Arc<QueuePairHandle>,
-    /// Where they complete: those that are [`SENDS`] and those that are [`RECEIVES`].
+    /// The completion queues of the [`SENDS`] and of the [`RECEIVES`].
     pub(super) completions: [Arc<CompletionQueueHandle>; 2],
     pub(super) timeout: Duration,
     pub(super) slots: ScopeSlots,
-    /// That of the queue pair.
+    /// The C object of `queue_pair`, for the fast path.
     usual: UsualQueuePair,
     sends: Usual,
     receives: Usual,
     pub(super) in_flight: Cell<usize>,
-    /// The first failure that no handle told.
+    /// The first failure of a request whose handle does not report it.
     pub(super) failure: Cell<Option<Error>>,
 }
 
-/// Which way a request goes.
+/// Index of a work queue in [`ScopeRequests::completions`].
 const SENDS: usize = 0;
 const RECEIVES: usize = 1;
 
-/// Which requests are posted in the usual way.
+/// The conditions for posting a request on the fast path.
 struct Usual {
-    /// What they may have.
+    /// Limits that the request must meet.
     limits: Limits,
-    /// What the word of a slot is that they may be posted in: [`FREE`], or what no word is.
+    /// Required value of the slot's word: [`FREE`], or without a fast path `u64::MAX`.
     free: u64,
 }
 
@@ -241,19 +243,19 @@ impl ScopeRequests {
         }
     }
 
-    /// Counts one more request as posted.
+    /// Counts one more request in flight.
     #[inline]
     fn count(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    /// Posts a request: the usual ones in a way that the compiler makes one piece of code of, with
-    /// the request's description, and the others in [the general way](Self::post_any).
+    /// Posts a send request. Most requests take a fast path, which is inlined together with the
+    /// code that creates the request; the others take [the general path](Self::post_any).
     ///
     /// # Safety
     ///
-    /// The memory stays where it is, and unreachable in every way that its type does not allow the
-    /// device as well, until the request has ended.
+    /// Until the request has ended, the memory must stay in place, and must not be accessed in a
+    /// way that conflicts with the device.
     #[inline(always)]
     unsafe fn post_send<M: Gather>(
         &self,
@@ -262,10 +264,10 @@ impl ScopeRequests {
         let (memory, description, keep) = request.signaled().into_pieces();
         let KeepAlive::Nothing = keep else {
             let request = SendRequest::from_pieces((memory, description, keep));
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees the same requirements.
             return unsafe { self.post_any(request) };
         };
-        // It has nothing to be dropped, which the compiler does not see.
+        // `Nothing` needs no drop, but the compiler does not recognise it.
         mem::forget(keep);
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
         let (ticket, limits) = (self.slots.next(), self.sends.limits);
@@ -274,10 +276,11 @@ impl ScopeRequests {
             || !describe_usual(&mut wr, &mut room, &memory, &description, limits, id)
         {
             let pieces = (memory, description, KeepAlive::Nothing);
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees the same requirements.
             return unsafe { self.post_any(SendRequest::from_pieces(pieces)) };
         }
-        // SAFETY: it was described, and `room` outlives the call; the caller vouches for the memory.
+        // SAFETY: the request was filled in, and `room` outlives the call; the caller guarantees
+        // that the memory is valid.
         let errno = unsafe { self.usual.post_send(wr.as_mut_ptr()) };
         if errno != 0 {
             return Err((self.queue_pair.post_send_error(errno), memory));
@@ -287,9 +290,12 @@ impl ScopeRequests {
         Ok((ticket, memory))
     }
 
+    /// Posts a send request on the general path.
+    ///
     /// # Safety
     ///
-    /// As [`Self::post_send`].
+    /// Until the request has ended, the memory must stay in place, and must not be accessed in a
+    /// way that conflicts with the device.
     #[inline(never)]
     unsafe fn post_any<M: Gather>(
         &self,
@@ -303,9 +309,9 @@ impl ScopeRequests {
         if let Err(error) = describe_send(&mut wr, &mut room, &request, queue_pair, id) {
             return Err((error, request.into_memory()));
         }
-        // SAFETY: it was described, and `room` outlives the call; the caller vouches for the memory.
-        // What keeps alive is here, and then in the slot until the request has ended: nobody polls
-        // in between.
+        // SAFETY: the request was filled in, and `room` outlives the call; the caller guarantees
+        // that the memory is valid. The objects that the request keeps alive are in `request`, and
+        // then in the slot until the request has ended; this thread does not poll in between.
         match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
             Ok(()) => {
                 let (memory, keep) = request.into_parts();
@@ -331,8 +337,9 @@ impl ScopeRequests {
         if let Err(error) = describe_inline(&mut wr, &mut room, &request, queue_pair, id) {
             return Err((error, request.into_memory()));
         }
-        // SAFETY: it was described, and `room` and the data, which is copied, outlive the call. What
-        // keeps alive is kept as in `post_any`.
+        // SAFETY: the request was filled in. `room` and the data, which is copied, outlive the
+        // call. The objects that the request keeps alive are in `request`, and then in the slot
+        // until the request has ended.
         match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
             Ok(()) => {
                 self.slots.launch_with(ticket, request.into_parts().1);
@@ -343,11 +350,12 @@ impl ScopeRequests {
         }
     }
 
-    /// Posts memory, in the usual way or in the general one as [`Self::post_send`] does.
+    /// Posts a receive on the fast path or else on [the general path](Self::post_any_receive).
     ///
     /// # Safety
     ///
-    /// As [`Self::post_send`].
+    /// Until the receive has ended, the memory must stay in place, and must not be accessed in a
+    /// way that conflicts with the device.
     #[inline(always)]
     unsafe fn post_receive<M: Scatter>(&self, memory: M) -> Result<(Ticket<'_>, M), (Error, M)> {
         let (mut room, ticket) = (stack_room(), self.slots.next());
@@ -357,11 +365,11 @@ impl ScopeRequests {
             None
         };
         let Some(count) = count else {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees the same requirements.
             return unsafe { self.post_any_receive(memory) };
         };
         let mut wr = receive_request(&mut room, count, ticket.id());
-        // SAFETY: `room` outlives the call; the caller vouches for the memory.
+        // SAFETY: `room` outlives the call; the caller guarantees that the memory is valid.
         let errno = unsafe { self.usual.post_receive(&mut wr) };
         if errno != 0 {
             return Err((self.queue_pair.post_receive_error(errno), memory));
@@ -371,9 +379,12 @@ impl ScopeRequests {
         Ok((ticket, memory))
     }
 
+    /// Posts a receive on the general path.
+    ///
     /// # Safety
     ///
-    /// As [`Self::post_send`].
+    /// Until the receive has ended, the memory must stay in place, and must not be accessed in a
+    /// way that conflicts with the device.
     #[inline(never)]
     unsafe fn post_any_receive<M: Scatter>(
         &self,
@@ -391,7 +402,7 @@ impl ScopeRequests {
             return Err((self.full(), memory));
         };
         let mut wr = elements.work_request(ticket.id());
-        // SAFETY: `elements` outlives the call; the caller vouches for the memory.
+        // SAFETY: `elements` outlives the call; the caller guarantees that the memory is valid.
         match unsafe { self.queue_pair.post_receive(&mut wr) } {
             Ok(()) => {
                 self.slots.launch(ticket);

@@ -1,4 +1,4 @@
-//! Waiting for the requests of a scope, and what is done when they do not end.
+//! Waiting for the requests of a scope, and ending those that do not complete in time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,18 +11,19 @@ use crate::error::{Error, Result};
 use crate::queue_pair::Outcome as End;
 use crate::queue_pair::{Modification, QueuePairState, modify};
 
-/// How long the flushed completions of a queue pair that was failed are waited for.
+/// Time without a completion after which the flush of a failed queue pair is considered stuck.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(2);
 
 impl ScopeRequests {
-    /// The completion of a request that is in flight and goes this way, if it has succeeded and is
-    /// all that there is to be polled, as it is for most; else [`Self::wait`] tells.
+    /// Polls once for the completion of a request. `way` is the index of its completion queue in
+    /// [`ScopeRequests::completions`]. Returns the completion if it is successful and the only one
+    /// pending, the usual case. Otherwise returns `None`, and the caller must call [`Self::wait`].
     #[inline(always)]
     pub(crate) fn poll_once(&self, way: usize, ticket: Ticket<'_>) -> Option<WorkCompletion> {
         if !ticket.is_simply_in_flight() {
             return None;
         }
-        // Of two it is told whether there is more than the one.
+        // With room for two, the poll shows whether there is more than one completion.
         let mut room = [WorkCompletion::default(); 2];
         let queue = &*self.completions[way];
         match queue.poll_plain(&mut room) {
@@ -43,7 +44,7 @@ impl ScopeRequests {
         }
     }
 
-    /// Takes completions that were polled: those of the scope, and hands the others on.
+    /// Processes the polled completions of this scope, and hands on all others.
     #[inline(never)]
     fn sort(&self, queue: &CompletionQueueHandle, completions: &[WorkCompletion]) {
         for completion in completions {
@@ -53,11 +54,12 @@ impl ScopeRequests {
         }
     }
 
-    /// Waits until the request has ended.
+    /// Waits until the request has ended, and frees its slot. Returns its completion, or its error.
     #[inline(never)]
     pub(crate) fn wait(&self, ticket: Ticket<'_>) -> Result<WorkCompletion> {
         let is_over = || !self.is_awaited(ticket);
-        // It would never complete, and its memory cannot be given back.
+        // Within a poll the queue pair cannot be reset, so the request might never end, and its
+        // memory could not be returned.
         assert!(
             is_over() || !self.queue_pair.is_polled_here(),
             "a request was waited for within a poll of the queue pair's completions"
@@ -67,12 +69,12 @@ impl ScopeRequests {
         ticket.free();
         let completion = match outcome {
             Some(Use::Completed(completion)) => completion,
-            // The device was made to forget it, by this wait or by one before.
+            // This wait or an earlier one has reset the queue pair, and so discarded the request.
             _ => return Err(waited.err().unwrap_or_else(|| self.timed_out())),
         };
         match completion.result() {
             Ok(()) => Ok(completion),
-            // It was given up, and this is how it ended.
+            // The wait has moved the queue pair to the error state, which flushed the request.
             Err(error) if error.status == WorkStatus::Flushed => {
                 Err(waited.err().unwrap_or(Error::Work(error)))
             }
@@ -80,7 +82,7 @@ impl ScopeRequests {
         }
     }
 
-    /// Whether the request has ended, without waiting.
+    /// Polls, and returns whether the request has ended.
     pub(crate) fn is_over(&self, ticket: Ticket<'_>) -> Result<bool> {
         if self.is_awaited(ticket) {
             self.poll()?;
@@ -88,12 +90,13 @@ impl ScopeRequests {
         Ok(!self.is_awaited(ticket))
     }
 
-    /// Whether the request is in flight. Its slot is its own as long as it has a handle.
+    /// Returns whether the request is in flight. The slot is the request's until its handle is
+    /// dropped.
     fn is_awaited(&self, ticket: Ticket<'_>) -> bool {
         matches!(self.slots.get(ticket.id()), Some(Use::InFlight { .. }))
     }
 
-    /// Lets the request end unwatched: nobody asks for its outcome.
+    /// Records that the handle of the request was dropped, so that its outcome is not reported.
     #[inline(never)]
     pub(crate) fn unwatch(&self, ticket: Ticket<'_>) {
         match self.slots.get(ticket.id()) {
@@ -106,7 +109,7 @@ impl ScopeRequests {
         }
     }
 
-    /// Notes a failure that no handle tells.
+    /// Records the failure of a request whose handle does not report it.
     fn note(&self, completion: &WorkCompletion) {
         if let Err(error) = completion.result() {
             let first = self.failure.take().unwrap_or(Error::Work(error));
@@ -122,14 +125,14 @@ impl ScopeRequests {
         self.wait_until(|| self.in_flight.get() == 0)
     }
 
-    /// Ends the scope: nothing is in flight after this.
+    /// Ends the scope. No request is in flight afterwards.
     pub(super) fn end(&self) -> Result<()> {
         let waited = self.wait_all();
         if self.in_flight.get() > 0 {
             abort("a scope ended with requests in flight");
         }
         for (_, what) in self.slots.in_use() {
-            // Those of handles that were forgotten.
+            // These requests have completed, but their handles were leaked.
             if let Use::Completed(completion) = what {
                 self.note(&completion);
             }
@@ -138,8 +141,8 @@ impl ScopeRequests {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Waits for what `is_over` says, which is the case when nothing is in flight. When none of the
-    /// requests ends for as long as the scope allows, it is brought about.
+    /// Waits until `is_over` returns `true`, as it must when no request is in flight. Forces all
+    /// requests to end if none of them ends during the timeout of the scope.
     fn wait_until(&self, is_over: impl Fn() -> bool) -> Result<()> {
         match self.await_progress(self.timeout, &is_over) {
             Ok(()) => Ok(()),
@@ -150,7 +153,7 @@ impl ScopeRequests {
         }
     }
 
-    /// Waits for what `is_over` says, until `timeout` is over without a completion.
+    /// Waits until `is_over` returns `true`. Fails if no request completes during `timeout`.
     fn await_progress(&self, timeout: Duration, is_over: &impl Fn() -> bool) -> Result<()> {
         let mut since = None;
         let mut idle = 0_u32;
@@ -175,22 +178,22 @@ impl ScopeRequests {
         Ok(())
     }
 
-    /// Takes what has completed; returns how many requests of the scope did.
+    /// Polls for completions. Returns the number of requests of this scope that have completed.
     fn poll(&self) -> Result<usize> {
         let [sends, receives] = &self.completions;
         let mut polled = self.poll_queue(sends);
         if !Arc::ptr_eq(sends, receives) {
             polled = polled.and_then(|count| Ok(count + self.poll_queue(receives)?));
         }
-        // After the queues: what another thread found before this one looked there is noted, or
-        // will be by the next time.
+        // Done after polling the queues: completions that another thread took from the queues
+        // before are in the inbox by now, or will be at the next poll.
         match self.take_noted() {
             0 => polled,
             noted => Ok(noted + polled.unwrap_or(0)),
         }
     }
 
-    /// Takes what others found of the scope's completions; returns how many.
+    /// Takes the completions of this scope that other threads have found, and returns their number.
     fn take_noted(&self) -> usize {
         let noted = std::iter::from_fn(|| self.slots.inbox().take());
         noted
@@ -207,7 +210,7 @@ impl ScopeRequests {
         Ok(found)
     }
 
-    /// Takes the completion of a request that is in flight; `false` for any other.
+    /// Processes the completion of a request in flight. Returns `false` for any other completion.
     fn complete(&self, completion: &WorkCompletion) -> bool {
         let id = completion.id();
         let is_watched = match self.slots.get(id) {
@@ -233,9 +236,9 @@ impl ScopeRequests {
         true
     }
 
-    /// Makes the device end all requests: fails the queue pair and waits for the flushed
-    /// completions; if they do not all come, resets it, after which the device has forgotten them
-    /// (IBTA volume 1, 10.3.1.1). If that does not go either, the process ends.
+    /// Forces the device to end all requests: moves the queue pair to the error state and waits for
+    /// the flushed completions. If some are missing, resets the queue pair, which discards its
+    /// requests (IBTA volume 1, 10.3.1.1). If the reset fails too, aborts the process.
     #[cold]
     fn give_up(&self) {
         if let Err(error) = self.change(QueuePairState::Error) {

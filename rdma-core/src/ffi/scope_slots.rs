@@ -1,4 +1,4 @@
-//! The slots of a scope's requests, for one thread.
+//! The slots of a scope's requests, which a single thread uses.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -9,56 +9,56 @@ use super::request_id::{BLOCK_BITS, BLOCK_MASK};
 use crate::completion::WorkCompletion;
 use crate::queue_pair::KeepAlive;
 
-/// The most slots of a scope.
+/// Maximum number of slots of a scope.
 const MAX_SLOTS: u32 = 1 << 16;
 
-/// The word of a slot that is in no use. Like [`OTHER`] it is of the block that is never given out.
+/// The word of a free slot. Like [`OTHER`], it is an id of block 0, which is never allocated.
 pub(super) const FREE: u64 = 0;
 
-/// The word of a slot of which its [`Use`] tells more.
+/// The word of a slot whose state is in [`Details::what`].
 const OTHER: u64 = 1;
 
-/// What became of a request.
+/// The state of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Use {
     InFlight {
         id: u64,
     },
-    /// In flight, and its handle is gone.
+    /// The request is in flight, and its handle was dropped.
     Unwatched {
         id: u64,
     },
     Completed(WorkCompletion),
-    /// The device was made to forget it.
+    /// A reset of the queue pair has discarded the request.
     Forgotten,
-    /// None: there is no such slot.
+    /// Not a usable slot: the table is rounded up to a power of two.
     Nothing,
 }
 
-/// A fixed number of slots.
+/// A fixed number of slots for requests.
 ///
-/// The id of a request tells its slot by its low bits. Ids come one after the other, so that a slot
-/// comes again when all others have been used; those that are in use then are left out.
+/// The low bits of a request's id are its slot. Ids are consecutive, so a slot is used again after
+/// all others; slots that are still in use are skipped.
 pub(super) struct ScopeSlots {
-    /// The id of the request in a slot, if that is in flight, is watched and keeps nothing; or
-    /// [`FREE`] or [`OTHER`]. There are as many as the mask leaves numbers.
+    /// For each slot: the id of its request if that is in flight, has a handle and keeps nothing
+    /// alive; otherwise [`FREE`] or [`OTHER`]. The length is `mask + 1`.
     words: Box<[Cell<u64>]>,
     details: Box<[Details]>,
     mask: u64,
     next: Cell<u64>,
     capacity: usize,
-    /// Completions of the scope's requests that others found.
+    /// Completions of the scope's requests that other threads have found.
     inbox: Arc<Inbox<CompletionRecord>>,
 }
 
-/// What of a slot is not looked at for most requests.
+/// The part of a slot that most requests do not need.
 struct Details {
-    /// Meaningless unless the word is [`OTHER`].
+    /// State of the request. Valid only if the slot's word is [`OTHER`].
     what: Cell<Use>,
     keep: Cell<KeepAlive>,
 }
 
-/// A request of a scope, and its slot.
+/// The id of a request of a scope, and the word of its slot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket<'s> {
     id: u64,
@@ -71,13 +71,13 @@ impl Ticket<'_> {
         self.id
     }
 
-    /// Whether the word of the slot is this.
+    /// Returns whether the word of the slot has the value `word`.
     #[inline]
     pub(super) fn finds(self, word: u64) -> bool {
         self.word.get() == word
     }
 
-    /// Whether the request is in flight, and nothing has to be done when it ends.
+    /// Returns whether the request is in flight, has a handle, and keeps nothing alive.
     #[inline]
     pub(super) fn is_simply_in_flight(self) -> bool {
         self.finds(self.id)
@@ -118,7 +118,7 @@ impl ScopeSlots {
         self.capacity
     }
 
-    /// That of the next request, if its slot is free; else [`Self::reserve`] finds another one.
+    /// Returns the ticket of the next request. If its slot is in use, call [`Self::reserve`].
     #[inline]
     pub(super) fn next(&self) -> Ticket<'_> {
         self.ticket(self.next.get())
@@ -130,10 +130,10 @@ impl ScopeSlots {
         Ticket { id, word }
     }
 
-    /// The word of the slot that an id tells.
+    /// Returns the word of the slot for an id.
     #[inline]
     fn word(&self, id: u64) -> &Cell<u64> {
-        // SAFETY: there are as many words as the mask leaves numbers.
+        // SAFETY: the number of words is `mask + 1`.
         unsafe { self.words.get_unchecked((id & self.mask) as usize) }
     }
 
@@ -141,7 +141,8 @@ impl ScopeSlots {
         &self.details[(id & self.mask) as usize]
     }
 
-    /// That of the next request, whose slot is free; `None` when every one is in use.
+    /// Finds a free slot, and returns the ticket of the next request for it. Returns `None` if
+    /// every slot is in use.
     pub(super) fn reserve(&self) -> Option<Ticket<'_>> {
         let next = self.next.get();
         for id in next..next + self.words.len() as u64 {
@@ -159,8 +160,8 @@ impl ScopeSlots {
         None
     }
 
-    /// Puts the request with the id of the next one, which was posted and keeps nothing, into its
-    /// slot, which is free.
+    /// Records the next request, which was posted, as in flight. The request must keep nothing
+    /// alive, and its slot must be free.
     #[inline]
     pub(super) fn launch(&self, ticket: Ticket<'_>) {
         let id = ticket.id;
@@ -177,7 +178,8 @@ impl ScopeSlots {
         self.next.set(self.inbox.next_block());
     }
 
-    /// [`Self::launch`] of a request that may keep something.
+    /// Records the next request, which was posted, as in flight, with the objects that it keeps
+    /// alive. Its slot must be free.
     pub(super) fn launch_with(&self, ticket: Ticket<'_>, keep: KeepAlive) {
         let id = ticket.id;
         self.launch(ticket);
@@ -187,7 +189,7 @@ impl ScopeSlots {
         }
     }
 
-    /// What became of the request that got this id; `None` if its slot is free.
+    /// Returns the state of the request in the slot for this id, or `None` if the slot is free.
     pub(super) fn get(&self, id: u64) -> Option<Use> {
         match self.word(id).get() {
             FREE => None,
@@ -205,12 +207,12 @@ impl ScopeSlots {
         self.word(id).set(FREE);
     }
 
-    /// Takes what the request keeps.
+    /// Takes the objects that the request keeps alive.
     pub(super) fn keep(&self, id: u64) -> KeepAlive {
         self.details(id).keep.replace(KeepAlive::Nothing)
     }
 
-    /// Whether the request with this id is in flight.
+    /// Returns whether the request with this id is in flight.
     pub(super) fn is_in_flight(&self, id: u64) -> bool {
         match self.get(id) {
             Some(Use::InFlight { id: it } | Use::Unwatched { id: it }) => it == id,
@@ -218,7 +220,7 @@ impl ScopeSlots {
         }
     }
 
-    /// The slots that are in use, each by a number that tells it as an id does.
+    /// Returns the slots in use, each with its index, which can be passed in place of an id.
     pub(super) fn in_use(&self) -> impl Iterator<Item = (u64, Use)> {
         (0..=self.mask).filter_map(|slot| Some((slot, self.get(slot)?)))
     }

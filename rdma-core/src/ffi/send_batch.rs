@@ -1,4 +1,4 @@
-//! Send requests that are described one by one and posted at once.
+//! A batch of send requests, which are filled in one by one and posted in one call.
 
 use std::fmt;
 
@@ -14,11 +14,11 @@ use crate::error::{Error, Result};
 use crate::memory::Gather;
 use crate::queue_pair::{Description, InlineData, KeepAlive, SendFlags, SendRequest};
 
-/// A batch in the making, of a queue that is borrowed for it. Data of requests that copy it is
-/// there for as long as `'a`, in which the queue posts nothing but by this.
+/// A batch under construction, of a queue that is borrowed for it. Inline data stays valid for
+/// `'a`, during which the queue posts only through this batch.
 pub(crate) struct SendStaging<'a, T: Send + 'static> {
     queue: &'a mut SendRing<T>,
-    /// Where in the room the first staged request is.
+    /// Index of the first staged request in the batch storage.
     first: usize,
     /// Number of unsignaled requests since the last signaled one, staged or posted.
     run: u32,
@@ -34,7 +34,7 @@ impl<T: Send + 'static> fmt::Debug for SendStaging<'_, T> {
 }
 
 impl<'a, T: Send + 'static> SendStaging<'a, T> {
-    /// Begins a batch, with nothing staged.
+    /// Begins an empty batch.
     #[inline]
     pub(crate) fn new(queue: &'a mut SendRing<T>) -> Self {
         queue.ring.begin_staging();
@@ -52,8 +52,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         self.queue.ring.staged()
     }
 
-    /// Describes a request behind the others: the usual ones in a way that the compiler makes one piece
-    /// of code of, as [`SendRing::post`].
+    /// Adds a request to the batch. Most requests take a fast path, which is inlined as in
+    /// [`SendRing::post`].
     #[inline(always)]
     pub(crate) fn stage(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -67,7 +67,7 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
             .or_else(|memory| self.stage_any(SendRequest::from_usual(memory, description)))
     }
 
-    /// Stages a usual request; else the memory.
+    /// Adds a request on the fast path. Returns the memory if the request needs the general path.
     #[inline(always)]
     fn stage_usual(&mut self, memory: T, description: &Description) -> Result<(), T>
     where
@@ -85,7 +85,7 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
             return Err(memory);
         }
         self.run = if signaled { 0 } else { self.run + 1 };
-        // SAFETY: it has a usual id.
+        // SAFETY: the ring has returned an id of the fast path for the request.
         unsafe { queue.ring.stage_memory(memory) };
         Ok(())
     }
@@ -128,8 +128,7 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         Ok(())
     }
 
-    /// Describes a request behind the others whose data is copied; usual requests as
-    /// [`Self::stage`] describes them.
+    /// Adds a request with inline data to the batch, usually on the fast path of [`Self::stage`].
     #[inline(always)]
     pub(crate) fn stage_inline<D: InlineData + 'a>(
         &mut self,
@@ -145,7 +144,7 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         self.stage_any_inline(SendRequest::from_usual(data, description))
     }
 
-    /// Stages a usual request whose data is copied. Returns `false` if the request is not usual.
+    /// Adds a request with inline data on the fast path. Returns `false` for the general path.
     #[inline(always)]
     fn stage_usual_inline<D: InlineData + 'a>(
         &mut self,
@@ -195,8 +194,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts what is staged, in one call. Returns how many requests were posted, all or, with the
-    /// error, the first of them; the others stay staged.
+    /// Posts the staged requests in one call. Returns the number of requests that were posted: all,
+    /// or, with an error, a first part. The others stay staged.
     #[inline]
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.len();
@@ -204,10 +203,10 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
             return (0, Ok(()));
         }
         let queue = &mut *self.queue;
-        // SAFETY: the staged requests were described at these places, each with the id and in the
-        // slot of its number. Memory and what keeps alive are in their slots, where nobody can
-        // reach them; those of requests that were posted leave when a completion retires them, or
-        // with the destroyed queue pair. Data that is copied outlives `'a`, and so this call.
+        // SAFETY: the staged requests were filled in at these places, each with its id. Memory and
+        // objects are in their slots, where no code can access them; those of posted requests leave
+        // the slots when a completion retires the requests, or when the queue pair is destroyed.
+        // Inline data outlives `'a`, and so this call.
         let posted = unsafe {
             let list = queue.room.chain(self.first, count);
             queue.ring.queue_pair().post_sends(list)
@@ -223,14 +222,14 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         }
     }
 
-    /// Counts the staged requests before `bad` as posted.
+    /// Records the staged requests before `bad` as posted, and returns their number.
     #[cold]
     fn launch_before(&mut self, bad: *mut sys::ibv_send_wr, count: usize) -> usize {
         let queue = &mut *self.queue;
         let posted = posted_before(queue.room.index_of(bad), self.first, count);
         for index in self.first..self.first + posted {
             let place = queue.room.place(index).0.as_ptr();
-            // SAFETY: the request at this place was described, flags and all.
+            // SAFETY: the request at this place was filled in, including its flags.
             let flags = unsafe { (&raw const (*place).send_flags).read() };
             let signaled = sys::ibv_send_flags::IBV_SEND_SIGNALED.0 as std::ffi::c_uint;
             queue.count(flags & signaled != 0);
@@ -240,7 +239,7 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         posted
     }
 
-    /// Gives up what is staged, to be taken back.
+    /// Ends the batch, and returns the staged requests, whose memory can be taken back.
     pub(crate) fn end(&mut self) -> Unstaged<'_, T> {
         self.first = 0;
         self.run = self.queue.run();

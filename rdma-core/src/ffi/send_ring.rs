@@ -1,4 +1,4 @@
-//! The send side of a queue pair, for one owner.
+//! The send queue of a queue pair with a single owner: posting and requests in flight.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -19,14 +19,14 @@ use crate::queue_pair::{
     Description, InlineData, KeepAlive, Outcome, SendFlags, SendRequest, Target,
 };
 
-/// Posts send requests and keeps what they need.
+/// The send side of a queue pair: posts requests and keeps their memory until they have completed.
 pub(crate) struct SendRing<T: Send + 'static> {
     pub(super) ring: Ring<T>,
-    /// Where batches are put together.
+    /// Storage in which batches are built.
     pub(super) room: BatchRoom<sys::ibv_send_wr>,
     signals: Signals,
     limits: Limits,
-    /// Set if the queue pair sends datagrams that may be posted in the usual way.
+    /// Set if the queue pair sends datagrams on the fast path.
     sends_datagrams: bool,
 }
 
@@ -36,18 +36,18 @@ impl<T: Send + 'static> fmt::Debug for SendRing<T> {
     }
 }
 
-/// Limit of unsignaled requests in a row.
+/// Limit of consecutive unsignaled requests.
 ///
-/// At least one of the requests that fit into a queue pair must be signaled, or none is ever known
-/// to have completed. A queue that has the queue pair for itself may have all but one unsignaled.
-/// Several queues share that number, and a queue that comes later signals its first request: the
-/// others may have filled all places but one before they knew of it.
+/// At least one of the requests that fill the send queue must be signaled; otherwise no completion
+/// would ever free it. The only queue of a queue pair may leave all requests but one unsignaled.
+/// Several queues share that number. A queue that is created later signals its first request,
+/// because the other queues may already have left only one free place.
 struct Signals {
     /// Number of unsignaled requests since the last signaled one.
     run: u32,
-    /// Greatest such number.
+    /// Maximum of `run`.
     limit: u32,
-    /// Number of queues of the queue pair that the limit is for.
+    /// Number of queues of the queue pair for which `limit` was computed.
     queues: u32,
 }
 
@@ -69,12 +69,12 @@ impl Signals {
     #[cold]
     fn share(&mut self, queues: u32, capacity: usize) {
         self.queues = queues;
-        // A ring has at most 2^24 places.
+        // A ring has at most 2^24 slots.
         self.limit = (capacity as u32 / queues.max(1)).saturating_sub(1);
     }
 
-    /// Returns whether a request after a run of `run` unsignaled ones may be unsignaled, if nothing
-    /// has changed.
+    /// Returns whether a request after `run` unsignaled ones may be unsignaled too. Also returns
+    /// `false` if the number of queues has changed, so that `limit` must be computed again.
     #[inline]
     fn may_wait(&self, run: u32, queue_pair: &QueuePairHandle) -> bool {
         run < self.limit && self.queues == queue_pair.send_queues()
@@ -123,28 +123,28 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.in_flight()
     }
 
-    /// Returns whether this is the id of the oldest request in flight.
+    /// Returns whether `id` is that of the oldest request in flight.
     #[inline]
     pub(crate) fn is_oldest(&self, id: u64) -> bool {
         self.ring.is_oldest(id)
     }
 
-    /// Returns the number of requests that are completed by the completion with this id: that
-    /// request and the older ones; 0 if it is not one of this queue's and in flight.
+    /// Returns the number of requests that the completion with this id completes: its own request
+    /// and all older ones. Returns 0 if no request of this queue with the id is in flight.
     #[inline]
     pub(crate) fn completed(&self, id: u64) -> u64 {
         self.ring.completed(id)
     }
 
-    /// Takes the memory of the oldest request, of which there is one. `outcome` is that of the last
-    /// request that ends with it, behind so many others.
+    /// Takes the memory of the oldest request, which must exist. `outcome` is that of the completed
+    /// request, which is `left` requests later.
     #[inline]
     pub(crate) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         self.ring.retire(outcome, left)
     }
 
-    /// Posts a request: the usual ones in a way that the compiler makes one piece of code of, with
-    /// the request's description, and the others in [the general way](Self::post_any).
+    /// Posts a request. Most requests take a fast path, which is inlined together with the code
+    /// that creates the request; the others take [the general path](Self::post_any).
     #[inline(always)]
     pub(crate) fn post(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -161,8 +161,8 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Posts a usual request; else the memory, with the verb's error number, or 0 where it is to be
-    /// posted in the general way.
+    /// Posts a request on the fast path. On failure returns the memory with the verb's error
+    /// number, or with 0 if the request needs the general path.
     #[inline(always)]
     fn post_usual(&mut self, memory: T, description: &Description) -> Result<(), (i32, T)>
     where
@@ -177,21 +177,21 @@ impl<T: Send + 'static> SendRing<T> {
         if !describe_usual(&mut wr, &mut room, &memory, description, limits, id) {
             return Err((0, memory));
         }
-        // SAFETY: it was described, and `room` outlives the call. On success the memory moves into
-        // its slot, where nobody can reach it; it leaves the slot when a completion of this queue
-        // retires it, or with the destroyed queue pair.
+        // SAFETY: the request was filled in, and `room` outlives the call. On success the memory
+        // moves into its slot, where no code can access it. It leaves the slot when a completion of
+        // this queue retires the request, or when the queue pair is destroyed.
         let errno = unsafe { self.ring.usual().post_send(wr.as_mut_ptr()) };
         if errno != 0 {
             return Err((errno, memory));
         }
         self.count(signaled);
-        // SAFETY: it was ready, and nothing was posted since.
+        // SAFETY: the ring was ready, and no request was posted since.
         unsafe { self.ring.keep_memory(memory) };
         Ok(())
     }
 
-    /// Posts a datagram in the usual way, and any other request in [the general
-    /// way](Self::post_any).
+    /// Posts a datagram on the fast path, and any other request on
+    /// [the general path](Self::post_any).
     #[inline]
     fn post_datagram(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -214,14 +214,16 @@ impl<T: Send + 'static> SendRing<T> {
         if !describe_usual_datagram(&mut wr, &mut room, request.memory(), to, limits, id) {
             return self.post_any(request);
         }
-        // SAFETY: as in `post_usual`, also for the address handle.
+        // SAFETY: the request was filled in, and `room` outlives the call. On success memory and
+        // address handle move into the slot, where they stay until the request is retired or the
+        // queue pair is destroyed.
         let errno = unsafe { self.ring.usual().post_send(wr.as_mut_ptr()) };
         if errno != 0 {
             return Err(self.refused(errno, request.into_memory()));
         }
         self.count(signaled);
         let (memory, keep) = request.into_parts();
-        // SAFETY: the ring has an empty slot, and nothing was posted since that was checked.
+        // SAFETY: the ring has an empty slot, and no request was posted since that was checked.
         unsafe { self.ring.keep_in_empty_slot(memory, keep) };
         Ok(())
     }
@@ -245,7 +247,9 @@ impl<T: Send + 'static> SendRing<T> {
         if let Err(error) = describe_send(&mut wr, &mut room, &request, queue_pair, id) {
             return Err((error, request.into_memory()));
         }
-        // SAFETY: as in `post`, also for the objects that the request keeps alive.
+        // SAFETY: the request was filled in, and `room` outlives the call. On success memory and
+        // objects move into the slot, where they stay until the request is retired or the queue
+        // pair is destroyed.
         match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
             Ok(()) => {
                 self.count(request.is_signaled());
@@ -257,7 +261,7 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Posts a request whose data is copied; usual requests as [`Self::post`] posts them.
+    /// Posts a request with inline data. Most requests take a fast path, as in [`Self::post`].
     #[inline(always)]
     pub(crate) fn post_inline<D: InlineData>(
         &mut self,
@@ -274,8 +278,8 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Posts a usual request whose data is copied. Otherwise returns the verb's error number, or 0
-    /// if the request must be posted in the general way.
+    /// Posts a request with inline data on the fast path. On failure returns the verb's error
+    /// number, or 0 if the request needs the general path.
     #[inline(always)]
     fn post_usual_inline<D: InlineData>(
         &mut self,
@@ -291,7 +295,7 @@ impl<T: Send + 'static> SendRing<T> {
         if !describe_usual_inline(&mut wr, &mut room, data, description, limits, id) {
             return Err(0);
         }
-        // SAFETY: the request was described, and `room` and the data, which is copied, outlive the
+        // SAFETY: the request was filled in. `room` and the data, which is copied, outlive the
         // call.
         let errno = unsafe { self.ring.usual().post_send(wr.as_mut_ptr()) };
         if errno != 0 {
@@ -316,8 +320,8 @@ impl<T: Send + 'static> SendRing<T> {
         if let Err(error) = describe_inline(&mut wr, &mut room, &request, queue_pair, id) {
             return Err((error, request.into_memory()));
         }
-        // SAFETY: the request was described, and `room` and the data, which is copied, outlive the
-        // call. The objects that it keeps alive move into the slot.
+        // SAFETY: the request was filled in. `room` and the data, which is copied, outlive the
+        // call. The objects that the request keeps alive move into the slot.
         match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
             Ok(()) => {
                 self.count(request.is_signaled());
@@ -328,32 +332,32 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Returns whether a request after a run of unsignaled ones may be unsignaled too, if nothing
-    /// has changed.
+    /// Returns whether a request after `run` unsignaled ones may be unsignaled too. Also returns
+    /// `false` if the number of queues has changed since the limit was computed.
     #[inline]
     pub(super) fn may_wait(&self, run: u32) -> bool {
         self.signals.may_wait(run, self.ring.queue_pair())
     }
 
-    /// Makes room for a batch.
+    /// Opens the storage for a batch.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());
     }
 
-    /// Returns the limits of a usual request.
+    /// Returns the limits of requests on the fast path.
     #[inline]
     pub(super) fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Returns whether the queue pair sends datagrams that may be posted in the usual way.
+    /// Returns whether the queue pair sends datagrams on the fast path.
     #[inline]
     pub(super) fn sends_datagrams(&self) -> bool {
         self.sends_datagrams
     }
 
-    /// Returns the request, signaled if it must be after a run of unsignaled ones.
+    /// Returns the request, signaled if that is necessary after `run` unsignaled requests.
     #[inline]
     pub(super) fn signal<D>(&mut self, request: SendRequest<D>, run: u32) -> SendRequest<D> {
         if request.is_signaled() {
@@ -373,7 +377,7 @@ impl<T: Send + 'static> SendRing<T> {
         self.signals.run
     }
 
-    /// Counts a request that was posted.
+    /// Updates the number of consecutive unsignaled requests for a request that was posted.
     #[inline]
     pub(super) fn count(&mut self, signaled: bool) {
         self.signals.run = if signaled { 0 } else { self.signals.run + 1 };

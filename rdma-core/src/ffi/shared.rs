@@ -1,4 +1,6 @@
-//! Memory whose exclusive and shared use is decided at run time.
+//! Memory whose exclusive and shared use is checked at run time.
+//!
+//! Requests hold claims on the memory, so that a shared buffer can be in several requests at once.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -9,20 +11,20 @@ use super::span::Span;
 
 const WRITER: u32 = u32::MAX;
 
-/// A span that is read by many or written by one, whichever claims it first.
+/// A span that several readers or a single writer can claim, like a non-blocking read-write lock.
 ///
-/// Claims keep the cell alive and can outlive every borrow: one that is forgotten, or parked in an
-/// in-flight slot, keeps the memory claimed and never makes it dangle.
+/// A claim keeps this cell alive and can outlive every borrow. A claim that is leaked, or held by
+/// an in-flight slot, keeps the memory claimed; it never leaves a dangling pointer.
 pub(crate) struct Shared {
     /// The number of read claims, or `WRITER`.
     claims: AtomicU32,
     span: UnsafeCell<Span>,
-    /// What the span's place is; copied out, as a claim may be writing to its bytes.
+    /// Length of the span in bytes; a copy, as the span must not be borrowed under a write claim.
     len: usize,
 }
 
-// SAFETY: the span's bytes are reached through claims only, of which there is one writer or there
-// are only readers, as `claims` decides.
+// SAFETY: the span's bytes are reached only through claims, and `claims` allows either one writer
+// or any number of readers.
 unsafe impl Sync for Shared {}
 
 impl fmt::Debug for Shared {
@@ -51,32 +53,33 @@ impl Shared {
         self.len
     }
 
-    /// The span, from the last owner.
+    /// Returns the span. Takes the cell by value, so no claim is left.
     pub(crate) fn into_span(self) -> Span {
         self.span.into_inner()
     }
 
-    /// Whether no claim is held at this moment.
+    /// Returns whether no claim is held at this moment.
     pub(crate) fn is_unclaimed(&self) -> bool {
         self.claims.load(Ordering::Acquire) == 0
     }
 
-    /// The bytes, if no write claim is held.
+    /// Returns the bytes, or `None` if a write claim is held.
     ///
-    /// Only the owner of the one [`Arc`] that is in no claim calls this and the functions below,
-    /// and through `&mut` those that write, so that a write claim and this borrow exclude each other.
+    /// This function and the functions below are called only by the owner of the one [`Arc`] that
+    /// belongs to no claim. The owner makes write claims through `&mut`, so a write claim and this
+    /// borrow exclude each other.
     #[inline]
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         if self.claims.load(Ordering::Acquire) == WRITER {
             return None;
         }
-        // SAFETY: nobody writes to the span, and the caller's borrow of the owner keeps write
-        // claims from being made while the bytes are borrowed.
+        // SAFETY: nothing writes to the span, and the caller's borrow of the owner prevents write
+        // claims while the bytes are borrowed.
         Some(unsafe { (*self.span.get()).bytes() })
     }
 
-    /// The bytes for writing, if no claim is held. The owner is exclusively borrowed meanwhile, so
-    /// that no claim is made.
+    /// Returns the bytes for writing, or `None` if a claim is held. The result exclusively borrows
+    /// the owner, so no claim can be made meanwhile.
     #[inline]
     pub(crate) fn bytes_mut(owner: &mut Arc<Self>) -> Option<&mut [u8]> {
         if owner.claims.load(Ordering::Acquire) != 0 {
@@ -108,7 +111,7 @@ impl Shared {
     }
 }
 
-/// The right to read a [`Shared`].
+/// A read claim on a [`Shared`]; dropping it releases the claim.
 #[derive(Debug)]
 pub(crate) struct Reading {
     shared: Arc<Shared>,
@@ -117,7 +120,7 @@ pub(crate) struct Reading {
 impl Reading {
     #[inline]
     pub(crate) fn span(&self) -> &Span {
-        // SAFETY: a read claim is held, so nobody writes to or mutably borrows the span.
+        // SAFETY: a read claim is held, so nothing writes to or mutably borrows the span.
         unsafe { &*self.shared.span.get() }
     }
 }
@@ -128,7 +131,7 @@ impl Drop for Reading {
     }
 }
 
-/// The right to read and write a [`Shared`].
+/// The write claim on a [`Shared`], which also allows reading; dropping it releases the claim.
 #[derive(Debug)]
 pub(crate) struct Writing {
     shared: Arc<Shared>,
@@ -137,22 +140,23 @@ pub(crate) struct Writing {
 impl Writing {
     #[inline]
     pub(crate) fn span(&self) -> &Span {
-        // SAFETY: the one write claim is held; `&self` allows shared borrows only.
+        // SAFETY: the only write claim is held; `&self` allows shared borrows only.
         unsafe { &*self.shared.span.get() }
     }
 
-    /// The bytes and not the span: exchanging two spans would part claims from their memory.
+    /// Returns the bytes for writing. Does not return the span: a caller could exchange two spans,
+    /// and each claim would then guard the wrong memory.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the one write claim is held; `&mut self` makes the borrow exclusive.
+        // SAFETY: the only write claim is held; `&mut self` makes the borrow exclusive.
         unsafe { (*self.shared.span.get()).bytes_mut() }
     }
 }
 
 impl Writing {
-    /// The cell, unclaimed, if this claim is all that holds it.
+    /// Returns the cell, unclaimed, if this claim holds the last reference to it.
     pub(crate) fn into_shared(self) -> Result<Arc<Shared>, Self> {
-        // The write claim excludes readers, so the only other holder there can be is the owner.
+        // The write claim excludes read claims, so the only other reference can be the owner's.
         if Arc::strong_count(&self.shared) == 1 {
             Ok(Arc::clone(&self.shared))
         } else {

@@ -1,4 +1,4 @@
-//! Receives of a shared queue that are described one by one and posted at once.
+//! A batch of receives of a shared receive queue, which are posted in one call.
 
 use std::fmt;
 
@@ -12,14 +12,15 @@ use super::slot_table::Reserved;
 use crate::error::{Error, Result};
 use crate::memory::Scatter;
 
-/// A batch of one thread, with room of its own. Memory moves into its slot when it is posted.
+/// A batch under construction by one thread, with its own storage. Memory moves into its slot when
+/// the batch is posted.
 pub(crate) struct SharedReceiveStaging<'a, T: Send + 'static> {
     slots: &'a SharedReceiveSlots<T>,
     room: BatchRoom<sys::ibv_recv_wr>,
-    /// Where in the room the first staged request is.
+    /// Index of the first staged receive in `room`.
     first: usize,
-    /// What was staged and not posted, in its order; it never grows beyond its first allocation.
-    /// The memory is there but while it is posted.
+    /// The staged receives that were not posted, in their order. The vector never reallocates. The
+    /// memory is `None` only during posting.
     staged: Vec<(Reserved, Option<T>)>,
 }
 
@@ -33,7 +34,7 @@ impl<T: Send + 'static> fmt::Debug for SharedReceiveStaging<'_, T> {
 }
 
 impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
-    /// A batch of at most `capacity` receives.
+    /// Creates a batch of at most `capacity` receives.
     pub(crate) fn new(slots: &'a SharedReceiveSlots<T>, capacity: usize) -> Self {
         let capacity = capacity.clamp(1, slots.most());
         let mut room = BatchRoom::CLOSED;
@@ -51,7 +52,7 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         self.staged.len()
     }
 
-    /// Describes one more receive.
+    /// Adds a receive to the batch.
     #[inline]
     pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
     where
@@ -78,8 +79,8 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts what is staged, in one call. Returns how many receives were posted, all or, with the
-    /// error, the first of them; the others stay staged.
+    /// Posts the staged receives in one call. Returns the number of receives that were posted: all,
+    /// or, with an error, a first part. The others stay staged.
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.staged.len();
         if count == 0 {
@@ -89,9 +90,10 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
             let memory = memory.take().expect("memory that is not posted");
             self.slots.table().launch(reserved, memory);
         }
-        // SAFETY: the staged requests were described at these places, each with the id of its slot.
-        // The memory is in the slots, where nobody can reach it until `complete` takes it for a
-        // completion with the id, or the queue is destroyed; what was not posted is recalled.
+        // SAFETY: the staged receives were filled in at these places, each with the id of its slot.
+        // The memory is in the slots, where no code can access it until `complete` takes it for a
+        // completion with the id, or the queue is destroyed. The memory of receives that were not
+        // posted is recalled.
         let posted = unsafe {
             let list = self.room.chain(self.first, count);
             self.slots.handle().post_list(list)
@@ -106,7 +108,8 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         }
     }
 
-    /// Takes those from `bad` on back out of their slots.
+    /// Takes the memory of the receives from `bad` on back out of their slots. Returns the number
+    /// of receives that were posted.
     #[cold]
     fn recall(&mut self, bad: *mut sys::ibv_recv_wr) -> usize {
         let count = self.staged.len();
@@ -123,7 +126,8 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         posted
     }
 
-    /// Gives up what is staged; the slots are free again, however much memory the caller takes.
+    /// Ends the batch, and returns the memory of the staged receives. All slots are freed, even if
+    /// the caller does not take all memory.
     pub(crate) fn end(&mut self) -> impl Iterator<Item = T> {
         self.first = 0;
         for (reserved, _) in &self.staged {

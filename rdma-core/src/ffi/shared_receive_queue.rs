@@ -1,4 +1,4 @@
-//! A shared receive queue.
+//! A shared receive queue: the owner of its `ibv_srq`, posting and destruction.
 
 use std::any::Any;
 use std::fmt;
@@ -26,24 +26,24 @@ pub(crate) struct SharedReceiveSizes {
     pub(crate) elements: u32,
 }
 
-/// Owner of an `ibv_srq`, and of the memory that the device may use until it is destroyed.
+/// Owner of an `ibv_srq`, and of the memory that the device may use until the queue is destroyed.
 pub(crate) struct SharedReceiveQueueHandle {
     raw: NonNull<sys::ibv_srq>,
     id: u64,
-    /// Of a queue in an XRC domain.
+    /// Number of the queue, which peers use to address it; only for a queue in an XRC domain.
     number: Option<u32>,
     requests: AtomicU32,
     elements: u32,
     domain: Arc<ProtectionDomainHandle>,
-    /// The XRC domain and the completions, which must outlive the queue.
+    /// The XRC domain and the completion queue of an XRC queue, which must outlive the queue.
     xrc: Option<(Arc<XrcDomainHandle>, Arc<CompletionQueueHandle>)>,
-    /// In-flight memory that nobody waits for any more.
+    /// In-flight memory of dropped queues, kept until the queue is destroyed.
     abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 // SAFETY: verbs are thread-safe on a shared receive queue.
 unsafe impl Send for SharedReceiveQueueHandle {}
-// SAFETY: as above.
+// SAFETY: verbs are thread-safe on a shared receive queue.
 unsafe impl Sync for SharedReceiveQueueHandle {}
 
 impl fmt::Debug for SharedReceiveQueueHandle {
@@ -80,8 +80,8 @@ impl SharedReceiveQueueHandle {
             given = given | mask::IBV_SRQ_INIT_ATTR_XRCD | mask::IBV_SRQ_INIT_ATTR_CQ;
         }
         attributes.comp_mask = given.0;
-        // SAFETY: the domains and the completion queue are valid for as long as their handles, which
-        // the new handle keeps; the context value is a number that is never followed as a pointer.
+        // SAFETY: the new handle keeps the domains and the completion queue valid; the context
+        // value is a number that is never dereferenced.
         let raw = unsafe { sys::ibv_create_srq_ex(domain.context().as_raw(), &mut attributes) };
         let Some(raw) = NonNull::new(raw) else {
             let errno = Errno::last();
@@ -102,7 +102,7 @@ impl SharedReceiveQueueHandle {
         Ok(handle)
     }
 
-    /// Asks for the number if there must be one.
+    /// Queries the number of a queue in an XRC domain. Other queues have no number.
     fn read_number(&mut self) -> Result<()> {
         if self.xrc.is_none() {
             return Ok(());
@@ -123,7 +123,7 @@ impl SharedReceiveQueueHandle {
         &self.domain
     }
 
-    /// Returns the context value that the device's events carry for this queue.
+    /// Returns the context value in the device's events for this queue.
     pub(crate) fn id(&self) -> SharedReceiveQueueId {
         SharedReceiveQueueId(self.id)
     }
@@ -132,7 +132,7 @@ impl SharedReceiveQueueHandle {
         self.number
     }
 
-    /// Returns the number of pieces of memory that a receive can have.
+    /// Returns the maximum number of scatter/gather elements of a receive.
     #[inline]
     pub(super) fn elements(&self) -> u32 {
         self.elements
@@ -143,12 +143,12 @@ impl SharedReceiveQueueHandle {
         self.abandoned.lock().push(memory);
     }
 
-    /// Returns the number of receives that can be in flight.
+    /// Returns the maximum number of outstanding receives.
     pub(crate) fn requests(&self) -> u32 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the name of this object in errors.
+    /// Returns the description of this queue for error messages.
     pub(crate) fn describe(&self) -> String {
         let device = self.domain().context().describe();
         match self.number {
@@ -205,38 +205,38 @@ impl SharedReceiveQueueHandle {
     /// # Safety
     ///
     /// `wr` must be the last request of its list. The request and its elements must be valid for
-    /// this call. The caller keeps the memory in place, and allows no use of it that conflicts with
-    /// the device's, until the request has completed or the queue is destroyed.
+    /// this call. The caller must keep the memory in place, and must prevent accesses that conflict
+    /// with the device's, until the request has completed or the queue is destroyed.
     #[inline]
     pub(super) unsafe fn post(&self, wr: &mut sys::ibv_recv_wr) -> Result<()> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees the same requirements for this list of one request.
         unsafe { self.post_list(wr) }.map_err(|(error, _)| error)
     }
 
-    /// Posts a receive request. Returns the answer of `ibv_post_srq_recv`, of which
-    /// [`Self::post_error`] makes an error.
+    /// Posts a receive request. Returns the result of `ibv_post_srq_recv`, which
+    /// [`Self::post_error`] converts to an error.
     ///
     /// # Safety
     ///
     /// `wr` must be the last request of its list. The request and its elements must be valid for
-    /// this call. The caller keeps the memory in place, and allows no use of it that conflicts with
-    /// the device's, until the request has completed or the queue is destroyed.
+    /// this call. The caller must keep the memory in place, and must prevent accesses that conflict
+    /// with the device's, until the request has completed or the queue is destroyed.
     #[inline(always)]
     pub(super) unsafe fn post_usual(&self, wr: *mut sys::ibv_recv_wr) -> i32 {
         let mut bad = mem::MaybeUninit::uninit();
-        // SAFETY: the queue is valid; the caller promises it of the request and its memory. In a
-        // list of one request, the place of a failure need not be read.
+        // SAFETY: the queue is valid; the caller guarantees that the request and its memory are.
+        // `bad` is not needed for a list of one request.
         unsafe { sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, bad.as_mut_ptr()) }
     }
 
-    /// Posts a list of receive requests in one call. The error comes with the first request that
-    /// was not posted.
+    /// Posts a list of receive requests in one call. An error contains the first request not
+    /// posted.
     ///
     /// # Safety
     ///
-    /// The requests of the list and their elements must be valid for this call. The caller keeps
-    /// the memory of each posted request in place, and allows no use of it that conflicts with the
-    /// device's, until the request has completed or the queue is destroyed.
+    /// The requests of the list and their elements must be valid for this call. The caller must
+    /// keep the memory of each posted request in place, and must prevent accesses that conflict
+    /// with the device's, until the request has completed or the queue is destroyed.
     #[inline]
     pub(super) unsafe fn post_list(
         &self,
@@ -244,7 +244,7 @@ impl SharedReceiveQueueHandle {
     ) -> Result<(), (Error, *mut sys::ibv_recv_wr)> {
         let first = ptr::from_mut(first);
         let mut bad = first;
-        // SAFETY: the queue is valid; the caller vouches for requests and memory.
+        // SAFETY: the queue is valid; the caller guarantees that requests and memory are valid.
         let errno = unsafe { sys::ibv_post_srq_recv(self.raw.as_ptr(), first, &mut bad) };
         if errno == 0 {
             return Ok(());
@@ -255,7 +255,7 @@ impl SharedReceiveQueueHandle {
     #[cold]
     pub(super) fn post_error(&self, errno: i32) -> Error {
         match positive(errno) {
-            // Fewer fit than there are slots, since it was made smaller.
+            // The queue was resized to fewer receives than there are slots.
             Errno(libc::ENOMEM) => Error::QueueFull {
                 queue: "shared receive",
                 capacity: self.requests() as usize,
@@ -278,16 +278,16 @@ impl Drop for SharedReceiveQueueHandle {
     }
 }
 
-/// A shared receive queue that nobody uses any more but the device, and what has to outlive it.
+/// A shared receive queue that only the device still uses, and the objects that must outlive it.
 struct Remains {
     raw: NonNull<sys::ibv_srq>,
-    /// Name of the queue in the log.
+    /// Name of the queue in log messages.
     name: String,
-    /// Of a queue in an XRC domain.
+    /// The completion queue of a queue in an XRC domain.
     completions: Option<Arc<CompletionQueueHandle>>,
-    /// The objects that it was made of.
+    /// The objects from which the queue was created.
     parents: Box<dyn Any + Send>,
-    /// Memory that the device may use until it is destroyed.
+    /// Memory that the device may use until the queue is destroyed.
     memory: Vec<Box<dyn Any + Send>>,
 }
 
@@ -295,8 +295,8 @@ struct Remains {
 unsafe impl Send for Remains {}
 
 impl Remains {
-    /// Destroys the queue; where this thread is between two entries of its completion queue, whose
-    /// lock the driver takes for that, once it is through with them.
+    /// Destroys the queue. If this thread is iterating over its extended completion queue, whose
+    /// lock the driver takes for the destruction, the queue is destroyed after the iteration.
     fn destroy(self) {
         let polled = self
             .completions
@@ -305,17 +305,17 @@ impl Remains {
         if let Some(queue) = polled.map(Arc::clone) {
             return queue.afterwards(move || self.destroy());
         }
-        // SAFETY: the queue is valid and destroyed once, here; every queue pair made with it holds
-        // an `Arc` of its handle, so none is left. After this the device uses no memory of its
-        // receives (man page of ibv_destroy_srq), so `memory` may be dropped.
+        // SAFETY: the queue is valid and destroyed once, here; every queue pair created with it
+        // holds an `Arc` of its handle, so no such queue pair is left. Afterwards the device uses
+        // no memory of its receives (man page of ibv_destroy_srq), so `memory` may be dropped.
         let errno = unsafe { sys::ibv_destroy_srq(self.raw.as_ptr()) };
         if errno != 0 {
-            // The device may still use the memory: it must never be freed.
+            // The device may still use the memory, so it must never be freed.
             mem::forget(self.memory);
             let errno = positive(errno);
             tracing::error!(queue = %self.name, %errno, "ibv_destroy_srq failed");
         }
-        // The parents are released after the queue.
+        // The parents must outlive the queue.
         drop(self.parents);
     }
 }
@@ -326,18 +326,18 @@ fn next_id() -> u64 {
 }
 
 impl<T: Send + 'static> SharedReceiveQueue<T> {
-    /// Takes over a shared receive queue that was made elsewhere, for example by a vendor's
-    /// extension: of an XRC domain, with the queue of its completions, where `xrc` is given. Its
-    /// context value becomes [`Self::id`].
+    /// Takes ownership of a shared receive queue that other code created, for example a vendor's
+    /// extension. `xrc` contains the XRC domain and the completion queue of a queue in an XRC
+    /// domain. The context value of the queue becomes [`Self::id`].
     ///
     /// # Errors
     ///
-    /// The verbs', when they cannot tell what it is; it is destroyed then.
+    /// The errors of the verbs that query the queue, which is destroyed on failure.
     ///
     /// # Safety
     ///
-    /// `raw` is a valid shared receive queue of `domain` and `xrc`, with no receive posted, which
-    /// nothing else uses or destroys.
+    /// `raw` must be a valid shared receive queue of `domain` and `xrc`, without outstanding
+    /// receives. No other code may use or destroy it.
     ///
     /// # Panics
     ///
@@ -349,7 +349,7 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
     ) -> Result<Self> {
         let raw = NonNull::new(raw).expect("a shared receive queue");
         let id = next_id();
-        // SAFETY: the queue is valid and the caller gave it away with its context value.
+        // SAFETY: the queue is valid, and this code now owns it, including its context value.
         unsafe { (*raw.as_ptr()).srq_context = ptr::without_provenance_mut(id as usize) };
         let completions = xrc.map(|(_, completions)| completions.clone());
         let mut handle = SharedReceiveQueueHandle {

@@ -1,4 +1,4 @@
-//! The memory of the receives in a shared queue.
+//! The receives in flight of a shared receive queue, and their memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::slot_table::{Reserved, SlotTable};
 use crate::error::Error;
 use crate::memory::Scatter;
 
-/// The receives of a shared queue, each in a slot from posting to completion.
+/// The receives of a shared receive queue, each of which uses a slot from posting to completion.
 pub(crate) struct SharedReceiveSlots<T: Send + 'static> {
     handle: Arc<SharedReceiveQueueHandle>,
     table: SlotTable<T>,
-    /// Limits of receives that are posted in the usual way, if there are any.
+    /// Limits of receives on the fast path; `None` if the queue does not support the fast path.
     usual: Option<Limits>,
 }
 
@@ -29,7 +29,7 @@ impl<T: Send + 'static> fmt::Debug for SharedReceiveSlots<T> {
 }
 
 impl<T: Send + 'static> SharedReceiveSlots<T> {
-    /// Makes a table of `slots` slots, at most 2^16.
+    /// Creates a table of `slots` slots, at most 2^16.
     pub(crate) fn new(handle: Arc<SharedReceiveQueueHandle>, slots: u32) -> Self {
         let elements = handle.elements();
         let limits = || Limits::of_shared_receives(elements, handle.domain().context());
@@ -53,7 +53,7 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         &self.table
     }
 
-    /// Returns the sizes of which receives use the elements.
+    /// Returns the sizes for checking receives, of which only the number of elements is used.
     #[inline]
     pub(super) fn limits(&self) -> QueuePairSizes {
         QueuePairSizes {
@@ -65,7 +65,7 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         }
     }
 
-    /// Returns the context that memory of the receives must be registered with.
+    /// Returns the context with which the memory of receives must be registered.
     #[inline]
     pub(super) fn context(&self) -> &ContextHandle {
         self.handle.domain().context()
@@ -79,8 +79,8 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         }
     }
 
-    /// Posts memory. The usual case is written so that the compiler makes one piece of code of it;
-    /// other memory goes [the general way](Self::post_any).
+    /// Posts a receive into `memory`. Most receives take a fast path, which is inlined at the
+    /// caller; the others take [the general path](Self::post_any).
     #[inline(always)]
     pub(crate) fn post(&self, memory: T) -> Result<(), (Error, T)>
     where
@@ -97,7 +97,8 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         };
         let mut wr = receive_request(&mut room, count, reserved.id());
         self.table.launch(&reserved, memory);
-        // SAFETY: as in `post_any`.
+        // SAFETY: `room` outlives the call. The memory is in the slot, where no code can access it
+        // until `complete` takes it for a completion with this id, or the queue is destroyed.
         let errno = unsafe { self.handle.post_usual(&mut wr) };
         if errno == 0 {
             return Ok(());
@@ -122,7 +123,7 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         }
         let mut wr = elements.work_request(reserved.id());
         self.table.launch(&reserved, memory);
-        // SAFETY: `elements` outlives the call. The memory is in the slot, where nobody can reach
+        // SAFETY: `elements` outlives the call. The memory is in the slot, where no code can access
         // it until `complete` takes it for a completion with this id, or the queue is destroyed.
         let posted = unsafe { self.handle.post(&mut wr) };
         posted.map_err(|error| (error, self.table.withdraw(reserved)))

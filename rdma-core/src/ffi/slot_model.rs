@@ -1,5 +1,5 @@
-//! Models of the slot table: every order in which threads can run, and every value that their loads
-//! can see, is tried.
+//! Loom models of the slot table: they explore every order of the threads, and every value that
+//! their loads may return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test --release -p rdma-core --lib ffi::slot_table
@@ -11,8 +11,8 @@ use loom::thread;
 
 use super::{Reserved, SlotTable};
 
-/// Hands ids from one thread to another, as a device and its completion queue do, but orders nothing:
-/// the table must, by itself.
+/// A device that passes ids from one thread to another, as a completion queue does, but without any
+/// ordering: the table itself must order its memory accesses.
 #[derive(Default)]
 struct Device(AtomicU64);
 
@@ -34,7 +34,7 @@ fn memory_goes_from_the_poster_to_the_completer() {
         let completer = {
             let (table, device) = (Arc::clone(&table), Arc::clone(&device));
             thread::spawn(move || {
-                // That it was launched may not be seen yet.
+                // The launch may not be visible to this thread yet.
                 let (index, memory) = table.complete(device.poll()?)?;
                 table.release(index);
                 Some(*memory)
@@ -43,7 +43,7 @@ fn memory_goes_from_the_poster_to_the_completer() {
         let reserved = table.reserve().unwrap();
         table.launch(&reserved, Box::new(7));
         device.post(&reserved);
-        // The slot may be free again by now, or not.
+        // The slot may be free again by now, or still in use.
         if let Some(reserved) = table.reserve() {
             table.launch(&reserved, Box::new(8));
             assert_eq!(table.recall(&reserved), Box::new(8));
@@ -88,7 +88,7 @@ fn an_untimely_release_frees_nothing_twice() {
         let reserved = table.reserve().unwrap();
         table.launch(&reserved, 7);
         let id = reserved.id();
-        // It may be the one that releases the slot, and uses it again.
+        // This thread may be the one that releases the slot, and may use it again.
         let meddler = {
             let table = Arc::clone(&table);
             thread::spawn(move || {

@@ -1,5 +1,4 @@
-//! What a slot table is built of: the standard library's atomics, or those of a model that tries
-//! every order of threads.
+//! The synchronization primitives of a slot table: the standard library's, or those of loom.
 
 pub(super) use choice::{AtomicU64, FreeList, SharedCell};
 
@@ -11,7 +10,7 @@ mod choice {
 
     pub(in crate::ffi) use std::sync::atomic::AtomicU64;
 
-    /// A value that threads take turns at.
+    /// A value that one thread at a time may access.
     #[derive(Debug)]
     pub(in crate::ffi) struct SharedCell<T>(UnsafeCell<T>);
 
@@ -20,24 +19,24 @@ mod choice {
             Self(UnsafeCell::new(value))
         }
 
-        /// Calls `turn` with the value.
+        /// Calls `turn` with exclusive access to the value.
         ///
         /// # Safety
         ///
-        /// No other thread is at it.
+        /// No other thread may access the value during the call.
         #[inline]
         pub(in crate::ffi) unsafe fn with<R>(&self, turn: impl FnOnce(&mut T) -> R) -> R {
-            // SAFETY: the caller keeps others away.
+            // SAFETY: the caller guarantees that no other thread accesses the value.
             turn(unsafe { &mut *self.0.get() })
         }
     }
 
-    /// Indexes of slots that are in no use.
+    /// The indexes of free slots.
     #[derive(Debug)]
     pub(in crate::ffi) struct FreeList(ArrayQueue<u32>);
 
     impl FreeList {
-        /// A list of all indexes below `count`, of which there is one at least.
+        /// Creates a list of all indexes below `count`, which must be at least 1.
         pub(in crate::ffi) fn of(count: u32) -> Self {
             let queue = ArrayQueue::new(count as usize);
             for index in 0..count {
@@ -81,16 +80,19 @@ mod choice {
             Self(UnsafeCell::new(value))
         }
 
+        /// Calls `turn` with exclusive access to the value.
+        ///
         /// # Safety
         ///
-        /// No other thread is at it; the model finds out.
+        /// No other thread may access the value during the call; the model checks this.
         pub(in crate::ffi) unsafe fn with<R>(&self, turn: impl FnOnce(&mut T) -> R) -> R {
-            // SAFETY: the caller keeps others away, or the model fails first.
+            // SAFETY: the caller guarantees exclusive access, which the model checks.
             self.0.with_mut(|value| turn(unsafe { &mut *value }))
         }
     }
 
-    /// That of crossbeam is no part of the model; this one orders as much.
+    /// The indexes of free slots, for the model. Loom cannot model the queue of crossbeam; this
+    /// list has the same ordering.
     #[derive(Debug)]
     pub(in crate::ffi) struct FreeList(Mutex<VecDeque<u32>>);
 

@@ -1,4 +1,6 @@
-//! A table of slots that many threads use, without a lock.
+//! A lock-free table of slots that many threads use.
+//!
+//! The slots hold the memory of the requests in flight of queues to which any thread may post.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -6,14 +8,14 @@ use std::sync::atomic::Ordering;
 use super::request_id::{BLOCK_BITS, next_block};
 use super::slot_sync::{AtomicU64, FreeList, SharedCell};
 
-/// How many low bits of an id are its slot; the rest is the serial number of the slot's use.
+/// Number of low bits of an id that are the slot's index; the other bits number the slot's uses.
 const INDEX_BITS: u32 = 16;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 
-/// How many times a slot is used before it takes another block of ids.
+/// Number of uses of a slot before it allocates another block of ids.
 const USES_OF_BLOCK: u64 = 1 << (BLOCK_BITS - INDEX_BITS);
 
-/// The states of a slot, in the low bits of its word; the serial number stands above.
+/// The states of a slot, in the low bits of its word. The number of its use is in the higher bits.
 const FREE: u64 = 0;
 const RESERVED: u64 = 1;
 const IN_FLIGHT: u64 = 2;
@@ -24,10 +26,10 @@ const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
 
 /// A fixed number of slots, each of which holds the memory of one request.
 ///
-/// A slot goes free -> reserved -> in flight -> completing -> done -> free; or from completing back
-/// to reserved, if the request did not get to the device. Its memory is touched in two states only:
-/// "reserved", by whoever has the [`Reserved`] of that use of the slot, and "completing", by the one
-/// thread whose compare-and-swap made the step into it.
+/// The states of a slot are free -> reserved -> in flight -> completing -> done -> free, or from
+/// completing back to reserved if the device did not accept the request. The memory is accessed in
+/// two states only: "reserved", by the holder of the [`Reserved`] for that use of the slot, and
+/// "completing", by the one thread whose compare-and-swap entered the state.
 pub(super) struct SlotTable<T> {
     free: FreeList,
     slots: Box<[Slot<T>]>,
@@ -38,30 +40,30 @@ struct Slot<T> {
     memory: SharedCell<Option<T>>,
 }
 
-// SAFETY: the memory in a slot is touched by one thread at a time, as the states say; it moves
+// SAFETY: only one thread at a time accesses the memory in a slot, as the states ensure. It moves
 // between threads, which `T: Send` allows, and is never shared.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
-/// The sole right to one use of a slot, of the table that gave it: ids are given out once.
+/// The sole right to one use of a slot of the table that created it: ids are unique.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     id: u64,
 }
 
 impl Reserved {
-    /// The id of the request that goes into the slot.
+    /// Returns the id of the request that will use the slot.
     #[inline]
     pub(super) fn id(&self) -> u64 {
         self.id
     }
 
-    /// The slot's place in the table.
+    /// Returns the index of the slot in the table.
     #[inline]
     pub(crate) fn index(&self) -> u32 {
         (self.id & INDEX_MASK) as u32
     }
 
-    /// Returns the same right a second time, for a holder that is forgotten.
+    /// Duplicates the right to the slot. The caller must not use the original any more.
     #[inline]
     pub(super) fn moved(&self) -> Self {
         Self { id: self.id }
@@ -73,7 +75,7 @@ impl Reserved {
     }
 }
 
-/// The word of the slot of the request with this id, in this state.
+/// Returns the word of a slot for the request with this id, in this state.
 #[inline]
 fn word(id: u64, state: u64) -> u64 {
     ((id >> INDEX_BITS) << STATE_BITS) | state
@@ -89,12 +91,12 @@ impl<T> fmt::Debug for SlotTable<T> {
 }
 
 impl<T> SlotTable<T> {
-    /// A table of `capacity` slots, at least one and at most 2^16.
+    /// Creates a table of `capacity` slots, at least one and at most 2^16.
     pub(super) fn new(capacity: u32) -> Self {
         let capacity = capacity.clamp(1, 1 << INDEX_BITS);
         let free = FreeList::of(capacity);
         let slot = |_| Slot {
-            // The last use of a block, so that the first takes one.
+            // Stands for the last use of a block, so that the first use allocates a block.
             word: AtomicU64::new(((USES_OF_BLOCK - 1) << STATE_BITS) | FREE),
             memory: SharedCell::new(None),
         };
@@ -106,12 +108,12 @@ impl<T> SlotTable<T> {
         self.slots.len()
     }
 
-    /// Takes a free slot; `None` when every one is in use.
+    /// Reserves a free slot. Returns `None` if every slot is in use.
     #[inline]
     pub(super) fn reserve(&self) -> Option<Reserved> {
         let index = self.free.take()?;
         let slot = &self.slots[index as usize];
-        // Popping the index made this thread the slot's only user.
+        // This thread has taken the index from the free list, so it is the only user of the slot.
         let mut serial = (slot.word.load(Ordering::Relaxed) >> STATE_BITS) + 1;
         if serial.is_multiple_of(USES_OF_BLOCK) {
             serial = next_block() >> INDEX_BITS;
@@ -123,7 +125,7 @@ impl<T> SlotTable<T> {
         Some(reserved)
     }
 
-    /// The slot of a reservation, unless it is of another table.
+    /// Returns the slot of a reservation, or `None` if the reservation belongs to another table.
     #[inline]
     fn slot(&self, reserved: &Reserved) -> Option<&Slot<T>> {
         let slot = self.slots.get(reserved.index() as usize)?;
@@ -131,13 +133,13 @@ impl<T> SlotTable<T> {
         own.then_some(slot)
     }
 
-    /// Whether a reservation is of this table.
+    /// Returns whether a reservation belongs to this table.
     #[inline]
     pub(super) fn owns(&self, reserved: &Reserved) -> bool {
         self.slot(reserved).is_some()
     }
 
-    /// Gives a reserved slot back unused; does nothing to one of another table.
+    /// Frees a reserved slot that was not used. Does nothing if it belongs to another table.
     #[cold]
     pub(super) fn cancel(&self, reserved: Reserved) {
         if let Some(slot) = self.slot(&reserved) {
@@ -146,28 +148,28 @@ impl<T> SlotTable<T> {
         }
     }
 
-    /// Puts memory into a reserved slot, from where [`Self::complete`] takes it.
+    /// Stores the memory of a request in a reserved slot, which is then in flight.
     ///
     /// # Panics
     ///
-    /// If the slot is of another table.
+    /// If the slot belongs to another table.
     #[inline]
     pub(super) fn launch(&self, reserved: &Reserved, memory: T) {
         let slot = self.slot(reserved).expect("a slot of this table");
-        // SAFETY: the slot is reserved, and `reserved`, of which there is one, is in hand: no other
-        // thread touches the memory.
+        // SAFETY: the slot is reserved, and this thread holds its only `reserved`, so no other
+        // thread accesses the memory.
         unsafe { slot.memory.with(|place| *place = Some(memory)) };
         slot.word.store(reserved.word(IN_FLIGHT), Ordering::Release);
     }
 
-    /// Takes the memory of the request with this id, once, and the index of its slot, which stays
-    /// in use until [`Self::release`].
+    /// Takes the memory of the request with this id, and returns it with the index of its slot. The
+    /// slot stays in use until [`Self::release`]. Returns `None` if no such request is in flight.
     #[inline]
     pub(super) fn complete(&self, id: u64) -> Option<(u32, T)> {
         self.take(id, DONE)
     }
 
-    /// Takes the memory of the request with this id, once, and leaves its slot in state `next`.
+    /// Takes the memory of the request with this id, and leaves its slot in the state `next`.
     #[inline]
     fn take(&self, id: u64, next: u64) -> Option<(u32, T)> {
         let index = (id & INDEX_MASK) as u32;
@@ -180,14 +182,14 @@ impl<T> SlotTable<T> {
                 Ordering::Relaxed,
             )
             .ok()?;
-        // SAFETY: this thread made the step into "completing", which one thread makes in each use
-        // of a slot, and nobody leaves that state but by the store below.
+        // SAFETY: this thread has entered the state "completing", which only one thread does in
+        // each use of a slot, and only the store below leaves that state.
         let memory = unsafe { slot.memory.with(Option::take) };
         slot.word.store(word(id, next), Ordering::Release);
         memory.map(|memory| (index, memory))
     }
 
-    /// Takes back what was launched and did not get to the device; the slot is free again.
+    /// Takes back the memory of a request that the device did not accept, and frees the slot.
     #[cold]
     pub(super) fn withdraw(&self, reserved: Reserved) -> T {
         let memory = self.recall(&reserved);
@@ -195,7 +197,7 @@ impl<T> SlotTable<T> {
         memory
     }
 
-    /// Takes back what was launched and did not get to the device; the slot stays reserved.
+    /// Takes back the memory of a request that the device did not accept. The slot stays reserved.
     #[cold]
     pub(super) fn recall(&self, reserved: &Reserved) -> T {
         let taken = self.take(reserved.id, RESERVED);
@@ -203,7 +205,7 @@ impl<T> SlotTable<T> {
         memory
     }
 
-    /// Makes a completed slot free again; does nothing to a slot in any other state.
+    /// Frees a completed slot. Does nothing to a slot in any other state.
     #[inline]
     pub(super) fn release(&self, index: u32) {
         let Some(slot) = self.slots.get(index as usize) else {
@@ -229,7 +231,8 @@ impl<T> SlotTable<T> {
 }
 
 impl<T: Send + 'static> SlotTable<T> {
-    /// What is in flight, to be kept; leaves no slots. `None` when nothing is.
+    /// Takes all slots if a request is in flight; the caller must keep them until the device no
+    /// longer uses the memory. Returns `None` if no request is in flight.
     pub(super) fn abandon(&mut self) -> Option<Box<dyn std::any::Any + Send>> {
         let in_flight =
             |slot: &Slot<T>| slot.word.load(Ordering::Acquire) & STATE_MASK == IN_FLIGHT;
@@ -335,8 +338,8 @@ mod tests {
         assert_eq!(std::sync::Arc::strong_count(&memory), 1);
     }
 
-    /// Threads post, complete and, where they should not, release; each request's memory must come
-    /// back once and whole.
+    /// Threads post, complete and, at wrong times, release. The memory of each request must be
+    /// returned exactly once and unchanged.
     #[test]
     fn many_threads_and_untimely_releases() {
         const THREADS: usize = 3;

@@ -1,4 +1,4 @@
-//! Requests of queues for many threads that are described one by one and posted at once.
+//! A batch of requests of a queue for many threads, which are posted in one call.
 
 use std::fmt;
 
@@ -15,17 +15,17 @@ use crate::error::{Error, Result};
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{KeepAlive, Outcome, SendRequest};
 
-/// A batch of one thread, with room of its own. Memory moves into its slot when it is posted.
+/// A batch under construction by one thread, with its own storage. Memory moves into its slot when
+/// the batch is posted.
 pub(crate) struct SlotsStaging<'a, T: Send + 'static, W: Linked> {
     slots: &'a Slots<T>,
     room: BatchRoom<W>,
-    /// Where in the room the first staged request is.
+    /// Index of the first staged request in `room`.
     first: usize,
-    /// Requests that were staged and not posted, in their order; the vector never grows beyond its
-    /// first allocation.
+    /// The staged requests that were not posted, in their order. The vector never reallocates.
     staged: Vec<Staged<T>>,
-    /// The id of the last posted request, if it is unsignaled; otherwise 0. The next request that
-    /// is posted completes it.
+    /// Id of the last posted request if it is unsignaled, otherwise 0. The next request that is
+    /// posted completes it.
     earlier: u64,
 }
 
@@ -36,7 +36,7 @@ struct Staged<T> {
 }
 
 impl<T> Staged<T> {
-    /// Returns the id that the next request must complete as well.
+    /// Returns the id of the unsignaled request that the next request must also complete, or 0.
     #[inline]
     fn followed(&self) -> u64 {
         if self.is_signaled {
@@ -57,7 +57,7 @@ impl<T: Send + 'static, W: Linked> fmt::Debug for SlotsStaging<'_, T, W> {
 }
 
 impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
-    /// Makes a batch of at most `capacity` requests.
+    /// Creates a batch of at most `capacity` requests.
     pub(crate) fn new(slots: &'a Slots<T>, capacity: usize) -> Self {
         let capacity = capacity.clamp(1, slots.capacity());
         let mut room = BatchRoom::CLOSED;
@@ -89,7 +89,7 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         }
     }
 
-    /// Moves what is staged into its slots.
+    /// Moves the memory of the staged requests into their slots.
     #[inline]
     fn launch(&mut self) {
         let mut earlier = self.earlier;
@@ -101,7 +101,7 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         }
     }
 
-    /// Counts all as posted.
+    /// Records all staged requests as posted, and returns their number.
     #[inline]
     fn finish(&mut self) -> usize {
         let count = self.staged.len();
@@ -110,7 +110,8 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         count
     }
 
-    /// Takes those from `bad` on back out of their slots.
+    /// Takes the memory of the requests from `bad` on back out of their slots. Returns the number
+    /// of requests that were posted.
     #[cold]
     fn recall(&mut self, bad: *mut W) -> usize {
         let count = self.staged.len();
@@ -130,7 +131,8 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         posted
     }
 
-    /// Gives up what is staged; the slots are free again, however much memory the caller takes.
+    /// Ends the batch, and returns the memory of the staged requests. All slots are freed, even if
+    /// the caller does not take all memory.
     pub(crate) fn end(&mut self) -> impl Iterator<Item = T> {
         self.first = 0;
         for staged in &mut self.staged {
@@ -143,7 +145,7 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
 }
 
 impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
-    /// Describes one more request, in a reserved slot, which is free again on failure.
+    /// Adds a request to the batch, in a reserved slot, which is freed on failure.
     #[inline]
     pub(crate) fn stage(
         &mut self,
@@ -187,7 +189,7 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         Ok(())
     }
 
-    /// Makes the last of the staged requests signaled, which completes those before it.
+    /// Makes the last staged request signaled, so that it completes the requests before it.
     #[inline]
     fn signal_last(&mut self) {
         let Some(last) = self.staged.last_mut().filter(|last| !last.is_signaled) else {
@@ -196,26 +198,26 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         last.is_signaled = true;
         let (wr, _) = self.room.place(self.first + self.staged.len() - 1);
         let signaled = sys::ibv_send_flags::IBV_SEND_SIGNALED.0 as std::ffi::c_uint;
-        // SAFETY: the request at this place was described, flags and all.
+        // SAFETY: the request at this place was filled in, including its flags.
         unsafe { (*wr.as_mut_ptr()).send_flags |= signaled };
     }
 
-    /// Posts what is staged, in one call. Returns how many requests were posted, all or, with the
-    /// error, the first of them; the others stay staged.
+    /// Posts the staged requests in one call. Returns the number of requests that were posted: all,
+    /// or, with an error, a first part. The others stay staged.
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         if self.staged.is_empty() {
             return (0, Ok(()));
         }
         self.signal_last();
         if self.earlier == 0 {
-            // Unsignaled requests that another batch has left were posted before this batch is.
+            // This chain of unsignaled requests was posted before this batch.
             self.earlier = self.slots.unfollowed.take();
         }
         self.launch();
-        // SAFETY: the staged requests were described at these places, each with the id of its slot.
-        // Memory and what keeps alive are in the slots, where nobody can reach them until
-        // `complete` takes them for a completion with the id, or the queue pair is destroyed; what
-        // was not posted is recalled.
+        // SAFETY: the staged requests were filled in at these places, each with the id of its slot.
+        // Memory and objects are in the slots, where no code can access them until `complete` takes
+        // them for a completion with the id, or the queue pair is destroyed. Requests that were not
+        // posted are recalled.
         let posted = unsafe {
             let list = self.room.chain(self.first, self.staged.len());
             self.slots.queue_pair().post_sends(list)
@@ -228,7 +230,7 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
 }
 
 impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
-    /// Describes one more receive.
+    /// Adds a receive to the batch.
     #[inline]
     pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
     where
@@ -260,13 +262,16 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
         Ok(())
     }
 
-    /// Posts what is staged, in one call, as that of sends.
+    /// Posts the staged receives in one call. Returns the number of receives that were posted: all,
+    /// or, with an error, a first part. The others stay staged.
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         if self.staged.is_empty() {
             return (0, Ok(()));
         }
         self.launch();
-        // SAFETY: as for sends.
+        // SAFETY: the staged receives were filled in at these places, each with the id of its slot.
+        // The memory is in the slots, where no code can access it until `complete` takes it for a
+        // completion with the id, or the queue pair is destroyed. Other receives are recalled.
         let posted = unsafe {
             let list = self.room.chain(self.first, self.staged.len());
             self.slots.queue_pair().post_receives(list)

@@ -1,4 +1,6 @@
 //! Exclusive ownership of a range of registered memory.
+//!
+//! A span is the basis of the crate's buffers: it can be split, joined and moved into a request.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,10 +10,10 @@ use std::sync::Arc;
 
 use super::region::RegionHandle;
 
-/// The sole right to a range of a region that no peer can reach.
+/// The sole right to a range of a region that no peer can access.
 ///
-/// Invariant: no two live spans overlap, and the region grants no remote access while its span is
-/// not inside of an [`super::Exposed`]. It is made for a whole new region only, and divided.
+/// Invariant: no two live spans overlap, and the region grants no remote access unless its span is
+/// inside an [`super::Exposed`]. A span is created for the whole of a new region, and then divided.
 pub(crate) struct Span {
     start: NonNull<u8>,
     len: usize,
@@ -20,7 +22,7 @@ pub(crate) struct Span {
 
 // SAFETY: a span owns its bytes as a `Box<[u8]>` does.
 unsafe impl Send for Span {}
-// SAFETY: as above.
+// SAFETY: a shared span gives only shared access to its bytes, as a `Box<[u8]>` does.
 unsafe impl Sync for Span {}
 
 impl fmt::Debug for Span {
@@ -33,7 +35,7 @@ impl fmt::Debug for Span {
 }
 
 impl Span {
-    /// The whole of a region. Takes the handle by value: nobody else has a span of it.
+    /// Creates the span of a whole region. Takes the handle by value, so there is no other span.
     pub(crate) fn whole(region: RegionHandle) -> Self {
         let (start, len) = (region.memory().start(), region.memory().len());
         Self {
@@ -47,7 +49,7 @@ impl Span {
         self.len
     }
 
-    /// What requests that use the region's local key call the first byte.
+    /// Returns the address of the first byte in requests that use the region's local key.
     #[inline]
     pub(crate) fn address(&self) -> u64 {
         self.region.request_address(self.start.as_ptr())
@@ -61,7 +63,7 @@ impl Span {
         &self.region
     }
 
-    /// The range of the region's memory that this is.
+    /// Returns the range of this span in the region's memory, in bytes from its start.
     pub(crate) fn range(&self) -> Range<usize> {
         let start = self.start.as_ptr() as usize - self.region.memory().start().as_ptr() as usize;
         start..start + self.len
@@ -69,21 +71,22 @@ impl Span {
 
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory is initialised and lives as long as the region, as its owner promised,
-        // and this span is the only access to it, or nobody writes to it. A device writes to it
-        // only while the span is inside of an in-flight slot, where nobody can borrow it.
+        // SAFETY: the memory is initialised and lives as long as the region, as its owner promised.
+        // This span is the only access to the memory, or nothing writes to it. A device writes to
+        // the memory only while the span is in an in-flight slot, where no code can borrow it.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         debug_assert!(self.region.memory().is_writable());
-        // SAFETY: as in `bytes`; memory that may not be written is in a `FrozenBuffer`, which gives
-        // no exclusive borrow of its span. `&mut self` makes the borrow exclusive.
+        // SAFETY: the memory is initialised, lives as long as the region, and is accessed by this
+        // span alone. Read-only memory is in a `FrozenBuffer`, which gives no exclusive borrow of
+        // its span. `&mut self` makes the borrow exclusive.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// The region, if this is all of it.
+    /// Returns the region, if this span covers all of it and no other span of it exists.
     pub(crate) fn into_region(self) -> Result<RegionHandle, Self> {
         let Self { start, len, region } = self;
         let again = |region| Self { start, len, region };
@@ -93,10 +96,10 @@ impl Span {
         Arc::try_unwrap(region).map_err(again)
     }
 
-    /// Divides it at `at`, which is at most its length.
+    /// Divides the span at offset `at`, which must be at most its length.
     pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
         assert!(at <= self.len, "split at {at} of {} bytes", self.len);
-        // SAFETY: `at` is inside of the span or one past its end.
+        // SAFETY: `at` is inside the span or one past its end.
         let middle = unsafe { self.start.add(at) };
         let right = Self {
             start: middle,
@@ -106,9 +109,10 @@ impl Span {
         (Self { len: at, ..self }, right)
     }
 
-    /// Puts two neighbours together again; gives them back when they are none.
+    /// Joins this span with the adjacent span `right`. Returns both unchanged if they are not
+    /// adjacent, or belong to different regions.
     pub(crate) fn join(self, right: Self) -> Result<Self, (Self, Self)> {
-        // SAFETY: one past the end of the span is still part of, or one past, its allocation.
+        // SAFETY: the end of the span is inside its allocation or one past its end.
         let end = unsafe { self.start.add(self.len) };
         if Arc::ptr_eq(&self.region, &right.region) && end == right.start {
             Ok(Self {

@@ -1,4 +1,7 @@
-//! Completions that were taken from the device and not given to anybody yet.
+//! Completions that were polled by a thread that did not post their requests.
+//!
+//! A stash belongs to a completion queue. Such completions stay in the stash until the next poll,
+//! or go to the [`Inbox`] of the thread that waits for them.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -10,31 +13,32 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::inbox::Inbox;
 
-/// The flag of a stash with something in it, or that is open.
+/// Set while the stash contains completions, or is open.
 const FILLED: u64 = 1;
-/// The flag of a queue that is not polled in the plain way at all.
+/// Set if the queue must never be polled directly, because it is an extended one.
 const DETOUR: u64 = 2;
-/// The flag of a queue in which somebody awaits completions of its own.
+/// Set while an inbox is registered.
 const AWAITED: u64 = 4;
-/// One who sorts, and one who waits until nobody sorts, each of whom may be many.
+/// `SORTER` is the increment for a thread that is sorting, `WAITER` for a thread that waits until
+/// no thread is sorting. Both are counters within the word.
 const SORTER: u64 = 1 << 3;
 const WAITER: u64 = 1 << 32;
 const SORTERS: u64 = WAITER - SORTER;
 
-/// What one poller took and another one is to have, in the order of taking; of several who take at the
-/// same time, in the order in which they put it in.
+/// Completions that one thread has polled and another is to receive, in the order of polling. If
+/// several threads poll at the same time, in the order of insertion.
 ///
-/// Whoever polls looks at one word, so that a queue whose stash is never used pays for nothing else.
+/// A poll reads one word of the stash, so a queue whose stash is never used has no other cost.
 #[derive(Debug)]
 pub(super) struct Stash<T> {
     state: AtomicU64,
     entries: Mutex<VecDeque<T>>,
-    /// Where completions go that somebody awaits: an inbox for each waiter.
+    /// The registered inboxes, one for each waiter, which receive the completions it awaits.
     awaited: Mutex<Vec<Arc<Inbox<T>>>>,
 }
 
 impl<T> Stash<T> {
-    /// An empty one; `detour` is what [`Self::detour`] then says at any time.
+    /// Creates an empty stash. If `detour` is set, [`Self::detour`] always returns `true`.
     pub(super) fn new(detour: bool) -> Self {
         Self {
             state: AtomicU64::new(if detour { DETOUR } else { 0 }),
@@ -43,28 +47,28 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Returns whether a poll must do more than ask the device. The device's completions are still to be
-    /// [looked through](Self::is_awaited) for completions that others await.
+    /// Returns whether a poll must do more than poll the device. Completions that the device
+    /// returns must still be [checked](Self::is_awaited) for those that other threads await.
     ///
-    /// Relaxed: who is told `false` while another thread puts something in finds it the next time.
-    /// A poll that finds the device's queue empty because another thread took what was there, with
-    /// the stash open or as a [sorter](Self::sort), asks after the device's lock, and so is told
-    /// `true`.
+    /// A relaxed load suffices. A caller that gets `false` while another thread inserts completions
+    /// finds them at its next poll. If a poll finds the device's queue empty because another thread
+    /// took the completions, with the stash open or as a [sorter](Self::sort), it calls this
+    /// function after it has held the device's lock, and so gets `true`.
     #[inline]
     pub(super) fn detour(&self) -> bool {
         self.state.load(Ordering::Relaxed) & !AWAITED != 0
     }
 
-    /// Whether something is in it, or somebody who has it open may put something in.
+    /// Returns whether the stash contains completions, or is open and may receive some.
     #[inline]
     pub(super) fn is_filled(&self) -> bool {
         self.state.load(Ordering::Relaxed) & FILLED != 0
     }
 
-    /// Lets whoever polls put the completions of this inbox there, until the result is dropped.
+    /// Registers an inbox: until the result is dropped, polls deliver completions of its ids there.
     ///
-    /// Requests are posted after this only, so that a poll that finds their completions sees that
-    /// they are awaited.
+    /// Requests with these ids must be posted only afterwards, so that a poll that finds their
+    /// completions sees that they are awaited.
     pub(super) fn divert_to(&self, inbox: &Arc<Inbox<T>>) -> Diversion<'_, T> {
         let mut awaited = self.awaited.lock();
         awaited.push(Arc::clone(inbox));
@@ -75,17 +79,17 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Returns whether somebody awaits completions of its own.
+    /// Returns whether an inbox is registered.
     ///
-    /// Relaxed: whoever has found such a completion is told `true`, since it was awaited before its
-    /// request was posted.
+    /// Relaxed: a thread that has polled a completion for an inbox gets `true`, because the inbox
+    /// was registered before the request was posted.
     #[inline]
     pub(super) fn is_awaited(&self) -> bool {
         self.state.load(Ordering::Relaxed) & AWAITED != 0
     }
 
-    /// Puts the completion with this id into the inbox of its waiter, and returns whether it has one.
-    /// Nobody else gets such a completion.
+    /// Delivers the completion with this id to the inbox of its waiter. Returns `false` if it has
+    /// no waiter. A completion with a waiter is never delivered elsewhere.
     #[inline]
     pub(super) fn divert(&self, id: u64, completion: impl FnMut() -> T) -> bool {
         self.is_awaited() && self.divert_awaited(id, completion)
@@ -97,7 +101,7 @@ impl<T> Stash<T> {
         awaited.iter().any(|inbox| inbox.put(id, &mut completion))
     }
 
-    /// Its entries, for this thread alone until the guard is dropped.
+    /// Locks the entries for this thread until the guard is dropped.
     pub(super) fn open(&self) -> Open<'_, T> {
         let entries = self.entries.lock();
         self.state.fetch_or(FILLED, Ordering::Relaxed);
@@ -107,26 +111,28 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Lets this thread take completions from the device, of which it puts into the stash what is
-    /// not its own, until it drops the result. Those who come to [look](Self::open_sorted) wait for
-    /// that. `None` while they do, and where there is something in the stash: it is to be opened then.
+    /// Begins sorting: until the result is dropped, this thread may poll the device, and puts
+    /// completions that are not its own into the stash. [`Self::open_sorted`] waits for the end of
+    /// sorting. Returns `None` if a thread waits so, or if the stash contains completions; then the
+    /// stash must be opened.
     ///
-    /// This takes no lock: sorters do not keep each other waiting, nor does anybody else keep them.
+    /// Sorting takes no lock: sorters wait neither for each other nor for other threads.
     pub(super) fn sort(&self) -> Option<Sorting<'_>> {
         let before = self.state.fetch_add(SORTER, Ordering::Relaxed);
         let sorting = Sorting { state: &self.state };
         (before & !(SORTERS | AWAITED) == 0).then_some(sorting)
     }
 
-    /// [`Self::open`], when all have sorted who took something from the device before.
+    /// Opens the stash after all threads that are sorting have finished.
     ///
-    /// Those who would sort from now on open the stash instead, so that this comes to an end.
+    /// Threads that would begin to sort now must open the stash instead, so that the wait ends.
     pub(super) fn open_sorted(&self) -> Open<'_, T> {
-        /// How often to look before others get the processor.
+        /// Number of busy-wait iterations before the thread yields the processor.
         const SPINS: u32 = 100;
         self.state.fetch_add(WAITER, Ordering::Relaxed);
         let mut spins = 0;
-        // Acquire: what they have put in is seen. They do not panic while they sort, or end it then.
+        // Acquire: makes the completions visible that sorters have inserted. A sorter that panics
+        // ends its sorting by the drop of its guard.
         while self.state.load(Ordering::Acquire) & SORTERS != 0 {
             spins += 1;
             if spins < SPINS {
@@ -141,7 +147,7 @@ impl<T> Stash<T> {
     }
 }
 
-/// The time in which a thread sorts.
+/// Guard of a thread that is sorting: see [`Stash::sort`]. Dropping it ends the sorting.
 #[derive(Debug)]
 pub(super) struct Sorting<'a> {
     state: &'a AtomicU64,
@@ -176,7 +182,7 @@ impl<T> Drop for Diversion<'_, T> {
     }
 }
 
-/// A stash that is open.
+/// Guard with exclusive access to the entries of a stash.
 #[derive(Debug)]
 pub(super) struct Open<'a, T> {
     state: &'a AtomicU64,
@@ -270,9 +276,9 @@ mod tests {
         assert!(stash.sort().is_none(), "there is something in it");
     }
 
-    /// One looks once, where there may be something, at the device and, if that is empty, again where
-    /// there may be something; and finds what is his, though others take it from the device meanwhile
-    /// and have to put it back.
+    /// One thread polls as the crate does: the stash if it may contain completions, then the
+    /// device, then the stash again. The thread must find its completion even if other threads poll
+    /// it and put it back.
     #[test]
     fn nobody_misses_what_another_one_has_in_hand() {
         const ROUNDS: usize = if cfg!(miri) { 20 } else { 2000 };

@@ -1,4 +1,6 @@
-//! Unsignaled requests of a queue that many threads post to.
+//! Unsignaled requests of a queue to which many threads post.
+//!
+//! Such requests have no completion of their own; the completion of a later request completes them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,9 +8,9 @@ use parking_lot::{Mutex, MutexGuard};
 
 /// Posted unsignaled requests that no later signaled request completes yet.
 ///
-/// Unsignaled requests form chains: the entry of each holds the id of the one before. A signaled
-/// request takes a whole chain, and its completion completes the requests of that chain too, since
-/// they were posted before it. Unsignaled requests are posted under the lock, one after the other.
+/// Unsignaled requests form chains: the entry of each request holds the id of the request before. A
+/// signaled request takes a whole chain, and its completion also completes the requests of that
+/// chain, since they were posted before it. Unsignaled requests are posted under the lock.
 #[derive(Debug)]
 pub(super) struct Unfollowed {
     chains: Mutex<Chains>,
@@ -25,8 +27,8 @@ struct Chains {
 }
 
 impl Unfollowed {
-    /// Makes an empty list. Where other queues post to the queue pair, the first request is signaled:
-    /// the others may have filled all places but one.
+    /// Creates an empty list. If other queues post to the queue pair, the first request must be
+    /// signaled, because the other queues may have left only one free place in the send queue.
     pub(super) fn new(is_alone: bool) -> Self {
         let run = if is_alone { 0 } else { u32::MAX };
         Self {
@@ -38,7 +40,7 @@ impl Unfollowed {
         }
     }
 
-    /// Begins to post a signaled request.
+    /// Begins posting a signaled request, which takes a chain.
     #[inline]
     pub(super) fn follow(&self) -> Follow<'_> {
         Follow {
@@ -48,7 +50,8 @@ impl Unfollowed {
         }
     }
 
-    /// Begins to post an unsignaled request, which must be signaled behind `limit` unsignaled ones.
+    /// Begins posting an unsignaled request, which becomes signaled if `limit` unsignaled ones
+    /// precede it.
     pub(super) fn follow_unsignaled(&self, limit: u32) -> Follow<'_> {
         let mut chains = self.chains.lock();
         let earlier = chains.last.pop().unwrap_or(0);
@@ -64,7 +67,7 @@ impl Unfollowed {
         }
     }
 
-    /// Takes a chain, and returns the id of its last request, or 0 if there is no chain.
+    /// Takes a chain. Returns the id of its last request, or 0 if there is no chain.
     #[inline]
     pub(super) fn take(&self) -> u64 {
         // Relaxed: a chain that is not visible yet is taken by the next request.
@@ -83,8 +86,8 @@ impl Unfollowed {
         id.unwrap_or(0)
     }
 
-    /// Adds a chain whose last request has this id. The next request is signaled, since the chain may be
-    /// as long as a chain can be.
+    /// Adds a chain whose last request has this id. Makes the next request signaled, because the
+    /// chain may have the maximum length.
     #[cold]
     pub(super) fn leave(&self, id: u64) {
         let mut chains = self.chains.lock();
@@ -94,8 +97,8 @@ impl Unfollowed {
     }
 }
 
-/// A request that is being posted behind a chain. If the device refuses the request, the chain has to
-/// be [left](Unfollowed::leave) again.
+/// A request that is being posted after a chain. If the device rejects the request, the chain must
+/// be [added](Unfollowed::leave) again.
 pub(super) struct Follow<'a> {
     unfollowed: &'a Unfollowed,
     /// The lock, if the request is unsignaled.
@@ -110,13 +113,13 @@ impl Follow<'_> {
         self.unsignaled.is_none()
     }
 
-    /// Returns the id of the request before, or 0 if there is none.
+    /// Returns the id of the last request of the chain, or 0 if there is no chain.
     #[inline]
     pub(super) fn earlier(&self) -> u64 {
         self.earlier
     }
 
-    /// Adds the request with this id to its chain, if it is unsignaled: the device has accepted it.
+    /// Records that the device has accepted the request `id`: if unsignaled, adds it to its chain.
     #[inline]
     pub(super) fn posted(self, id: u64) {
         if let Some(mut chains) = self.unsignaled {
@@ -131,7 +134,7 @@ impl Follow<'_> {
 mod tests {
     use super::*;
 
-    /// Limit that the tests do not reach.
+    /// A limit that the tests do not reach.
     const MANY: u32 = 100;
 
     #[test]

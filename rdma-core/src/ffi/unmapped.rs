@@ -1,4 +1,4 @@
-//! Regions of memory that is not the process's.
+//! Regions of memory that this process cannot reference: device memory, dma-bufs and null regions.
 
 use std::any::Any;
 use std::fmt;
@@ -14,14 +14,14 @@ use super::region::{RawRegion, Registering};
 use crate::error::{Errno, Error, Result};
 use crate::memory::AccessFlags;
 
-/// Owner of an `ibv_mr` over memory that no Rust reference can be to.
+/// Owner of an `ibv_mr` over memory that no Rust reference can point to.
 pub(crate) struct UnmappedHandle {
     raw: RawRegion,
-    /// What requests call the first byte.
+    /// Address of the first byte in requests.
     first: u64,
     len: u64,
     access: AccessFlags,
-    /// What the memory is of; dropped after the deregistration.
+    /// The owner of the memory; dropped after the deregistration.
     keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -37,11 +37,11 @@ impl fmt::Debug for UnmappedHandle {
 }
 
 impl UnmappedHandle {
-    /// A region that reads as zeroes and forgets what is written.
+    /// Creates a null region: reads of it return zeroes, and writes to it are discarded.
     pub(crate) fn null(domain: Arc<ProtectionDomainHandle>) -> Result<Self> {
-        // SAFETY: the domain is valid for as long as its handle.
+        // SAFETY: the handle of the domain keeps it valid.
         let raw = unsafe { sys::ibv_alloc_null_mr(domain.as_raw()) };
-        // SAFETY: the verb made the region just now, or gave null.
+        // SAFETY: `raw` is null, or a region that the verb has just created.
         let made = unsafe { RawRegion::new(Arc::clone(&domain), raw) };
         Ok(Self {
             raw: made.ok_or_else(|| failed("ibv_alloc_null_mr", &domain, String::new()))?,
@@ -52,7 +52,7 @@ impl UnmappedHandle {
         })
     }
 
-    /// A region of device memory; the range was checked to lie inside.
+    /// Registers a range of device memory. The range must lie inside the memory.
     pub(crate) fn of_device(
         domain: Arc<ProtectionDomainHandle>,
         memory: Arc<DeviceMemoryHandle>,
@@ -60,13 +60,13 @@ impl UnmappedHandle {
         access: AccessFlags,
     ) -> Result<Self> {
         let access = access | AccessFlags::ZERO_BASED;
-        // SAFETY: the domain is valid for as long as its handle, and the memory until after the
-        // deregistration, since the new handle keeps it. The device's own memory holds no Rust value.
+        // SAFETY: the handle of the domain keeps it valid, and the new handle keeps the memory
+        // until after the deregistration. Device memory contains no Rust value.
         let raw = unsafe {
             let (pd, dm) = (domain.as_raw(), memory.as_raw());
             sys::ibv_reg_dm_mr(pd, dm, offset, len as _, access.bits())
         };
-        // SAFETY: the verb made the region just now, or gave null.
+        // SAFETY: `raw` is null, or a region that the verb has just created.
         let made = unsafe { RawRegion::new(Arc::clone(&domain), raw) };
         let what = || format!("{len} bytes of device memory with access {access}");
         Ok(Self {
@@ -78,7 +78,7 @@ impl UnmappedHandle {
         })
     }
 
-    /// A region of the buffer behind a file descriptor.
+    /// Registers a range of the dma-buf behind a file descriptor.
     pub(crate) fn of_buffer(
         domain: Arc<ProtectionDomainHandle>,
         buffer: BorrowedFd<'_>,
@@ -91,13 +91,13 @@ impl UnmappedHandle {
             first: Some(first),
         };
         let flags = how.explicit(offset)?.access.bits().cast_signed();
-        // SAFETY: the domain is valid for as long as its handle. The kernel keeps the buffer; that it
-        // is not memory which this process has references to is for those to see to who map it.
+        // SAFETY: the handle of the domain keeps it valid, and the kernel keeps the buffer. Code
+        // that maps the buffer must ensure that no references to the mapping exist.
         let raw = unsafe {
             let (pd, fd) = (domain.as_raw(), buffer.as_raw_fd());
             sys::ibv_reg_dmabuf_mr(pd, offset, len as _, first, fd, flags)
         };
-        // SAFETY: the verb made the region just now, or gave null.
+        // SAFETY: `raw` is null, or a region that the verb has just created.
         let made = unsafe { RawRegion::new(Arc::clone(&domain), raw) };
         let what = || format!("{len} bytes of a dma-buf with access {access}");
         Ok(Self {
@@ -109,7 +109,7 @@ impl UnmappedHandle {
         })
     }
 
-    /// Takes over a region, which the caller vouches for.
+    /// Takes ownership of a region. Address, length and access must be those of `raw`.
     pub(super) fn adopt(
         raw: RawRegion,
         (first, len): (u64, u64),
@@ -167,7 +167,7 @@ fn failed(verb: &'static str, domain: &ProtectionDomainHandle, what: String) -> 
 impl Drop for UnmappedHandle {
     fn drop(&mut self) {
         if let Err(error) = self.raw.end() {
-            // The device may still use the memory: it must never be given back.
+            // The device may still use the memory, so its owner must never be dropped.
             std::mem::forget(self.keep.take());
             tracing::error!(%error, "deregistration failed; the memory is leaked");
         }

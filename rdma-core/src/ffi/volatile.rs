@@ -1,4 +1,4 @@
-//! Memory that others write to at the same time.
+//! Memory that peers and devices write to while the program reads it.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
@@ -7,19 +7,19 @@ use super::span::Span;
 
 /// A span that is never borrowed as a slice: all access is by atomic copies.
 ///
-/// Invariant: for as long as this exists, nobody has or makes a reference to the bytes.
+/// Invariant: while this value exists, no reference to the bytes exists.
 #[derive(Debug)]
 pub(crate) struct Volatile {
     span: Span,
 }
 
 impl Volatile {
-    /// Gives up references to the span's bytes.
+    /// Wraps a span, whose bytes can no longer be referenced.
     pub(super) fn new(span: Span) -> Self {
         Self { span }
     }
 
-    /// The span. Whoever takes it knows that nobody writes to it any more.
+    /// Returns the span. The caller must know that no peer or device writes to the bytes any more.
     pub(super) fn into_span(self) -> Span {
         self.span
     }
@@ -32,48 +32,50 @@ impl Volatile {
         self.span.len()
     }
 
-    /// Whether an atomic of `size` bytes, a power of two, can be at `offset`.
+    /// Returns whether `offset` is aligned for an atomic of `size` bytes, a power of two.
     #[inline]
     pub(crate) fn is_aligned(&self, offset: usize, size: usize) -> bool {
         (self.span.start().as_ptr() as usize).wrapping_add(offset) & (size - 1) == 0
     }
 
-    /// Copies out from `offset`; the range must lie inside.
+    /// Copies `to.len()` bytes from `offset` into `to`; the range must lie inside the span.
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) {
         let start = self.place(offset, to.len());
-        // SAFETY: the range was checked; by the invariant there is no reference to it.
+        // SAFETY: the range was checked; by the invariant no reference to it exists.
         unsafe { copy_out(start, to) };
     }
 
-    /// Copies in at `offset`; the range must lie inside.
+    /// Copies `from` to `offset`; the range must lie inside the span.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
         let start = self.place(offset, from.len());
-        // SAFETY: the range was checked; by the invariant there is no reference to it.
+        // SAFETY: the range was checked; by the invariant no reference to it exists.
         unsafe { copy_in(from, start) };
     }
 
-    /// The eight bytes at `offset` as an atomic; the offset must be aligned and inside.
+    /// Returns the eight bytes at `offset` as an atomic. They must be aligned and inside the span.
     #[inline]
     pub(crate) fn u64(&self, offset: usize) -> &AtomicU64 {
         let start = self.aligned(offset, size_of::<u64>());
-        // SAFETY: the word is inside of the span, aligned, initialised, and only ever accessed
-        // atomically; the borrow of `self` keeps the memory.
+        // SAFETY: the word is inside the span, aligned, initialised, and only ever accessed
+        // atomically; the borrow of `self` keeps the memory alive.
         unsafe { &*start.cast::<AtomicU64>() }
     }
 
-    /// The four bytes at `offset` as an atomic; the offset must be aligned and inside.
+    /// Returns the four bytes at `offset` as an atomic. They must be aligned and inside the span.
     #[inline]
     pub(crate) fn u32(&self, offset: usize) -> &AtomicU32 {
         let start = self.aligned(offset, size_of::<u32>());
-        // SAFETY: as in `u64`.
+        // SAFETY: the word is inside the span, aligned, initialised, and only ever accessed
+        // atomically; the borrow of `self` keeps the memory alive.
         unsafe { &*start.cast::<AtomicU32>() }
     }
 
-    /// The byte at `offset` as an atomic; the offset must be inside.
+    /// Returns the byte at `offset` as an atomic; the offset must be inside the span.
     #[inline]
     pub(crate) fn u8(&self, offset: usize) -> &AtomicU8 {
         let start = self.place(offset, 1);
-        // SAFETY: as in `u64`.
+        // SAFETY: the byte is inside the span, initialised, and only ever accessed atomically; the
+        // borrow of `self` keeps the memory alive.
         unsafe { &*start.cast::<AtomicU8>() }
     }
 
@@ -83,7 +85,7 @@ impl Volatile {
         self.place(offset, size)
     }
 
-    /// The address of `len` bytes at `offset`, which must lie inside.
+    /// Returns the address of `len` bytes at `offset`; the range must lie inside the span.
     #[inline]
     fn place(&self, offset: usize, len: usize) -> *mut u8 {
         let end = offset.checked_add(len).expect("the range overflows");
@@ -92,7 +94,7 @@ impl Volatile {
             "{offset}..{end} is outside of {} bytes",
             self.span.len()
         );
-        // SAFETY: inside of the span, or one past its end.
+        // SAFETY: the address is inside the span, or one past its end.
         unsafe { self.span.start().as_ptr().add(offset) }
     }
 }

@@ -1,4 +1,4 @@
-//! Memory windows.
+//! Memory windows: the owner of an `ibv_mw`. [`super::Lease`] binds and invalidates them.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,16 +13,17 @@ use crate::memory::WindowType;
 /// Owner of an `ibv_mw`.
 #[derive(Debug)]
 pub(crate) struct WindowHandle {
-    /// `None` once freed.
+    /// `None` after the window was freed.
     raw: Option<NonNull<sys::ibv_mw>>,
     kind: WindowType,
     domain: Arc<ProtectionDomainHandle>,
 }
 
-// SAFETY: verbs are thread-safe on a memory window, and its key is written by one at a time: see
-// `Lease`.
+// SAFETY: verbs are thread-safe on a memory window, and `Lease` ensures that only one thread at a
+// time writes its key.
 unsafe impl Send for WindowHandle {}
-// SAFETY: as above.
+// SAFETY: verbs are thread-safe on a memory window, and `Lease` ensures that only one thread at a
+// time writes its key.
 unsafe impl Sync for WindowHandle {}
 
 impl WindowHandle {
@@ -31,7 +32,7 @@ impl WindowHandle {
             WindowType::One => sys::ibv_mw_type::IBV_MW_TYPE_1,
             WindowType::Two => sys::ibv_mw_type::IBV_MW_TYPE_2,
         };
-        // SAFETY: the domain is valid for as long as its handle.
+        // SAFETY: the handle of the domain keeps it valid.
         let raw = unsafe { sys::ibv_alloc_mw(domain.as_raw(), of) };
         match NonNull::new(raw) {
             Some(raw) => Ok(Self::adopt(domain, raw, kind)),
@@ -39,7 +40,7 @@ impl WindowHandle {
         }
     }
 
-    /// Takes over a window of `domain`, which the caller vouches for.
+    /// Takes ownership of a memory window. `raw` must belong to `domain` and be of type `kind`.
     pub(super) fn adopt(
         domain: Arc<ProtectionDomainHandle>,
         raw: NonNull<sys::ibv_mw>,
@@ -64,25 +65,25 @@ impl WindowHandle {
         &self.domain
     }
 
-    /// The key that the library has for it.
+    /// Returns the key that libibverbs has recorded for the window; 0 after [`Self::end`].
     pub(super) fn key(&self) -> u32 {
-        // SAFETY: the window is there until `end`, after which nobody asks.
+        // SAFETY: the window exists until `end` clears `raw`.
         self.raw.map_or(0, |raw| unsafe { raw.as_ref().rkey })
     }
 
-    /// Tells the library the key that the device has for it.
+    /// Records the key that the device uses for the window in libibverbs' object.
     ///
     /// # Safety
     ///
-    /// Nobody else reads or writes the key at the same time.
+    /// No other thread may read or write the key at the same time.
     pub(super) unsafe fn set_key(&self, key: u32) {
         if let Some(raw) = self.raw {
-            // SAFETY: the window is there; the caller keeps others away.
+            // SAFETY: the window exists, and the caller guarantees exclusive access to the key.
             unsafe { (*raw.as_ptr()).rkey = key };
         }
     }
 
-    /// The window, without which this is left.
+    /// Moves the window into a new handle, and leaves this handle empty.
     pub(super) fn take(&mut self) -> Self {
         Self {
             raw: self.raw.take(),
@@ -91,7 +92,7 @@ impl WindowHandle {
         }
     }
 
-    /// Frees the window, and with it what it grants.
+    /// Frees the window, which ends the access that it grants. Does nothing if called again.
     pub(crate) fn end(&mut self) -> Result<()> {
         let Some(raw) = self.raw else { return Ok(()) };
         // SAFETY: the window is allocated; `raw` is cleared below, so this succeeds once.
@@ -105,7 +106,7 @@ impl WindowHandle {
     }
 }
 
-/// Why there is no window of that type.
+/// Returns the error for a window of type `kind` that could not be allocated.
 #[cold]
 fn refused(domain: &ProtectionDomainHandle, kind: WindowType, errno: Errno) -> Error {
     use sys::ibv_device_cap_flags as Capability;

@@ -1,4 +1,4 @@
-//! A domain of extended reliable connections.
+//! A domain of extended reliable connections (XRC).
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -20,18 +20,18 @@ pub(crate) struct XrcDomainHandle {
 
 // SAFETY: verbs are thread-safe on an XRC domain.
 unsafe impl Send for XrcDomainHandle {}
-// SAFETY: as above.
+// SAFETY: verbs are thread-safe on an XRC domain.
 unsafe impl Sync for XrcDomainHandle {}
 
 impl XrcDomainHandle {
-    /// Opens the domain of a file, or without one makes a domain of this process alone.
+    /// Opens the XRC domain of a file. Without a file, creates a domain for this process alone.
     pub(crate) fn open(
         context: Arc<ContextHandle>,
         file: Option<(BorrowedFd<'_>, XrcDomainOpening)>,
     ) -> Result<Self> {
         use sys::ibv_xrcd_init_attr_mask as mask;
         let (fd, oflags) = match file {
-            // Without a file the domain can only be made.
+            // A domain without a file can only be created.
             None => (-1, libc::O_CREAT),
             Some((file, opening)) => {
                 let flags = match opening {
@@ -47,7 +47,7 @@ impl XrcDomainHandle {
             fd,
             oflags,
         };
-        // SAFETY: the context is open for as long as its handle, the file for this call.
+        // SAFETY: the handle of the context keeps it open, and the file is open during the call.
         let raw = unsafe { sys::ibv_open_xrcd(context.as_raw(), &mut attributes) };
         match NonNull::new(raw) {
             Some(raw) => Ok(Self { raw, context }),
@@ -70,7 +70,7 @@ impl XrcDomainHandle {
 impl Drop for XrcDomainHandle {
     fn drop(&mut self) {
         // SAFETY: the domain is valid and closed once, here; queue pairs and shared receive queues
-        // of it hold an `Arc` of this handle, so none is left.
+        // of it hold an `Arc` of this handle, so no such object is left.
         let errno = unsafe { sys::ibv_close_xrcd(self.raw.as_ptr()) };
         if errno != 0 {
             let device = self.context.name();
@@ -80,11 +80,11 @@ impl Drop for XrcDomainHandle {
 }
 
 impl XrcDomain {
-    /// Takes over a domain that was opened elsewhere, for example by a vendor's extension.
+    /// Takes ownership of an XRC domain that other code opened, for example a vendor's extension.
     ///
     /// # Safety
     ///
-    /// `raw` is a valid XRC domain of `context`, which nothing else closes.
+    /// `raw` must be a valid XRC domain of `context`, and no other code may close it.
     ///
     /// # Panics
     ///

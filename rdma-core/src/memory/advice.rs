@@ -1,4 +1,4 @@
-//! Bringing on-demand memory in before it is needed.
+//! Prefetch of on-demand memory.
 
 use std::ops::RangeBounds;
 
@@ -7,31 +7,32 @@ use super::{Buffer, ExposedMemory};
 use crate::error::Result;
 use crate::ffi::advise;
 
-/// How pages of an [on-demand](super::AccessFlags::ON_DEMAND) region are brought in.
+/// The kind of prefetch for pages of an [on-demand](super::AccessFlags::ON_DEMAND) region.
 #[doc(alias = "ibv_advise_mr_advice")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Prefetch {
-    /// For the device to read.
+    /// Prefetch for reading by the device.
     #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH")]
     Read,
-    /// For the device to write as well.
+    /// Prefetch for reading and writing by the device.
     #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE")]
     Write,
-    /// Only those that the process has in memory already.
+    /// Prefetch only the pages that are already present in the page tables of the process.
     #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT")]
     Present,
 }
 
 impl Buffer {
-    /// Has the device get ready for a range of an on-demand region, and waits until it is. An advice:
-    /// pages may go again.
+    /// Prefetches the pages of a range of an on-demand region into the device's translation tables,
+    /// and waits until they are present. The prefetch is only advice: the kernel may evict the
+    /// pages again.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside, and the verb's: for
-    /// memory that is not on demand, and [unsupported](crate::Error::is_unsupported) where there is
-    /// no such memory.
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside of the buffer,
+    /// and the error of the verb: for memory that is not on-demand, or because the device does [not
+    /// support](crate::Error::is_unsupported) on-demand paging.
     #[doc(alias = "ibv_advise_mr")]
     pub fn prefetch(&self, range: impl RangeBounds<usize>, how: Prefetch) -> Result<()> {
         let range = resolve(range, self.len())?;
@@ -43,11 +44,12 @@ impl Buffer {
 }
 
 impl ExposedMemory {
-    /// As [`Buffer::prefetch`], for the registration that grants remote access.
+    /// Prefetches the pages of a range, like [`Buffer::prefetch`], for the registration that grants
+    /// remote access.
     ///
     /// # Errors
     ///
-    /// As [`Buffer::prefetch`].
+    /// The errors of [`Buffer::prefetch`].
     #[doc(alias = "ibv_advise_mr")]
     pub fn prefetch(&self, range: impl RangeBounds<usize>, how: Prefetch) -> Result<()> {
         let part = self.slice(range)?;

@@ -1,14 +1,14 @@
-//! Where atomics put what was there before.
+//! The memory that receives the result of an atomic operation.
 
 use super::Buffer;
 use super::gather::{Elements, Gather, Scatter, sealed};
 use crate::error::{Error, Result};
 use crate::protection_domain::ProtectionDomain;
 
-/// Eight bytes of registered memory, where a compare-and-swap or a fetch-and-add puts the number
-/// that was there before.
+/// Eight bytes of registered memory for the result of a compare-and-swap or a fetch-and-add: the
+/// value that was in the peer's memory before the operation.
 ///
-/// Results are `Send` and `Sync`, as a [`Buffer`] is.
+/// An `AtomicResult` is `Send` and `Sync`, like a [`Buffer`].
 ///
 /// ```
 /// # use rdma_core::{AccessFlags, AtomicResult, ConnectOptions, Context, SendRequest, WorkCompletion};
@@ -35,11 +35,11 @@ use crate::protection_domain::ProtectionDomain;
 pub struct AtomicResult(Buffer);
 
 impl AtomicResult {
-    /// Bytes of a result.
+    /// Size of a result in bytes.
     const SIZE: usize = size_of::<u64>();
 
-    /// Allocates one, with a registration of its own. Parts of a larger [`Buffer`] make more of
-    /// them: see [`Self::try_from`].
+    /// Allocates the memory of one result, with its own registration. To create several results in
+    /// one registration, convert parts of a larger [`Buffer`] with [`Self::try_from`].
     ///
     /// # Errors
     ///
@@ -48,8 +48,8 @@ impl AtomicResult {
         domain.allocate(Self::SIZE).map(Self)
     }
 
-    /// Returns the number that was at the peer's address before the operation, once the operation
-    /// has completed.
+    /// Returns the value that was at the peer's address before the operation. The value is valid
+    /// once the operation has completed.
     #[inline]
     pub fn value(&self) -> u64 {
         self.0
@@ -57,7 +57,7 @@ impl AtomicResult {
             .map_or(0, |bytes| u64::from_ne_bytes(*bytes))
     }
 
-    /// Returns the memory.
+    /// Returns the underlying buffer.
     pub fn into_buffer(self) -> Buffer {
         self.0
     }
@@ -66,7 +66,7 @@ impl AtomicResult {
 impl TryFrom<Buffer> for AtomicResult {
     type Error = Error;
 
-    /// Uses a buffer of eight bytes.
+    /// Converts a buffer of exactly eight bytes.
     fn try_from(buffer: Buffer) -> Result<Self> {
         if buffer.len() != Self::SIZE {
             let reason = format!("{} bytes, and an atomic brings 8", buffer.len());

@@ -1,13 +1,13 @@
-//! Memory that somebody else keeps.
+//! Borrowed memory of a request.
 
 use super::gather::{Gather, Part, sealed};
 use super::{BufferSlice, BufferSliceMut};
 
-/// Memory that is borrowed from whoever keeps it: [`BufferSlice`], [`BufferSliceMut`], references,
-/// and tuples and arrays of them. It goes into the requests of a
-/// [`Scope`](crate::Scope), which do not outlive the borrow. The trait is sealed.
+/// Memory that a request borrows: [`BufferSlice`], [`BufferSliceMut`], references, and tuples and
+/// arrays of these. Requests of a [`Scope`](crate::Scope) use such memory, because they complete
+/// before the borrow ends. The trait is sealed.
 ///
-/// Memory of its own is none:
+/// Owned memory does not implement the trait:
 ///
 /// ```compile_fail,E0277
 /// # use rdma_core::{Buffer, QueuePair, SendRequest};

@@ -1,4 +1,4 @@
-//! Memory with one owner, and memory that is only read.
+//! Registered memory with one owner ([`Buffer`]) and read-only shared memory ([`FrozenBuffer`]).
 
 use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
@@ -10,15 +10,15 @@ use crate::error::{Error, Result};
 use crate::ffi::{Exposed, LocalKey, RegionHandle, Registering, Span};
 use crate::refused::Refused;
 
-/// Registered memory with one owner, which peers cannot reach.
+/// Registered memory with one owner. Peers cannot access the memory.
 ///
-/// A buffer derefs to `[u8]`. Posting moves it into the request, and the completion gives it back.
-/// [`ProtectionDomain::allocate`](crate::ProtectionDomain::allocate) allocates one with zeroed
-/// memory, and [`ProtectionDomain::register`](crate::ProtectionDomain::register) makes one of the
-/// program's memory. When the last part of a buffer is dropped, its memory is deregistered and then
-/// freed. Buffers are `Send` and `Sync`, as a `Box<[u8]>` is.
+/// A buffer dereferences to `[u8]`. Posting moves the buffer into the request, and the completion
+/// gives it back. [`ProtectionDomain::allocate`](crate::ProtectionDomain::allocate) creates a
+/// buffer of zeroed memory, and [`ProtectionDomain::register`](crate::ProtectionDomain::register)
+/// creates a buffer from memory of the program. When the last part of a buffer is dropped, its
+/// memory is deregistered and then freed. Buffers are `Send` and `Sync`, like a `Box<[u8]>`.
 ///
-/// While the device is using the buffer, the program cannot:
+/// While the device is using the buffer, the program cannot access the bytes:
 ///
 /// ```compile_fail,E0382
 /// # use rdma_core::{Buffer, Result, SendQueue, SendRequest};
@@ -55,32 +55,34 @@ impl Buffer {
         &self.span
     }
 
-    /// Returns the operations that the device may do with the buffer.
+    /// Returns the operations that the device may perform on the buffer.
     pub fn access(&self) -> AccessFlags {
         self.span.region().access()
     }
 
-    /// Returns the C object of the registration, valid for as long as this.
+    /// Returns the C object of the registration. The pointer is valid as long as this buffer
+    /// exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mr {
         self.span.region().as_raw()
     }
 
-    /// Divides it into `[0, at)` and `[at, len)`, two buffers that go their own ways.
+    /// Splits the buffer into two independent buffers, `[0, at)` and `[at, len)`, of the same
+    /// registration.
     ///
     /// # Panics
     ///
-    /// If `at` is larger than the length.
+    /// Panics if `at` is larger than the length.
     #[must_use]
     pub fn split_at(self, at: usize) -> (Self, Self) {
         let (left, right) = self.span.split_at(at);
         (Self { span: left }, Self { span: right })
     }
 
-    /// Puts this buffer and its right-hand neighbour together again.
+    /// Joins this buffer and the adjacent buffer `right` into one buffer.
     ///
     /// # Errors
     ///
-    /// Both buffers, if they are not neighbours of one region.
+    /// Returns both buffers, if they are not adjacent parts of one registration.
     pub fn join(self, right: Self) -> Result<Self, (Self, Self)> {
         match self.span.join(right.span) {
             Ok(span) => Ok(Self { span }),
@@ -88,7 +90,7 @@ impl Buffer {
         }
     }
 
-    /// Gives up writing, for sharing: any number of requests can send from it at once.
+    /// Makes the buffer read-only and shareable: any number of requests can send from it at once.
     pub fn freeze(self) -> FrozenBuffer {
         let range = 0..self.len();
         FrozenBuffer {
@@ -97,20 +99,21 @@ impl Buffer {
         }
     }
 
-    /// Lets peers access the memory by RDMA, as `access` says, until it is revoked or dropped.
+    /// Grants peers RDMA access to the memory, with the rights in `access`, until the grant is
+    /// revoked or dropped.
     ///
-    /// The grant is a registration of its own: its key reaches these bytes and no others.
+    /// The grant is a separate registration. Its remote key covers only the bytes of this buffer.
     ///
     /// # Errors
     ///
-    /// The buffer and why it could not be registered.
+    /// Returns the buffer and the reason why it could not be registered.
     #[doc(alias = "ibv_reg_mr")]
     pub fn expose(self, access: AccessFlags) -> Result<ExposedMemory, Refused<Self>> {
         self.grant(access, None)
     }
 
-    /// Like [`Self::expose`], and peers address the first byte by `address`, which must have the same
-    /// offset in a page as the memory.
+    /// Grants peers RDMA access, like [`Self::expose`]. Peers address the first byte as `address`,
+    /// which must have the same offset within a page as the memory.
     ///
     /// # Errors
     ///
@@ -194,9 +197,9 @@ impl Gather for Buffer {
 
 impl Scatter for Buffer {}
 
-/// Registered memory that nobody writes any more; clones share it.
+/// Read-only registered memory. Clones share the memory.
 ///
-/// A frozen buffer is the source of sends and writes, and never the destination of a read or a
+/// A frozen buffer can be the source of sends and writes, but not the destination of a read or a
 /// receive:
 ///
 /// ```compile_fail,E0277
@@ -206,7 +209,7 @@ impl Scatter for Buffer {}
 /// # }
 /// ```
 ///
-/// Nor does this process write to it:
+/// This process cannot write to a frozen buffer either:
 ///
 /// ```compile_fail,E0594
 /// # fn example(mut frozen: rdma_core::FrozenBuffer) {
@@ -220,11 +223,11 @@ pub struct FrozenBuffer {
 }
 
 impl FrozenBuffer {
-    /// Returns a part of the memory, which shares it.
+    /// Returns a part of the buffer, which shares the memory.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the range is not inside.
+    /// [`Error::OutOfRange`] if the range is not inside of the buffer.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let range = resolve(range, self.range.len())?;
         let start = self.range.start;
@@ -235,12 +238,12 @@ impl FrozenBuffer {
         })
     }
 
-    /// Returns the buffer, writable again, if no other clone or part exists.
+    /// Returns the memory as a writable buffer, if no other clone or part exists.
     ///
     /// # Errors
     ///
-    /// The frozen buffer itself, if it is still shared, or of memory that is
-    /// [only read](crate::ProtectionDomain::register_shared).
+    /// Returns the frozen buffer, if other clones or parts exist or if the memory was registered as
+    /// [read-only](crate::ProtectionDomain::register_shared).
     pub fn thaw(self) -> Result<Buffer, Self> {
         if !self.buffer.span.region().memory().is_writable() {
             return Err(self);
@@ -248,7 +251,8 @@ impl FrozenBuffer {
         self.into_inner()
     }
 
-    /// Returns the buffer, which may be one that must not be written.
+    /// Returns the buffer if no other clone or part exists, without a check that the memory is
+    /// writable.
     pub(super) fn into_inner(self) -> Result<Buffer, Self> {
         let range = self.range;
         Arc::try_unwrap(self.buffer).map_err(|buffer| Self { buffer, range })
@@ -285,7 +289,7 @@ impl Gather for FrozenBuffer {
     }
 }
 
-/// Returns `range` as numbers, after a check that it lies inside of `len` bytes.
+/// Converts `range` to start and end offsets, after checking that they lie inside of `len` bytes.
 pub(crate) fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,

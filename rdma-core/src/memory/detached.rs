@@ -1,4 +1,4 @@
-//! Memory after its registration.
+//! Memory whose registration has ended.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::ffi::{Backing, Span};
 use crate::refused::Refused;
 
-/// Memory, with its owner, that is no longer registered.
+/// Memory that is no longer registered, together with its owner.
 pub struct DetachedMemory {
     backing: Backing,
 }
@@ -40,24 +40,25 @@ impl DetachedMemory {
         self.backing.len() == 0
     }
 
-    /// Returns the owner, if it is of this type: the owner of registered memory, or
-    /// [`HostMemory`](super::HostMemory) for allocated memory.
+    /// Returns the owner of the memory, if its type is `O`. The owner is the value that was passed
+    /// to the registration, or a [`HostMemory`](super::HostMemory) for memory that this crate
+    /// allocated.
     ///
     /// # Errors
     ///
-    /// The memory, if its owner is of another type.
+    /// Returns the memory, if its owner is of another type.
     pub fn into_owner<O: 'static>(self) -> Result<O, Self> {
         self.backing.into_owner().map_err(Self::new)
     }
 }
 
 impl Buffer {
-    /// Ends the registration; the memory with its owner.
+    /// Deregisters the memory, and returns the memory with its owner.
     ///
     /// # Errors
     ///
-    /// The buffer, with [`Error::InUse`] if it is not the whole of what was registered, or with the
-    /// device's error.
+    /// Returns the buffer, with [`Error::InUse`] if it is only a part of the registered memory or
+    /// if another registration of the memory could not be ended, or with the device's error.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn detach(self) -> Result<DetachedMemory, Refused<Self>> {
         let held = |holder| Error::in_use("a buffer", holder);
@@ -80,13 +81,13 @@ impl Buffer {
         }
     }
 
-    /// Ends the registration; the owner of the memory, as it was registered, or
-    /// [`HostMemory`](super::HostMemory) if it was allocated.
+    /// Deregisters the memory, and returns its owner: the value that was passed to the
+    /// registration, or a [`HostMemory`](super::HostMemory) if this crate allocated the memory.
     ///
     /// # Errors
     ///
-    /// The buffer, with [`Error::InvalidArgument`] if the owner is of another type, or as
-    /// [`Self::detach`].
+    /// Returns the buffer, with [`Error::InvalidArgument`] if the owner is of another type, or with
+    /// an error of [`Self::detach`].
     #[doc(alias = "ibv_dereg_mr")]
     pub fn into_owner<O: 'static>(self) -> Result<O, Refused<Self>> {
         if !self.span().region().memory().is_owned_by::<O>() {
@@ -100,11 +101,12 @@ impl Buffer {
 }
 
 impl FrozenBuffer {
-    /// Ends the registration; the owner of the memory.
+    /// Deregisters the memory, and returns its owner.
     ///
     /// # Errors
     ///
-    /// The buffer, with [`Error::InUse`] if clones of it are held, or as [`Buffer::into_owner`].
+    /// Returns the buffer, with [`Error::InUse`] if other clones exist, or with an error of
+    /// [`Buffer::into_owner`].
     #[doc(alias = "ibv_dereg_mr")]
     pub fn into_owner<O: 'static>(self) -> Result<O, Refused<Self>> {
         let range = self.range();

@@ -1,4 +1,4 @@
-//! Memory of a device's own.
+//! Memory that is located on the device.
 
 use std::sync::Arc;
 
@@ -7,12 +7,14 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::ffi::DeviceMemoryHandle;
 
-/// Memory that a device has on itself: small, and nearer to it than the machine's. Clones are the
-/// same memory.
+/// Memory that is located on the device (`ibv_dm`). Such memory is small, and the device accesses
+/// it faster than host memory. Clones refer to the same memory.
 ///
-/// This process copies to and from it; requests and peers use it once it is registered:
+/// This process accesses the memory only by copies. Requests and peers can use the memory after its
+/// registration: see
 /// [`ProtectionDomain::register_device_memory`](crate::ProtectionDomain::register_device_memory).
-/// It is `Send` and `Sync`: no Rust value lies there, so those who copy at once race for values only.
+/// `DeviceMemory` is `Send` and `Sync`: the memory holds no Rust value, so concurrent copies race
+/// for values but cause no undefined behaviour.
 #[doc(alias = "ibv_dm")]
 #[derive(Debug, Clone)]
 pub struct DeviceMemory {
@@ -30,51 +32,52 @@ impl DeviceMemory {
         &self.handle
     }
 
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.handle.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.handle.len() == 0
     }
 
-    /// Copies `from` in, from `offset` on. Some devices copy whole words only.
+    /// Copies `from` into the memory at `offset`. Some devices copy whole words only.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if it would not fit inside, and the verb's.
+    /// [`Error::OutOfRange`] if the bytes do not fit inside, and the error of the verb.
     #[doc(alias = "ibv_memcpy_to_dm")]
     pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<()> {
         resolve(offset..offset.saturating_add(from.len()), self.len())?;
         self.handle.write(offset, from)
     }
 
-    /// Copies `to.len()` bytes out, from `offset` on. Some devices copy whole words only.
+    /// Copies `to.len()` bytes at `offset` out of the memory. Some devices copy whole words only.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if they are not inside, and the verb's.
+    /// [`Error::OutOfRange`] if the bytes are not inside, and the error of the verb.
     #[doc(alias = "ibv_memcpy_from_dm")]
     pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         resolve(offset..offset.saturating_add(to.len()), self.len())?;
         self.handle.read(offset, to)
     }
 
-    /// The C object, valid for as long as this memory.
+    /// Returns the C object. The pointer is valid as long as this memory exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_dm {
         self.handle.as_raw()
     }
 }
 
 impl Context {
-    /// Allocates `len` bytes of the device's own memory, aligned to `align`, a power of two.
+    /// Allocates `len` bytes of memory on the device, aligned to `align` bytes. `align` must be a
+    /// power of two.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 bytes or an alignment that is no power of two, and the verb's;
-    /// [unsupported](Error::is_unsupported) by many devices.
+    /// [`Error::InvalidArgument`] for 0 bytes or an alignment that is not a power of two, and the
+    /// error of the verb. Many devices do [not support](Error::is_unsupported) device memory.
     #[doc(alias = "ibv_alloc_dm")]
     pub fn device_memory(&self, len: usize, align: u32) -> Result<DeviceMemory> {
         let what = "device memory";

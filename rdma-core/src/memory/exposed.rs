@@ -1,4 +1,4 @@
-//! Memory that peers can reach.
+//! Memory that peers can access by RDMA.
 
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use crate::error::{Error, Result};
 use crate::ffi::{Exposed, LocalKey, RegionHandle};
 use crate::refused::Refused;
 
-/// Memory, or a part of it, that peers can reach by RDMA for as long as it is exposed.
+/// Memory, or a part of it, that peers can access by RDMA while it is exposed.
 ///
-/// A peer may write at any moment, so this is never a slice: programs read and write it by copies
-/// and atomics ([`Self::volatile`] has all of them). Clones and parts share the memory. The same
-/// memory can be the local side of any number of requests at once.
+/// A peer may write at any moment, so the memory is never exposed as a slice: programs read and
+/// write it by copies and atomics, all of which are on [`VolatileSlice`] (see [`Self::volatile`]).
+/// Clones and parts share the memory. Any number of requests can use the memory as their local side
+/// at once.
 ///
 /// ```compile_fail,E0608
 /// # fn example(exposed: rdma_core::ExposedMemory) {
@@ -22,8 +23,8 @@ use crate::refused::Refused;
 /// # }
 /// ```
 ///
-/// The grant ends at the device, with [`Self::revoke`] or when the last clone is dropped: a peer
-/// that comes later gets a remote access error.
+/// The device ends the grant when [`Self::revoke`] is called or the last clone is dropped. A later
+/// access of a peer fails with a remote access error.
 #[derive(Debug, Clone)]
 pub struct ExposedMemory {
     exposed: Arc<Exposed>,
@@ -51,12 +52,13 @@ impl ExposedMemory {
         self.range.is_empty()
     }
 
-    /// Returns the access that peers have; the device itself has it, too, as with every grant.
+    /// Returns the access rights of peers. The local device has the same rights.
     pub fn access(&self) -> AccessFlags {
         self.access
     }
 
-    /// Returns the C object of the registration that grants it, valid for as long as this.
+    /// Returns the C object of the registration that grants the access. The pointer is valid as
+    /// long as this value exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mr {
         self.exposed.lease().as_raw()
     }
@@ -74,7 +76,7 @@ impl ExposedMemory {
         }
     }
 
-    /// Returns a part of the memory, which shares it.
+    /// Returns a part of the memory, which shares the grant.
     ///
     /// # Errors
     ///
@@ -90,26 +92,26 @@ impl ExposedMemory {
         })
     }
 
-    /// Returns a view of the bytes, to read and write them by copies and atomics.
+    /// Returns a view of the bytes, for reading and writing by copies and atomics.
     #[inline]
     pub fn volatile(&self) -> VolatileSlice<'_> {
         VolatileSlice::new(self.exposed.memory(), self.range.clone())
     }
 
-    /// Copies `to.len()` bytes out, from `offset` on.
+    /// Copies `to.len()` bytes at `offset` out of the memory.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if they are not inside.
+    /// [`Error::OutOfRange`] if the bytes are not inside.
     pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         self.volatile().read_at(offset, to)
     }
 
-    /// Copies `from` in, from `offset` on.
+    /// Copies `from` into the memory at `offset`.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if it would not fit inside.
+    /// [`Error::OutOfRange`] if the bytes do not fit inside.
     pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.volatile().write_at(offset, from)
     }
@@ -118,7 +120,7 @@ impl ExposedMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if it is not inside.
+    /// [`Error::OutOfRange`] if the byte is not inside.
     #[inline]
     pub fn load_u8(&self, offset: usize) -> Result<u8> {
         self.volatile().load_u8(offset)
@@ -128,13 +130,13 @@ impl ExposedMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if it is not inside.
+    /// [`Error::OutOfRange`] if the byte is not inside.
     #[inline]
     pub fn store_u8(&self, offset: usize, value: u8) -> Result<()> {
         self.volatile().store_u8(offset, value)
     }
 
-    /// Reads the four bytes at `offset` at once: see [`VolatileSlice::load_u32`].
+    /// Reads the four bytes at `offset` as one atomic access: see [`VolatileSlice::load_u32`].
     ///
     /// # Errors
     ///
@@ -144,7 +146,7 @@ impl ExposedMemory {
         self.volatile().load_u32(offset)
     }
 
-    /// Writes the four bytes at `offset` at once: see [`VolatileSlice::store_u32`].
+    /// Writes the four bytes at `offset` as one atomic access: see [`VolatileSlice::store_u32`].
     ///
     /// # Errors
     ///
@@ -154,7 +156,7 @@ impl ExposedMemory {
         self.volatile().store_u32(offset, value)
     }
 
-    /// Reads the eight bytes at `offset` at once: see [`VolatileSlice::load_u64`].
+    /// Reads the eight bytes at `offset` as one atomic access: see [`VolatileSlice::load_u64`].
     ///
     /// # Errors
     ///
@@ -164,7 +166,7 @@ impl ExposedMemory {
         self.volatile().load_u64(offset)
     }
 
-    /// Writes the eight bytes at `offset` at once: see [`VolatileSlice::store_u64`].
+    /// Writes the eight bytes at `offset` as one atomic access: see [`VolatileSlice::store_u64`].
     ///
     /// # Errors
     ///
@@ -174,12 +176,13 @@ impl ExposedMemory {
         self.volatile().store_u64(offset, value)
     }
 
-    /// Ends the grant at the device; the memory is the owner's alone again, and a slice.
+    /// Ends the grant at the device, and returns the memory as a [`Buffer`], which peers cannot
+    /// access.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] and the memory, if clones or parts of it are held or in flight; or the
-    /// device's error, with the memory still exposed.
+    /// Returns the memory, with [`Error::InUse`] if clones or parts of it exist or are in flight,
+    /// or with the device's error. The memory is then still exposed.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn revoke(self) -> Result<Buffer, Refused<Self>> {
         let Self {

@@ -1,42 +1,42 @@
-//! Registered memory and `fork`.
+//! `fork` in a process that has registered memory.
 
 use ibverbs_sys::ibv_fork_status;
 
 use crate::error::Result;
 use crate::ffi;
 
-/// Whether this process can fork while memory is registered, and go on using it.
+/// The effect of `fork` on registered memory of this process.
 #[doc(alias = "ibv_fork_status")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ForkStatus {
-    /// It cannot: after a fork, the pages that this process writes to may no longer be those that
-    /// the device knows. [`fork_init`] was not called.
+    /// Forking is unsafe for registered memory: after a fork, pages that this process writes to may
+    /// differ from the pages that the device accesses. [`fork_init`] was not called.
     Unprepared,
-    /// It can: registered memory is kept away from children, which do not have it at all.
+    /// Forking is safe: registered memory is not inherited by child processes.
     Prepared,
-    /// It can: the kernel copies registered memory for children when they are made.
+    /// Forking is safe: the kernel copies registered pages for the child when it forks.
     Unneeded,
-    /// The library says something that this crate does not know.
+    /// The library returned a value that this crate does not know.
     Unknown(u32),
 }
 
-/// Prepares the process for forking while memory is registered (`ibv_fork_init(3)`). To be called
-/// before memory is registered; costs a system call for every registration from then on, unless the
-/// kernel needs no preparation.
+/// Prepares the process for forking while memory is registered (`ibv_fork_init(3)`). The program
+/// must call this function before it registers any memory. Every later registration costs a system
+/// call, unless the kernel needs no preparation.
 ///
-/// It is about the parent. A child that does more than `exec` cannot use devices that its parent
-/// opened, by whatever library: see the [module](crate::memory).
+/// The preparation protects the parent only. A child must not use devices that its parent opened,
+/// except to call `exec`: see the [module](crate::memory).
 ///
 /// # Errors
 ///
-/// The verb's: `EINVAL` when memory has been registered already.
+/// The error of the verb: `EINVAL` if memory is already registered.
 #[doc(alias = "ibv_fork_init")]
 pub fn fork_init() -> Result<()> {
     ffi::fork_init()
 }
 
-/// Whether this process can fork while memory is registered.
+/// Returns whether this process can fork while memory is registered.
 #[doc(alias = "ibv_is_fork_initialized")]
 pub fn fork_status() -> ForkStatus {
     match ffi::fork_status() {

@@ -1,4 +1,4 @@
-//! What a work request's local memory can be.
+//! The traits of memory that a work request can use: [`Gather`] and [`Scatter`].
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -9,26 +9,27 @@ use crate::ffi::ElementList;
 pub(crate) mod sealed {
     use crate::ffi::LocalKey;
 
-    /// Keeps [`super::Gather`] to this crate: a wrong implementation would let a device write to
-    /// memory that it does not have.
+    /// Seals [`super::Gather`]: a wrong implementation could let a device write to memory that the
+    /// request does not own.
     pub trait Sealed {}
 
-    /// One piece of registered memory.
+    /// A contiguous piece of registered memory.
     pub trait Contiguous: Sealed {
-        /// Where it starts.
+        /// Returns the address of the first byte, as requests use it.
         fn address(&self) -> u64;
-        /// How many bytes it has.
+        /// Returns the length in bytes.
         fn size(&self) -> usize;
-        /// The local key of its registration.
+        /// Returns the local key of the registration.
         fn lkey(&self) -> LocalKey;
-        /// Whether the address is one of this process, which reads there to copy inline data.
+        /// Returns whether [`Self::address`] is a valid address of this process. Inline data can be
+        /// copied only from such memory.
         fn is_mapped(&self) -> bool;
     }
 }
 
 use sealed::{Contiguous, Sealed};
 
-/// The scatter/gather list of a request in the making.
+/// A scatter/gather list that is being built for a request.
 pub struct Elements<'a>(&'a mut ElementList);
 
 impl fmt::Debug for Elements<'_> {
@@ -51,13 +52,13 @@ impl<'a> Elements<'a> {
         self.0.push(memory.address(), memory.size(), memory.lkey());
     }
 
-    /// Says that the memory may be read only.
+    /// Records that the device must not write to the memory of this list.
     #[inline]
     pub(crate) fn forbid_writing(&mut self) {
         self.0.forbid_writing();
     }
 
-    /// Bytes that are copied when the request is posted, before the borrow ends.
+    /// Appends bytes that are copied into the request when it is posted, before the borrow ends.
     #[inline]
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
         self.0
@@ -77,33 +78,34 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// Memory that a device may read for a request: the source of a send or an RDMA write.
+/// Memory that a device may read for a request, for example the source of a send or an RDMA write.
 ///
-/// Tuples and arrays of such memory gather several pieces into one message, and `()` none. Queues,
-/// which keep memory for as long as the device has it, take what is `'static`; what is borrowed goes
-/// into a scope. The trait is sealed.
+/// A tuple or an array of such memory gathers several pieces into one message; `()` is an empty
+/// message. A queue keeps the memory until the request completes, so it accepts only `'static`
+/// memory. Borrowed memory can be used in a scope. The trait is sealed.
 #[doc(alias = "ibv_sge")]
 pub trait Gather: Sealed + Send {
-    /// Adds the memory's elements to a request.
+    /// Appends the scatter/gather elements of the memory to `elements`.
     fn gather(&self, elements: &mut Elements<'_>);
 }
 
-/// Memory that a device may write for a request: the destination of a receive, an RDMA read or an
-/// atomic.
+/// Memory that a device may write to for a request: the destination of a receive, an RDMA read or
+/// an atomic.
 #[doc(alias = "ibv_sge")]
 pub trait Scatter: Gather {
-    /// Adds the memory's elements to a request.
+    /// Appends the scatter/gather elements of the memory to `elements`.
     ///
     /// # Errors
     ///
-    /// [`Error::NotWritable`] for a [`super::Claim`] that only allows reading.
+    /// [`Error::NotWritable`] for a [`super::Claim`] that allows only reading.
     fn scatter(&self, elements: &mut Elements<'_>) -> Result<()> {
         self.gather(elements);
         Ok(())
     }
 }
 
-/// A range of a piece of memory; the request uses the range, and the whole piece comes back.
+/// A range of a piece of memory. The request uses only the range; the completion gives back the
+/// whole piece.
 #[derive(Debug)]
 pub struct Part<M> {
     memory: M,
@@ -111,7 +113,7 @@ pub struct Part<M> {
 }
 
 impl<M: Contiguous> Part<M> {
-    /// The bytes of `range`.
+    /// Creates a part that consists of the bytes in `range`.
     ///
     /// # Errors
     ///
@@ -126,12 +128,12 @@ impl<M: Contiguous> Part<M> {
 }
 
 impl<M> Part<M> {
-    /// The whole piece of memory.
+    /// Returns the whole piece of memory.
     pub fn into_inner(self) -> M {
         self.memory
     }
 
-    /// The range that a request uses.
+    /// Returns the range that a request uses.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
@@ -166,7 +168,7 @@ impl<M: Contiguous + Scatter> Scatter for Part<M> {}
 
 impl<M: Sealed + ?Sized> Sealed for &M {}
 
-/// Memory that is borrowed, for a scope, or leaked.
+/// A reference to memory: borrowed for a scope, or `'static`.
 impl<M: Gather + Sync + ?Sized> Gather for &M {
     #[inline]
     fn gather(&self, elements: &mut Elements<'_>) {

@@ -1,4 +1,4 @@
-//! Memory before its registration.
+//! Memory that is allocated for a later registration.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -7,14 +7,16 @@ use crate::error::{Error, Result};
 use crate::ffi::{Allocation, PAGE};
 use crate::protection_domain::ProtectionDomain;
 
-/// The size of a huge page, where the program names none: that of x86-64, and the usual one of aarch64.
+/// Default size of a huge page in bytes: the size on x86-64, and the usual size on aarch64.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Memory of this process that can be registered: aligned, in huge pages, of a mapping.
+/// Memory of this process that can be registered. It can have an alignment, be in huge pages, or be
+/// a mapping that the program created.
 ///
-/// The memory derefs to `[u8]`. [`ProtectionDomain::register`](crate::ProtectionDomain::register)
-/// makes a [`Buffer`](super::Buffer) of it, and [`Buffer::into_owner`](super::Buffer::into_owner)
-/// gives it back. `HostMemory` is `Send` and `Sync`, as a `Box<[u8]>` is.
+/// The memory dereferences to `[u8]`.
+/// [`ProtectionDomain::register`](crate::ProtectionDomain::register) converts it to a
+/// [`Buffer`](super::Buffer), and [`Buffer::into_owner`](super::Buffer::into_owner) gives it back.
+/// `HostMemory` is `Send` and `Sync`, like a `Box<[u8]>`.
 ///
 /// ```
 /// use rdma_core::{Context, HostMemory, HugePages};
@@ -47,34 +49,37 @@ impl fmt::Debug for HostMemory {
     }
 }
 
-/// Which pages memory lies in.
+/// The kind of pages that back a piece of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pages {
-    /// The system's ordinary ones, the device's own, or whatever a mapping of the program's has.
+    /// Ordinary pages of the system, memory of the device's allocator, or the pages of the
+    /// program's own mapping.
     Ordinary,
-    /// Ordinary ones that the kernel may put together, which it was asked to do and promises nothing
-    /// about (`MADV_HUGEPAGE`).
+    /// Ordinary pages that the kernel was asked to merge into huge pages (`MADV_HUGEPAGE`). The
+    /// kernel may decline.
     Transparent,
-    /// Huge ones of this many bytes, of the pool that the administrator reserved (`MAP_HUGETLB`).
+    /// Huge pages of this size in bytes, from the pool that the administrator reserved
+    /// (`MAP_HUGETLB`).
     Huge(usize),
 }
 
-/// Choice of huge pages for memory.
+/// The choice whether to use huge pages for new memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// No.
+    /// Use ordinary pages.
     #[default]
     No,
-    /// If there are any: of the reserved pool, else transparent ones, else ordinary ones.
-    /// [`HostMemory::pages`] and [`HostMemory::fallback`] tell which, and why.
+    /// Use huge pages of the reserved pool if available, else transparent huge pages, else ordinary
+    /// pages. [`HostMemory::pages`] returns the kind of pages in use, and [`HostMemory::fallback`]
+    /// the reason.
     Prefer,
-    /// Of the reserved pool, or not at all.
+    /// Use huge pages of the reserved pool, or fail.
     Require,
 }
 
-/// Settings of new memory: see [`HostMemory::builder`].
+/// A builder for new memory: see [`HostMemory::builder`].
 #[derive(Debug, Clone)]
 #[must_use = "nothing is allocated until it is built"]
 pub struct HostMemoryBuilder {
@@ -87,16 +92,16 @@ pub struct HostMemoryBuilder {
 }
 
 impl HostMemory {
-    /// Allocates `len` zeroed bytes, page-aligned.
+    /// Allocates `len` zeroed, page-aligned bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 bytes or more than there can be.
+    /// [`Error::InvalidArgument`] for 0 bytes or for a size that cannot be allocated.
     pub fn zeroed(len: usize) -> Result<Self> {
         Self::builder(len).build()
     }
 
-    /// Settings of `len` bytes of new memory.
+    /// Returns a builder for `len` bytes of new memory.
     pub fn builder(len: usize) -> HostMemoryBuilder {
         HostMemoryBuilder {
             len,
@@ -125,48 +130,50 @@ impl HostMemory {
         self.pages
     }
 
-    /// Returns the reason why the memory does not lie in huge pages of the reserved pool, if it was
-    /// to.
+    /// Returns the reason why the memory is not in huge pages of the reserved pool, if such pages
+    /// were requested.
     pub fn fallback(&self) -> Option<&Error> {
         self.fallback.as_ref()
     }
 }
 
 impl HostMemoryBuilder {
-    /// Aligns it to this many bytes, a power of two, and at least to a page.
+    /// Sets the alignment in bytes, a power of two. The memory is aligned at least to a page.
     pub fn align(mut self, align: usize) -> Self {
         self.align = align;
         self
     }
 
-    /// Takes the memory from the device of this domain, if the device has memory of its own choice
-    /// for regions, such as memory that other processes of the host reach faster. Without such
-    /// memory, or for another library's device, ordinary memory takes its place. A wish for huge
-    /// pages goes first.
+    /// Allocates the memory from the device of `domain`, if the device has an allocator for
+    /// regions, for example of memory that other processes of the host access faster. If the device
+    /// has no such allocator or belongs to another verbs library, ordinary memory is used. A
+    /// request for huge pages takes precedence.
     ///
-    /// The memory can be registered with other domains and devices all the same. It keeps the
-    /// domain alive.
+    /// The memory can still be registered with other domains and devices. The memory keeps `domain`
+    /// alive.
     #[doc(alias = "ibv_alloc_buf")]
     pub fn domain(mut self, domain: &ProtectionDomain) -> Self {
         self.domain = Some(domain.clone());
         self
     }
 
-    /// Sets whether to use huge pages; by default not.
+    /// Sets whether to use huge pages. The default is [`HugePages::No`].
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
     }
 
-    /// Sets the size of huge pages; 2 MiB by default. The machine decides which sizes there are.
+    /// Sets the size of a huge page in bytes; 2 MiB by default. The available sizes depend on the
+    /// machine.
     pub fn huge_page_size(mut self, size: usize) -> Self {
         self.huge_page_size = size;
         self
     }
 
-    /// Has the kernel bring all pages in now, and not when each is first used.
+    /// Faults in all pages when the memory is allocated, instead of at their first use.
     ///
-    /// Registering does the same, but for an [on-demand](super::AccessFlags::ON_DEMAND) region.
+    /// A registration does the same, except for an [on-demand](super::AccessFlags::ON_DEMAND)
+    /// region.
     pub fn prefault(mut self) -> Self {
         self.prefault = true;
         self
@@ -176,9 +183,9 @@ impl HostMemoryBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 bytes, an alignment or huge page size that is no power of two,
-    /// or a huge page size of no huge page; what the system says, most often that there are no huge
-    /// pages where they are required.
+    /// [`Error::InvalidArgument`] for 0 bytes, for an alignment or huge page size that is not a
+    /// power of two, or for a huge page size that is not larger than a page; and the error of the
+    /// system, most often because huge pages are required but not available.
     pub fn build(self) -> Result<HostMemory> {
         for (what, size) in [
             ("alignment", self.align),
@@ -189,7 +196,7 @@ impl HostMemoryBuilder {
             }
         }
         if self.huge_pages != HugePages::No && self.huge_page_size <= PAGE {
-            // The kernel would take the size of its choice, and unmap no part of such a page.
+            // The kernel would choose another page size, and could not unmap a part of such a page.
             let reason = format!("{} is that of no huge page", self.huge_page_size);
             return Err(Error::invalid("huge page size", reason));
         }
@@ -226,7 +233,7 @@ impl HostMemoryBuilder {
 }
 
 impl HostMemoryBuilder {
-    /// Allocates memory of the device if it has any, otherwise of the allocator.
+    /// Allocates memory from the device if it has an allocator, otherwise from the process.
     fn ordinary(&self) -> Result<Allocation> {
         let (len, align) = (self.len, self.align);
         if let Some(domain) = &self.domain {

@@ -1,4 +1,4 @@
-//! Memory that is leased to peers through a window.
+//! Memory that peers access through a memory window.
 
 use std::sync::Arc;
 
@@ -10,20 +10,24 @@ use crate::ffi::{Lease, Phase};
 use crate::queue_pair::SendRequest;
 use crate::refused::Refused;
 
-/// Memory that peers reach through a memory window: granted, and taken back, by requests of a queue
-/// pair, without a registration.
+/// Memory that peers access through a memory window. Work requests of a queue pair grant and revoke
+/// the access; no new registration is needed.
 ///
-/// 1. [`Buffer::lease`] pairs the memory with a window. From then on it is no slice.
-/// 2. [`Self::bind`] is the request that grants: [`Self::remote`] tells the peer the key.
-/// 3. [`Self::unbind`] is the request that takes back, or the peer gives back by
-///    [`SendRequest::send_with_invalidate`]. A peer that comes later gets a remote access error.
-/// 4. [`Self::finish`] gives buffer and window; or [`Self::bind`] begins anew, with another key.
+/// 1. [`Buffer::lease`] pairs the memory with a window. From then on the memory cannot be accessed
+///    as a slice.
+/// 2. [`Self::bind`] returns the request that grants the access. [`Self::remote`] returns the key
+///    for the peer.
+/// 3. [`Self::unbind`] returns the request that revokes the access. Alternatively the peer ends the
+///    access by [`SendRequest::send_with_invalidate`]. A later access of a peer fails with a remote
+///    access error.
+/// 4. [`Self::finish`] returns buffer and window; or [`Self::bind`] grants the access again, with
+///    another key.
 ///
-/// The state at the device is known once a request's completion has been given to its queue
-/// (`complete`); that a peer gave the memory back is known once the completion of the receive has
-/// been given to its queue. So `finish` cannot return memory that a peer still reaches: not when
-/// completions are lost, shown twice or shown late, and not when this is dropped or forgotten.
-/// [`Self::revoke`] ends the lease in any case, by freeing the window.
+/// The state of the window is known once the request's completion has been passed to its queue
+/// (`complete`). An invalidation by the peer is known once the completion of the receive has been
+/// passed to its queue. `finish` therefore never returns memory that a peer can still access, even
+/// if completions are lost, passed twice or passed late, or if this value is dropped or forgotten.
+/// [`Self::revoke`] ends the lease in every state, by deallocating the window.
 ///
 /// ```
 /// use rdma_core::{AccessFlags, WindowType};
@@ -52,14 +56,14 @@ use crate::refused::Refused;
 /// queue.post_inline(lease.bind()?)?;
 /// succeed(&queue_pair, &mut queue)?;
 /// let token = lease.remote().expect("it is bound");
-/// // The peer gets the token, writes, and is done.
+/// // The program sends the token to the peer, and the peer writes.
 /// queue.post_inline(lease.unbind()?)?;
 /// succeed(&queue_pair, &mut queue)?;
 /// let (memory, window) = lease.finish().expect("no peer reaches it");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// While it is leased, the memory is no slice:
+/// While it is leased, the memory cannot be accessed as a slice:
 ///
 /// ```compile_fail,E0608
 /// # fn example(lease: rdma_core::WindowLease) {
@@ -67,50 +71,52 @@ use crate::refused::Refused;
 /// # }
 /// ```
 ///
-/// # What it relies on
+/// # Requirements on the device
 ///
-/// On a device that keeps to what it grants. Keys are guessable, and a window's come again after 256
-/// bindings: a peer that kept an old one so long gets in again. A device that does not check the
-/// bounds of windows, as that of Soft-RoCE in Linux 6.1, gives leases of whole registrations only.
+/// The device must enforce the bounds and rights of a window. Keys are guessable, and the keys of a
+/// window repeat after 256 bindings: a peer that kept an old key that long regains access. A device
+/// that does not check the bounds of windows, such as Soft-RoCE in Linux 6.1, supports leases of
+/// whole registrations only.
 #[derive(Debug)]
 pub struct WindowLease {
     lease: Arc<Lease>,
 }
 
-/// The name of a lease in errors.
+/// The name of leased memory in errors.
 const LEASED: &str = "leased memory";
 
-/// State of a window: the memory that peers can reach through it. See [`WindowLease::state`].
+/// State of a memory window: whether peers can access the memory through it. See
+/// [`WindowLease::state`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeaseState {
-    /// Nothing.
+    /// The window is not bound: peers cannot access the memory.
     Free,
-    /// Nothing yet, or the memory: the request that binds has not completed.
+    /// The bind request has not completed: peers may or may not have access.
     Binding,
-    /// The memory.
+    /// The window is bound: peers can access the memory.
     Bound,
-    /// The memory still, or nothing: the request that ends the binding has not completed.
+    /// The unbind request has not completed: peers may or may not have access.
     Ending,
-    /// Nobody knows, since a request failed or was lost. [`WindowLease::revoke`] makes sure.
+    /// The state is unknown, because a request failed or its completion was lost.
+    /// [`WindowLease::revoke`] ends any access.
     Unknown,
 }
 
 impl Buffer {
-    /// Pairs the memory with a window, through which peers are to do what `access` says. Nothing is
-    /// granted yet.
+    /// Pairs the memory with a window that will grant `access` to peers. No access is granted yet.
     ///
-    /// The first lease of a part of a registration tries, with two queue pairs of its own in the same
-    /// context, whether the device checks the bounds of windows of this type; the outcome holds while
-    /// the device is open.
+    /// The first lease of a part of a registration tests whether the device checks the bounds of
+    /// windows of this type. The test uses temporary queue pairs in the same context; its result is
+    /// kept while the device is open.
     ///
     /// # Errors
     ///
-    /// Buffer and window, with [`Error::InvalidArgument`] if the buffer is empty, not registered with
-    /// [`AccessFlags::WINDOW_BIND`], or of another protection domain than the window, or if `access`
-    /// says more than remote rights and [`AccessFlags::ZERO_BASED`]. For a part of a registration,
-    /// also [`Error::Unsupported`] if the device lets peers reach the rest of it through the window, or
-    /// the error that kept this from being tried.
+    /// Returns buffer and window, with [`Error::InvalidArgument`] if the buffer is empty, was not
+    /// registered with [`AccessFlags::WINDOW_BIND`] or belongs to another protection domain than
+    /// the window, or if `access` contains more than remote rights and [`AccessFlags::ZERO_BASED`].
+    /// For a part of a registration, also with [`Error::Unsupported`] if the window would give
+    /// peers access to the rest of the registration, or with the error that prevented the test.
     pub fn lease(
         self,
         window: MemoryWindow,
@@ -124,7 +130,8 @@ impl Buffer {
     }
 }
 
-/// Refuses a part of a registration where peers would reach the rest of it through the window.
+/// Returns an error if `buffer` is a part of a registration and the device would let peers access
+/// the rest of the registration through the window.
 fn check_bounds(buffer: &Buffer, window: &MemoryWindow) -> Result<()> {
     let region = buffer.span().region();
     if buffer.len() == region.memory().len() {
@@ -162,22 +169,24 @@ fn check(buffer: &Buffer, window: &MemoryWindow, access: AccessFlags) -> Result<
 }
 
 impl WindowLease {
-    /// Pairs any part of a registration with a window: the caller has checked the arguments, and that
-    /// the device keeps to the part's bounds or that nobody looks at the rest.
+    /// Pairs memory with a window, without any check. The caller must have checked the arguments.
+    /// If `buffer` is a part of a registration, the caller must know that the device enforces the
+    /// bounds of the window, or that the rest of the registration is not in use.
     pub(super) fn of_any_part(buffer: Buffer, window: MemoryWindow, access: AccessFlags) -> Self {
         let lease = Lease::new(window.into_handle(), buffer.into_span(), access);
         Self { lease }
     }
 
-    /// Returns the request that binds the window, and so grants the memory to peers. For
-    /// [`SendQueue::post_inline`](crate::SendQueue::post_inline) and its like, of a connected queue
-    /// pair of the same protection domain; of the peer's end, if the window is of type 2.
+    /// Returns the request that binds the window, and so grants peers access to the memory. The
+    /// request must be posted with [`SendQueue::post_inline`](crate::SendQueue::post_inline) or a
+    /// similar method to a connected queue pair of the same protection domain. For a window of type
+    /// 2 that queue pair must be the one connected to the peer.
     ///
-    /// If the request is dropped and not posted, nothing has happened.
+    /// Dropping the request without posting it has no effect.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] unless the lease is [free](LeaseState::Free).
+    /// [`Error::InUse`] if the lease is not [free](LeaseState::Free).
     #[doc(alias = "ibv_bind_mw")]
     #[doc(alias = "IBV_WR_BIND_MW")]
     pub fn bind(&self) -> Result<SendRequest<()>> {
@@ -185,21 +194,23 @@ impl WindowLease {
         Ok(SendRequest::of_window(change))
     }
 
-    /// Returns the request that ends the binding: of a window of type 2 it invalidates the key, of
-    /// one of type 1 it binds to nothing. As [`Self::bind`].
+    /// Returns the request that ends the binding: it invalidates the key of a type 2 window, or
+    /// binds a type 1 window to zero bytes. The request must be posted like the request of
+    /// [`Self::bind`].
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] unless the lease is [bound](LeaseState::Bound).
+    /// [`Error::InUse`] if the lease is not [bound](LeaseState::Bound).
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     pub fn unbind(&self) -> Result<SendRequest<()>> {
         let change = self.lease.unbind().ok_or_else(|| self.in_use())?;
         Ok(SendRequest::of_window(change))
     }
 
-    /// Returns the address, length and key that a peer needs to access the memory; `None` if peers
-    /// cannot reach it. For a window of type 2 they are known as soon as [`Self::bind`] was called:
-    /// a message behind that request, in the same queue, may carry them.
+    /// Returns the address, length and key that a peer needs to access the memory, or `None` if
+    /// peers cannot access it. For a window of type 2 the values are known as soon as
+    /// [`Self::bind`] has been called: a message that is posted after the bind request to the same
+    /// queue may contain them.
     pub fn remote(&self) -> Option<RemoteMemory> {
         let is_known = match self.lease.phase() {
             Phase::Bound => true,
@@ -213,7 +224,7 @@ impl WindowLease {
         })
     }
 
-    /// Returns the state of the window, as far as it is known.
+    /// Returns the state of the window, as far as this process knows it.
     pub fn state(&self) -> LeaseState {
         match self.lease.phase() {
             Phase::Free => LeaseState::Free,
@@ -224,7 +235,7 @@ impl WindowLease {
         }
     }
 
-    /// Returns a view of the bytes, to read and write them by copies and atomics.
+    /// Returns a view of the bytes, for reading and writing by copies and atomics.
     pub fn volatile(&self) -> VolatileSlice<'_> {
         VolatileSlice::new(self.lease.memory(), 0..self.len())
     }
@@ -239,7 +250,7 @@ impl WindowLease {
         self.len() == 0
     }
 
-    /// Returns the access that the window gives to peers.
+    /// Returns the access that the window grants to peers.
     pub fn access(&self) -> AccessFlags {
         self.lease.access()
     }
@@ -249,17 +260,17 @@ impl WindowLease {
         self.lease.window().kind()
     }
 
-    /// Returns the C object of the window, valid for as long as this.
+    /// Returns the C object of the window. The pointer is valid as long as this lease exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mw {
         self.lease.window().as_raw()
     }
 
-    /// Returns the memory as a slice again, and the window, once the lease is
+    /// Returns the memory, which is then accessible as a slice, and the window, once the lease is
     /// [free](LeaseState::Free).
     ///
     /// # Errors
     ///
-    /// The lease, if peers may still reach the memory.
+    /// Returns the lease, if peers may still access the memory.
     pub fn finish(self) -> Result<(Buffer, MemoryWindow), Self> {
         match self.lease.finish() {
             Ok((window, span)) => Ok((Buffer::new(span), MemoryWindow::of(window))),
@@ -267,12 +278,13 @@ impl WindowLease {
         }
     }
 
-    /// Frees the window, which ends the grant at the device, whatever state it is in; the memory.
+    /// Deallocates the window in any state, which ends the grant at the device, and returns the
+    /// memory.
     ///
     /// # Errors
     ///
-    /// The lease, with [`Error::InUse`] while a request of it is in flight, or with the device's
-    /// error.
+    /// Returns the lease, with [`Error::InUse`] while a bind or unbind request is in flight, or
+    /// with the device's error.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn revoke(self) -> Result<Buffer, Refused<Self>> {
         let holder = "a request that binds or unbinds it";

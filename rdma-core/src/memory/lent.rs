@@ -1,4 +1,4 @@
-//! Memory that peers may read while this process reads it too.
+//! Memory that both this process and peers may read.
 
 use std::ops::{Deref, Range};
 
@@ -6,18 +6,20 @@ use super::{AccessFlags, FrozenBuffer, ReadClaim, RemoteMemory};
 use crate::error::{Error, Result};
 use crate::ffi::RegionHandle;
 
-/// A [`ReadClaim`] or [`FrozenBuffer`] that peers may read by RDMA, until this is dropped.
+/// A [`ReadClaim`] or [`FrozenBuffer`] that peers may read by RDMA until this value is dropped.
 ///
-/// Nobody writes to the memory meanwhile, this process or a peer, so it derefs to `[u8]`. The grant is
-/// a registration of its own, of these bytes alone, and ends at the device. It is `Send` and `Sync`.
+/// Neither this process nor a peer can write to the memory meanwhile, so it dereferences to `[u8]`.
+/// The grant is a separate registration of these bytes only, and dropping this value ends the grant
+/// at the device. `LentMemory` is `Send` and `Sync`.
 #[derive(Debug)]
 pub struct LentMemory {
-    /// Before the source: the grant ends before the memory can be written again.
+    /// The registration of the grant. Declared before `source`, so that the grant ends before the
+    /// memory can be written again.
     lease: RegionHandle,
     source: Source,
 }
 
-/// What keeps others from writing.
+/// The value that prevents writes to the memory.
 #[derive(Debug)]
 enum Source {
     Claim(ReadClaim),
@@ -25,11 +27,11 @@ enum Source {
 }
 
 impl LentMemory {
-    /// Lets peers read what `claim` covers.
+    /// Grants peers read access to the bytes that `claim` covers.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for no bytes, and the verb's.
+    /// [`Error::InvalidArgument`] for 0 bytes, and the error of the verb.
     #[doc(alias = "ibv_reg_mr")]
     pub fn new(claim: ReadClaim) -> Result<Self> {
         let lease = register(claim.place())?;
@@ -37,7 +39,7 @@ impl LentMemory {
         Ok(Self { lease, source })
     }
 
-    /// What a peer needs to read it.
+    /// Returns the address, length and key that a peer needs to read the memory.
     pub fn remote(&self) -> RemoteMemory {
         RemoteMemory {
             address: self.lease.request_address(self.as_ptr()),
@@ -46,18 +48,19 @@ impl LentMemory {
         }
     }
 
-    /// The C object of the registration that grants it, valid for as long as this.
+    /// Returns the C object of the registration that grants the access. The pointer is valid as
+    /// long as this value exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mr {
         self.lease.as_raw()
     }
 }
 
 impl FrozenBuffer {
-    /// Lets peers read it, or this part of it.
+    /// Grants peers read access to this buffer or part of a buffer.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for no bytes, and the verb's.
+    /// [`Error::InvalidArgument`] for 0 bytes, and the error of the verb.
     #[doc(alias = "ibv_reg_mr")]
     pub fn lend(&self) -> Result<LentMemory> {
         let span = self.buffer().span();

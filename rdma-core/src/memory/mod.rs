@@ -1,80 +1,88 @@
-//! Registered memory. The types say which accesses are allowed.
+//! Registered memory. The type of a value determines the accesses that are allowed.
 //!
-//! | type | who has it | as a slice | device may |
+//! | type | holders | access as a slice | operations of the device |
 //! |---|---|---|---|
-//! | [`Buffer`] | one owner | `&[u8]`, `&mut [u8]` | read and write, while it is in flight |
-//! | [`BufferSlice`], [`BufferSliceMut`] | who borrows it | `&[u8]`, `&mut [u8]` | the same, within a scope |
-//! | [`FrozenBuffer`] | many | `&[u8]` | read |
-//! | [`SharedBuffer`] | decided at run time by claims | through a claim | as the claim says |
-//! | [`LentMemory`] | many, and every peer with the key | `&[u8]` | let peers read |
-//! | [`ExposedMemory`] | this process and every peer with the key | never | read and write |
-//! | [`WindowLease`] | the same, through a window | never | let peers read and write |
-//! | [`UnmappedRegion`] | devices and peers | never: it is not the process's | read and write |
+//! | [`Buffer`] | one owner | `&[u8]`, `&mut [u8]` | reads and writes, while it is in flight |
+//! | [`BufferSlice`], [`BufferSliceMut`] | the borrower | `&[u8]`, `&mut [u8]` | reads and writes, within a scope |
+//! | [`FrozenBuffer`] | many | `&[u8]` | reads |
+//! | [`SharedBuffer`] | decided at run time by claims | through a claim | as the claim allows |
+//! | [`LentMemory`] | many, and every peer with the key | `&[u8]` | reads on behalf of peers |
+//! | [`ExposedMemory`] | this process and every peer with the key | never | reads and writes |
+//! | [`WindowLease`] | this process and, through a window, every peer with the key | never | reads and writes on behalf of peers |
+//! | [`UnmappedRegion`] | devices and peers | never: it is not memory of the process | reads and writes |
 //!
-//! Memory begins as a [`Buffer`]: [allocated](crate::ProtectionDomain::allocate), or the program's
-//! own ([`StableMemoryMut`], [`HostMemory`]), which comes back with [`Buffer::into_owner`]. What is
-//! posted is moved into the request and comes back with its completion, so nobody can look at memory
-//! that the device is writing. Memory that peers can write is never a slice: this process accesses it
-//! through a [`VolatileSlice`], until the grant has ended *at the device* and the [`Buffer`] comes back.
-//! [`ExposedMemory::revoke`] ends the grant by deregistering, [`WindowLease::unbind`] by a request.
-//! [`LentMemory`], which peers can only read, is a slice.
+//! Memory begins as a [`Buffer`]. The crate [allocates](crate::ProtectionDomain::allocate) it, or
+//! the program registers its own memory ([`StableMemoryMut`], [`HostMemory`]), which
+//! [`Buffer::into_owner`] gives back. Posting moves the memory into the request, and the completion
+//! gives it back, so safe code cannot read memory that the device is writing. Memory that peers can
+//! write is never exposed as a slice: this process accesses it through a [`VolatileSlice`], until
+//! the grant has ended *at the device* and the program has the [`Buffer`] again.
+//! [`ExposedMemory::revoke`] ends the grant by deregistration, [`WindowLease::unbind`] by a work
+//! request. [`LentMemory`] can be read as a slice, because peers can only read it.
 //!
-//! # Who is trusted with what
+//! # Trust
 //!
-//! **Any peer.** Nothing that a peer does makes safe code of this process read or write what it must
-//! not, or sees freed memory. A peer that writes to memory it was granted, at any time and in any
-//! pattern, changes values. A peer that comes late, or guesses keys (which is easy: they are small
-//! numbers in a row), reaches what is granted at that moment and nothing else. [`RemoteMemory`] of a
-//! peer is a name, not memory: a false one makes a request fail, or reaches other memory of that peer.
-//! A peer may end the binding of a window of type 2 unasked; that takes from the peer, not from us.
+//! **Any peer.** Whatever a peer does, safe code of this process neither accesses memory that it
+//! must not access nor uses freed memory. A peer that writes to memory that was granted to it
+//! changes values, at any time and in any pattern. A peer that accesses memory late, or guesses
+//! keys (which are small consecutive numbers), can access only what is granted at that moment. The
+//! [`RemoteMemory`] of a peer is only an identifier: a false value makes a request fail, or
+//! accesses other memory of that peer. A peer may invalidate a window of type 2 without being
+//! asked; only the peer loses access by that.
 //!
-//! **A correct peer.** What values mean is the peer's affair. What is in exposed memory can change
-//! between two looks: copy it out, then check it, then use it. A peer can give its key to others, who
-//! are then the peer: a key grants to whoever shows it, through any queue pair of the protection
-//! domain. A peer that kept the key of a window over 256 bindings has the key of the newest. And a peer
-//! can stay silent: only timeouts help against that.
+//! **A correct peer.** The program relies on the peer for the meaning of values. The content of
+//! exposed memory can change between two reads: copy it, then check the copy, then use the copy. A
+//! peer can give its key to other processes, which then have the same rights: a key grants access
+//! to every holder, through any queue pair of the protection domain. A peer that kept the key of a
+//! window over 256 bindings holds the key of the newest binding. A peer can also stop responding;
+//! only timeouts help against that.
 //!
-//! **The device and its driver.** They are to do what verbs promise: to keep to the bounds and rights
-//! of a key, to leave memory alone once a request has completed, a region is deregistered, a window
-//! invalidated or freed, a queue pair reset or destroyed, and to complete what they completed. Where
-//! deregistration fails, the memory is leaked rather than freed. Known not to keep to it: Soft-RoCE of
-//! Linux 6.1 lets a window's key reach all of the *region* that the window is bound to. Before the first
-//! lease of a part of a registration the device is tried, and such leases are
-//! [refused](crate::Error::is_unsupported) there: [expose](Buffer::expose) the part instead.
+//! **The device and its driver.** They must keep the guarantees of verbs: enforce the bounds and
+//! rights of a key; access no memory after the request has completed, the region was deregistered,
+//! the window invalidated or deallocated, or the queue pair reset or destroyed; and report only
+//! completions of requests that have completed. If a deregistration fails, the memory is leaked and
+//! not freed. One known violation: in Soft-RoCE of Linux 6.1 the key of a window gives access to
+//! the whole *region* that the window is bound to. The first lease of a part of a registration
+//! therefore tests the device. If the test fails, such leases are
+//! [unsupported](crate::Error::is_unsupported): [expose](Buffer::expose) the part instead.
 //!
-//! **The program**, where it says `unsafe`: that memory stays where it is ([`StableMemoryMut`]), that
-//! an object of C is what it is said to be (`from_raw`), that a thread domain has one thread.
+//! **The program**, where it uses `unsafe`: that memory does not move ([`StableMemoryMut`]), that a
+//! C object has the stated properties (`from_raw`), that the objects of a thread domain are used by
+//! one thread at a time.
 //!
-//! # What is seen when
+//! # Visibility of writes
 //!
-//! When the completion of a receive, a read or an atomic has been polled, the bytes are there: polling
-//! orders this thread behind the device. For memory that a peer writes without a completion here, the
-//! usual protocol is to write the data, then a flag, and to poll the flag with
-//! [`load_u64`](VolatileSlice::load_u64). That is right if the peer's writes are of one queue pair, the
-//! flag is an aligned word of its own, and the device writes in order; most do, and none has to:
-//! IBTA volume 1, 9.5, says that only a completion tells. [`AccessFlags::RELAXED_ORDERING`] takes it
-//! away for good: the flag may be seen before the data. Then let the peer's last write carry immediate
-//! data, or send a message behind it.
+//! When the completion of a receive, a read or an atomic has been polled, the data is visible to
+//! the polling thread: polling orders later reads after the device's writes. For memory that a peer
+//! writes without a local completion, the usual protocol is that the peer writes the data and then
+//! a flag, and this process polls the flag with [`load_u64`](VolatileSlice::load_u64). The protocol
+//! works if both writes use the same queue pair, the flag is a separate aligned word, and the
+//! device writes in order. Most devices write in order, but IBTA volume 1, 9.5, guarantees
+//! visibility only after a completion. [`AccessFlags::RELAXED_ORDERING`] permits the flag to become
+//! visible before the data. In that case the peer's last write must contain immediate data, or the
+//! peer must send a message after it.
 //!
-//! Eight aligned bytes are seen as they were written, all or none, on the machines this crate is for.
-//! Copies and words of different sizes may meet at one place. For two *threads* that race, Rust's
-//! memory model leaves that open; devices are outside of that model, and processors and compilers
-//! treat each access as the bytes it is of.
+//! Eight aligned bytes are read and written atomically on the machines that this crate supports.
+//! Copies and accesses of different sizes may overlap. Rust's memory model does not define such
+//! mixed-size races between two *threads*. Devices are outside of that model, and processors and
+//! compilers treat each access as an access to its individual bytes.
 //!
-//! # What `fork` does
+//! # Effects of `fork`
 //!
-//! To the parent: a page that parent and child share is copied for whoever writes first, and the
-//! device goes on with the old one. Since Linux 5.12 the kernel copies registered pages for the child
-//! when it is made, and nothing is lost ([`fork_status`] is [`ForkStatus::Unneeded`]); before, call
-//! [`fork_init`] first of all, which keeps registered pages away from children (`MADV_DONTFORK`). A
-//! child that touches them then ends by a signal, and so it does with whatever else lies in the same
-//! pages. The user-space device softroce needs nothing: a thread of the parent copies. Memory
-//! that is the device's own ([`HostMemoryBuilder::domain`]) no child may touch, on any kernel: it may be
-//! memory that several processes share.
+//! On the parent: a page that parent and child share is copied when either of them first writes to
+//! it, and the device continues to use the old page. Since Linux 5.12 the kernel copies registered
+//! pages for the child at the fork, so nothing is lost ([`fork_status`] is
+//! [`ForkStatus::Unneeded`]). On older kernels, call [`fork_init`] before any registration:
+//! registered pages are then not inherited by children (`MADV_DONTFORK`). A child that accesses
+//! such a page, or other data in it, is killed by a signal. The user-space device softroce needs no
+//! preparation, because a thread of the parent copies the data. A child must not access memory of a
+//! device's allocator ([`HostMemoryBuilder::domain`]) on any kernel, because several processes may
+//! share that memory.
 //!
-//! To the child: it must not use, nor drop, any object of this crate that the parent made, but `exec`
-//! or `_exit`. The device's objects belong to both by then, and dropping one ends it for the parent.
-//! On softroce every verb fails in a child whose parent used the device.
+//! On the child: the child must neither use nor drop any object of this crate that the parent
+//! created; it may only call `exec` or `_exit`. Parent and child share the device's objects, so
+//! dropping an object in the child destroys it for the parent. On softroce every verb fails in a
+//! child whose parent used the device.
 
 #![forbid(unsafe_code)]
 

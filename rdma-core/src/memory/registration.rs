@@ -1,4 +1,4 @@
-//! Registering memory with a device.
+//! Registration of memory with a device.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::ffi::{Backing, RegionHandle, Registering, Span, StableMemory, StableM
 use crate::protection_domain::ProtectionDomain;
 use crate::refused::Refused;
 
-/// Options for registering memory of the program: see [`ProtectionDomain::registration`].
+/// Options for registering the program's memory: see [`ProtectionDomain::registration`].
 ///
-/// Registered memory is for this process and its device. Peers cannot reach it until a part is
-/// [exposed](Buffer::expose) or leased through a window.
+/// Only this process and its device can access registered memory. Peers get access to a part when
+/// it is [exposed](Buffer::expose) or leased through a window.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is registered until memory is given"]
 pub struct Registration {
@@ -27,18 +27,20 @@ impl Registration {
         }
     }
 
-    /// Sets the access of the device besides reading and, where the memory allows it, writing:
-    /// binding windows ([`AccessFlags::WINDOW_BIND`]), reordering
-    /// ([`AccessFlags::RELAXED_ORDERING`]), faulting pages in ([`AccessFlags::ON_DEMAND`]) ...
+    /// Sets additional access flags, for example to bind windows ([`AccessFlags::WINDOW_BIND`]), to
+    /// reorder writes ([`AccessFlags::RELAXED_ORDERING`]) or to fault pages in on demand
+    /// ([`AccessFlags::ON_DEMAND`]). The device may always read the memory, and write to it if the
+    /// memory allows writes.
     ///
-    /// Remote rights are refused at registration: the memory would be a slice that peers write to.
+    /// Registration fails if `access` contains remote rights, because a [`Buffer`] is accessible as
+    /// a slice.
     pub fn access(mut self, access: AccessFlags) -> Self {
         self.how.access = access | AccessFlags::LOCAL_WRITE;
         self
     }
 
-    /// Requests address the first byte by `address`, which must have the same offset in a page as the
-    /// memory. Without this they use its address in the process, or 0 with
+    /// Sets the address that requests use for the first byte. `address` must have the same offset
+    /// within a page as the memory. By default requests use the address in the process, or 0 with
     /// [`AccessFlags::ZERO_BASED`], which allows no other `address`.
     #[doc(alias = "ibv_reg_mr_iova")]
     pub fn at(mut self, address: u64) -> Self {
@@ -46,13 +48,14 @@ impl Registration {
         self
     }
 
-    /// Registers memory that is its owner's alone; [`Buffer::into_owner`] gives the owner back.
+    /// Registers memory of which `owner` is the only user. [`Buffer::into_owner`] gives the owner
+    /// back.
     ///
     /// # Errors
     ///
-    /// The owner, and [`Error::InvalidArgument`] for no bytes, for remote rights, or for
-    /// [`AccessFlags::ZERO_BASED`] with another [address](Self::at) or with memory that begins inside
-    /// of a page; or the verb's error.
+    /// Returns the owner, with [`Error::InvalidArgument`] for 0 bytes, for remote rights, or for
+    /// [`AccessFlags::ZERO_BASED`] with another [address](Self::at) or with memory that does not
+    /// begin at a page boundary; or with the error of the verb.
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "ibv_reg_mr_iova2")]
     pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<Buffer, Refused<O>> {
@@ -60,7 +63,7 @@ impl Registration {
             .map_err(given_back)
     }
 
-    /// Registers memory that others may be reading and nobody writes;
+    /// Registers read-only memory, which other threads may read at the same time.
     /// [`FrozenBuffer::into_owner`] gives the owner back.
     ///
     /// # Errors
@@ -75,8 +78,8 @@ impl Registration {
             .map_err(given_back)
     }
 
-    /// Registers `len` bytes of new memory, zeroed: the device's own if it has any
-    /// ([`HostMemoryBuilder::domain`](super::HostMemoryBuilder::domain)).
+    /// Allocates `len` zeroed bytes and registers them. The device supplies the memory if it has an
+    /// allocator ([`HostMemoryBuilder::domain`](super::HostMemoryBuilder::domain)).
     ///
     /// # Errors
     ///
@@ -86,11 +89,11 @@ impl Registration {
         Ok(self.register(memory)?)
     }
 
-    /// Registers memory again that a buffer was detached from.
+    /// Registers detached memory again.
     ///
     /// # Errors
     ///
-    /// The memory, with the errors of [`Self::register`].
+    /// Returns the memory, with an error of [`Self::register`].
     pub fn attach(&self, memory: DetachedMemory) -> Result<Buffer, Refused<DetachedMemory>> {
         self.make(memory.into_backing(), self.how)
             .map_err(|refused| refused.map(DetachedMemory::new))
@@ -115,18 +118,18 @@ impl Registration {
     }
 }
 
-/// Returns the owner of memory that was not registered.
+/// Returns the owner of memory whose registration failed.
 fn given_back<O: 'static>(refused: Refused<Backing>) -> Refused<O> {
     refused.map(|memory| memory.into_owner().expect("it was made of such an owner"))
 }
 
 impl ProtectionDomain {
-    /// Returns options for registering memory: access, addresses.
+    /// Returns options for registering memory, such as access flags and the address.
     pub fn registration(&self) -> Registration {
         Registration::new(self)
     }
 
-    /// Registers memory that only its owner uses, for local use.
+    /// Registers memory of which `owner` is the only user, for local use.
     ///
     /// ```
     /// let domain = rdma_core::Context::open_default()?.protection_domain()?;
@@ -139,13 +142,15 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// The owner, with [`Error::InvalidArgument`] for no bytes or with the verb's error.
+    /// Returns the owner, with [`Error::InvalidArgument`] for 0 bytes or with the error of the
+    /// verb.
     #[doc(alias = "ibv_reg_mr")]
     pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<Buffer, Refused<O>> {
         self.registration().register(owner)
     }
 
-    /// Registers memory that others may be reading and nobody writes: a source of sends and writes.
+    /// Registers read-only memory, which other threads may read at the same time, as a source of
+    /// sends and writes.
     ///
     /// # Errors
     ///

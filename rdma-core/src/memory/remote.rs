@@ -1,33 +1,33 @@
-//! What one end must know to reach the other's memory.
+//! The address and key of memory at a peer.
 
 use std::ops::RangeBounds;
 
 use super::buffer::resolve;
 use crate::error::{Error, Result};
 
-/// A peer's memory: where it is, how long, and the key to it.
+/// A descriptor of a peer's memory: address, length and remote key.
 ///
-/// It goes to the other end as [bytes](Self::to_bytes) or, with the feature `serde`, however that says.
-/// It is a token, not memory: the peer gave it ([`ExposedMemory::remote`]), and the peer's device
-/// checks every access against what the key grants.
+/// A program sends the descriptor to the peer as [bytes](Self::to_bytes) or, with the feature
+/// `serde`, in any serde format. The peer that owns the memory creates the descriptor with
+/// [`ExposedMemory::remote`]. The owner's device checks every access against the rights of the key.
 ///
 /// [`ExposedMemory::remote`]: super::ExposedMemory::remote
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RemoteMemory {
-    /// The address of its first byte at the peer.
+    /// The address of the first byte at the peer.
     pub address: u64,
-    /// How many bytes it has.
+    /// The length in bytes.
     pub len: u64,
     /// The remote key.
     pub rkey: u32,
 }
 
 impl RemoteMemory {
-    /// How many bytes [`Self::to_bytes`] gives.
+    /// Length of the result of [`Self::to_bytes`] in bytes.
     pub const ENCODED_LEN: usize = 20;
 
-    /// A part of it.
+    /// Returns the descriptor of a part of the memory.
     ///
     /// # Errors
     ///
@@ -50,12 +50,12 @@ impl RemoteMemory {
         })
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// It as bytes to send: address, length, key, each in network byte order.
+    /// Encodes the descriptor for sending: address, length, key, each in network byte order.
     pub fn to_bytes(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
         bytes[..8].copy_from_slice(&self.address.to_be_bytes());
@@ -64,7 +64,7 @@ impl RemoteMemory {
         bytes
     }
 
-    /// It from the bytes that [`Self::to_bytes`] gave.
+    /// Decodes the result of [`Self::to_bytes`].
     pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Self {
         let word = |range: std::ops::Range<usize>| {
             u64::from_be_bytes(bytes[range].try_into().expect("eight bytes"))

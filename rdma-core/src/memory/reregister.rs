@@ -1,4 +1,4 @@
-//! Changing a registration in place.
+//! Changes to an existing registration.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{Backing, Changes, RegionHandle, Remains, Span, StableMemoryMut};
 use crate::protection_domain::ProtectionDomain;
 
-/// Changes of a registration: see [`Buffer::reregister`].
+/// A set of changes to a registration: see [`Buffer::reregister`].
 #[derive(Debug, Default)]
 #[must_use = "nothing changes until a buffer is reregistered"]
 pub struct Reregistration {
@@ -16,7 +16,7 @@ pub struct Reregistration {
 }
 
 impl Reregistration {
-    /// Makes a change of nothing.
+    /// Creates an empty set of changes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -28,16 +28,17 @@ impl Reregistration {
         self
     }
 
-    /// Sets the access of the device to the buffer, besides writing. Without new memory,
-    /// [`AccessFlags::ZERO_BASED`] stays as it is: the addresses of requests do not change.
+    /// Sets the access flags of the registration; the device may always write.
+    /// [`AccessFlags::ZERO_BASED`] has no effect unless the memory is replaced: the addresses of
+    /// requests stay the same.
     #[doc(alias = "IBV_REREG_MR_CHANGE_ACCESS")]
     pub fn access(mut self, access: AccessFlags) -> Self {
         self.changes.access = Some(access | AccessFlags::LOCAL_WRITE);
         self
     }
 
-    /// Replaces the memory of the registration. Requests use the addresses of this memory in the
-    /// process, so the new access is without [`AccessFlags::ZERO_BASED`].
+    /// Replaces the memory of the registration. Requests then use the addresses of the new memory
+    /// in the process, so the new registration does not have [`AccessFlags::ZERO_BASED`].
     #[doc(alias = "IBV_REREG_MR_CHANGE_TRANSLATION")]
     pub fn memory(mut self, owner: impl StableMemoryMut) -> Self {
         self.changes.memory = Some(Arc::new(Backing::exclusive(owner)));
@@ -50,11 +51,11 @@ impl Reregistration {
 pub struct Reregistered {
     /// The buffer, with a new local key.
     pub buffer: Buffer,
-    /// The memory that it was of before, if that changed.
+    /// The previous memory of the registration, if the memory was replaced.
     pub old: Option<DetachedMemory>,
 }
 
-/// Why a registration was not changed, and the state of the buffer after the failure.
+/// The reason why a registration was not changed, and the state of the buffer after the failure.
 ///
 /// The new memory of the request, if any, is dropped. `Debug` prints the same text as `Display`.
 #[derive(thiserror::Error)]
@@ -70,13 +71,13 @@ pub struct ReregisterError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Left {
-    /// The buffer as it was: the change was refused before it began.
+    /// The buffer is unchanged: the change was refused before it began.
     Unchanged(Buffer),
-    /// Memory that is not registered any more: the device refused the change when the old
-    /// registration had ended.
+    /// The memory is no longer registered: the device refused the change after the old registration
+    /// had ended.
     Unregistered(DetachedMemory),
-    /// Nothing: neither was the registration changed nor could it be ended. The memory is leaked,
-    /// since the device may use it.
+    /// The memory is lost: the registration could neither be changed nor ended. The memory is
+    /// leaked, because the device may still access it.
     Lost,
 }
 
@@ -103,15 +104,15 @@ impl fmt::Display for Left {
 }
 
 impl Buffer {
-    /// Changes protection domain, access or memory of the registration, without ending it in between
-    /// where the device can do that. The local key changes.
+    /// Changes the protection domain, the access flags or the memory of the registration. If the
+    /// device supports it, the registration does not end in between. The local key changes.
     ///
     /// # Errors
     ///
-    /// See [`Left`] for what each leaves. [`Error::InUse`] if it is not the whole of what was
-    /// registered, [`Error::InvalidArgument`] for no change, for remote rights or for a change of
-    /// addresses that the verb cannot express, and the verb's: [unsupported](Error::is_unsupported)
-    /// by many devices.
+    /// See [`Left`] for the state of the memory after each failure. [`Error::InUse`] if the buffer
+    /// is only a part of the registered memory; [`Error::InvalidArgument`] for an empty set of
+    /// changes, for remote rights or for a change of addresses that the verb cannot express; and
+    /// the error of the verb. Many devices do [not support](Error::is_unsupported) the change.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn reregister(self, changes: Reregistration) -> Result<Reregistered, ReregisterError> {
         let Reregistration { changes } = changes;
@@ -169,14 +170,15 @@ fn check(buffer: &Buffer, changes: &Changes) -> Result<()> {
     Ok(())
 }
 
-/// Ends a region that must not be used any more.
+/// Ends the registration of a region whose change failed.
 fn ended(region: RegionHandle, changes: Changes) -> Left {
     match region.release() {
         Ok(memory) => Arc::into_inner(memory)
             .map(DetachedMemory::new)
             .map_or(Left::Lost, Left::Unregistered),
         Err((region, _)) => {
-            // The device may still use the old memory, which the region's end leaks, or the new.
+            // The device may still use the old memory, which dropping `region` leaks, or the new
+            // memory.
             std::mem::forget(changes.memory);
             drop(region);
             Left::Lost

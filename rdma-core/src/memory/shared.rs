@@ -1,4 +1,4 @@
-//! Memory whose use is decided at run time.
+//! Memory with access checks at run time.
 
 use std::ops::{Deref, DerefMut, Range, RangeBounds};
 use std::sync::Arc;
@@ -9,36 +9,37 @@ use super::gather::{Elements, Gather, Scatter, sealed};
 use crate::error::{Error, Result};
 use crate::ffi::{LocalKey, Reading, RegionHandle, Shared, Span, Writing};
 
-/// A buffer that is claimed for each use, by any number of readers or one writer.
+/// A buffer that is claimed at run time for each use, by any number of readers or by one writer.
 ///
-/// It is for layers where a handle to memory must stay usable while the device has the memory: an
-/// operation holds a claim until it completes, even if whoever started it is gone, and another use
-/// in the meantime fails with [`Error::InUse`] instead of waiting. A claim costs one atomic
-/// operation; borrowing the bytes costs a look.
+/// For layers in which a handle to the memory must stay usable while the device is using the
+/// memory. An operation holds a claim until it completes, even if its caller no longer exists. A
+/// conflicting use meanwhile fails with [`Error::InUse`] instead of waiting. A claim costs one
+/// atomic operation; borrowing the bytes costs one atomic load.
 #[derive(Debug)]
 pub struct SharedBuffer {
     shared: Arc<Shared>,
 }
 
 impl SharedBuffer {
-    /// Makes a buffer shared.
+    /// Converts a buffer to a shared buffer.
     pub fn new(buffer: Buffer) -> Self {
         Self {
             shared: Arc::new(Shared::new(buffer.into_span())),
         }
     }
 
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.shared.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.shared.len() == 0
     }
 
-    /// Whether nobody, no operation in flight either, holds a claim at this moment.
+    /// Returns whether no claim exists at this moment, including the claims of operations in
+    /// flight.
     pub fn is_unclaimed(&self) -> bool {
         self.shared.is_unclaimed()
     }
@@ -47,8 +48,8 @@ impl SharedBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] while it is claimed for writing, [`Error::OutOfRange`] if the range is not
-    /// inside.
+    /// [`Error::InUse`] while the buffer is claimed for writing, [`Error::OutOfRange`] if the range
+    /// is not inside.
     #[inline]
     pub fn try_read(&self, range: impl RangeBounds<usize>) -> Result<ReadClaim> {
         let range = resolve(range, self.len())?;
@@ -58,12 +59,11 @@ impl SharedBuffer {
         }
     }
 
-    /// Claims it for writing to a range.
+    /// Claims the whole buffer exclusively, for writing to `range`.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] while it is claimed at all, [`Error::OutOfRange`] if the range is not
-    /// inside.
+    /// [`Error::InUse`] while any claim exists, [`Error::OutOfRange`] if the range is not inside.
     #[inline]
     pub fn try_write(&mut self, range: impl RangeBounds<usize>) -> Result<WriteClaim> {
         let range = resolve(range, self.len())?;
@@ -73,44 +73,45 @@ impl SharedBuffer {
         }
     }
 
-    /// The bytes, if nobody writes them.
+    /// Returns the bytes, if the buffer is not claimed for writing.
     ///
-    /// While they are borrowed nobody can begin to: a write claim needs `&mut self`.
+    /// No write claim can begin while the bytes are borrowed, because [`Self::try_write`] needs
+    /// `&mut self`.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] while it is claimed for writing.
+    /// [`Error::InUse`] while the buffer is claimed for writing.
     #[inline]
     pub fn bytes(&self) -> Result<&[u8]> {
         self.shared.bytes().ok_or_else(written)
     }
 
-    /// The bytes for writing, if nobody has a claim.
+    /// Returns the bytes for writing, if no claim exists.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] while it is claimed at all.
+    /// [`Error::InUse`] while any claim exists.
     #[inline]
     pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
         let Self { shared } = self;
         Shared::bytes_mut(shared).ok_or_else(claimed)
     }
 
-    /// Makes it a claim for writing to a range, without an owner beside it; from there
-    /// [`WriteClaim::into_shared`] leads back. Nothing is allocated either way.
+    /// Converts the shared buffer to a write claim of `range`. [`WriteClaim::into_shared`] converts
+    /// the claim back. Neither conversion allocates memory.
     ///
     /// # Errors
     ///
-    /// The shared buffer itself, while it is claimed, or if the range is not inside.
+    /// Returns the shared buffer, if a claim exists or if the range is not inside.
     pub fn into_claim(mut self, range: impl RangeBounds<usize>) -> Result<WriteClaim, Self> {
         self.try_write(range).map_err(|_| self)
     }
 
-    /// The buffer again, if no claim is held.
+    /// Returns the underlying buffer, if no claim exists.
     ///
     /// # Errors
     ///
-    /// The shared buffer itself, while it is claimed.
+    /// Returns the shared buffer, if a claim exists.
     pub fn into_buffer(self) -> Result<Buffer, Self> {
         match Arc::try_unwrap(self.shared) {
             Ok(shared) => Ok(Buffer::new(shared.into_span())),
@@ -119,7 +120,7 @@ impl SharedBuffer {
     }
 }
 
-/// The right to read a range of a [`SharedBuffer`]; others may hold the same.
+/// A claim to read a range of a [`SharedBuffer`]. Several read claims can exist at once.
 #[derive(Debug)]
 pub struct ReadClaim {
     reading: Reading,
@@ -127,7 +128,7 @@ pub struct ReadClaim {
 }
 
 impl ReadClaim {
-    /// The registration and the range of its memory that this claims.
+    /// Returns the registration and the claimed range of its memory.
     pub(super) fn place(&self) -> (&RegionHandle, Range<usize>) {
         let span = self.reading.span();
         let start = span.range().start;
@@ -147,7 +148,7 @@ impl Deref for ReadClaim {
     }
 }
 
-/// The sole right to a [`SharedBuffer`], for reading and writing a range of it.
+/// The exclusive claim of a [`SharedBuffer`], for reading and writing a range of it.
 #[derive(Debug)]
 pub struct WriteClaim {
     writing: Writing,
@@ -155,11 +156,12 @@ pub struct WriteClaim {
 }
 
 impl WriteClaim {
-    /// Ends the claim; the memory is a shared buffer again, if the one it was claimed from is gone.
+    /// Ends the claim and returns the memory as a shared buffer, if the shared buffer that it was
+    /// claimed from no longer exists.
     ///
     /// # Errors
     ///
-    /// The claim itself, if the shared buffer it was claimed from still exists.
+    /// Returns the claim, if the shared buffer that it was claimed from still exists.
     pub fn into_shared(self) -> Result<SharedBuffer, Self> {
         let Self { writing, range } = self;
         match writing.into_shared() {
@@ -185,12 +187,12 @@ impl DerefMut for WriteClaim {
     }
 }
 
-/// A claim of either kind, for queues whose requests need both.
+/// A read or write claim, for queues whose requests need both kinds.
 #[derive(Debug)]
 pub enum Claim {
-    /// For a request that only reads.
+    /// The claim of a request that only reads the memory.
     Read(ReadClaim),
-    /// For a request that writes.
+    /// The claim of a request that writes to the memory.
     Write(WriteClaim),
 }
 
@@ -211,7 +213,7 @@ impl sealed::Sealed for ReadClaim {}
 impl Gather for ReadClaim {
     #[inline]
     fn gather(&self, elements: &mut Elements<'_>) {
-        // In a `Claim` it can stand where a request wants memory to write to.
+        // A read claim inside of a `Claim` can be passed to a request that writes to memory.
         elements.forbid_writing();
         elements.push_range(self.reading.span(), &self.range);
     }
@@ -274,13 +276,13 @@ impl sealed::Contiguous for Span {
     }
 }
 
-/// The error of a claim for reading.
+/// Returns the error of an access that a write claim excludes.
 #[cold]
 fn written() -> Error {
     Error::in_use("a shared buffer", "a claim for writing")
 }
 
-/// The error of a claim for writing.
+/// Returns the error of an access that any claim excludes.
 #[cold]
 fn claimed() -> Error {
     Error::in_use("a shared buffer", "a claim for reading or writing")

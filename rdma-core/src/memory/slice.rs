@@ -10,11 +10,12 @@ use super::{Buffer, FrozenBuffer};
 use crate::error::{Error, Result};
 use crate::ffi::{Borrowed, BorrowedMut, LocalKey};
 
-/// A part of registered memory that is borrowed for reading: the source of sends and writes.
+/// A borrowed, read-only part of registered memory: a source of sends and writes.
 ///
-/// Any number of them exist at once, overlapping or not. It is `Send` and `Sync`, as a `&[u8]` is.
+/// Any number of parts can exist at once, and they may overlap. `BufferSlice` is `Send` and `Sync`,
+/// like a `&[u8]`.
 ///
-/// It does not outlive the memory:
+/// A part cannot outlive the memory:
 ///
 /// ```compile_fail,E0505
 /// # fn example(buffer: rdma_core::Buffer) -> rdma_core::Result<()> {
@@ -29,10 +30,10 @@ pub struct BufferSlice<'a> {
     memory: Borrowed<'a>,
 }
 
-/// A part of registered memory that is borrowed for reading and writing: the source or the
-/// destination of a request.
+/// A borrowed, writable part of registered memory: the source or the destination of a request.
 ///
-/// Those that exist at once do not overlap. It is `Send` and `Sync`, as a `&mut [u8]` is.
+/// Parts that exist at once cannot overlap. `BufferSliceMut` is `Send` and `Sync`, like a `&mut
+/// [u8]`.
 ///
 /// ```compile_fail,E0499
 /// # fn example(mut buffer: rdma_core::Buffer) -> rdma_core::Result<()> {
@@ -43,7 +44,7 @@ pub struct BufferSlice<'a> {
 /// # }
 /// ```
 ///
-/// Disjoint parts can be had at once:
+/// Disjoint parts can be borrowed at once:
 ///
 /// ```
 /// # let domain = rdma_core::Context::open_default()?.protection_domain()?;
@@ -60,7 +61,7 @@ pub struct BufferSliceMut<'a> {
 }
 
 impl Buffer {
-    /// All of it, borrowed for reading.
+    /// Returns the whole buffer, borrowed for reading.
     pub fn as_slice(&self) -> BufferSlice<'_> {
         let (address, lkey) = (self.span().address(), self.span().region().lkey());
         BufferSlice {
@@ -68,7 +69,7 @@ impl Buffer {
         }
     }
 
-    /// All of it, borrowed for writing.
+    /// Returns the whole buffer, borrowed for writing.
     pub fn as_slice_mut(&mut self) -> BufferSliceMut<'_> {
         let (address, lkey) = (self.span().address(), self.span().region().lkey());
         BufferSliceMut {
@@ -76,7 +77,7 @@ impl Buffer {
         }
     }
 
-    /// A part of it, borrowed for reading.
+    /// Returns a part of the buffer, borrowed for reading.
     ///
     /// # Errors
     ///
@@ -85,7 +86,7 @@ impl Buffer {
         self.as_slice().slice(range)
     }
 
-    /// A part of it, borrowed for writing.
+    /// Returns a part of the buffer, borrowed for writing.
     ///
     /// # Errors
     ///
@@ -94,12 +95,13 @@ impl Buffer {
         self.as_slice_mut().slice_mut(range)
     }
 
-    /// Several parts of it at once, borrowed for writing, in the order of their ranges.
+    /// Returns several disjoint parts of the buffer, borrowed for writing, in the order of
+    /// `ranges`.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if a range is not inside, [`Error::InvalidArgument`] if two overlap or
-    /// they are not in ascending order.
+    /// [`Error::OutOfRange`] if a range is not inside, [`Error::InvalidArgument`] if two ranges
+    /// overlap or are not in ascending order.
     pub fn disjoint_mut<const N: usize>(
         &mut self,
         ranges: [Range<usize>; N],
@@ -126,7 +128,7 @@ impl Buffer {
 }
 
 impl FrozenBuffer {
-    /// All of it, borrowed: a source that costs no reference count.
+    /// Returns the whole buffer, borrowed. Unlike a clone, the slice needs no reference count.
     pub fn as_slice(&self) -> BufferSlice<'_> {
         let range = self.range();
         let (_, ahead) = self.buffer().as_slice().split_at(range.start);
@@ -135,7 +137,7 @@ impl FrozenBuffer {
 }
 
 impl<'a> BufferSlice<'a> {
-    /// A part of it.
+    /// Returns a part of the slice.
     ///
     /// # Errors
     ///
@@ -146,22 +148,22 @@ impl<'a> BufferSlice<'a> {
         Ok(ahead.split_at(range.len()).0)
     }
 
-    /// `[0, at)` and `[at, len)` of it.
+    /// Splits the slice into `[0, at)` and `[at, len)`.
     ///
     /// # Panics
     ///
-    /// If `at` is larger than the length.
+    /// Panics if `at` is larger than the length.
     #[must_use]
     pub fn split_at(self, at: usize) -> (Self, Self) {
         let (left, right) = self.memory.split_at(at);
         (Self { memory: left }, Self { memory: right })
     }
 
-    /// It in pieces of `size` bytes, and a shorter one at the end if that does not fit.
+    /// Returns an iterator over consecutive chunks of `size` bytes. The last chunk may be shorter.
     ///
     /// # Panics
     ///
-    /// If `size` is 0.
+    /// Panics if `size` is 0.
     pub fn chunks(self, size: usize) -> impl FusedIterator<Item = BufferSlice<'a>> {
         assert_ne!(size, 0, "pieces of 0 bytes");
         let mut rest = self;
@@ -176,14 +178,14 @@ impl<'a> BufferSlice<'a> {
         .fuse()
     }
 
-    /// The bytes, for the whole time of the borrow.
+    /// Returns the bytes, with the lifetime of the original borrow.
     pub fn bytes(self) -> &'a [u8] {
         self.memory.bytes()
     }
 }
 
 impl<'a> BufferSliceMut<'a> {
-    /// A part of it, for reading.
+    /// Borrows a part of the slice for reading.
     ///
     /// # Errors
     ///
@@ -193,7 +195,7 @@ impl<'a> BufferSliceMut<'a> {
         BufferSlice { memory: whole }.slice(range)
     }
 
-    /// A part of it, instead of it.
+    /// Converts the slice to a part of it.
     ///
     /// # Errors
     ///
@@ -204,29 +206,30 @@ impl<'a> BufferSliceMut<'a> {
         Ok(ahead.split_at_mut(range.len()).0)
     }
 
-    /// The same part, borrowed from this one.
+    /// Borrows the same part for a shorter time.
     pub fn reborrow(&mut self) -> BufferSliceMut<'_> {
         BufferSliceMut {
             memory: self.memory.reborrow(),
         }
     }
 
-    /// `[0, at)` and `[at, len)` of it, at once.
+    /// Splits the slice into two writable slices, `[0, at)` and `[at, len)`.
     ///
     /// # Panics
     ///
-    /// If `at` is larger than the length.
+    /// Panics if `at` is larger than the length.
     #[must_use]
     pub fn split_at_mut(self, at: usize) -> (Self, Self) {
         let (left, right) = self.memory.split_at(at);
         (Self { memory: left }, Self { memory: right })
     }
 
-    /// It in pieces of `size` bytes, all at once, and a shorter one at the end if that does not fit.
+    /// Returns an iterator over consecutive writable chunks of `size` bytes, which can exist at
+    /// once. The last chunk may be shorter.
     ///
     /// # Panics
     ///
-    /// If `size` is 0.
+    /// Panics if `size` is 0.
     pub fn chunks_mut(self, size: usize) -> impl FusedIterator<Item = BufferSliceMut<'a>> {
         assert_ne!(size, 0, "pieces of 0 bytes");
         let mut rest = Some(self);
@@ -240,13 +243,13 @@ impl<'a> BufferSliceMut<'a> {
         .fuse()
     }
 
-    /// The bytes, for the whole time of the borrow.
+    /// Returns the bytes, with the lifetime of the original borrow.
     pub fn into_bytes(self) -> &'a mut [u8] {
         self.memory.into_bytes()
     }
 }
 
-/// What parts borrowed in either way have in common.
+/// Implements the traits that [`BufferSlice`] and [`BufferSliceMut`] have in common.
 macro_rules! borrowed_part {
     ($part:ident) => {
         impl Deref for $part<'_> {

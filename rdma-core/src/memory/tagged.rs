@@ -1,15 +1,16 @@
-//! Memory that travels with a value of the program.
+//! Memory of a request, paired with a value of the program.
 
 use super::gather::{Elements, Gather, Scatter, sealed};
 use crate::error::Result;
 
-/// Memory of a request together with a value of the program, which the device does not see: the
-/// completion brings back both.
+/// Memory of a request together with a value of the program. The device does not see the value; the
+/// completion gives back both.
 ///
-/// The value can be whatever finds the request's meaning again: a number, a waker, a sender of a
-/// channel, a `Weak` of a connection. (An `Arc` of the object that owns the queue keeps that object
-/// alive until the request completes.) No table from ids to such values is needed beside the queue.
-/// `Tagged<T, V>` can stand for the `T` of every queue, for sends and for receives.
+/// The value identifies the request for the program: for example a number, a waker, the sender of a
+/// channel, or a `Weak` reference to a connection. (An `Arc` of the object that owns the queue
+/// keeps that object alive until the request completes.) The program needs no separate table from
+/// request ids to such values. `Tagged<T, V>` can be used as the memory type `T` of every queue,
+/// for sends and receives.
 ///
 /// ```
 /// use rdma_core::{Buffer, Tagged};
@@ -42,7 +43,7 @@ pub struct Tagged<M, V> {
 }
 
 impl<M, V> Tagged<M, V> {
-    /// Puts memory and value together.
+    /// Creates a pair of memory and value.
     pub fn new(memory: M, value: V) -> Self {
         Self { memory, value }
     }

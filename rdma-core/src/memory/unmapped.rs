@@ -1,4 +1,4 @@
-//! Registered memory that is not the process's.
+//! Registered memory that is not mapped into the process.
 
 use std::ops::{Bound, RangeBounds};
 use std::os::fd::BorrowedFd;
@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 use crate::ffi::{LocalKey, UnmappedHandle};
 use crate::protection_domain::ProtectionDomain;
 
-/// A region of memory that this process cannot look at, or a part of it: of
-/// [device memory](DeviceMemory), of a dma-buf (another device's memory), or of nothing at all.
+/// A region of memory, or a part of one, that is not mapped into this process: [device
+/// memory](DeviceMemory), a dma-buf (memory of another device), or a null region.
 ///
-/// No Rust value lies there, so this is sound whoever writes: the local device, peers, others. Clones
-/// and parts share it, and any number of requests can use it at once. It is `Send` and `Sync`. It
-/// cannot be the source of an [inline](crate::SendRequest::inline) request, whose data this process
-/// copies.
+/// The memory holds no Rust value, so writes by the local device, by peers and by others are sound.
+/// Clones and parts share the region, and any number of requests can use it at once.
+/// `UnmappedRegion` is `Send` and `Sync`. It cannot be the source of an
+/// [inline](crate::SendRequest::inline) request, because this process would have to copy the data.
 #[doc(alias = "ibv_mr")]
 #[derive(Debug, Clone)]
 pub struct UnmappedRegion {
@@ -34,22 +34,22 @@ impl UnmappedRegion {
         }
     }
 
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What the device and peers may do with it.
+    /// Returns the access rights of the device and of peers.
     pub fn access(&self) -> AccessFlags {
         self.handle.access()
     }
 
-    /// A part of it, sharing the memory.
+    /// Returns a part of the region, which shares the memory.
     ///
     /// # Errors
     ///
@@ -76,8 +76,8 @@ impl UnmappedRegion {
         })
     }
 
-    /// What a peer needs to reach it, if it was registered for that. Of a null region it is of no use:
-    /// that has no remote key.
+    /// Returns the address, length and key that a peer needs to access the region, if the region
+    /// was registered with remote rights. A null region has no valid remote key.
     pub fn remote(&self) -> RemoteMemory {
         RemoteMemory {
             address: self.address(),
@@ -86,7 +86,7 @@ impl UnmappedRegion {
         }
     }
 
-    /// The C object, valid for as long as this.
+    /// Returns the C object. The pointer is valid as long as this region exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mr {
         self.handle.as_raw()
     }
@@ -98,24 +98,25 @@ impl UnmappedRegion {
 }
 
 impl ProtectionDomain {
-    /// A region that reads as zeroes and forgets what is written, with room for any number of bytes:
-    /// what of a message nobody wants to see goes to a [part](UnmappedRegion::slice) of it.
+    /// Creates a null region of unlimited length, which reads as zeroes and discards writes. A
+    /// [part](UnmappedRegion::slice) of it can receive the bytes of a message that the program does
+    /// not need.
     ///
     /// # Errors
     ///
-    /// The verb's; [unsupported](Error::is_unsupported) by many devices.
+    /// The error of the verb. Many devices do [not support](Error::is_unsupported) null regions.
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn null_region(&self) -> Result<UnmappedRegion> {
         UnmappedHandle::null(Arc::clone(self.handle())).map(UnmappedRegion::new)
     }
 
-    /// Registers `range` of device memory. Peers may do what `access` says, and requests count its
-    /// bytes from 0.
+    /// Registers `range` of device memory. Peers get the remote rights in `access`. Requests
+    /// address the first byte of the range as 0.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the range is not inside, [`Error::InvalidArgument`] for no bytes or
-    /// memory of another context, and the verb's.
+    /// [`Error::OutOfRange`] if the range is not inside, [`Error::InvalidArgument`] for 0 bytes or
+    /// for memory of another context, and the error of the verb.
     #[doc(alias = "ibv_reg_dm_mr")]
     pub fn register_device_memory(
         &self,
@@ -137,16 +138,16 @@ impl ProtectionDomain {
         UnmappedHandle::of_device(domain, memory, place, access).map(UnmappedRegion::new)
     }
 
-    /// Registers `len` bytes, from `offset` on, of the dma-buf behind a file descriptor: memory of a
-    /// graphics card or of another device. The descriptor may be closed afterwards.
+    /// Registers `len` bytes of a dma-buf, beginning at `offset`. A dma-buf is memory of another
+    /// device, such as a graphics card. The file descriptor may be closed afterwards.
     ///
-    /// Requests call the first byte `first`, which is to have the same offset in a page as `offset`.
-    /// Peers may do what `access` says.
+    /// Requests address the first byte as `first`, which must have the same offset within a page as
+    /// `offset`. Peers get the remote rights in `access`.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for no bytes, and the verb's; [unsupported](Error::is_unsupported)
-    /// by devices in software.
+    /// [`Error::InvalidArgument`] for 0 bytes, and the error of the verb. Software devices do [not
+    /// support](Error::is_unsupported) dma-bufs.
     #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub fn register_dmabuf(
         &self,

@@ -1,4 +1,4 @@
-//! Looking at memory that others write to at the same time.
+//! Access to memory that peers or the device write at the same time.
 
 use std::ops::{Range, RangeBounds};
 use std::sync::atomic::Ordering;
@@ -8,16 +8,16 @@ use super::gather::out_of_range;
 use crate::error::{Error, Result};
 use crate::ffi::Volatile;
 
-/// A view of memory that peers may write at any moment, which is why it is no slice.
+/// A view of memory that peers may write at any moment, and that therefore cannot be a slice.
 ///
-/// Every access is an atomic one, of a byte or of an aligned word of four or eight, or a copy made of
-/// such, so that a write at the same time is a race for values and never undefined behaviour. What a
-/// peer sees of several stores, and in which order, is the machine's and the device's affair; only a
-/// single aligned word is seen whole.
+/// Every access is atomic: of one byte, or of an aligned word of four or eight bytes. A copy
+/// consists of such accesses. A concurrent write is therefore a race for values but never undefined
+/// behaviour. The order in which a peer sees several stores depends on the machine and the device;
+/// only a single aligned word is never torn.
 ///
-/// With regard to the atomics of a peer, the atomics here are atomic only where the device says so
-/// ([`AtomicCapability::Global`](crate::AtomicCapability::Global)); most devices know only those that
-/// go through them.
+/// An atomic of this type is atomic with regard to a peer's atomics only if the device supports
+/// [`AtomicCapability::Global`](crate::AtomicCapability::Global). Most devices guarantee atomicity
+/// only among atomics that they execute themselves.
 #[derive(Debug, Clone)]
 pub struct VolatileSlice<'a> {
     memory: &'a Volatile,
@@ -29,17 +29,17 @@ impl<'a> VolatileSlice<'a> {
         Self { memory, range }
     }
 
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// A part of it.
+    /// Returns a view of a part of the memory.
     ///
     /// # Errors
     ///
@@ -53,27 +53,27 @@ impl<'a> VolatileSlice<'a> {
         })
     }
 
-    /// Copies `to.len()` bytes out, from `offset` on.
+    /// Copies `to.len()` bytes at `offset` out of the memory.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if they are not inside.
+    /// [`Error::OutOfRange`] if the bytes are not inside.
     pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         self.memory.read(self.inside(offset, to.len())?, to);
         Ok(())
     }
 
-    /// Copies `from` in, from `offset` on.
+    /// Copies `from` into the memory at `offset`.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if it would not fit inside.
+    /// [`Error::OutOfRange`] if the bytes do not fit inside.
     pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.memory.write(self.inside(offset, from.len())?, from);
         Ok(())
     }
 
-    /// Copies all of it out.
+    /// Copies all bytes into a new vector.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len()];
         self.memory.read(self.range.start, &mut bytes);
@@ -89,11 +89,12 @@ impl<'a> VolatileSlice<'a> {
         }
     }
 
-    /// Reads the byte at `offset`, with acquire ordering: what the writer wrote before it is seen.
+    /// Reads the byte at `offset`, with acquire ordering: later reads see what the writer wrote
+    /// before the byte.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if it is not inside.
+    /// [`Error::OutOfRange`] if the byte is not inside.
     #[inline]
     pub fn load_u8(&self, offset: usize) -> Result<u8> {
         let place = self.inside(offset, 1)?;
@@ -104,7 +105,7 @@ impl<'a> VolatileSlice<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if it is not inside.
+    /// [`Error::OutOfRange`] if the byte is not inside.
     #[inline]
     pub fn store_u8(&self, offset: usize, value: u8) -> Result<()> {
         let place = self.inside(offset, 1)?;
@@ -112,7 +113,8 @@ impl<'a> VolatileSlice<'a> {
         Ok(())
     }
 
-    /// Reads the four bytes at `offset` at once, in the host's byte order, with acquire ordering.
+    /// Reads the four bytes at `offset` in one access, in the host's byte order, with acquire
+    /// ordering.
     ///
     /// # Errors
     ///
@@ -124,11 +126,12 @@ impl<'a> VolatileSlice<'a> {
         Ok(self.memory.u32(place).load(Ordering::Acquire))
     }
 
-    /// Writes the four bytes at `offset` at once, in the host's byte order, with release ordering.
+    /// Writes the four bytes at `offset` in one access, in the host's byte order, with release
+    /// ordering.
     ///
     /// # Errors
     ///
-    /// As [`Self::load_u32`].
+    /// The errors of [`Self::load_u32`].
     #[inline]
     pub fn store_u32(&self, offset: usize, value: u32) -> Result<()> {
         let place = self.word(offset, size_of::<u32>())?;
@@ -136,7 +139,8 @@ impl<'a> VolatileSlice<'a> {
         Ok(())
     }
 
-    /// Reads the eight bytes at `offset` at once, in the host's byte order, with acquire ordering.
+    /// Reads the eight bytes at `offset` in one access, in the host's byte order, with acquire
+    /// ordering.
     ///
     /// # Errors
     ///
@@ -148,11 +152,12 @@ impl<'a> VolatileSlice<'a> {
         Ok(self.memory.u64(place).load(Ordering::Acquire))
     }
 
-    /// Writes the eight bytes at `offset` at once, in the host's byte order, with release ordering.
+    /// Writes the eight bytes at `offset` in one access, in the host's byte order, with release
+    /// ordering.
     ///
     /// # Errors
     ///
-    /// As [`Self::load_u64`].
+    /// The errors of [`Self::load_u64`].
     #[inline]
     pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
         let place = self.word(offset, size_of::<u64>())?;
@@ -160,11 +165,12 @@ impl<'a> VolatileSlice<'a> {
         Ok(())
     }
 
-    /// Replaces the eight bytes at `offset` by `desired` if they are `expected`; what they were.
+    /// Replaces the eight bytes at `offset` by `desired` if they are equal to `expected`, and
+    /// returns the previous value.
     ///
     /// # Errors
     ///
-    /// As [`Self::load_u64`].
+    /// The errors of [`Self::load_u64`].
     #[inline]
     pub fn compare_and_swap_u64(&self, offset: usize, expected: u64, desired: u64) -> Result<u64> {
         let word = self.memory.u64(self.word(offset, size_of::<u64>())?);
@@ -174,18 +180,20 @@ impl<'a> VolatileSlice<'a> {
         }
     }
 
-    /// Adds to the eight bytes at `offset`, wrapping; what they were.
+    /// Adds `add` to the eight bytes at `offset`, wrapping on overflow, and returns the previous
+    /// value.
     ///
     /// # Errors
     ///
-    /// As [`Self::load_u64`].
+    /// The errors of [`Self::load_u64`].
     #[inline]
     pub fn fetch_and_add_u64(&self, offset: usize, add: u64) -> Result<u64> {
         let word = self.memory.u64(self.word(offset, size_of::<u64>())?);
         Ok(word.fetch_add(add, Ordering::AcqRel))
     }
 
-    /// The place of `offset` in the whole memory, if `len` bytes from there on lie inside.
+    /// Returns the offset in the underlying memory, after checking that `len` bytes from `offset`
+    /// lie inside of the view.
     #[inline]
     fn inside(&self, offset: usize, len: usize) -> Result<usize> {
         match offset.checked_add(len) {

@@ -6,10 +6,12 @@ use crate::error::Result;
 use crate::ffi::WindowHandle;
 use crate::protection_domain::ProtectionDomain;
 
-/// A memory window: a remote key of its own, which requests of a queue pair bind to memory and end
-/// again, at the speed of requests and in their order.
+/// A memory window: a remote key that work requests bind to memory and invalidate again. Binding by
+/// a work request is faster than a registration, and ordered with the other requests of the queue
+/// pair.
 ///
-/// A [`WindowLease`](super::WindowLease) is what it is for. It is `Send` and `Sync`, and has one owner.
+/// [`WindowLease`](super::WindowLease) binds the window to memory. A window has one owner, and is
+/// `Send` and `Sync`.
 #[doc(alias = "ibv_mw")]
 #[derive(Debug)]
 pub struct MemoryWindow {
@@ -21,23 +23,23 @@ pub struct MemoryWindow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WindowType {
-    /// For all queue pairs of the protection domain; the library chooses the keys, and only this
-    /// process ends a binding.
+    /// Type 1: valid for all queue pairs of the protection domain. The library chooses the keys,
+    /// and only this process can end a binding.
     #[doc(alias = "IBV_MW_TYPE_1")]
     One,
-    /// For the queue pair whose request binds it; the peer can end the binding too, by
-    /// [sending](crate::SendRequest::send_with_invalidate).
+    /// Type 2: valid for the queue pair whose request binds it. The peer can also end the binding,
+    /// by [sending with invalidate](crate::SendRequest::send_with_invalidate).
     #[doc(alias = "IBV_MW_TYPE_2")]
     Two,
 }
 
 impl ProtectionDomain {
-    /// Allocates a memory window, bound to nothing.
+    /// Allocates a memory window, which is not bound yet.
     ///
     /// # Errors
     ///
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has no windows of this type,
-    /// and the verb's.
+    /// and the error of the verb.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn memory_window(&self, kind: WindowType) -> Result<MemoryWindow> {
         WindowHandle::allocate(Arc::clone(self.handle()), kind).map(MemoryWindow::of)
@@ -57,12 +59,12 @@ impl MemoryWindow {
         self.handle
     }
 
-    /// Which type it is of.
+    /// Returns the type of the window.
     pub fn kind(&self) -> WindowType {
         self.handle.kind()
     }
 
-    /// The C object, valid for as long as this window.
+    /// Returns the C object. The pointer is valid as long as this window exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mw {
         self.handle.as_raw()
     }

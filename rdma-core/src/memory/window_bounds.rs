@@ -1,9 +1,9 @@
-//! Finding out whether a device checks the bounds of memory windows.
+//! A test whether a device checks the bounds of memory windows.
 //!
-//! IBTA volume 1, 10.6.7, wants it to. Soft-RoCE of Linux 6.1 checks the bounds of the *region* that
-//! the window is bound to, so a peer with the key of a window reaches the rest of the region as well.
-//! A lease of a part of a region would be unsound there. What a device does is not told by its name
-//! or its attributes, so it is tried: see [`are_checked`].
+//! IBTA volume 1, 10.6.7, requires this check. Soft-RoCE of Linux 6.1 checks the bounds of the
+//! *region* that the window is bound to, so a peer with the key of a window can also access the
+//! rest of the region. A lease of a part of a region would be unsound there. Neither the name nor
+//! the attributes of a device show whether it checks bounds, so [`are_checked`] tests it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,22 +15,24 @@ use crate::error::{Error, Result};
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::{ConnectOptions, QueuePair, SendRequest};
 
-/// The bytes of the window and of either neighbour. Less than a page: bounds are in bytes.
+/// Size in bytes of the window and of the memory on either side. Less than a page, because bounds
+/// are in bytes.
 const LEN: usize = 64;
 
-/// The time that a request may take. The queue pairs are connected to each other on one device, so
-/// this is ample; a device that needs longer is not believed to check bounds.
+/// Time limit of one request. The queue pairs are connected to each other on one device, so a
+/// working device needs far less. The test fails for a device that exceeds the limit.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns whether a window of this type grants its own bytes only, as the device shows at the first
-/// call for each open device.
+/// Returns whether a window of type `kind` grants access only to its own bytes. The first call for
+/// each open device tests the device; later calls return the stored result.
 ///
-/// The trial is in the same context, since a program may have given up the right to open devices. It
-/// makes queue pairs, which fail with a remote access error, and destroys them.
+/// The test runs in the same context, because the program may have dropped the privilege to open
+/// devices. The test creates two queue pairs per side, makes them fail with a remote access error,
+/// and destroys them.
 ///
 /// # Errors
 ///
-/// The error of the trial, which is made again at the next call.
+/// The error of the test. A failed test is repeated at the next call.
 pub(super) fn are_checked(context: &Context, kind: WindowType) -> Result<bool> {
     let known = context.handle().window_bounds(kind);
     if let Some(&known) = known.get() {
@@ -47,7 +49,7 @@ enum Side {
 }
 use Side::{After, Before};
 
-/// Returns whether a write beyond this side of a window is refused.
+/// Returns whether the device refuses a write beyond this side of a window.
 fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     let domain = context.protection_domain()?;
     let build = || domain.queue_pair().send_requests(2).build();
@@ -58,7 +60,7 @@ fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     let owner = owner.connect(&to_peer, &options)?;
 
     let registration = domain.registration().access(AccessFlags::WINDOW_BIND);
-    // Nobody looks at the neighbours, which the peer may write to.
+    // The memory on either side is not used otherwise; the peer may write to it.
     let (_before, rest) = registration.allocate(3 * LEN)?.split_at(LEN);
     let (inside, _after) = rest.split_at(LEN);
     let window = domain.memory_window(kind)?;
@@ -75,7 +77,8 @@ fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
         .remote()
         .ok_or_else(|| Error::invalid("trial of a memory window", "it was not bound"))?;
     write(&peer, &domain, window)?.result()?;
-    // Half inside: a device that checks where an access begins, or ends, alone does not keep the bounds.
+    // The write is half inside of the window: a device that checks only the start or only the end
+    // of an access does not enforce the bounds.
     let distance = LEN as u64 / 2;
     let beyond = RemoteMemory {
         address: match side {
@@ -88,12 +91,13 @@ fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     match ended.status() {
         WorkStatus::Success => Ok(false),
         WorkStatus::RemoteAccess => Ok(true),
-        // The write failed for another reason, which says nothing of bounds.
+        // The write failed for another reason, so the result does not show whether bounds are
+        // checked.
         _ => ended.result().map(|()| false).map_err(Error::Work),
     }
 }
 
-/// Writes to a peer's memory, and returns the completion.
+/// Writes to a peer's memory, and returns the completion of the write.
 fn write(
     queue_pair: &QueuePair,
     domain: &ProtectionDomain,

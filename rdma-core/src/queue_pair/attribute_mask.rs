@@ -1,94 +1,95 @@
-//! The names of a queue pair's attributes.
+//! The set of queue pair attributes, as a bit mask.
 
 use std::fmt;
 
 use ibverbs_sys::ibv_qp_attr_mask as raw;
 
 bitflags::bitflags! {
-    /// Attributes of a queue pair, by their bits in the masks of `ibv_modify_qp` and `ibv_query_qp`.
+    /// A set of queue pair attributes, as the bit mask of `ibv_modify_qp` and `ibv_query_qp`.
     #[doc(alias = "ibv_qp_attr_mask")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct AttributeMask: u32 {
-        /// The state.
+        /// The state of the queue pair.
         #[doc(alias = "IBV_QP_STATE")]
         const STATE = raw::IBV_QP_STATE.0;
-        /// The state that it is supposed to be in.
+        /// The state in which the caller assumes the queue pair to be.
         #[doc(alias = "IBV_QP_CUR_STATE")]
         const CURRENT_STATE = raw::IBV_QP_CUR_STATE.0;
-        /// Whether an event tells that the send queue has drained.
+        /// Request an asynchronous event when the send queue has drained.
         #[doc(alias = "IBV_QP_EN_SQD_ASYNC_NOTIFY")]
         const NOTIFY_DRAINED = raw::IBV_QP_EN_SQD_ASYNC_NOTIFY.0;
-        /// What the peer may do.
+        /// The remote access that the peer has.
         #[doc(alias = "IBV_QP_ACCESS_FLAGS")]
         const ACCESS = raw::IBV_QP_ACCESS_FLAGS.0;
-        /// The place of its partition key in the port's table.
+        /// The index of the partition key in the port's P_Key table.
         #[doc(alias = "IBV_QP_PKEY_INDEX")]
         const PKEY_INDEX = raw::IBV_QP_PKEY_INDEX.0;
-        /// The port.
+        /// The port number.
         #[doc(alias = "IBV_QP_PORT")]
         const PORT = raw::IBV_QP_PORT.0;
         /// The queue key.
         #[doc(alias = "IBV_QP_QKEY")]
         const QKEY = raw::IBV_QP_QKEY.0;
-        /// The way to the peer.
+        /// The address vector of the path to the peer.
         #[doc(alias = "IBV_QP_AV")]
         const ADDRESS = raw::IBV_QP_AV.0;
         /// The path MTU.
         #[doc(alias = "IBV_QP_PATH_MTU")]
         const PATH_MTU = raw::IBV_QP_PATH_MTU.0;
-        /// How long to wait for an acknowledgement.
+        /// The acknowledgement timeout.
         #[doc(alias = "IBV_QP_TIMEOUT")]
         const ACK_TIMEOUT = raw::IBV_QP_TIMEOUT.0;
-        /// How often to send again without an answer.
+        /// The number of retries after missing acknowledgements.
         #[doc(alias = "IBV_QP_RETRY_CNT")]
         const RETRIES = raw::IBV_QP_RETRY_CNT.0;
-        /// How often to send again to a peer without a receive.
+        /// The number of retries after receiver-not-ready (RNR) responses.
         #[doc(alias = "IBV_QP_RNR_RETRY")]
         const RNR_RETRIES = raw::IBV_QP_RNR_RETRY.0;
-        /// The first packet sequence number to expect.
+        /// The first packet sequence number to be received.
         #[doc(alias = "IBV_QP_RQ_PSN")]
         const RECEIVE_SEQUENCE = raw::IBV_QP_RQ_PSN.0;
-        /// How many reads and atomics it may have outstanding.
+        /// The maximum number of outstanding RDMA reads and atomics as the requester.
         #[doc(alias = "IBV_QP_MAX_QP_RD_ATOMIC")]
         const OUTGOING_READS = raw::IBV_QP_MAX_QP_RD_ATOMIC.0;
         /// The alternate path.
         #[doc(alias = "IBV_QP_ALT_PATH")]
         const ALTERNATE_PATH = raw::IBV_QP_ALT_PATH.0;
-        /// How long a peer is to wait when there is no receive.
+        /// The minimum delay that a peer must wait after a receiver-not-ready (RNR) response.
         #[doc(alias = "IBV_QP_MIN_RNR_TIMER")]
         const MIN_RNR_TIMER = raw::IBV_QP_MIN_RNR_TIMER.0;
-        /// The first packet sequence number to send.
+        /// The first packet sequence number to be sent.
         #[doc(alias = "IBV_QP_SQ_PSN")]
         const SEND_SEQUENCE = raw::IBV_QP_SQ_PSN.0;
-        /// How many reads and atomics of the peer it takes at once.
+        /// The maximum number of concurrent RDMA reads and atomics of the peer, as the responder.
         #[doc(alias = "IBV_QP_MAX_DEST_RD_ATOMIC")]
         const INCOMING_READS = raw::IBV_QP_MAX_DEST_RD_ATOMIC.0;
         /// The state of path migration.
         #[doc(alias = "IBV_QP_PATH_MIG_STATE")]
         const MIGRATION = raw::IBV_QP_PATH_MIG_STATE.0;
-        /// How much its queues hold.
+        /// The capacities of the queues.
         #[doc(alias = "IBV_QP_CAP")]
         const CAPACITIES = raw::IBV_QP_CAP.0;
         /// The number of the peer's queue pair.
         #[doc(alias = "IBV_QP_DEST_QPN")]
         const DESTINATION = raw::IBV_QP_DEST_QPN.0;
-        /// The most that it sends in a second.
+        /// The maximum rate of sent data.
         #[doc(alias = "IBV_QP_RATE_LIMIT")]
         const RATE_LIMIT = raw::IBV_QP_RATE_LIMIT.0;
-        // What later headers add.
+        // Bits of later versions of the header.
         const _ = !0;
     }
 }
 
 impl AttributeMask {
-    /// Every attribute that this crate knows.
+    /// Returns the set of all attributes that this crate knows.
     pub fn known() -> Self {
         NAMES
             .iter()
             .fold(Self::empty(), |all, (attribute, _)| all | *attribute)
     }
 
-    /// Its attributes one by one, and last together the bits that this crate has no name for.
+    /// Returns each attribute of the set as a set of its own. Bits that this crate has no name for
+    /// come last, as one set.
     pub fn each(self) -> impl Iterator<Item = Self> {
         let known = NAMES.iter().map(|&(attribute, _)| attribute);
         let unknown = self - Self::known();
@@ -98,7 +99,7 @@ impl AttributeMask {
     }
 }
 
-/// What C calls them.
+/// The C name of each attribute.
 const NAMES: [(AttributeMask, &str); 22] = [
     (AttributeMask::STATE, "IBV_QP_STATE"),
     (AttributeMask::CURRENT_STATE, "IBV_QP_CUR_STATE"),
@@ -124,7 +125,7 @@ const NAMES: [(AttributeMask, &str); 22] = [
     (AttributeMask::RATE_LIMIT, "IBV_QP_RATE_LIMIT"),
 ];
 
-/// The names that C has for them, joined by `|`.
+/// Formats the set as the C names of its attributes, joined by `|`.
 impl fmt::Display for AttributeMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut first = true;

@@ -1,4 +1,4 @@
-//! What a queue pair tells about itself.
+//! The attributes of a queue pair, as the device reports them.
 
 use std::fmt;
 
@@ -13,10 +13,10 @@ use crate::error::Result;
 use crate::ffi::QueuePairHandle;
 use crate::memory::AccessFlags;
 
-/// Every attribute of a queue pair, and what it was made with (`ibv_query_qp`).
+/// All attributes of a queue pair, and its creation parameters (`ibv_query_qp`).
 ///
-/// Attributes that were not set yet, or that its kind does not have, are what the device makes of
-/// them: zero as a rule.
+/// The value of an attribute that was not set yet, or that does not exist for the transport, is up
+/// to the device. Usually it is zero.
 #[doc(alias = "ibv_query_qp")]
 #[doc(alias = "ibv_qp_attr")]
 #[doc(alias = "ibv_qp_init_attr")]
@@ -30,7 +30,7 @@ pub struct QueuePairAttributes {
 
 impl QueuePairAttributes {
     pub(super) fn of(handle: &QueuePairHandle) -> Result<Self> {
-        // No device tells the rate limit: libibverbs refuses to ask for it.
+        // No device reports the rate limit: libibverbs refuses the query.
         let known = AttributeMask::known() - AttributeMask::RATE_LIMIT;
         let (raw, initial) = handle.query(known)?;
         Ok(Self {
@@ -41,83 +41,84 @@ impl QueuePairAttributes {
         })
     }
 
-    /// The state it is in.
+    /// Returns the state of the queue pair.
     #[doc(alias = "qp_state")]
     pub fn state(&self) -> QueuePairState {
         QueuePairState::from_raw(self.raw.qp_state)
     }
 
-    /// The state that it is in according to `cur_qp_state`.
+    /// Returns the state in the field `cur_qp_state`.
     #[doc(alias = "cur_qp_state")]
     pub fn current_state(&self) -> QueuePairState {
         QueuePairState::from_raw(self.raw.cur_qp_state)
     }
 
-    /// Which service it gives.
+    /// Returns the transport type.
     #[doc(alias = "qp_type")]
     pub fn kind(&self) -> Transport {
         self.kind
     }
 
-    /// Whether every send request is signaled.
+    /// Returns whether every send request is signaled.
     #[doc(alias = "sq_sig_all")]
     pub fn signals_all(&self) -> bool {
         self.signals_all
     }
 
-    /// The path MTU, if one was set.
+    /// Returns the path MTU, if it has been set.
     pub fn path_mtu(&self) -> Option<Mtu> {
         Mtu::from_raw(self.raw.path_mtu)
     }
 
-    /// How far it is with a change of its path.
+    /// Returns the state of path migration.
     #[doc(alias = "path_mig_state")]
     pub fn migration(&self) -> MigrationState {
         MigrationState::from_raw(self.raw.path_mig_state)
     }
 
-    /// The queue key.
+    /// Returns the queue key.
     pub fn qkey(&self) -> u32 {
         self.raw.qkey
     }
 
-    /// The packet sequence number that it expects next, or was set to expect first.
+    /// Returns the next packet sequence number to be received, or the first one if no packet has
+    /// arrived.
     #[doc(alias = "rq_psn")]
     pub fn receive_sequence(&self) -> u32 {
         self.raw.rq_psn
     }
 
-    /// The packet sequence number that it sends next, or was set to send first.
+    /// Returns the next packet sequence number to be sent, or the first one if no packet was sent.
     #[doc(alias = "sq_psn")]
     pub fn send_sequence(&self) -> u32 {
         self.raw.sq_psn
     }
 
-    /// The number of the peer's queue pair.
+    /// Returns the number of the peer's queue pair.
     #[doc(alias = "dest_qp_num")]
     pub fn destination(&self) -> u32 {
         self.raw.dest_qp_num
     }
 
-    /// What the peer may do.
+    /// Returns the remote access that the peer has.
     #[doc(alias = "qp_access_flags")]
     pub fn access(&self) -> AccessFlags {
         AccessFlags::from_bits_retain(self.raw.qp_access_flags)
     }
 
-    /// How much its queues hold, as the device granted it.
+    /// Returns the capacities of the queues, as granted by the device.
     #[doc(alias = "cap")]
     pub fn capacities(&self) -> QueuePairCapacities {
         self.capacities
     }
 
-    /// The way to the peer.
+    /// Returns the address vector of the path to the peer.
     #[doc(alias = "ah_attr")]
     pub fn address(&self) -> AddressVector {
         AddressVector::from_raw(&self.raw.ah_attr)
     }
 
-    /// The second way to the peer.
+    /// Returns the alternate path to the peer.
     #[doc(alias = "alt_ah_attr")]
     pub fn alternate_path(&self) -> AlternatePath {
         AlternatePath {
@@ -128,61 +129,62 @@ impl QueuePairAttributes {
         }
     }
 
-    /// The place of its partition key in the port's table.
+    /// Returns the index of the partition key in the port's P_Key table.
     pub fn pkey_index(&self) -> u16 {
         self.raw.pkey_index
     }
 
-    /// Whether, in SQD, requests that were begun have not completed yet.
+    /// Returns whether the send queue is still draining: the state is SQD, and requests that were
+    /// started have not completed.
     #[doc(alias = "sq_draining")]
     pub fn is_draining(&self) -> bool {
         self.raw.sq_draining != 0
     }
 
-    /// How many RDMA reads and atomics it may have outstanding.
+    /// Returns the maximum number of outstanding RDMA reads and atomics of this queue pair.
     #[doc(alias = "max_rd_atomic")]
     pub fn outgoing_reads(&self) -> u8 {
         self.raw.max_rd_atomic
     }
 
-    /// How many RDMA reads and atomics of the peer it takes at once.
+    /// Returns the maximum number of concurrent RDMA reads and atomics of the peer.
     #[doc(alias = "max_dest_rd_atomic")]
     pub fn incoming_reads(&self) -> u8 {
         self.raw.max_dest_rd_atomic
     }
 
-    /// How long a peer is to wait when there is no receive, as the code of
+    /// Returns the minimum delay of a peer after a receiver-not-ready response, as a code of
     /// [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer).
     pub fn min_rnr_timer(&self) -> u8 {
         self.raw.min_rnr_timer
     }
 
-    /// The port.
+    /// Returns the port number.
     #[doc(alias = "port_num")]
     pub fn port(&self) -> u8 {
         self.raw.port_num
     }
 
-    /// How long it waits for an acknowledgement, as the exponent of
+    /// Returns the acknowledgement timeout, as the exponent of
     /// [`ConnectOptions::ack_timeout_exponent`](super::ConnectOptions::ack_timeout_exponent).
     #[doc(alias = "timeout")]
     pub fn ack_timeout_exponent(&self) -> u8 {
         self.raw.timeout
     }
 
-    /// How often it sends again without an answer.
+    /// Returns the number of retries after missing acknowledgements.
     #[doc(alias = "retry_cnt")]
     pub fn retries(&self) -> u8 {
         self.raw.retry_cnt
     }
 
-    /// How often it sends again to a peer without a receive; 7 is without end.
+    /// Returns the number of retries after receiver-not-ready responses; 7 means no limit.
     #[doc(alias = "rnr_retry")]
     pub fn rnr_retries(&self) -> u8 {
         self.raw.rnr_retry
     }
 
-    /// The C struct.
+    /// Returns the C struct.
     pub fn as_raw(&self) -> &ibv_qp_attr {
         &self.raw
     }
@@ -216,31 +218,33 @@ impl fmt::Debug for QueuePairAttributes {
 }
 
 bitflags::bitflags! {
-    /// How the data of a message comes into memory, for programs that wait for its last byte
-    /// instead of a completion (`ibv_query_qp_data_in_order_caps`).
+    /// The order in which the data of a message becomes visible in memory
+    /// (`ibv_query_qp_data_in_order_caps`). Programs need the order if they poll the last byte of a
+    /// message instead of a completion.
     ///
-    /// Holds only where the processor reads, and not for regions with relaxed ordering.
+    /// The order holds only for reads by the processor, and not for regions with relaxed ordering.
     #[doc(alias = "ibv_query_qp_data_in_order")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct DataOrder: u32 {
-        /// In ascending order of addresses.
+        /// The whole message becomes visible in ascending order of addresses.
         const WHOLE_MESSAGE = 1;
-        /// Each aligned 128 bytes in ascending order.
+        /// Within each aligned block of 128 bytes, data becomes visible in ascending order of
+        /// addresses.
         const ALIGNED_128_BYTES = 1 << 1;
-        // What later headers add.
+        // Bits of later versions of the header.
         const _ = !0;
     }
 }
 
-/// How a message comes in, for the question about its [order](DataOrder).
+/// The operation that delivers the data, for the query of the [order](DataOrder).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Arrival {
-    /// By the peer's send.
+    /// A send of the peer.
     Send,
-    /// By the peer's RDMA write.
+    /// An RDMA write of the peer.
     Write,
-    /// By an RDMA read of this end.
+    /// An RDMA read of this queue pair.
     Read,
 }
 

@@ -1,4 +1,4 @@
-//! Doorbell batches: many requests, one call of the driver.
+//! Doorbell batches: many requests that are posted by one call of the driver.
 
 use std::fmt;
 
@@ -7,16 +7,17 @@ use crate::error::Error;
 use crate::ffi::{ReceiveRing, ReceiveStaging, SendRing, SendStaging, Unstaged};
 use crate::memory::{Gather, Scatter};
 
-/// A batch that was not posted, or posted in part. `Debug` prints the same text as `Display`.
+/// The error of a batch that was posted in part or not at all. `Debug` prints the same text as
+/// `Display`.
 #[derive(thiserror::Error)]
 #[error("{posted} requests of the batch were posted, the next one was not: {error}")]
 pub struct BatchError<B = ()> {
-    /// The number of requests, from the batch's first on, that were posted.
+    /// The number of requests that were posted, counted from the start of the batch.
     pub posted: usize,
-    /// Why the next one was not.
+    /// The reason why the next request was not posted.
     pub error: Error,
-    /// The batch with the requests that were not posted, in their order, to be posted again or
-    /// taken back. Nothing for batches that are still there.
+    /// The batch with the requests that were not posted, in their order. The program can post the
+    /// batch again or take the memory back. `()` if the caller still owns the batch.
     pub rest: B,
 }
 
@@ -32,21 +33,22 @@ impl<B> From<BatchError<B>> for Error {
     }
 }
 
-/// Send requests that are handed to the device together, from
+/// Send requests that are posted to the device together. Created by
 /// [`SendQueue::batch`](super::SendQueue::batch).
 ///
-/// The requests are put together in memory that the thread keeps for its batches, and posted by one
-/// call of the driver: a linked list for `ibv_post_send`, or, on queue pairs that were [made for
-/// it](super::QueuePairBuilder::extended_posting) and if no request has several elements, one
-/// sequence from `ibv_wr_start` to `ibv_wr_complete`. Memory is allocated only for a thread's first
-/// batch, for a larger one, for one that is made beside two others, or for one that another thread
-/// began. No code of the program runs within that call.
+/// The requests are assembled in a buffer of the thread and posted by one call of the driver. The
+/// call is `ibv_post_send` with a linked list. On queue pairs with [extended
+/// posting](super::QueuePairBuilder::extended_posting), if no request has several elements, the
+/// call is one sequence from `ibv_wr_start` to `ibv_wr_complete` instead. A batch allocates memory
+/// only if the thread has no free buffer of sufficient size: for the first batch of a thread, for a
+/// larger batch, for a third batch at the same time, and for a batch that another thread created.
+/// No code of the program runs during the call.
 ///
-/// Dropping the batch drops the memory of requests that were not posted. Forgetting it leaves that
-/// memory with the queue, which drops it when another batch or request takes the place; nothing of
-/// it is posted.
+/// Dropping the batch drops the memory of the requests that were not posted. Forgetting the batch
+/// leaves that memory in the queue, which drops it when another batch or request reuses the place.
+/// Such requests are never posted.
 ///
-/// A batch is `Send` if its queue and memory are.
+/// A batch is `Send` if its queue and its memory are `Send`.
 #[derive(Debug)]
 pub struct SendBatch<'a, T: Send + 'static> {
     staging: SendStaging<'a, T>,
@@ -60,11 +62,11 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         }
     }
 
-    /// Adds a request.
+    /// Adds a request to the batch.
     ///
     /// # Errors
     ///
-    /// The errors of [`SendQueue::post`](super::SendQueue::post), except the verb's.
+    /// The errors of [`SendQueue::post`](super::SendQueue::post), except the error of the verb.
     #[inline(always)]
     pub fn push(&mut self, request: SendRequest<T>) -> Result<(), PostError<T>>
     where
@@ -73,8 +75,9 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         self.staging.stage(request).map_err(PostError::new)
     }
 
-    /// Adds a request whose data is copied when the batch is posted, as
-    /// [`SendQueue::post_inline`](super::SendQueue::post_inline). It stays borrowed until then:
+    /// Adds a request whose data is copied when the batch is posted, like
+    /// [`SendQueue::post_inline`](super::SendQueue::post_inline). The data stays borrowed until
+    /// then:
     ///
     /// ```compile_fail,E0597
     /// # use rdma_core::{Buffer, SendQueue, SendRequest};
@@ -91,7 +94,8 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// The errors of [`SendQueue::post_inline`](super::SendQueue::post_inline), except the verb's.
+    /// The errors of [`SendQueue::post_inline`](super::SendQueue::post_inline), except the error of
+    /// the verb.
     #[inline]
     pub fn push_inline<D>(&mut self, request: SendRequest<D>) -> Result<(), PostError<D>>
     where
@@ -100,7 +104,7 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         self.staging.stage_inline(request).map_err(PostError::new)
     }
 
-    /// Returns the number of requests that were added and not posted.
+    /// Returns the number of requests in the batch, that is, those that were added and not posted.
     #[inline]
     pub fn len(&self) -> usize {
         self.staging.len()
@@ -112,13 +116,14 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         self.staging.len() == 0
     }
 
-    /// Posts them, in one call of the driver, and tells how many they were. To post an empty batch
-    /// does nothing.
+    /// Posts all requests by one call of the driver, and returns their number. Posting an empty
+    /// batch has no effect.
     ///
     /// # Errors
     ///
-    /// The verb's, and how many were posted before the one that was refused: none by the functions
-    /// `ibv_wr_*`. The batch comes back with the others.
+    /// The error of the verb, with the number of requests that were posted before the refused one.
+    /// The functions `ibv_wr_*` post either all requests or none. The error contains the batch with
+    /// the remaining requests.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_wr_complete")]
     #[inline]
@@ -134,10 +139,11 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         }
     }
 
-    /// Posts what was added, as [`Self::post`] does, and keeps the batch for more requests.
+    /// Posts all requests, like [`Self::post`], and keeps the empty batch for more requests.
     ///
-    /// Completions are given to the queue when the batch is gone, so a program that posts many
-    /// batches before that leaves them room in the queue.
+    /// While the batch exists, it borrows the queue, so completions cannot be passed to the queue.
+    /// A program that posts several batches in this way needs enough room in the queue for all of
+    /// them.
     ///
     /// ```
     /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};
@@ -160,7 +166,7 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::post`]; the requests that were not posted stay in the batch.
+    /// The errors of [`Self::post`]. The requests that were not posted stay in the batch.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_wr_complete")]
     #[inline]
@@ -168,8 +174,8 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         kept(self.staging.post())
     }
 
-    /// Takes the memory of the requests that were not posted back, in their order. Requests whose
-    /// data was to be copied have no memory.
+    /// Removes the requests that were not posted, and returns their memory in order. Inline
+    /// requests have no memory to return.
     pub fn take_back(&mut self) -> Unposted<'_, T> {
         Unposted(self.staging.end())
     }
@@ -184,8 +190,8 @@ impl<T: Send + 'static> Drop for SendBatch<'_, T> {
     }
 }
 
-/// Receives that are handed to the device together, from
-/// [`ReceiveQueue::batch`](super::ReceiveQueue::batch). Otherwise like [`SendBatch`].
+/// Receives that are posted to the device together, like the requests of a [`SendBatch`]. Created
+/// by [`ReceiveQueue::batch`](super::ReceiveQueue::batch).
 #[derive(Debug)]
 pub struct ReceiveBatch<'a, T: Send + 'static> {
     staging: ReceiveStaging<'a, T>,
@@ -199,11 +205,12 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
         }
     }
 
-    /// Adds memory for one message of the peer.
+    /// Adds the memory for one message of the peer.
     ///
     /// # Errors
     ///
-    /// The errors of [`ReceiveQueue::post`](super::ReceiveQueue::post), except the verb's.
+    /// The errors of [`ReceiveQueue::post`](super::ReceiveQueue::post), except the error of the
+    /// verb.
     #[inline]
     pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>
     where
@@ -212,7 +219,7 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
         self.staging.stage(memory).map_err(PostError::new)
     }
 
-    /// Returns the number of receives that were added and not posted.
+    /// Returns the number of receives in the batch, that is, those that were added and not posted.
     #[inline]
     pub fn len(&self) -> usize {
         self.staging.len()
@@ -224,7 +231,7 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
         self.staging.len() == 0
     }
 
-    /// Posts them as [`SendBatch::post`] does.
+    /// Posts all receives by one call of the driver, and returns their number.
     ///
     /// # Errors
     ///
@@ -243,8 +250,8 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
         }
     }
 
-    /// Posts what was added, and keeps the batch for more receives, as
-    /// [`SendBatch::post_and_keep`] does.
+    /// Posts all receives, and keeps the empty batch for more receives, like
+    /// [`SendBatch::post_and_keep`].
     ///
     /// # Errors
     ///
@@ -255,7 +262,7 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
         kept(self.staging.post())
     }
 
-    /// Takes the memory of the receives that were not posted back, in their order.
+    /// Removes the receives that were not posted, and returns their memory in order.
     pub fn take_back(&mut self) -> Unposted<'_, T> {
         Unposted(self.staging.end())
     }
@@ -270,8 +277,8 @@ impl<T: Send + 'static> Drop for ReceiveBatch<'_, T> {
     }
 }
 
-/// The memory of requests that were not posted, from [`SendBatch::take_back`] or
-/// [`ReceiveBatch::take_back`]. Memory that is not taken is dropped.
+/// An iterator over the memory of requests that were not posted, from [`SendBatch::take_back`] or
+/// [`ReceiveBatch::take_back`]. Dropping the iterator drops the remaining memory.
 #[derive(Debug)]
 pub struct Unposted<'a, T: Send + 'static>(Unstaged<'a, T>);
 
@@ -289,7 +296,7 @@ impl<T: Send + 'static> Drop for Unposted<'_, T> {
     }
 }
 
-/// Returns the outcome of a batch that is still there.
+/// Converts the outcome of posting a batch that the caller keeps.
 #[inline]
 pub(super) fn kept((posted, result): (usize, Result<(), Error>)) -> Result<usize, BatchError> {
     let refused = |error| BatchError {

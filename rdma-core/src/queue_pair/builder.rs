@@ -1,4 +1,4 @@
-//! Queue pairs to be.
+//! The builder of queue pairs.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::memory::AccessFlags;
 use crate::protection_domain::ProtectionDomain;
 use crate::receive::{SharedReceiveQueue, XrcDomain};
 
-/// Settings of a queue pair to be, from [`ProtectionDomain::queue_pair`].
+/// A builder for a queue pair, from [`ProtectionDomain::queue_pair`].
 #[derive(Debug, Clone)]
 #[must_use = "a builder makes nothing until `build`"]
 pub struct QueuePairBuilder {
@@ -71,15 +71,15 @@ impl QueuePairBuilder {
         }
     }
 
-    /// Which service it gives. Default [`Transport::ReliableConnected`].
+    /// Sets the transport type. The default is [`Transport::ReliableConnected`].
     #[doc(alias = "qp_type")]
     pub fn transport(mut self, kind: Transport) -> Self {
         self.kind = kind;
         self
     }
 
-    /// Makes it fit for posting by the functions `ibv_wr_*`, with the operations that every queue
-    /// pair of its [`transport`](Self::transport) has.
+    /// Enables posting by the functions `ibv_wr_*`, with the operations that every queue pair of
+    /// its [`transport`](Self::transport) supports.
     #[doc(alias = "ibv_create_qp_ex")]
     #[doc(alias = "IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")]
     pub fn extended_posting(mut self) -> Self {
@@ -87,7 +87,7 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Like [`Self::extended_posting`], with these operations.
+    /// Enables posting by the functions `ibv_wr_*`, with the operations in `operations`.
     #[doc(alias = "ibv_create_qp_ex")]
     #[doc(alias = "send_ops_flags")]
     pub fn operations(mut self, operations: SendOperations) -> Self {
@@ -95,14 +95,15 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Signals every send request, whatever it says.
+    /// Makes every send request signaled, including requests that were made unsignaled.
     #[doc(alias = "sq_sig_all")]
     pub fn signal_all(mut self) -> Self {
         self.signals_all = true;
         self
     }
 
-    /// Takes its receives from a shared queue: it has no receives of its own then.
+    /// Makes the queue pair take its receives from a shared receive queue. The queue pair then has
+    /// no receive queue of its own.
     #[doc(alias = "srq")]
     pub fn shared_receive_queue<T: Send + 'static>(
         mut self,
@@ -112,43 +113,45 @@ impl QueuePairBuilder {
         self
     }
 
-    /// The XRC domain of an [`XrcTarget`](Transport::XrcTarget), to whose shared receive queues it
-    /// delivers.
+    /// Sets the XRC domain of an [`XrcTarget`](Transport::XrcTarget). The queue pair delivers
+    /// messages to the shared receive queues of this domain.
     #[doc(alias = "xrcd")]
     pub fn xrc_domain(mut self, domain: &XrcDomain) -> Self {
         self.xrc_domain = Some(Arc::clone(domain.handle()));
         self
     }
 
-    /// Where sends, reads, writes and atomics complete. Without it the queue pair makes its own.
+    /// Sets the completion queue for send requests. By default the queue pair creates one.
     #[doc(alias = "send_cq")]
     pub fn send_completions(mut self, queue: &CompletionQueue) -> Self {
         self.send_completions = Some(queue.clone());
         self
     }
 
-    /// Where receives complete. Without it, where sends do.
+    /// Sets the completion queue for receives. The default is the completion queue for send
+    /// requests.
     #[doc(alias = "recv_cq")]
     pub fn receive_completions(mut self, queue: &CompletionQueue) -> Self {
         self.receive_completions = Some(queue.clone());
         self
     }
 
-    /// How many send requests can be outstanding. Default 128.
+    /// Sets the maximum number of outstanding send requests. The default is 128.
     #[doc(alias = "max_send_wr")]
     pub fn send_requests(mut self, count: u32) -> Self {
         self.sizes.send_requests = count;
         self
     }
 
-    /// How many receive requests can be outstanding. Default 128.
+    /// Sets the maximum number of outstanding receive requests. The default is 128.
     #[doc(alias = "max_recv_wr")]
     pub fn receive_requests(mut self, count: u32) -> Self {
         self.sizes.receive_requests = count;
         self
     }
 
-    /// How many pieces of memory a request can have, sending and receiving. Default 4.
+    /// Sets the maximum number of scatter/gather elements of a send or receive request. The default
+    /// is 4.
     #[doc(alias = "max_send_sge")]
     #[doc(alias = "max_recv_sge")]
     pub fn elements(mut self, count: u32) -> Self {
@@ -157,70 +160,74 @@ impl QueuePairBuilder {
         self
     }
 
-    /// How many pieces of memory a send request can have. Default 4.
+    /// Sets the maximum number of scatter/gather elements of a send request. The default is 4.
     #[doc(alias = "max_send_sge")]
     pub fn send_elements(mut self, count: u32) -> Self {
         self.sizes.send_elements = count;
         self
     }
 
-    /// How many pieces of memory a receive request can have. Default 4.
+    /// Sets the maximum number of scatter/gather elements of a receive request. The default is 4.
     #[doc(alias = "max_recv_sge")]
     pub fn receive_elements(mut self, count: u32) -> Self {
         self.sizes.receive_elements = count;
         self
     }
 
-    /// How many bytes can be sent [inline](super::SendRequest::inline). Default 0.
+    /// Sets the maximum length of [inline](super::SendRequest::inline) data in bytes. The default
+    /// is 0.
     #[doc(alias = "max_inline_data")]
     pub fn inline_data(mut self, bytes: u32) -> Self {
         self.sizes.inline_data = bytes;
         self
     }
 
-    /// Which port and GID to use. Default: chosen, see [`Context::address`](crate::Context::address).
+    /// Sets the port and the GID. By default the crate chooses them: see
+    /// [`Context::address`](crate::Context::address).
     pub fn address(mut self, choice: AddressChoice) -> Self {
         self.address = choice;
         self
     }
 
-    /// What the peer may do through this queue pair, where the memory grants it too. Default all.
+    /// Sets the operations that the peer may perform through this queue pair. The memory must grant
+    /// them too. The default is all remote rights.
     #[doc(alias = "qp_access_flags")]
     pub fn access(mut self, access: AccessFlags) -> Self {
         self.access = access;
         self
     }
 
-    /// How many RDMA reads and atomics of the peer to take at once, at most. Default 16, or what
-    /// the device can.
+    /// Sets the maximum number of concurrent RDMA reads and atomics of the peer. The default is 16.
+    /// The limit of the device applies if it is lower.
     #[doc(alias = "max_dest_rd_atomic")]
     pub fn incoming_reads(mut self, count: u8) -> Self {
         self.incoming_reads = count;
         self
     }
 
-    /// How many RDMA reads and atomics to have outstanding, at most. Default 16, or what the device
-    /// and the peer can.
+    /// Sets the maximum number of outstanding RDMA reads and atomics. The default is 16. The limits
+    /// of the device and of the peer apply if they are lower.
     #[doc(alias = "max_rd_atomic")]
     pub fn outgoing_reads(mut self, count: u8) -> Self {
         self.outgoing_reads = count;
         self
     }
 
-    /// The place of its partition key in the port's table. Default 0.
+    /// Sets the index of the partition key in the port's P_Key table. The default is 0.
     pub fn pkey_index(mut self, index: u16) -> Self {
         self.pkey_index = index;
         self
     }
 
-    /// What is special about it. Few devices have any of these.
+    /// Sets optional creation flags. Few devices support any of them.
     #[doc(alias = "IBV_QP_INIT_ATTR_CREATE_FLAGS")]
     pub fn create_flags(mut self, flags: QueuePairCreateFlags) -> Self {
         self.create_flags = flags;
         self
     }
 
-    /// Sends packets that seem to come from the queue pair of this number. Few devices can.
+    /// Sets the queue pair number that sent packets contain as their source. Few devices support
+    /// this.
     #[doc(alias = "source_qpn")]
     #[doc(alias = "IBV_QP_CREATE_SOURCE_QPN")]
     pub fn source_number(mut self, number: u32) -> Self {
@@ -228,7 +235,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// How long the headers of segmented sends can be. Few devices have those.
+    /// Sets the maximum length of the headers of segmented sends (TSO) in bytes. Few devices
+    /// support segmentation.
     #[doc(alias = "max_tso_header")]
     #[doc(alias = "IBV_QP_INIT_ATTR_MAX_TSO_HEADER")]
     pub fn segmentation_header(mut self, bytes: u16) -> Self {
@@ -236,12 +244,14 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Makes the queue pair, in state INIT: it can be posted receives and told to the peer.
+    /// Creates the queue pair and moves it to INIT. Receives can then be posted, and the endpoint
+    /// can be sent to the peer.
     ///
     /// # Errors
     ///
-    /// What [`Context::address`](crate::Context::address) says of port and GID,
-    /// [`Error::InvalidArgument`] for a completion queue of another device, and the verbs'.
+    /// The errors of [`Context::address`](crate::Context::address) for port and GID,
+    /// [`Error::InvalidArgument`] for a completion queue of another device, and the errors of the
+    /// verbs.
     #[doc(alias = "ibv_create_qp")]
     #[doc(alias = "ibv_modify_qp")]
     pub fn build(self) -> Result<PreparedQueuePair> {
@@ -250,11 +260,11 @@ impl QueuePairBuilder {
         manual.prepared()
     }
 
-    /// Makes the queue pair, in state RESET, to be brought up step by step.
+    /// Creates the queue pair in RESET. The program performs each state transition itself.
     ///
     /// # Errors
     ///
-    /// As [`Self::build`].
+    /// The errors of [`Self::build`].
     #[doc(alias = "ibv_create_qp")]
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn create(self) -> Result<ManualQueuePair> {
@@ -270,7 +280,8 @@ impl QueuePairBuilder {
         self.kind
     }
 
-    /// Makes the queue pair for the port and GID of `address`; `init` takes it from RESET to INIT.
+    /// Creates the queue pair for the port and GID of `address`. `init` moves it from RESET to
+    /// INIT.
     pub(crate) fn build_with(
         self,
         address: LocalAddress,
@@ -282,7 +293,7 @@ impl QueuePairBuilder {
         Ok(prepared)
     }
 
-    /// Makes the queue pair for the port and GID of `address`.
+    /// Creates the queue pair for the port and GID of `address`.
     pub(crate) fn create_at(self, address: LocalAddress) -> Result<ManualQueuePair> {
         let attributes = self.domain.context().attributes()?;
         let parts = self.parts(address, &attributes, |plan| {
@@ -292,7 +303,8 @@ impl QueuePairBuilder {
         Ok(ManualQueuePair::new(parts))
     }
 
-    /// Takes over a queue pair that was made of what this has.
+    /// Creates the queue pair by calling `make` with these settings, for queue pairs that are
+    /// created by other code.
     pub(crate) fn adopt(
         self,
         make: impl FnOnce(QueuePairPlan) -> Result<QueuePairHandle>,
@@ -303,12 +315,13 @@ impl QueuePairBuilder {
         Ok(ManualQueuePair::new(parts))
     }
 
-    /// Whether it was told where sends, and so receives, complete.
+    /// Returns whether the program has set a completion queue for send requests. Receives use the
+    /// same queue by default.
     pub(crate) fn has_completions(&self) -> bool {
         self.send_completions.is_some()
     }
 
-    /// What the queue pair consists of, with the one that `make` makes.
+    /// Assembles the parts of the queue pair. `make` creates the verbs object.
     fn parts(
         self,
         address: LocalAddress,
@@ -329,7 +342,8 @@ impl QueuePairBuilder {
                 let shared = self.shared_receive_queue.as_ref();
                 let receives = shared.map_or(sizes.receive_requests, |queue| queue.requests());
                 let room = sizes.send_requests.saturating_add(receives);
-                // And the two that `QueuePair::drain` posts.
+                // The two additional completions are for the requests that `QueuePair::drain`
+                // posts.
                 let room = room.saturating_add(2);
                 let context = self.domain.context();
                 context.completion_queue(room).build()?
@@ -381,7 +395,8 @@ impl QueuePairBuilder {
 }
 
 impl QueuePairPlan {
-    /// Checks what the device says that it does not have, and what makes no queue pair.
+    /// Returns an error if the device lacks the transport, or if the settings do not describe a
+    /// queue pair that verbs can create.
     fn checked_against(&self, device: &DeviceAttributes) -> Result<()> {
         let flags = device.as_raw().device_cap_flags;
         let xrc = matches!(self.kind, Transport::XrcInitiator | Transport::XrcTarget);

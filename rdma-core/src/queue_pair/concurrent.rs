@@ -1,4 +1,4 @@
-//! Queues that any number of threads post to, without a lock.
+//! Lock-free send and receive queues for any number of threads.
 
 use std::sync::Arc;
 
@@ -9,10 +9,11 @@ use crate::ffi::{CompletedRun, QueuePairHandle, Reserved, SlotGuard, Slots};
 use crate::memory::{Gather, Scatter};
 use crate::refused::Refused;
 
-/// The most slots of a concurrent queue.
+/// Maximum number of slots of a concurrent queue: slot indexes have 16 bits.
 const MAX_SLOTS: u32 = 1 << 16;
 
-/// A slot of a concurrent send queue, for one request. A slot that is dropped unused is free again.
+/// A reserved slot of a concurrent send queue, for one request. Dropping an unused slot releases
+/// it.
 ///
 /// ```
 /// # use rdma_core::{AccessFlags, Context, ConnectOptions, SendRequest};
@@ -30,7 +31,7 @@ const MAX_SLOTS: u32 = 1 << 16;
 /// # Ok::<(), rdma_core::Error>(())
 /// ```
 ///
-/// A slot is for one request:
+/// A slot can be used for one request only:
 ///
 /// ```compile_fail,E0382
 /// # use rdma_core::{Buffer, ConcurrentSendQueue, ReservedSlot, Result, SendRequest};
@@ -51,33 +52,36 @@ impl ReservedSlot<'_> {
         self.0.index()
     }
 
-    /// Takes the slot out of the borrow of its queue, to be kept beside it.
+    /// Converts the slot to one that does not borrow the queue.
     pub fn detach(self) -> DetachedSlot {
         DetachedSlot(self.0.into_reserved())
     }
 }
 
-/// A [`ReservedSlot`] that does not borrow its queue, for a structure that owns both.
+/// A [`ReservedSlot`] that does not borrow its queue, for a type that owns both the queue and the
+/// slot.
 ///
-/// Dropping this loses the slot to the queue: [`ConcurrentSendQueue::attach`] gives it back.
+/// [`ConcurrentSendQueue::attach`] converts the slot back. If a detached slot is dropped, the queue
+/// cannot use the slot any more.
 #[derive(Debug)]
 #[must_use = "a detached slot is lost to its queue unless it is attached again"]
 pub struct DetachedSlot(Reserved);
 
-/// The send side of a queue pair, for any number of threads.
+/// The send queue of a queue pair, for any number of threads.
 ///
-/// A request takes three steps: [`reserve`](Self::reserve) a slot, so that whatever waits for the
-/// completion can be put in place under the slot's index first; [`post`](Self::post); and, on
-/// completion, [`complete`](Self::complete) and [`release`](Self::release). Dropping the queue with
-/// requests in flight is safe: their memory is freed with the queue pair.
+/// A request takes three steps. [`reserve`](Self::reserve) returns a slot, so that the program can
+/// prepare the handling of the completion under the slot's index. [`post`](Self::post) posts the
+/// request. On completion, [`complete`](Self::complete) returns the memory and
+/// [`release`](Self::release) frees the slot. Dropping the queue with requests in flight is safe:
+/// their memory is freed with the queue pair.
 ///
 /// A request may be [unsignaled](SendRequest::unsignaled): the completion of a later signaled
-/// request completes it as well. At most half of the slots are in unsignaled requests in a row; the
-/// queue signals the next request then. Threads that post unsignaled requests one by one wait for
-/// each other; a [batch](Self::batch) of them does not.
+/// request completes it as well. After a run of unsignaled requests that fills half of the slots,
+/// the queue makes the next request signaled. Threads that post single unsignaled requests wait for
+/// each other; threads that post unsignaled requests in a [batch](Self::batch) do not.
 ///
-/// The queue is `Send` and `Sync`: memory moves through it from thread to thread, and is never
-/// shared.
+/// The queue is `Send` and `Sync`. It moves memory from one thread to another but never gives two
+/// threads access at once.
 #[derive(Debug)]
 pub struct ConcurrentSendQueue<T: Send + 'static> {
     slots: Slots<T>,
@@ -91,25 +95,26 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         }
     }
 
-    /// Takes a free slot; `None` when every one is in use.
+    /// Reserves a free slot. Returns `None` if all slots are in use.
     #[inline]
     pub fn reserve(&self) -> Option<ReservedSlot<'_>> {
         self.slots.reserve().map(ReservedSlot)
     }
 
-    /// Borrows the queue again for a slot that was [detached](ReservedSlot::detach) from it.
+    /// Converts a [detached](ReservedSlot::detach) slot of this queue to one that borrows the
+    /// queue.
     ///
     /// # Errors
     ///
-    /// The slot, with [`Error::InvalidArgument`](crate::Error::InvalidArgument), if it is of another
-    /// queue.
+    /// Returns the slot, with [`Error::InvalidArgument`](crate::Error::InvalidArgument), if it
+    /// belongs to another queue.
     #[inline]
     pub fn attach(&self, slot: DetachedSlot) -> Result<ReservedSlot<'_>, Refused<DetachedSlot>> {
         let guard = self.slots.guard(slot.0).map(ReservedSlot);
         guard.map_err(|(error, slot)| Refused::new(DetachedSlot(slot), error))
     }
 
-    /// Posts a request. If that fails, the slot is free again.
+    /// Posts a request in a reserved slot. On failure the slot is released.
     ///
     /// # Errors
     ///
@@ -126,8 +131,9 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
             .map_err(PostError::new)
     }
 
-    /// Posts a request whose data is copied, or that has none, as
-    /// [`SendQueue::post_inline`](super::SendQueue::post_inline) does. [`Self::finish`] completes it.
+    /// Posts a request whose data is copied immediately, or that has no data, like
+    /// [`SendQueue::post_inline`](super::SendQueue::post_inline). [`Self::finish`] returns its slot
+    /// on completion.
     ///
     /// # Errors
     ///
@@ -143,32 +149,33 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
             .map_err(PostError::new)
     }
 
-    /// Makes a batch of at most `capacity` requests, which are handed to the device together. The
-    /// batch is for one thread and can be used again and again, which allocates nothing.
+    /// Creates a batch of at most `capacity` requests, which are posted to the device together. A
+    /// batch belongs to one thread. It can be used repeatedly without further allocations.
     pub fn batch(&self, capacity: usize) -> ConcurrentSendBatch<'_, T> {
         ConcurrentSendBatch::new(&self.slots, capacity)
     }
 
-    /// Returns the requests that this completion completes, each as the index of its slot and its
-    /// memory: the signaled one, and the unsignaled ones that were posted before it, the latest
-    /// first. A completion of another queue returns nothing. A slot stays in use until it is
-    /// released.
+    /// Returns the requests that `completion` completes: the signaled request, and the unsignaled
+    /// requests that were posted before it, the latest first. Each item is the slot's index and the
+    /// request's memory. A slot stays in use until it is released. A completion of another queue
+    /// completes no request.
     ///
-    /// Requests without memory, of [`Self::post_inline`], are left out, and their slots released at
-    /// once.
+    /// Inline requests, posted by [`Self::post_inline`], have no memory: the iterator skips them
+    /// and releases their slots.
     #[inline]
     pub fn complete(&self, completion: &WorkCompletion) -> CompletedMemory<'_, T> {
         CompletedMemory(self.finish(completion))
     }
 
-    /// Like [`Self::complete`], for requests with memory or without.
+    /// Returns the requests that `completion` completes, like [`Self::complete`], including inline
+    /// requests without memory.
     #[inline]
     pub fn finish(&self, completion: &WorkCompletion) -> CompletedSlots<'_, T> {
         let outcome = Outcome::of(completion);
         CompletedSlots(self.slots.complete_all(completion.id(), outcome))
     }
 
-    /// Makes a completed slot free again. An index in any other state is ignored.
+    /// Releases a completed slot. An index of a slot in any other state is ignored.
     #[inline]
     pub fn release(&self, index: u32) {
         self.slots.release(index);
@@ -185,8 +192,9 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
     }
 }
 
-/// The slots of completed requests and their memory, from [`ConcurrentSendQueue::complete`]. Memory
-/// that is not taken is dropped, and its slot released.
+/// An iterator over completed requests with memory, from [`ConcurrentSendQueue::complete`]. Each
+/// item is a slot index and the memory. Dropping the iterator drops the remaining memory and
+/// releases its slots.
 #[derive(Debug)]
 #[must_use = "memory that is not taken is dropped"]
 pub struct CompletedMemory<'q, T: Send + 'static>(CompletedSlots<'q, T>);
@@ -205,8 +213,9 @@ impl<T: Send + 'static> Iterator for CompletedMemory<'_, T> {
     }
 }
 
-/// The slots of completed requests, each with its memory if it has some, from
-/// [`ConcurrentSendQueue::finish`]. Memory that is not taken is dropped, and its slot released.
+/// An iterator over completed requests, from [`ConcurrentSendQueue::finish`]. Each item is a slot
+/// index and, except for inline requests, the memory. Dropping the iterator drops the remaining
+/// memory and releases its slots.
 #[derive(Debug)]
 #[must_use = "memory that is not taken is dropped"]
 pub struct CompletedSlots<'q, T: Send + 'static>(CompletedRun<'q, T>);
@@ -220,10 +229,10 @@ impl<T: Send + 'static> Iterator for CompletedSlots<'_, T> {
     }
 }
 
-/// The receive side of a queue pair, for any number of threads.
+/// The receive queue of a queue pair, for any number of threads.
 ///
-/// Its slots need no waiting in place, so [`post`](Self::post) and [`complete`](Self::complete) are
-/// one step each.
+/// Unlike a send, a receive needs no separate reservation: [`post`](Self::post) reserves a slot,
+/// and [`complete`](Self::complete) releases it.
 #[derive(Debug)]
 pub struct ConcurrentReceiveQueue<T: Send + 'static> {
     slots: Slots<T>,
@@ -237,7 +246,7 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
         }
     }
 
-    /// Posts memory for one message of the peer.
+    /// Posts the memory for one message of the peer.
     ///
     /// # Errors
     ///
@@ -251,14 +260,15 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
         self.slots.post_receive(memory).map_err(PostError::new)
     }
 
-    /// Makes a batch of at most `capacity` receives, which are handed to the device together. The
-    /// batch is for one thread and can be used again and again, which allocates nothing.
+    /// Creates a batch of at most `capacity` receives, which are posted to the device together. A
+    /// batch belongs to one thread. It can be used repeatedly without further allocations.
     pub fn batch(&self, capacity: usize) -> ConcurrentReceiveBatch<'_, T> {
         ConcurrentReceiveBatch::new(&self.slots, capacity)
     }
 
-    /// Returns the memory of the request that this completion completes; `None` for one of another
-    /// queue. Its first [`len`](WorkCompletion::len) bytes are the message, if it succeeded.
+    /// Returns the memory of the receive that `completion` completes, or `None` for a completion of
+    /// another queue. If the receive succeeded, the first [`len`](WorkCompletion::len) bytes are
+    /// the message.
     #[inline]
     pub fn complete(&self, completion: &WorkCompletion) -> Option<T> {
         let outcome = Outcome::of(completion);

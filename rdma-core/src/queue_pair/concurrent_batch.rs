@@ -1,4 +1,4 @@
-//! Doorbell batches of queues that many threads post to.
+//! Doorbell batches of the concurrent queues.
 
 use ibverbs_sys::{ibv_recv_wr, ibv_send_wr};
 
@@ -7,13 +7,13 @@ use super::{BatchError, PostError, ReservedSlot, SendRequest};
 use crate::ffi::{Slots, SlotsStaging};
 use crate::memory::{Gather, Scatter};
 
-/// Send requests that one thread hands to the device together, from
+/// Send requests that one thread posts to the device together. Created by
 /// [`ConcurrentSendQueue::batch`](super::ConcurrentSendQueue::batch).
 ///
-/// Each batch has room of its own for its requests, so threads with a batch each wait for each
-/// other only in the driver. A batch is used again and again: posting leaves it empty. Dropping it
-/// frees the slots of requests that were not posted and drops their memory; forgetting it loses
-/// both, the slots until the queue is dropped.
+/// Each batch has its own buffer for requests, so threads that use separate batches contend only in
+/// the driver. Posting empties the batch, and the batch can be used again. Dropping the batch
+/// releases the slots of requests that were not posted and drops their memory. Forgetting the batch
+/// leaks that memory, and the slots stay in use until the queue is dropped.
 #[derive(Debug)]
 pub struct ConcurrentSendBatch<'a, T: Send + 'static> {
     staging: SlotsStaging<'a, T, ibv_send_wr>,
@@ -26,16 +26,16 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
         }
     }
 
-    /// Adds a request in a slot of the queue. If that fails, the slot is free again.
+    /// Adds a request in a reserved slot of the queue. On failure the slot is released.
     ///
-    /// A request may be [unsignaled](SendRequest::unsignaled): the completion of the next signaled one
-    /// completes it as well. The last request of each [`post`](Self::post) is signaled whatever it
-    /// says, so that batches of `n` unsignaled requests have one completion each.
+    /// A request may be [unsignaled](SendRequest::unsignaled): the completion of the next signaled
+    /// request completes it as well. The last request of each [`post`](Self::post) is always made
+    /// signaled, so a batch of `n` unsignaled requests has one completion.
     ///
     /// # Errors
     ///
-    /// The errors of [`ConcurrentSendQueue::post`](super::ConcurrentSendQueue::post), except the verb's, and
-    /// [`Error::QueueFull`](crate::Error::QueueFull) when the batch is.
+    /// The errors of [`ConcurrentSendQueue::post`](super::ConcurrentSendQueue::post), except the
+    /// error of the verb, and [`Error::QueueFull`](crate::Error::QueueFull) if the batch is full.
     #[inline]
     pub fn push(
         &mut self,
@@ -48,7 +48,7 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
         self.staging.stage(slot.0, request).map_err(PostError::new)
     }
 
-    /// Returns the number of requests that were added and not posted.
+    /// Returns the number of requests in the batch, that is, those that were added and not posted.
     #[inline]
     pub fn len(&self) -> usize {
         self.staging.len()
@@ -60,29 +60,29 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
         self.staging.len() == 0
     }
 
-    /// Posts them, in one call of the driver, and tells how many they were. The batch is empty then
-    /// and can take more. To post an empty batch does nothing.
+    /// Posts all requests by one call of the driver, and returns their number. The batch is then
+    /// empty and can be used again. Posting an empty batch has no effect.
     ///
     /// # Errors
     ///
-    /// The errors of [`SendBatch::post`](super::SendBatch::post); the requests that were not posted stay in
-    /// the batch.
+    /// The errors of [`SendBatch::post`](super::SendBatch::post). The requests that were not posted
+    /// stay in the batch.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_wr_complete")]
     pub fn post(&mut self) -> Result<usize, BatchError> {
         kept(self.staging.post())
     }
 
-    /// Takes the memory of the requests that were not posted back, in their order; their slots are
-    /// free again.
+    /// Removes the requests that were not posted, releases their slots, and returns their memory in
+    /// order.
     pub fn take_back(&mut self) -> impl Iterator<Item = T> {
         self.staging.end()
     }
 }
 
-/// Receives that one thread hands to the device together, from
-/// [`ConcurrentReceiveQueue::batch`](super::ConcurrentReceiveQueue::batch). Otherwise like
-/// [`ConcurrentSendBatch`].
+/// Receives that one thread posts to the device together, like the requests of a
+/// [`ConcurrentSendBatch`]. Created by
+/// [`ConcurrentReceiveQueue::batch`](super::ConcurrentReceiveQueue::batch).
 #[derive(Debug)]
 pub struct ConcurrentReceiveBatch<'a, T: Send + 'static> {
     staging: SlotsStaging<'a, T, ibv_recv_wr>,
@@ -95,12 +95,13 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
         }
     }
 
-    /// Adds memory for one message of the peer.
+    /// Adds the memory for one message of the peer.
     ///
     /// # Errors
     ///
-    /// The errors of [`ConcurrentReceiveQueue::post`](super::ConcurrentReceiveQueue::post), except the
-    /// verb's, and [`Error::QueueFull`](crate::Error::QueueFull) when the batch is.
+    /// The errors of [`ConcurrentReceiveQueue::post`](super::ConcurrentReceiveQueue::post), except
+    /// the error of the verb, and [`Error::QueueFull`](crate::Error::QueueFull) if the batch is
+    /// full.
     #[inline]
     pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>
     where
@@ -109,7 +110,7 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
         self.staging.stage(memory).map_err(PostError::new)
     }
 
-    /// Returns the number of receives that were added and not posted.
+    /// Returns the number of receives in the batch, that is, those that were added and not posted.
     #[inline]
     pub fn len(&self) -> usize {
         self.staging.len()
@@ -121,7 +122,8 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
         self.staging.len() == 0
     }
 
-    /// Posts them as [`ConcurrentSendBatch::post`] does.
+    /// Posts all receives by one call of the driver, and returns their number, like
+    /// [`ConcurrentSendBatch::post`].
     ///
     /// # Errors
     ///
@@ -131,7 +133,7 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
         kept(self.staging.post())
     }
 
-    /// Takes the memory of the receives that were not posted back, in their order.
+    /// Removes the receives that were not posted, and returns their memory in order.
     pub fn take_back(&mut self) -> impl Iterator<Item = T> {
         self.staging.end()
     }

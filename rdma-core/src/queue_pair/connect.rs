@@ -1,4 +1,4 @@
-//! The attributes of a connection, and the steps from RESET to RTS.
+//! Connection options, and the attributes of each state transition from RESET to RTS.
 
 use std::iter;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::device::{LocalAddress, Mtu};
 use crate::error::Result;
 use crate::memory::AccessFlags;
 
-/// How a connection behaves: paces, patience and path. The defaults suit a local network.
+/// Options of a connection: timeouts, retries and path. The defaults suit a local network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct ConnectOptions {
@@ -39,82 +39,88 @@ impl Default for ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// The path MTU. Default: the smaller of the two ports' active ones.
+    /// Sets the path MTU. The default is the smaller active MTU of the two ports.
     pub fn mtu(mut self, mtu: Mtu) -> Self {
         self.mtu = Some(mtu);
         self
     }
 
-    /// How long to wait for an acknowledgement before sending again: 4.096 us times two to this
-    /// power, up to 31; 0 waits for ever. Default 14, 67 ms. Devices round up.
+    /// Sets the acknowledgement timeout, after which a request is retransmitted: 4.096 us times two
+    /// to the power of `exponent`, which is at most 31. 0 means no timeout. The default is 14,
+    /// which is 67 ms. Devices may round the timeout up.
     #[doc(alias = "timeout")]
     pub fn ack_timeout_exponent(mut self, exponent: u8) -> Self {
         self.timeout = exponent;
         self
     }
 
-    /// How often to send again without an answer, 0 to 7, before the connection fails. Default 7.
+    /// Sets the number of retransmissions without a response, 0 to 7, after which the connection
+    /// fails. The default is 7.
     #[doc(alias = "retry_cnt")]
     pub fn retries(mut self, retries: u8) -> Self {
         self.retries.unanswered = retries;
         self
     }
 
-    /// How often to send again when the peer has no receive posted, 0 to 6; 7 is without end, the
-    /// default.
+    /// Sets the number of retries, 0 to 6, if the peer has no receive posted; 7 means no limit. The
+    /// default is 7.
     #[doc(alias = "rnr_retry")]
     pub fn rnr_retries(mut self, retries: u8) -> Self {
         self.retries.not_ready = retries;
         self
     }
 
-    /// How long the peer is to wait, at the least, when this end has no receive posted, as the code
-    /// of the specification's table, 0 to 31 (IBTA volume 1, table 46). Default 12, 0.64 ms.
+    /// Sets the minimum delay of the peer's retry if this end has no receive posted. The delay is a
+    /// code of the specification, 0 to 31 (IBTA volume 1, table 46). The default is 12, which is
+    /// 0.64 ms.
     ///
-    /// The codes are not in order: 1 is the shortest, 0.01 ms, each second one doubles it up to 31,
-    /// 491.52 ms, and **0 is the longest, 655.36 ms**, which is what a forgotten attribute amounts
-    /// to. [`Self::rnr_delay`] finds the code for a time. Too short a time wears the peer's
-    /// [`rnr_retries`](Self::rnr_retries) out, if they are not endless; too long a one is how long a
-    /// connection stands still each time a message comes before its receive is posted.
+    /// The codes are not in ascending order. Code 1 is the shortest delay, 0.01 ms; every second
+    /// code doubles the delay, up to 491.52 ms for code 31. **Code 0 is the longest delay, 655.36
+    /// ms**, which a program gets if it forgets to set the attribute. [`Self::rnr_delay`] chooses
+    /// the code for a duration. A short delay exhausts the peer's
+    /// [`rnr_retries`](Self::rnr_retries), unless they are unlimited. A long delay stalls the
+    /// connection for that time whenever a message arrives before its receive is posted.
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
         self.retries.not_ready_timer = code;
         self
     }
 
-    /// Like [`Self::min_rnr_timer`], with the code for this time: the shortest that is not below it,
-    /// or the longest of all.
+    /// Sets the minimum delay of the peer's retry, like [`Self::min_rnr_timer`], to the shortest
+    /// delay of the table that is not less than `delay`, or to the longest delay.
     pub fn rnr_delay(self, delay: Duration) -> Self {
         self.min_rnr_timer(retries::code_of(delay))
     }
 
-    /// The traffic class; on RoCE v2 the IP header's byte of DSCP and ECN. Default 0.
+    /// Sets the traffic class. On RoCE v2 it is the DSCP and ECN byte of the IP header. The default
+    /// is 0.
     pub fn traffic_class(mut self, class: u8) -> Self {
         self.traffic_class = class;
         self
     }
 
-    /// The service level, 0 to 15. Default 0.
+    /// Sets the service level, 0 to 15. The default is 0.
     #[doc(alias = "sl")]
     pub fn service_level(mut self, level: u8) -> Self {
         self.service_level = level;
         self
     }
 
-    /// How many routers a packet may pass. Default 64.
+    /// Sets the hop limit of packets. The default is 64.
     pub fn hop_limit(mut self, limit: u8) -> Self {
         self.hop_limit = limit;
         self
     }
 
-    /// The flow label, 20 bits: RoCE v2 makes the UDP source port from it, by which switches spread
-    /// connections over several ways. Default 0.
+    /// Sets the flow label, 20 bits. RoCE v2 derives the UDP source port from it, which switches
+    /// use to distribute connections over several paths. The default is 0.
     pub fn flow_label(mut self, label: u32) -> Self {
         self.flow_label = label;
         self
     }
 
-    /// The time a request takes to fail when the peer does not answer, at the least; devices round
-    /// the timeout up, to four times as long at the most (IBTA volume 1, 9.9.2.1.1). `None`: never.
+    /// Returns the minimum time until a request to an unresponsive peer fails, or `None` if it
+    /// never fails. Devices may round the timeout up to four times its value (IBTA volume 1,
+    /// 9.9.2.1.1).
     pub fn patience(&self) -> Option<Duration> {
         let timeout = Duration::from_nanos(4096) * (1 << self.timeout.min(31));
         (self.timeout > 0).then(|| timeout * (u32::from(self.retries.unanswered) + 1))
@@ -131,7 +137,7 @@ impl ConnectOptions {
     }
 }
 
-/// RESET to INIT: port, partition and what peers may do.
+/// Returns the modification from RESET to INIT, which sets port, partition key and remote access.
 pub(super) fn initial(
     kind: Transport,
     address: &LocalAddress,
@@ -141,13 +147,13 @@ pub(super) fn initial(
     let change = Modification::to(QueuePairState::Init).port(address.port);
     match kind {
         Transport::RawPacket => change,
-        // The key that counts is set with the step to RTR: nothing arrives before.
+        // The step to RTR sets the actual queue key. No packet is accepted before.
         Transport::Datagram => change.pkey_index(pkey_index).qkey(0),
         _ => change.pkey_index(pkey_index).access(access),
     }
 }
 
-/// INIT to RTR, towards `remote`.
+/// Returns the modification from INIT to RTR, for a connection to `remote`.
 pub(super) fn ready_to_receive(
     kind: Transport,
     address: &LocalAddress,
@@ -177,7 +183,7 @@ pub(super) fn ready_to_receive(
     })
 }
 
-/// RTR to RTS, towards `remote`.
+/// Returns the modification from RTR to RTS, for a connection to `remote`.
 pub(super) fn ready_to_send(
     kind: Transport,
     local: &Endpoint,

@@ -1,4 +1,4 @@
-//! Queue pairs in operation.
+//! Queue pairs that can send and receive.
 
 use std::sync::Arc;
 
@@ -11,10 +11,11 @@ use crate::completion::CompletionQueue;
 use crate::device::LocalAddress;
 use crate::ffi::QueuePairHandle;
 
-/// A queue pair in operation: connected to its peer, or to send datagrams. Clones, and the queues
-/// made from it, are the same one; it is destroyed with the last of them.
+/// A queue pair in RTS, connected to a peer or activated for datagrams. Clones, and the queues
+/// created from them, refer to the same queue pair. It is destroyed when the last of them is
+/// dropped.
 ///
-/// It is `Send` and `Sync`: verbs are thread-safe.
+/// `QueuePair` is `Send` and `Sync`, because verbs are thread-safe on queue pairs.
 #[doc(alias = "ibv_qp")]
 #[derive(Debug, Clone)]
 pub struct QueuePair {
@@ -31,69 +32,70 @@ impl QueuePair {
         &self.parts.handle
     }
 
-    /// Its number.
+    /// Returns the queue pair number.
     pub fn number(&self) -> u32 {
         self.parts.handle.number()
     }
 
-    /// What this end is to the peer.
+    /// Returns the local endpoint: the parameters that the peer needs to connect.
     pub fn local(&self) -> Endpoint {
         self.parts.local
     }
 
-    /// Which service it gives.
+    /// Returns the transport type.
     #[doc(alias = "qp_type")]
     pub fn kind(&self) -> Transport {
         self.parts.handle.kind()
     }
 
-    /// What it can post by the functions `ibv_wr_*`: nothing, unless it was
-    /// [made](super::QueuePairBuilder::extended_posting) for them.
+    /// Returns the operations that can be posted by the functions `ibv_wr_*`. The set is empty
+    /// unless [`extended_posting`](super::QueuePairBuilder::extended_posting) was enabled.
     #[doc(alias = "send_ops_flags")]
     pub fn operations(&self) -> SendOperations {
         self.parts.handle.operations()
     }
 
-    /// What the peer is; `None` where there is not one peer.
+    /// Returns the endpoint of the peer, or `None` if the transport is not connected to one peer.
     pub fn remote(&self) -> Option<Endpoint> {
         self.parts.remote
     }
 
-    /// Its port and GID.
+    /// Returns the local port and GID.
     pub fn address(&self) -> &LocalAddress {
         &self.parts.address
     }
 
-    /// Where its sends, reads, writes and atomics complete.
+    /// Returns the completion queue for sends, reads, writes and atomics.
     pub fn send_completions(&self) -> &CompletionQueue {
         &self.parts.send_completions
     }
 
-    /// Where its receives complete.
+    /// Returns the completion queue for receives.
     pub fn receive_completions(&self) -> &CompletionQueue {
         &self.parts.receive_completions
     }
 
-    /// How many bytes can be sent inline, at least what was asked for.
+    /// Returns the maximum length of inline data in bytes. The device may have rounded the
+    /// requested length up.
     #[doc(alias = "max_inline_data")]
     pub fn inline_limit(&self) -> usize {
         self.parts.handle.sizes().inline_data as usize
     }
 
-    /// How many send requests can be outstanding.
+    /// Returns the maximum number of outstanding send requests.
     #[doc(alias = "max_send_wr")]
     pub fn send_capacity(&self) -> usize {
         self.parts.handle.sizes().send_requests as usize
     }
 
-    /// How many receive requests can be outstanding.
+    /// Returns the maximum number of outstanding receive requests.
     #[doc(alias = "max_recv_wr")]
     pub fn receive_capacity(&self) -> usize {
         self.parts.handle.sizes().receive_requests as usize
     }
 
-    /// How much its queues hold, as the device granted it: at least what was asked for, for devices
-    /// round up.
+    /// Returns the capacities of the queues, as granted by the device. A device may round the
+    /// requested capacities up.
     #[doc(alias = "ibv_qp_cap")]
     pub fn capacities(&self) -> QueuePairCapacities {
         let granted = self.parts.handle.granted();
@@ -106,33 +108,34 @@ impl QueuePair {
         }
     }
 
-    /// Whether every send request is signaled, whatever it says.
+    /// Returns whether every send request is signaled, including requests that were made
+    /// unsignaled.
     #[doc(alias = "sq_sig_all")]
     pub fn signals_all(&self) -> bool {
         self.parts.handle.signals_all()
     }
 
-    /// A queue to post sends, writes, reads and atomics to.
+    /// Returns a new queue for posting sends, writes, reads and atomics.
     pub fn send_queue<T: Send + 'static>(&self) -> SendQueue<T> {
         SendQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// A queue to post receives to.
+    /// Returns a new queue for posting receives.
     pub fn receive_queue<T: Send + 'static>(&self) -> ReceiveQueue<T> {
         ReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Like [`Self::send_queue`], for any number of threads.
+    /// Returns a new send queue for any number of threads.
     pub fn concurrent_send_queue<T: Send + 'static>(&self) -> ConcurrentSendQueue<T> {
         ConcurrentSendQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Like [`Self::receive_queue`], for any number of threads.
+    /// Returns a new receive queue for any number of threads.
     pub fn concurrent_receive_queue<T: Send + 'static>(&self) -> ConcurrentReceiveQueue<T> {
         ConcurrentReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// The C object, valid for as long as this.
+    /// Returns the C object. The pointer is valid as long as this queue pair exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_qp {
         self.parts.handle.as_raw()
     }

@@ -1,4 +1,4 @@
-//! Operations on a queue pair in use, other than posting.
+//! Operations on a connected queue pair other than posting: state changes, queries, draining.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use crate::refused::Refused;
 #[doc(alias = "ibv_qp_rate_limit_attr")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RateLimit {
-    /// The most to send, in thousands of bits a second; 0 is as fast as the port.
+    /// The maximum rate in kilobits per second; 0 means the rate of the port.
     #[doc(alias = "rate_limit")]
     pub kilobits: u32,
-    /// The most bytes to send at once; 0 leaves it to the device.
+    /// The maximum burst in bytes; 0 means the default of the device.
     #[doc(alias = "max_burst_sz")]
     pub burst: u32,
-    /// The size of most packets, in bytes; 0 leaves it to the device.
+    /// The typical packet size in bytes; 0 means the default of the device.
     #[doc(alias = "typical_pkt_sz")]
     pub packet: u16,
 }
@@ -31,7 +31,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_query_qp")]
     pub fn state(&self) -> Result<QueuePairState> {
         self.parts.state()
@@ -41,13 +41,14 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_query_qp")]
     pub fn attributes(&self) -> Result<QueuePairAttributes> {
         QueuePairAttributes::of(&self.parts.handle)
     }
 
-    /// Changes its attributes, perhaps its state; not to RESET, which [`Self::reset`] is for.
+    /// Changes attributes of the queue pair, and optionally its state. Use [`Self::reset`] for a
+    /// change to RESET.
     ///
     /// # Errors
     ///
@@ -61,11 +62,12 @@ impl QueuePair {
         self.parts.modify(change)
     }
 
-    /// Moves the queue pair to the error state: everything outstanding completes as flushed, in
-    /// bounded time, and messages of the peer are refused.
+    /// Moves the queue pair to the error state. All outstanding requests complete as flushed within
+    /// a bounded time, and messages of the peer are refused.
     ///
-    /// Requests that are posted later are flushed too. Linux's Soft-RoCE leaves receives posted
-    /// later alone until this is called again, which is allowed in every state.
+    /// Requests that are posted later are also flushed. The Soft-RoCE driver of Linux flushes
+    /// receives that are posted later only when this method is called again. Calling it again is
+    /// allowed in every state.
     ///
     /// # Errors
     ///
@@ -76,12 +78,13 @@ impl QueuePair {
         self.parts.modify(&Modification::to(QueuePairState::Error))
     }
 
-    /// Begins to drain the send queue, RTS to SQD: requests that were begun are completed, later
-    /// ones wait, receives go on. With `notify` an asynchronous event tells when that is done.
+    /// Begins to drain the send queue: moves the queue pair from RTS to SQD. Requests that were
+    /// started complete, later requests wait, and receives continue. If `notify` is set, an
+    /// asynchronous event reports the end of draining.
     ///
     /// # Errors
     ///
-    /// [`Error::RefusedModification`]; devices that do not have this state refuse.
+    /// [`Error::RefusedModification`], also from devices that do not support this state.
     #[doc(alias = "IBV_QPS_SQD")]
     pub fn pause(&self, notify: bool) -> Result<()> {
         let change = Modification::to(QueuePairState::SendQueueDrain);
@@ -92,26 +95,27 @@ impl QueuePair {
         })
     }
 
-    /// Goes on sending after [`Self::pause`], SQD to RTS. Linux's Soft-RoCE does so with the next
-    /// request that is posted.
+    /// Resumes sending after [`Self::pause`]: moves the queue pair from SQD to RTS. On the
+    /// Soft-RoCE driver of Linux, sending resumes with the next request that is posted.
     ///
     /// # Errors
     ///
-    /// [`Error::RefusedModification`], also while it still drains.
+    /// [`Error::RefusedModification`], also while the send queue is still draining.
     pub fn resume(&self) -> Result<()> {
         let rts = Modification::to(QueuePairState::ReadyToSend);
         self.parts.modify(&rts)
     }
 
-    /// Goes on sending after a failed request of a queue pair without acknowledgements, SQE to RTS.
-    /// Requests that were flushed have to be posted again.
+    /// Resumes sending after a request of an unacknowledged transport failed: moves the queue pair
+    /// from SQE to RTS. The program must post flushed requests again.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] in any other state, and [`Error::RefusedModification`].
     #[doc(alias = "IBV_QPS_SQE")]
     pub fn recover(&self) -> Result<()> {
-        // Drivers do not see a queue pair enter SQE, and take the caller's word for it.
+        // Drivers do not notice that a queue pair enters SQE, so they rely on the state in the
+        // request.
         let (state, failed) = (self.state()?, QueuePairState::SendQueueError);
         if state != failed {
             let reason = format!("it is in {state}, not in {failed}");
@@ -121,16 +125,16 @@ impl QueuePair {
         self.parts.modify(&rts.assuming(failed))
     }
 
-    /// [Pauses](Self::pause) the queue pair and waits until the requests that were begun have
+    /// [Pauses](Self::pause) the queue pair, and waits until the requests that were started have
     /// completed.
     ///
-    /// Later requests wait in the queue, and the queue pair stays in SQD, until it is
-    /// [resumed](Self::resume): meanwhile the path to the peer can be changed.
+    /// Later requests wait in the queue, and the queue pair stays in SQD, until [`Self::resume`] is
+    /// called. In SQD the path to the peer can be changed.
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::pause`], and [`Error::TimedOut`] when the peer leaves requests
-    /// unanswered for longer than `timeout`; the queue pair is in SQD then.
+    /// The errors of [`Self::pause`], and [`Error::TimedOut`] if requests are not acknowledged
+    /// within `timeout`; the queue pair is then in SQD.
     #[doc(alias = "sq_draining")]
     pub fn drain_sends(&self, timeout: Duration) -> Result<()> {
         self.pause(false)?;
@@ -141,21 +145,22 @@ impl QueuePair {
         Ok(())
     }
 
-    /// [Fails](Self::fail) the queue pair and waits until everything that was posted has completed.
-    /// Every completion, flushed or not, is then in the completion queues, for their next poll, or
-    /// was taken by a poll that began before.
+    /// Moves the queue pair to the [error](Self::fail) state, and waits until all posted requests
+    /// have completed. All completions, flushed or not, are then available to the next poll of the
+    /// completion queues, unless a concurrent poll has returned them.
     ///
-    /// For this, a request without memory is posted to each queue of the queue pair and awaited.
-    /// Other threads may poll the completion queues meanwhile, and do not see the completions of
-    /// these two requests, except in a poll that began before. The completion queues must have room
-    /// for two more completions than for the requests; completion queues that the queue pair made
-    /// for itself have it. Receives of a shared queue are not awaited: the event
-    /// `IBV_EVENT_QP_LAST_WQE_REACHED` reports their end.
+    /// The method posts a marker request without memory to each queue of the queue pair, and waits
+    /// for the completion of the markers. Other threads may poll the completion queues meanwhile;
+    /// the completions of the markers are hidden from them, except from a poll that began before.
+    /// The completion queues must have room for two additional completions; completion queues that
+    /// the queue pair created for itself have it. The method does not wait for receives of a shared
+    /// receive queue: the event `IBV_EVENT_QP_LAST_WQE_REACHED` reports their end.
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::fail`]; [`Error::TimedOut`] when it takes longer than `timeout`;
-    /// [`Error::InUse`] in a thread that is polling the completions of the queue pair.
+    /// The errors of [`Self::fail`]; [`Error::TimedOut`] if the requests do not complete within
+    /// `timeout`; [`Error::InUse`] if the calling thread is polling a completion queue of the queue
+    /// pair.
     #[doc(alias = "ibv_drain_qp")]
     pub fn drain(&self, timeout: Duration) -> Result<()> {
         self.fail()?;
@@ -165,15 +170,15 @@ impl QueuePair {
         self.parts.handle.await_flush(&own, || deadline.wait(what))
     }
 
-    /// Moves it to RESET, from where it can be brought up again, with another peer too.
+    /// Moves the queue pair to RESET. It can then be connected again, also to another peer.
     ///
-    /// The device forgets every request that has not completed: its memory is freed, and its
-    /// completion never comes. Completions that nobody has polled may be forgotten too.
+    /// The device discards every request that has not completed. Its memory is freed, and no
+    /// completion is reported. The device may also discard completions that were not polled yet.
     ///
     /// # Errors
     ///
-    /// The queue pair, with [`Error::InUse`] while there are clones or queues of it, because what
-    /// was posted to them would never complete, or with [`Error::RefusedModification`].
+    /// Returns the queue pair, with [`Error::InUse`] while clones or queues of it exist, because
+    /// their requests would never complete, or with [`Error::RefusedModification`].
     #[doc(alias = "IBV_QPS_RESET")]
     pub fn reset(self) -> Result<ManualQueuePair, Refused<Self>> {
         let parts = match Arc::try_unwrap(self.parts) {
@@ -189,29 +194,30 @@ impl QueuePair {
         }
     }
 
-    /// Returns in which units the data of a message comes into memory in order, for programs that
-    /// wait for its last byte instead of a completion. Empty if the device promises nothing.
+    /// Returns the guaranteed order in which data of a message becomes visible in memory, for
+    /// programs that poll the last byte instead of a completion. The result is empty if the device
+    /// guarantees no order.
     #[doc(alias = "ibv_query_qp_data_in_order")]
     pub fn data_order(&self, arrival: Arrival) -> DataOrder {
         let bits = self.parts.handle.data_in_order(arrival.to_raw());
         DataOrder::from_bits_retain(bits)
     }
 
-    /// Returns the options that the devices of both ends have agreed on.
+    /// Returns the enhanced connection establishment (ECE) options that both devices use.
     ///
     /// # Errors
     ///
-    /// The verb's: most devices have nothing to agree on ([`Error::is_unsupported`]).
+    /// The error of the verb. Most devices do not support ECE ([`Error::is_unsupported`]).
     #[doc(alias = "ibv_query_ece")]
     pub fn enhancements(&self) -> Result<EnhancedEstablishment> {
         self.parts.handle.query_ece().map(Into::into)
     }
 
-    /// Sets how fast it may send.
+    /// Limits the rate at which the queue pair sends.
     ///
     /// # Errors
     ///
-    /// The verb's: most devices cannot ([`Error::is_unsupported`]).
+    /// The error of the verb. Most devices do not support rate limits ([`Error::is_unsupported`]).
     #[doc(alias = "ibv_modify_qp_rate_limit")]
     pub fn limit_rate(&self, limit: RateLimit) -> Result<()> {
         let RateLimit {
@@ -223,11 +229,11 @@ impl QueuePair {
     }
 }
 
-/// When to stop waiting.
+/// The end of a wait with a time limit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     timeout: Duration,
-    /// `None` where that is too far away to be told.
+    /// The end time, or `None` if the timeout is too long for an [`Instant`].
     end: Option<Instant>,
 }
 
@@ -239,7 +245,7 @@ impl Deadline {
         }
     }
 
-    /// Lets other threads run, for a moment, if there is time left.
+    /// Sleeps for a short time. Returns an error if the deadline has passed.
     pub(super) fn wait(&self, what: &'static str) -> Result<()> {
         if self.end.is_some_and(|end| Instant::now() >= end) {
             let timeout = self.timeout;

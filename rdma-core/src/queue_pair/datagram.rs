@@ -1,10 +1,10 @@
-//! Bringing up queue pairs that are connected to nobody.
+//! Activation of queue pairs that have no peer (datagram and raw packet).
 
 use super::endpoint::LOW_24;
 use super::{Endpoint, Modification, QueuePairState, Transport};
 use crate::error::{Error, Result};
 
-/// How a datagram queue pair behaves.
+/// Options of a datagram queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct DatagramOptions {
@@ -19,13 +19,13 @@ impl Default for DatagramOptions {
 }
 
 impl DatagramOptions {
-    /// The queue key of [`Self::default`], which examples of verbs use too.
+    /// The queue key of [`Self::default`]. Examples of verbs commonly use the same key.
     pub const DEFAULT_QKEY: u32 = 0x1111_1111;
 
-    /// With this queue key: packets with another one are dropped.
+    /// Creates options with this queue key. The queue pair drops packets with another key.
     ///
-    /// Those with the highest bit set are privileged: a request with such a key is sent with the
-    /// sending queue pair's own instead (IBTA volume 1, 10.2.5).
+    /// Keys with the highest bit set are privileged: a request with such a key is sent with the
+    /// queue key of the sending queue pair instead (IBTA volume 1, 10.2.5).
     #[doc(alias = "qkey")]
     pub fn new(qkey: u32) -> Self {
         Self {
@@ -34,20 +34,21 @@ impl DatagramOptions {
         }
     }
 
-    /// The first packet sequence number, 24 bits. Default: a random one; peers do not look at it.
+    /// Sets the first packet sequence number, 24 bits. The default is a random number. Peers ignore
+    /// it.
     #[doc(alias = "sq_psn")]
     pub fn packet_sequence(mut self, number: u32) -> Self {
         self.packet_sequence = Some(number);
         self
     }
 
-    /// The queue key.
+    /// Returns the queue key.
     pub fn qkey(&self) -> u32 {
         self.qkey
     }
 }
 
-/// INIT to RTR, of a queue pair that is connected to nobody.
+/// Returns the modification from INIT to RTR, for a queue pair without a peer.
 pub(super) fn ready_to_receive(kind: Transport, options: &DatagramOptions) -> Modification {
     let change = Modification::to(QueuePairState::ReadyToReceive);
     match kind {
@@ -56,7 +57,7 @@ pub(super) fn ready_to_receive(kind: Transport, options: &DatagramOptions) -> Mo
     }
 }
 
-/// RTR to RTS, of a queue pair that is connected to nobody.
+/// Returns the modification from RTR to RTS, for a queue pair without a peer.
 pub(super) fn ready_to_send(kind: Transport, options: &DatagramOptions) -> Result<Modification> {
     let sequence = options.packet_sequence;
     let sequence = sequence.unwrap_or_else(Endpoint::random_packet_sequence);

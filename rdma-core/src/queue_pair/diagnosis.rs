@@ -1,4 +1,4 @@
-//! Finding out what is wrong with a modification that was refused.
+//! Diagnosis of a refused modification: which attributes of the request are wrong.
 
 use ibverbs_sys::{ibv_device_cap_flags, ibv_mig_state};
 
@@ -12,14 +12,14 @@ use crate::device::{DeviceAttributes, Gid, GidEntry, LinkLayer, PortAttributes, 
 use crate::error::Errno;
 use crate::ffi::QueuePairHandle;
 
-/// What is known of a queue pair and its device when a modification was refused. Whatever cannot be
-/// found out is left out, and what it would tell is not told.
+/// The state of a queue pair and of its device when a modification was refused. A fact that cannot
+/// be queried is absent, and the checks that need it are skipped.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     kind: Transport,
     state: Option<QueuePairState>,
     draining: bool,
-    /// The port that the queue pair is bound to, 0 for none.
+    /// The port that the queue pair is bound to; 0 if it is not bound.
     port: u8,
     device: Option<DeviceAttributes>,
     ports: Vec<PortAttributes>,
@@ -27,7 +27,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Asks the queue pair and the device.
+    /// Queries the queue pair and the device.
     pub(super) fn of(handle: &QueuePairHandle) -> Self {
         let context = Context::of(handle.domain().context());
         let attributes = handle.query(Set::STATE | Set::PORT).ok();
@@ -44,12 +44,12 @@ impl Facts {
         }
     }
 
-    /// The state that the queue pair was in.
+    /// Returns the state that the queue pair was in, if it is known.
     pub(super) fn state(&self) -> Option<QueuePairState> {
         self.state
     }
 
-    /// What is wrong with `wanted`, which was refused with this error number.
+    /// Returns the flaws of the request `wanted`, which was refused with `errno`.
     pub(super) fn flaws(&self, wanted: &Modification, errno: Errno) -> Vec<Flaw> {
         let mut flaws = Vec::new();
         self.transition(wanted, &mut flaws);
@@ -71,7 +71,7 @@ impl Facts {
         flaws
     }
 
-    /// Compares states and attributes with the tables.
+    /// Checks the states and the set of attributes against the tables of the specification.
     fn transition(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(from) = self.state else {
             return;
@@ -84,14 +84,15 @@ impl Facts {
         }
     }
 
-    /// Whether it is a new way in SQD, which the kernel's system call takes for one with a port.
+    /// Returns whether the request changes the address vector of an unreliable connection in SQD.
+    /// The kernel's system call then also sets the port, which such a queue pair cannot change.
     fn is_a_way_with_its_port(&self, wanted: &Modification) -> bool {
         self.state == Some(QueuePairState::SendQueueDrain)
             && self.kind == Transport::UnreliableConnected
             && wanted.vector().is_some()
     }
 
-    /// What the device says that it does not have.
+    /// Checks for attributes of features that the device does not support.
     fn lacking(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(device) = &self.device else {
             return;
@@ -105,7 +106,7 @@ impl Facts {
         let port = self.port(self.bound(wanted));
         let ethernet = port.is_some_and(|port| port.link_layer() == LinkLayer::Ethernet);
         let migrates = has(ibv_device_cap_flags::IBV_DEVICE_AUTO_PATH_MIG);
-        // Linux has alternate paths for InfiniBand alone, whatever the device says.
+        // Linux supports alternate paths on InfiniBand only, whatever the device reports.
         if !migrates || ethernet {
             lacks(Set::ALTERNATE_PATH);
         }
@@ -117,7 +118,7 @@ impl Facts {
         }
     }
 
-    /// Compares values with what the specification and the device allow.
+    /// Checks the values against the limits of the specification and the device.
     fn ranges(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let mut within = |attribute, least: u64, most: u64, limit| {
             let value = wanted.number(attribute).unwrap_or(least);
@@ -139,7 +140,7 @@ impl Facts {
         within(Set::RNR_RETRIES, 0, 7, BITS);
         within(Set::MIN_RNR_TIMER, 0, 31, BITS);
         within(Set::DESTINATION, 0, 0xff_ffff, BITS);
-        // Those of `ibv_access_flags`: ten and, from bit 20 on, what may be ignored.
+        // The bits of `ibv_access_flags`: ten flags, and the optional flags from bit 20 on.
         let known = 0x3ff | 0x3ff0_0000;
         if wanted.number(Set::ACCESS).unwrap_or(0) & !known != 0 {
             within(Set::ACCESS, 0, known, "verbs");
@@ -164,7 +165,7 @@ impl Facts {
         }
     }
 
-    /// Looks at the way to the peer.
+    /// Checks the address vector of the path to the peer.
     fn path(
         &self,
         wanted: &Modification,
@@ -219,7 +220,7 @@ impl Facts {
         }
     }
 
-    /// The port that the queue pair is bound to, or is to be.
+    /// Returns the port that the queue pair is bound to, or that the request would bind it to.
     fn bound(&self, wanted: &Modification) -> u8 {
         if wanted.mask().contains(Set::PORT) {
             wanted.values().port_num
@@ -234,8 +235,9 @@ impl Facts {
 }
 
 impl Modification {
-    /// What the specification's tables of states and attributes have against it, for a queue pair
-    /// of this kind in the state `from`. Values are not looked at, nor is any device asked.
+    /// Returns the flaws of the modification according to the specification's tables of states and
+    /// attributes, for a queue pair of type `kind` in state `from`. The check covers neither the
+    /// values of attributes nor the limits of a device.
     ///
     /// ```
     /// use rdma_core::{AttributeMask, Modification, ModificationFlaw, QueuePairState, Transport};
@@ -247,7 +249,7 @@ impl Modification {
     /// ```
     pub fn flaws(&self, kind: Transport, from: QueuePairState) -> Vec<Flaw> {
         if matches!(kind, Transport::Driver | Transport::Unknown(_)) {
-            // What they demand only their vendors know.
+            // The requirements of vendor-specific types are not public.
             return Vec::new();
         }
         let mut flaws = Vec::new();
@@ -299,7 +301,7 @@ mod tests {
         }
     }
 
-    /// A queue pair in `state`, of a device with one Ethernet port.
+    /// Returns the facts of a queue pair in `state`, on a device with one Ethernet port.
     fn facts(kind: Transport, state: QueuePairState) -> Facts {
         let device = ibv_device_attr {
             phys_port_cnt: 1,
@@ -340,7 +342,7 @@ mod tests {
         }
     }
 
-    /// INIT to RTR of a reliable connection, and nothing wrong with it.
+    /// Returns a correct modification from INIT to RTR for a reliable connection.
     fn to_rtr() -> Modification {
         Modification::to(QueuePairState::ReadyToReceive)
             .address(vector(1, "10.0.0.2"))

@@ -4,7 +4,7 @@ use crate::device::{Gid, Mtu};
 use crate::error::{Error, Result};
 use crate::ffi;
 
-/// Everything one end tells the other so that they can connect.
+/// The parameters of one end that its peer needs to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Endpoint {
@@ -16,7 +16,7 @@ pub struct Endpoint {
     pub gid: Gid,
     /// The port's LID; 0 on Ethernet.
     pub lid: u16,
-    /// The largest path MTU that the port carries.
+    /// Active MTU of the port, the upper limit of the path MTU.
     pub mtu: Mtu,
     /// Maximum RDMA reads and atomics of the peer that this queue pair takes at once.
     pub incoming_reads: u8,
@@ -24,7 +24,7 @@ pub struct Endpoint {
     pub outgoing_reads: u8,
 }
 
-/// The most that fits into the 24 bits of queue pair and packet sequence numbers.
+/// Maximum value of a 24-bit number, such as a queue pair number or packet sequence number.
 pub(super) const LOW_24: u32 = 0x00ff_ffff;
 
 /// Name of an endpoint in errors.
@@ -47,11 +47,11 @@ impl Endpoint {
         bytes
     }
 
-    /// Decodes an endpoint from the bytes that [`Self::to_bytes`] gave.
+    /// Decodes an endpoint from the result of [`Self::to_bytes`].
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for bytes that no endpoint has.
+    /// [`Error::InvalidArgument`] for bytes that do not encode an endpoint.
     pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self> {
         let number =
             |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
@@ -72,7 +72,8 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Checks what the types leave open; it may come from anywhere.
+    /// Checks the ranges that the types do not enforce. The endpoint may come from an untrusted
+    /// source.
     pub(super) fn checked(&self) -> Result<()> {
         if self.queue_pair > LOW_24 || self.packet_sequence > LOW_24 {
             let reason = "queue pair and packet sequence numbers have 24 bits";
@@ -81,9 +82,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Returns a first packet sequence number that a late packet of an earlier connection will not
-    /// hit, and that another process cannot foresee: a process that cannot see a connection's
-    /// packets needs the number to send packets in its name.
+    /// Returns a random first packet sequence number. A random number makes it unlikely that a late
+    /// packet of an earlier connection is accepted. It also prevents spoofing: a process that
+    /// cannot observe the packets of a connection must guess the number.
     pub(crate) fn random_packet_sequence() -> u32 {
         ffi::random_word() & LOW_24
     }

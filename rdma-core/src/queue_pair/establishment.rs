@@ -1,9 +1,9 @@
-//! What the devices of two ends agree on.
+//! Enhanced connection establishment (ECE): options that two devices negotiate.
 
 use ibverbs_sys::ibv_ece;
 
-/// Enhanced connection establishment (ECE): options of a vendor's devices, which two ends exchange
-/// before they connect; each end sets what both have.
+/// Enhanced connection establishment (ECE) options of a vendor's device. Two ends exchange their
+/// options before they connect, and each end then sets the options that both support.
 ///
 /// ```
 /// # fn example(prepared: &rdma_core::PreparedQueuePair, theirs: rdma_core::EnhancedEstablishment)
@@ -19,15 +19,15 @@ use ibverbs_sys::ibv_ece;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EnhancedEstablishment {
-    /// Whose options they are.
+    /// The vendor that defines the options.
     #[doc(alias = "vendor_id")]
     pub vendor: u32,
-    /// The options, as the vendor defines them.
+    /// The options, as a bit mask that the vendor defines.
     pub options: u32,
 }
 
 impl EnhancedEstablishment {
-    /// The options that both have; none where the vendors differ.
+    /// Returns the options that both ends support. The result has no options if the vendors differ.
     pub fn common(self, other: Self) -> Self {
         let options = if self.vendor == other.vendor {
             self.options & other.options

@@ -1,4 +1,4 @@
-//! Data that needs no registration.
+//! Inline data, which needs no registration.
 
 use crate::memory::Elements;
 
@@ -6,16 +6,15 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Data that is copied into a request when it is posted, from wherever it is: a slice, several
-/// that become one message, or nothing (`()`). The trait is sealed.
+/// Data that is copied into a request when it is posted: a slice, several slices that form one
+/// message, or nothing (`()`). The trait is sealed.
 ///
-/// It is for [`SendQueue::post_inline`](super::SendQueue::post_inline) and its like, of queue pairs
-/// that were made with room for
-/// [`inline_data`](super::QueuePairBuilder::inline_data).
+/// Used by [`SendQueue::post_inline`](super::SendQueue::post_inline) and similar methods. The queue
+/// pair must have been created with room for [`inline_data`](super::QueuePairBuilder::inline_data).
 #[doc(alias = "ibv_data_buf")]
 #[doc(alias = "ibv_wr_set_inline_data_list")]
 pub trait InlineData: sealed::Sealed {
-    /// Adds the pieces to a request.
+    /// Appends the slices to `elements`.
     fn collect(&self, elements: &mut Elements<'_>);
 }
 

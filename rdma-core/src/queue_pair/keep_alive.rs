@@ -1,4 +1,4 @@
-//! What send requests keep, and what becomes of it when they end.
+//! Objects that a send request keeps alive until it ends.
 
 use std::sync::Arc;
 
@@ -7,27 +7,28 @@ use crate::completion::WorkCompletion;
 use crate::error::{Error, Result};
 use crate::ffi::{QueuePairHandle, WindowChange};
 
-/// What a request keeps beside its memory, until it has completed. What is rare is in a box, for there is one of these in each place of
-/// each queue, and with many queue pairs it depends on their size whether they fit into a processor's cache.
+/// An object, other than memory, that a request keeps alive until it has completed. Rare variants
+/// are boxed: every slot of every queue has one such value, and with many queue pairs its size
+/// decides whether the slots fit into a processor's cache.
 #[derive(Debug)]
 pub(crate) enum KeepAlive {
     Nothing,
     Address(AddressHandle),
     Segmented(Box<Segmented>),
-    /// A window that changes, and its memory.
+    /// The change of a memory window, with the window and its memory.
     Window(Box<WindowChange>),
 }
 
 const _: () = assert!(size_of::<KeepAlive>() <= 2 * size_of::<usize>());
 
-/// The headers of a segmented send, and the way it goes.
+/// The headers of a segmented send, and its address handle.
 #[derive(Debug)]
 pub(crate) struct Segmented {
     pub(crate) headers: Arc<[u8]>,
     pub(crate) address: Option<AddressHandle>,
 }
 
-/// How a request ended.
+/// The outcome of a request, which decides what happens to the objects that it keeps alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     NotPosted,
@@ -36,8 +37,8 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// What a completion says. Requests before one that failed, which have none of their own, may
-    /// have succeeded, and are taken to have failed.
+    /// Returns the outcome according to `completion`. Unsignaled requests before a failed request
+    /// have no completion of their own. They may have succeeded, but they are treated as failed.
     #[inline]
     pub(crate) fn of(completion: &WorkCompletion) -> Self {
         match completion.result() {
@@ -48,7 +49,7 @@ impl Outcome {
 }
 
 impl KeepAlive {
-    /// Gives up what was kept, of a request that has ended.
+    /// Releases the object after the request has ended.
     #[inline]
     pub(crate) fn settle(&mut self, outcome: Outcome) {
         if !matches!(self, Self::Nothing) {
@@ -56,7 +57,8 @@ impl KeepAlive {
         }
     }
 
-    /// How the request ended, if a later one of the queue pair ended so.
+    /// Returns the outcome of this unsignaled request, given the outcome of a later request of the
+    /// same queue pair.
     #[inline]
     pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
         match self {
@@ -65,7 +67,7 @@ impl KeepAlive {
         }
     }
 
-    /// Whether a queue pair can carry out what is kept.
+    /// Checks that the queue pair can execute a request with this object.
     #[inline]
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         match self {
@@ -77,7 +79,7 @@ impl KeepAlive {
         }
     }
 
-    /// The way of a datagram.
+    /// Returns the address handle of a datagram.
     #[inline]
     pub(crate) fn address(&self) -> Option<&AddressHandle> {
         match self {
@@ -87,7 +89,7 @@ impl KeepAlive {
         }
     }
 
-    /// Whether it must not be in a batch.
+    /// Returns an error if the request cannot be posted in a batch.
     #[inline]
     pub(crate) fn refused_in_batches(&self) -> Option<Error> {
         match self {

@@ -1,12 +1,12 @@
-//! Numbers of few bits.
+//! Range checks of small numbers.
 
 use crate::error::{Error, Result};
 
-/// What a number is, the number, and the largest that is allowed.
+/// A name, a value, and the maximum that is allowed for the value.
 pub(crate) struct Limit(pub(crate) &'static str, pub(crate) u32, pub(crate) u32);
 
 impl Limit {
-    /// The first that is not kept, as an error.
+    /// Returns an error for the first value that exceeds its maximum.
     pub(crate) fn check(limits: impl IntoIterator<Item = Self>) -> Result<()> {
         for Self(what, value, limit) in limits {
             if value > limit {

@@ -1,4 +1,4 @@
-//! Queue pairs that are brought up step by step.
+//! Queue pairs whose state transitions the program performs step by step.
 
 use super::parts::Parts;
 use super::{
@@ -8,13 +8,14 @@ use super::{
 use crate::device::LocalAddress;
 use crate::error::{Error, Result};
 
-/// A queue pair whose states the program goes through itself.
+/// A queue pair whose state transitions the program performs itself.
 ///
-/// Each step is there as a function that takes it, and as the [`Modification`] that it consists of,
-/// to be changed before it is taken. Nothing can be posted: when the queue pair has got far enough,
-/// it becomes one with queues, [`PreparedQueuePair`] in INIT or [`QueuePair`] in RTS.
+/// Each transition is available in two forms: as a method that performs it, and as a
+/// [`Modification`] that the program can change before applying it. Requests cannot be posted to
+/// this type. The program converts it to a type with queues: [`PreparedQueuePair`] in INIT, or
+/// [`QueuePair`] in RTS.
 ///
-/// It is `Send` and `Sync`: verbs are thread-safe.
+/// `ManualQueuePair` is `Send` and `Sync`, because verbs are thread-safe on queue pairs.
 ///
 /// ```
 /// use rdma_core::{ConnectOptions, Context, QueuePairState};
@@ -25,7 +26,7 @@ use crate::error::{Error, Result};
 /// for (near, far) in [(&left, &right), (&right, &left)] {
 ///     near.to_init()?;
 ///     near.to_rtr(&far.endpoint(), &options)?;
-///     // The step to RTS, with a change.
+/// // The transition to RTS, with one attribute changed.
 ///     let step = near.ready_to_send(&far.endpoint(), &options)?;
 ///     near.modify(&step.retries(3))?;
 ///     assert_eq!(near.state()?, QueuePairState::ReadyToSend);
@@ -49,7 +50,8 @@ impl ManualQueuePair {
         self.parts
     }
 
-    /// One that was just reset. It gets a packet sequence number that late packets do not hit.
+    /// Creates the value for a queue pair that was just reset. A new packet sequence number makes
+    /// it unlikely that late packets are accepted.
     pub(super) fn renewed(parts: Parts) -> Self {
         let local = Endpoint {
             packet_sequence: Endpoint::random_packet_sequence(),
@@ -62,53 +64,53 @@ impl ManualQueuePair {
         })
     }
 
-    /// What the peer must know.
+    /// Returns the parameters that the peer needs to connect.
     pub fn endpoint(&self) -> Endpoint {
         self.parts.local
     }
 
-    /// Its number.
+    /// Returns the queue pair number.
     pub fn number(&self) -> u32 {
         self.parts.handle.number()
     }
 
-    /// Which service it gives.
+    /// Returns the transport type.
     #[doc(alias = "qp_type")]
     pub fn kind(&self) -> Transport {
         self.parts.handle.kind()
     }
 
-    /// Its port and GID.
+    /// Returns the local port and GID.
     pub fn address(&self) -> &LocalAddress {
         &self.parts.address
     }
 
-    /// The state it is in.
+    /// Returns the state of the queue pair.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_query_qp")]
     pub fn state(&self) -> Result<QueuePairState> {
         self.parts.state()
     }
 
-    /// Everything that it tells about itself.
+    /// Returns all attributes of the queue pair.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_query_qp")]
     pub fn attributes(&self) -> Result<QueuePairAttributes> {
         QueuePairAttributes::of(&self.parts.handle)
     }
 
-    /// Changes its attributes, perhaps its state.
+    /// Changes attributes of the queue pair, and optionally its state.
     ///
     /// # Errors
     ///
-    /// [`Error::RefusedModification`], and [`Error::InUse`] for a change to RESET while there are
-    /// queues of it, because what was posted to them would never complete.
+    /// [`Error::RefusedModification`], and [`Error::InUse`] for a change to RESET while queues of
+    /// the queue pair exist, because their requests would never complete.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, change: &Modification) -> Result<()> {
         if change.state() == Some(QueuePairState::Reset) {
@@ -117,17 +119,18 @@ impl ManualQueuePair {
         self.parts.modify(change)
     }
 
-    /// The step from RESET to INIT: port, partition key, and what peers may do.
+    /// Returns the modification from RESET to INIT, which sets port, partition key and remote
+    /// access.
     pub fn initial(&self) -> Modification {
         self.parts.initial()
     }
 
-    /// The step from INIT to RTR, towards a peer.
+    /// Returns the modification from INIT to RTR, for a connection to `remote`.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for options out of range, an endpoint that cannot be, or a queue
-    /// pair without a peer.
+    /// [`Error::InvalidArgument`] for options out of range, for an invalid endpoint, or if the
+    /// transport has no peer.
     pub fn ready_to_receive(
         &self,
         remote: &Endpoint,
@@ -137,11 +140,11 @@ impl ManualQueuePair {
         Ok(step)
     }
 
-    /// The step from RTR to RTS, towards a peer.
+    /// Returns the modification from RTR to RTS, for a connection to `remote`.
     ///
     /// # Errors
     ///
-    /// As [`Self::ready_to_receive`].
+    /// The errors of [`Self::ready_to_receive`].
     pub fn ready_to_send(
         &self,
         remote: &Endpoint,
@@ -151,16 +154,17 @@ impl ManualQueuePair {
         Ok(step)
     }
 
-    /// The steps from INIT to RTR and from RTR to RTS of a queue pair without a peer.
+    /// Returns the modifications from INIT to RTR and from RTR to RTS of a queue pair without a
+    /// peer.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for options out of range, or a queue pair with a peer.
+    /// [`Error::InvalidArgument`] for options out of range, or if the transport has a peer.
     pub fn activation(&self, options: &DatagramOptions) -> Result<[Modification; 2]> {
         self.parts.activating(options)
     }
 
-    /// RESET to INIT.
+    /// Moves the queue pair from RESET to INIT.
     ///
     /// # Errors
     ///
@@ -170,84 +174,85 @@ impl ManualQueuePair {
         self.parts.modify(&self.initial())
     }
 
-    /// INIT to RTR, towards a peer.
+    /// Moves the queue pair from INIT to RTR, for a connection to `remote`.
     ///
     /// # Errors
     ///
-    /// As [`Self::ready_to_receive`], and [`Error::RefusedModification`].
+    /// The errors of [`Self::ready_to_receive`], and [`Error::RefusedModification`].
     #[doc(alias = "IBV_QPS_RTR")]
     pub fn to_rtr(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<()> {
         self.parts.modify(&self.ready_to_receive(remote, options)?)
     }
 
-    /// RTR to RTS, towards a peer.
+    /// Moves the queue pair from RTR to RTS, for a connection to `remote`.
     ///
     /// # Errors
     ///
-    /// As [`Self::ready_to_receive`], and [`Error::RefusedModification`].
+    /// The errors of [`Self::ready_to_receive`], and [`Error::RefusedModification`].
     #[doc(alias = "IBV_QPS_RTS")]
     pub fn to_rts(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<()> {
         self.parts.modify(&self.ready_to_send(remote, options)?)
     }
 
-    /// Any state to RESET, from where it can be brought up again, with another peer too.
+    /// Moves the queue pair from any state to RESET. It can then be connected again, also to
+    /// another peer.
     ///
-    /// The device forgets every request that has not completed: its memory is freed.
+    /// The device discards every request that has not completed, and its memory is freed.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] while there are queues of it, because what was posted to them would never
+    /// [`Error::InUse`] while queues of the queue pair exist, because their requests would never
     /// complete, and [`Error::RefusedModification`].
     #[doc(alias = "IBV_QPS_RESET")]
     pub fn to_reset(&self) -> Result<()> {
         self.parts.reset(&Modification::to(QueuePairState::Reset))
     }
 
-    /// What the device offers to agree on with the peer's.
+    /// Returns the enhanced connection establishment (ECE) options that the device supports.
     ///
     /// # Errors
     ///
-    /// The verb's: most devices have nothing to offer ([`Error::is_unsupported`]).
+    /// The error of the verb. Most devices do not support ECE ([`Error::is_unsupported`]).
     #[doc(alias = "ibv_query_ece")]
     pub fn enhancements(&self) -> Result<EnhancedEstablishment> {
         self.parts.handle.query_ece().map(Into::into)
     }
 
-    /// Sets what was agreed on with the peer's device. In RESET or INIT.
+    /// Sets the ECE options that were negotiated with the peer. The state must be RESET or INIT.
     ///
     /// # Errors
     ///
-    /// As [`Self::enhancements`].
+    /// The errors of [`Self::enhancements`].
     #[doc(alias = "ibv_set_ece")]
     pub fn agree(&self, on: EnhancedEstablishment) -> Result<()> {
         self.parts.handle.set_ece(on.into())
     }
 
-    /// It as a queue pair that receives can be posted to, when it is in INIT.
+    /// Converts a queue pair in INIT to the type to which receives can be posted.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] in another state, and the verb's.
+    /// [`Error::InvalidArgument`] in another state, and the error of the query.
     pub fn prepared(self) -> Result<PreparedQueuePair> {
         self.in_state(QueuePairState::Init)?;
         Ok(PreparedQueuePair::new(self.parts))
     }
 
-    /// It as a queue pair in operation, connected to `remote`, when it is in RTS.
+    /// Converts a queue pair in RTS, connected to `remote`, to the type that can send and receive.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] in another state, and the verb's.
+    /// [`Error::InvalidArgument`] in another state, and the error of the query.
     pub fn connected(self, remote: &Endpoint) -> Result<QueuePair> {
         self.in_state(QueuePairState::ReadyToSend)?;
         Ok(self.parts.in_operation(Some(*remote)))
     }
 
-    /// It as a queue pair in operation, without a peer, when it is in RTS.
+    /// Converts a queue pair in RTS, without a peer, to the type that can send and receive.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] in another state, and the verb's.
+    /// [`Error::InvalidArgument`] in another state, and the error of the query.
     pub fn activated(self) -> Result<QueuePair> {
         self.in_state(QueuePairState::ReadyToSend)?;
         Ok(self.parts.in_operation(None))
@@ -262,7 +267,7 @@ impl ManualQueuePair {
         Err(Error::invalid("queue pair", reason))
     }
 
-    /// The C object, valid for as long as this.
+    /// Returns the C object. The pointer is valid as long as this queue pair exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_qp {
         self.parts.handle.as_raw()
     }

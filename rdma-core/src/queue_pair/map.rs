@@ -3,17 +3,18 @@
 use std::fmt;
 use std::mem;
 
-/// Bits of a queue pair number that each level of the map looks up. Numbers have 24 bits (IBTA
-/// volume 1, 9.2.4), so there are three levels.
+/// Number of bits of a queue pair number that each level of the map resolves. Numbers have 24 bits
+/// (IBTA volume 1, 9.2.4), so the map has three levels.
 const LEVEL_BITS: u32 = 8;
 const LEVELS: u32 = 3;
 const WIDTH: usize = 1 << LEVEL_BITS;
 
-/// Values by queue pair number, for a program that polls one completion queue for many queue pairs.
+/// A map from queue pair numbers to values, for a program that polls one completion queue for many
+/// queue pairs.
 ///
-/// A lookup is three array accesses: nothing is hashed, whatever numbers the device gives out. A
-/// number that another queue pair had before is no danger: work request ids are given out once, so
-/// that queues ignore the completions of earlier queue pairs.
+/// A lookup takes three array accesses and no hashing, for any distribution of numbers. Reuse of a
+/// number by another queue pair is harmless: work request ids are never reused, so queues ignore
+/// the completions of earlier queue pairs.
 ///
 /// ```
 /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};
@@ -25,7 +26,7 @@ const WIDTH: usize = 1 << LEVEL_BITS;
 /// let mut queues = QueuePairMap::new();
 /// # let mut kept = Vec::new();
 /// for _ in 0..3 {
-///     // A queue pair for each client; these are connected to themselves.
+///     // One queue pair per client. In this example each queue pair is connected to itself.
 ///     let builder = domain.queue_pair().send_completions(&completions);
 ///     let prepared = builder.build()?;
 ///     let endpoint = prepared.endpoint();
@@ -48,25 +49,25 @@ const WIDTH: usize = 1 << LEVEL_BITS;
 /// # Ok::<(), rdma_core::Error>(())
 /// ```
 pub struct QueuePairMap<T> {
-    /// An entry is the index of a node of the next level, or of a value in the last level; [`EMPTY`]
-    /// where there is none.
+    /// In the last level an entry is the index of a value, in the other levels the index of a node
+    /// in the next level. An unused entry is [`EMPTY`].
     nodes: Vec<Node>,
-    /// Indexes of nodes that are in no use, each of which is empty.
+    /// Indexes of unused nodes, all of which are empty.
     spare: Vec<u32>,
     values: Vec<Option<T>>,
-    /// Indexes of values that are in no use.
+    /// Indexes of unused elements of `values`.
     vacant: Vec<u32>,
 }
 
-/// The index of a node without entries, and of the place of no value: a lookup that finds an empty
-/// entry goes on through these.
+/// Index of a node without entries, and of an element of `values` without a value. A lookup that
+/// finds an unused entry continues through these two, without a branch.
 const EMPTY: u32 = 0;
 const ROOT: usize = 1;
 
 #[derive(Clone)]
 struct Node {
     entries: [u32; WIDTH],
-    /// Number of entries that are not empty.
+    /// Number of entries that are in use.
     len: u32,
 }
 
@@ -75,7 +76,7 @@ const NO_ENTRIES: Node = Node {
     len: 0,
 };
 
-/// Returns the index of a number's entry in its node of this level; the root is level 0.
+/// Returns the index of the entry for `number` in a node of `level`. The root is level 0.
 #[inline]
 fn entry(number: u32, level: u32) -> usize {
     (number >> (LEVEL_BITS * (LEVELS - 1 - level))) as usize & (WIDTH - 1)
@@ -94,7 +95,7 @@ impl<T: fmt::Debug> fmt::Debug for QueuePairMap<T> {
 }
 
 impl<T> QueuePairMap<T> {
-    /// Makes an empty map.
+    /// Creates an empty map.
     pub fn new() -> Self {
         Self {
             nodes: vec![NO_ENTRIES; 2],
@@ -104,11 +105,11 @@ impl<T> QueuePairMap<T> {
         }
     }
 
-    /// Puts in the value of a queue pair, and returns the one that the number had before.
+    /// Inserts the value of a queue pair, and returns the previous value of the same number.
     ///
     /// # Panics
     ///
-    /// If the number has more than 24 bits.
+    /// Panics if the number has more than 24 bits.
     pub fn insert(&mut self, number: u32, value: T) -> Option<T> {
         assert!(
             number >> (LEVEL_BITS * LEVELS) == 0,
@@ -137,14 +138,14 @@ impl<T> QueuePairMap<T> {
         self.values.get(self.find(number)?)?.as_ref()
     }
 
-    /// Returns the value of the queue pair with this number, to be changed.
+    /// Returns a mutable reference to the value of the queue pair with this number.
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         let index = self.find(number)?;
         self.values.get_mut(index)?.as_mut()
     }
 
-    /// Takes the value of a queue pair out.
+    /// Removes and returns the value of a queue pair.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         let index = self.find(number)?;
         let value = self.values.get_mut(index)?.take()?;
@@ -154,8 +155,8 @@ impl<T> QueuePairMap<T> {
             let above = &self.nodes[path[level as usize - 1]];
             path[level as usize] = above.entries[entry(number, level - 1)] as usize;
         }
-        // Nodes that become empty are used again, so that the map does not grow with every number
-        // that was ever in it.
+        // Nodes that become empty are reused, so that the map does not grow with every number that
+        // it ever contained.
         for level in (0..LEVELS).rev() {
             let node = path[level as usize];
             self.set(node, entry(number, level), EMPTY);
@@ -167,37 +168,38 @@ impl<T> QueuePairMap<T> {
         Some(value)
     }
 
-    /// Returns how many values there are.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.values.len() - 1 - self.vacant.len()
     }
 
-    /// Returns whether there is no value.
+    /// Returns whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns all values, in no order that the program can rely on.
+    /// Returns an iterator over all values, in unspecified order.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.values.iter().flatten()
     }
 
-    /// Returns all values, to be changed, in no order that the program can rely on.
+    /// Returns an iterator over mutable references to all values, in unspecified order.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.values.iter_mut().flatten()
     }
 
-    /// Returns the index of the value with this number, which may be that of no value.
+    /// Returns the index of the value for `number`, or [`EMPTY`] if the map has no value. `None` if
+    /// the number has more than 24 bits.
     #[inline]
     fn find(&self, number: u32) -> Option<usize> {
-        // A number of more than 24 bits is outside of the root.
+        // The top index is out of bounds for a number with more than 24 bits.
         let top = (number >> (LEVEL_BITS * (LEVELS - 1))) as usize;
         let middle = *self.nodes[ROOT].entries.get(top)? as usize;
         let leaf = self.nodes[middle].entries[entry(number, 1)] as usize;
         Some(self.nodes[leaf].entries[entry(number, 2)] as usize)
     }
 
-    /// Returns the node behind an entry, which is made if there is none.
+    /// Returns the index of the child node of an entry, and creates the node if necessary.
     fn child(&mut self, node: usize, entry: usize) -> usize {
         let child = self.nodes[node].entries[entry];
         if child != EMPTY {
@@ -225,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers as devices may give them out: in a row, in steps, and scattered.
+    /// Returns a queue pair number as a device may assign it: consecutive, in steps, or scattered.
     fn number(round: u32) -> u32 {
         match round % 3 {
             0 => 0xff_ff00 + round % 256,

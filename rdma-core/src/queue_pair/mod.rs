@@ -1,42 +1,45 @@
-//! Queue pairs: making and connecting them, and posting work to them.
+//! Queue pairs: creation, connection, and posting of requests.
 //!
-//! A queue pair is made with [`ProtectionDomain::queue_pair`](crate::ProtectionDomain::queue_pair)
-//! as a [`PreparedQueuePair`], which can receive but not send; the two ends exchange their
-//! [`Endpoint`]s by any means, and [`PreparedQueuePair::connect`] gives the [`QueuePair`]. Where there
-//! is no peer ([`Transport`]) it is [`PreparedQueuePair::activate`].
+//! [`ProtectionDomain::queue_pair`](crate::ProtectionDomain::queue_pair) creates a queue pair as a
+//! [`PreparedQueuePair`], which can receive but not send. The two ends exchange their [`Endpoint`]s
+//! by any means, and [`PreparedQueuePair::connect`] returns the [`QueuePair`]. For a transport
+//! without a peer ([`Transport`]), [`PreparedQueuePair::activate`] returns the [`QueuePair`].
 //!
 //! # States
 //!
-//! | type | [`QueuePairState`] | queues | leads to |
+//! | type | [`QueuePairState`] | queues | converts to |
 //! |---|---|---|---|
 //! | [`ManualQueuePair`], by [`QueuePairBuilder::create`] | any | none | [`prepared`](ManualQueuePair::prepared) in INIT, [`connected`](ManualQueuePair::connected) or [`activated`](ManualQueuePair::activated) in RTS |
 //! | [`PreparedQueuePair`], by [`QueuePairBuilder::build`] | INIT | receives | [`connect`](PreparedQueuePair::connect), [`activate`](PreparedQueuePair::activate), [`manual`](PreparedQueuePair::manual) |
-//! | [`QueuePair`] | RTS, SQD, SQE, ERR | all | [`reset`](QueuePair::reset), which needs it alone |
+//! | [`QueuePair`] | RTS, SQD, SQE, ERR | all | [`reset`](QueuePair::reset), if it is the only handle |
 //!
-//! A queue pair in operation is [paused](QueuePair::pause) and [resumed](QueuePair::resume),
-//! [recovered](QueuePair::recover) from a failed send queue, [failed](QueuePair::fail),
-//! [drained](QueuePair::drain), and taken back by [`QueuePair::reset`]. Single attributes change by a
-//! [`Modification`]. When the device refuses one, the error says why, as far as the specification's
-//! tables and the device's limits tell: [`RefusedModification`].
+//! A [`QueuePair`] can be [paused](QueuePair::pause) and [resumed](QueuePair::resume),
+//! [recovered](QueuePair::recover) from a failed send queue, moved to the [error
+//! state](QueuePair::fail), [drained](QueuePair::drain), and converted back by
+//! [`QueuePair::reset`]. A [`Modification`] changes single attributes. If the device refuses a
+//! modification, the error lists the flaws that the specification's tables and the device's limits
+//! reveal: [`RefusedModification`].
 //!
 //! # Threads
 //!
-//! Every type here is `Send`, except types for work that one thread begins and ends: a request of a
-//! [`Scope`], a [`RawSession`]. Verbs are thread-safe on a queue pair, so the queue pairs are
-//! `Sync` too, and clones of a [`QueuePair`] are the same queue pair. Methods that need a single
-//! owner take `&mut self`.
+//! Every type of this module is `Send`, except the types that belong to one thread: a request of a
+//! [`Scope`] and a [`RawSession`]. Verbs are thread-safe on a queue pair, so the queue pair types
+//! are also `Sync`, and clones of a [`QueuePair`] refer to the same queue pair. Methods that need
+//! exclusive access take `&mut self`.
 //!
 //! # Posting
 //!
-//! Work is posted through a queue that keeps the memory of each request until it has completed:
+//! Requests are posted through a queue that keeps the memory of each request until it has
+//! completed:
 //!
-//! | queue | shared | a request's memory |
+//! | queue | access | storage of a request's memory |
 //! |---|---|---|
-//! | [`SendQueue`], [`ReceiveQueue`] | one owner, `&mut self` | a ring in the order of posting; requests may be unsignaled |
-//! | [`ConcurrentSendQueue`], [`ConcurrentReceiveQueue`] | any thread, `&self`, no lock | a slot, reserved before posting |
+//! | [`SendQueue`], [`ReceiveQueue`] | one owner, `&mut self` | a ring in the order of posting |
+//! | [`ConcurrentSendQueue`], [`ConcurrentReceiveQueue`] | any thread, `&self`, no lock | a slot; for sends, reserved before posting |
 //!
-//! A batch ([`SendQueue::batch`] and its like) hands many requests to the device in one call.
-//! Requests with borrowed memory are posted in a [`QueuePair::scope`], which waits for them.
+//! A batch ([`SendQueue::batch`] and similar methods) posts many requests in one call of the
+//! driver. Requests with borrowed memory are posted in a [`QueuePair::scope`], which waits for
+//! their completion.
 
 #![forbid(unsafe_code)]
 
@@ -130,7 +133,8 @@ mod tests {
         is_send::<ReceiveBatch<'_, Buffer>>();
         is_send::<ConcurrentSendBatch<'_, Buffer>>();
         is_send::<ConcurrentReceiveBatch<'_, Buffer>>();
-        // Of memory that is not `Sync`, too: each piece is with one thread at a time.
+        // Memory that is not `Sync` is also allowed: only one thread at a time has access to a
+        // piece.
         is_sync::<ConcurrentSendQueue<std::cell::Cell<u8>>>();
         is_sync::<ConcurrentReceiveQueue<std::cell::Cell<u8>>>();
         is_send::<RawElements>();

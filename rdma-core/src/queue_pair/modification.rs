@@ -1,4 +1,4 @@
-//! Changes of a queue pair's attributes.
+//! Changes of a queue pair's attributes and state.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::ffi::empty_attributes;
 use crate::memory::AccessFlags;
 
-/// What is to change of a queue pair: each attribute that is set here, and no other.
+/// A set of attribute changes for a queue pair. Only attributes that are set here change.
 ///
 /// ```
 /// use rdma_core::{AttributeMask, Modification, QueuePairState};
@@ -25,43 +25,43 @@ use crate::memory::AccessFlags;
 #[must_use = "a modification changes nothing until a queue pair is modified by it"]
 pub struct Modification {
     mask: AttributeMask,
-    /// The values but for the two paths.
+    /// The values of all attributes except the two paths.
     values: ibv_qp_attr,
     address: Option<AddressVector>,
     alternate: Option<AlternatePath>,
 }
 
-/// A second way to the peer, which the device changes to when the first one fails
-/// (IBTA volume 1, 17.2.8).
+/// A second path to the peer, which the device uses when the first path fails (IBTA volume 1,
+/// 17.2.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AlternatePath {
-    /// The way.
+    /// The address vector of the path.
     #[doc(alias = "alt_ah_attr")]
     pub address: AddressVector,
-    /// The place of its partition key in the table of its port.
+    /// The index of the partition key in the P_Key table of `port`.
     #[doc(alias = "alt_pkey_index")]
     pub pkey_index: u16,
-    /// Its port of this machine.
+    /// The local port of the path.
     #[doc(alias = "alt_port_num")]
     pub port: u8,
-    /// How long to wait for an acknowledgement, as
-    /// [`Modification::ack_timeout_exponent`] says.
+    /// The acknowledgement timeout, as the exponent of [`Modification::ack_timeout_exponent`].
     #[doc(alias = "alt_timeout")]
     pub ack_timeout_exponent: u8,
 }
 
-/// How far a queue pair is with a change of its path (`ibv_mig_state`; IBTA volume 1, 17.2.8).
+/// The state of path migration of a queue pair (`ibv_mig_state`; IBTA volume 1, 17.2.8).
 #[doc(alias = "ibv_mig_state")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MigrationState {
-    /// It uses its one path, or has changed to the alternate one.
+    /// No migration is prepared: the queue pair has only one path, or has already migrated to the
+    /// alternate path.
     #[doc(alias = "IBV_MIG_MIGRATED")]
     Migrated,
-    /// It is to get ready to change its path again.
+    /// The queue pair is to prepare for migration again.
     #[doc(alias = "IBV_MIG_REARM")]
     Rearm,
-    /// Both ends are ready to change the path.
+    /// Both ends are prepared to migrate to the alternate path.
     #[doc(alias = "IBV_MIG_ARMED")]
     Armed,
     /// A value that this crate does not know.
@@ -88,23 +88,23 @@ impl MigrationState {
     }
 }
 
-/// How much the queues of a queue pair hold (`ibv_qp_cap`).
+/// The capacities of a queue pair (`ibv_qp_cap`).
 #[doc(alias = "ibv_qp_cap")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QueuePairCapacities {
-    /// How many send requests can be outstanding.
+    /// Maximum number of outstanding send requests.
     #[doc(alias = "max_send_wr")]
     pub send_requests: u32,
-    /// How many receive requests can be outstanding.
+    /// Maximum number of outstanding receive requests.
     #[doc(alias = "max_recv_wr")]
     pub receive_requests: u32,
-    /// How many pieces of memory a send request can have.
+    /// Maximum number of scatter/gather elements of a send request.
     #[doc(alias = "max_send_sge")]
     pub send_elements: u32,
-    /// How many pieces of memory a receive request can have.
+    /// Maximum number of scatter/gather elements of a receive request.
     #[doc(alias = "max_recv_sge")]
     pub receive_elements: u32,
-    /// How many bytes can be sent inline.
+    /// Maximum length of inline data in bytes.
     #[doc(alias = "max_inline_data")]
     pub inline_data: u32,
 }
@@ -128,7 +128,7 @@ impl Default for Modification {
 }
 
 impl Modification {
-    /// Of nothing yet: the queue pair stays in its state.
+    /// Creates an empty modification, which leaves the state unchanged.
     pub fn new() -> Self {
         Self {
             mask: AttributeMask::empty(),
@@ -138,7 +138,7 @@ impl Modification {
         }
     }
 
-    /// Into this state; the same one as it is in is allowed.
+    /// Creates a modification to `state`, which may also be the current state.
     #[doc(alias = "qp_state")]
     pub fn to(state: QueuePairState) -> Self {
         let mut new = Self::new().with(AttributeMask::STATE);
@@ -151,131 +151,133 @@ impl Modification {
         self
     }
 
-    /// Only if the queue pair is in this state. For states that it leaves by itself.
+    /// Requires that the queue pair is in `state`. For states that a queue pair leaves without a
+    /// request of the program.
     #[doc(alias = "cur_qp_state")]
     pub fn assuming(mut self, state: QueuePairState) -> Self {
         self.values.cur_qp_state = state.to_raw();
         self.with(AttributeMask::CURRENT_STATE)
     }
 
-    /// Whether an event tells when the send queue has drained.
+    /// Sets whether an asynchronous event reports that the send queue has drained.
     #[doc(alias = "en_sqd_async_notify")]
     pub fn notify_drained(mut self, notify: bool) -> Self {
         self.values.en_sqd_async_notify = notify.into();
         self.with(AttributeMask::NOTIFY_DRAINED)
     }
 
-    /// What the peer may do, where the memory grants it too.
+    /// Sets the operations that the peer may perform through the queue pair. The memory must grant
+    /// them too.
     #[doc(alias = "qp_access_flags")]
     pub fn access(mut self, access: AccessFlags) -> Self {
         self.values.qp_access_flags = access.bits();
         self.with(AttributeMask::ACCESS)
     }
 
-    /// The place of the partition key in the port's table.
+    /// Sets the index of the partition key in the port's P_Key table.
     pub fn pkey_index(mut self, index: u16) -> Self {
         self.values.pkey_index = index;
         self.with(AttributeMask::PKEY_INDEX)
     }
 
-    /// The port, from 1.
+    /// Sets the port number, counted from 1.
     #[doc(alias = "port_num")]
     pub fn port(mut self, number: u8) -> Self {
         self.values.port_num = number;
         self.with(AttributeMask::PORT)
     }
 
-    /// The queue key.
+    /// Sets the queue key.
     pub fn qkey(mut self, key: u32) -> Self {
         self.values.qkey = key;
         self.with(AttributeMask::QKEY)
     }
 
-    /// The way to the peer.
+    /// Sets the address vector of the path to the peer.
     #[doc(alias = "ah_attr")]
     pub fn address(mut self, vector: AddressVector) -> Self {
         self.address = Some(vector);
         self.with(AttributeMask::ADDRESS)
     }
 
-    /// The path MTU.
+    /// Sets the path MTU.
     pub fn path_mtu(mut self, mtu: Mtu) -> Self {
         self.values.path_mtu = mtu.to_raw();
         self.with(AttributeMask::PATH_MTU)
     }
 
-    /// How long to wait for an acknowledgement before sending again: 4.096 us times two to this
-    /// power, up to 31; 0 waits for ever.
+    /// Sets the acknowledgement timeout, after which a request is retransmitted: 4.096 us times two
+    /// to the power of `exponent`, which is at most 31. 0 means no timeout.
     #[doc(alias = "timeout")]
     pub fn ack_timeout_exponent(mut self, exponent: u8) -> Self {
         self.values.timeout = exponent;
         self.with(AttributeMask::ACK_TIMEOUT)
     }
 
-    /// How often to send again without an answer, 0 to 7.
+    /// Sets the number of retransmissions without a response, 0 to 7.
     #[doc(alias = "retry_cnt")]
     pub fn retries(mut self, retries: u8) -> Self {
         self.values.retry_cnt = retries;
         self.with(AttributeMask::RETRIES)
     }
 
-    /// How often to send again when the peer has no receive posted, 0 to 6; 7 is without end.
+    /// Sets the number of retries, 0 to 6, if the peer has no receive posted; 7 means no limit.
     #[doc(alias = "rnr_retry")]
     pub fn rnr_retries(mut self, retries: u8) -> Self {
         self.values.rnr_retry = retries;
         self.with(AttributeMask::RNR_RETRIES)
     }
 
-    /// How long the peer is to wait when this end has no receive posted, as
-    /// [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer) says.
+    /// Sets the minimum delay of the peer's retry if this end has no receive posted, as a code of
+    /// [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer).
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
         self.values.min_rnr_timer = code;
         self.with(AttributeMask::MIN_RNR_TIMER)
     }
 
-    /// The first packet sequence number to expect, 24 bits.
+    /// Sets the first packet sequence number to be received, 24 bits.
     #[doc(alias = "rq_psn")]
     pub fn receive_sequence(mut self, number: u32) -> Self {
         self.values.rq_psn = number;
         self.with(AttributeMask::RECEIVE_SEQUENCE)
     }
 
-    /// The first packet sequence number to send, 24 bits.
+    /// Sets the first packet sequence number to be sent, 24 bits.
     #[doc(alias = "sq_psn")]
     pub fn send_sequence(mut self, number: u32) -> Self {
         self.values.sq_psn = number;
         self.with(AttributeMask::SEND_SEQUENCE)
     }
 
-    /// How many RDMA reads and atomics to have outstanding, at most.
+    /// Sets the maximum number of outstanding RDMA reads and atomics.
     #[doc(alias = "max_rd_atomic")]
     pub fn outgoing_reads(mut self, count: u8) -> Self {
         self.values.max_rd_atomic = count;
         self.with(AttributeMask::OUTGOING_READS)
     }
 
-    /// How many RDMA reads and atomics of the peer to take at once, at most.
+    /// Sets the maximum number of concurrent RDMA reads and atomics of the peer.
     #[doc(alias = "max_dest_rd_atomic")]
     pub fn incoming_reads(mut self, count: u8) -> Self {
         self.values.max_dest_rd_atomic = count;
         self.with(AttributeMask::INCOMING_READS)
     }
 
-    /// A second way to the peer.
+    /// Sets the alternate path to the peer.
     #[doc(alias = "alt_ah_attr")]
     pub fn alternate_path(mut self, path: AlternatePath) -> Self {
         self.alternate = Some(path);
         self.with(AttributeMask::ALTERNATE_PATH)
     }
 
-    /// How far to be with a change of the path.
+    /// Sets the state of path migration.
     #[doc(alias = "path_mig_state")]
     pub fn migration(mut self, state: MigrationState) -> Self {
         self.values.path_mig_state = state.to_raw();
         self.with(AttributeMask::MIGRATION)
     }
 
-    /// How much the queues are to hold. Hardly a device can change that.
+    /// Sets the capacities of the queues. Hardly any device supports this change.
     #[doc(alias = "cap")]
     pub fn capacities(mut self, capacities: QueuePairCapacities) -> Self {
         self.values.cap = ibv_qp_cap {
@@ -288,37 +290,38 @@ impl Modification {
         self.with(AttributeMask::CAPACITIES)
     }
 
-    /// The number of the peer's queue pair, 24 bits.
+    /// Sets the number of the peer's queue pair, 24 bits.
     #[doc(alias = "dest_qp_num")]
     pub fn destination(mut self, queue_pair: u32) -> Self {
         self.values.dest_qp_num = queue_pair;
         self.with(AttributeMask::DESTINATION)
     }
 
-    /// The most to send, in thousands of bits a second; 0 is as fast as the port.
+    /// Sets the maximum rate in kilobits per second; 0 means the rate of the port.
     pub fn rate_limit(mut self, kilobits: u32) -> Self {
         self.values.rate_limit = kilobits;
         self.with(AttributeMask::RATE_LIMIT)
     }
 
-    /// Leaves these attributes as they are after all.
+    /// Removes attributes from the modification.
     pub fn without(mut self, attributes: AttributeMask) -> Self {
         self.mask -= attributes;
         self
     }
 
-    /// The attributes that it changes.
+    /// Returns the set of attributes that the modification changes.
     pub fn mask(&self) -> AttributeMask {
         self.mask
     }
 
-    /// The state that it changes to.
+    /// Returns the new state, if the modification changes the state.
     pub fn state(&self) -> Option<QueuePairState> {
         let state = QueuePairState::from_raw(self.values.qp_state);
         self.mask.contains(AttributeMask::STATE).then_some(state)
     }
 
-    /// The values of the attributes in the mask, but for the two paths; of the others, anything.
+    /// Returns the values of all attributes except the two paths. Attributes outside of the mask
+    /// have arbitrary values.
     pub(super) fn values(&self) -> &ibv_qp_attr {
         &self.values
     }
@@ -333,7 +336,7 @@ impl Modification {
         self.alternate.as_ref().filter(|_| set)
     }
 
-    /// The attributes as C takes them.
+    /// Converts the modification to the C struct.
     ///
     /// # Errors
     ///
@@ -353,7 +356,7 @@ impl Modification {
         Ok(raw)
     }
 
-    /// As C gave it, with the attributes of `mask` that this crate knows.
+    /// Creates a modification from the C struct, with the attributes in `mask`.
     pub fn from_raw(raw: &ibv_qp_attr, mask: AttributeMask) -> Self {
         Self {
             mask,
@@ -387,7 +390,7 @@ impl fmt::Debug for Modification {
 }
 
 impl Modification {
-    /// The value of an attribute that is a number.
+    /// Returns the value of an attribute, if it is a number.
     pub(super) fn number(&self, attribute: AttributeMask) -> Option<u64> {
         let values = &self.values;
         Some(match attribute {
@@ -437,7 +440,7 @@ mod tests {
         }
     }
 
-    /// Every attribute, each with a value of its own.
+    /// Returns a modification of every attribute, each with a different value.
     fn everything() -> Modification {
         Modification::to(QueuePairState::ReadyToSend)
             .assuming(QueuePairState::SendQueueDrain)

@@ -1,4 +1,4 @@
-//! Modifying a queue pair, with a diagnosis where that is refused.
+//! Modification of a queue pair, with a diagnosis of a refusal.
 
 use super::diagnosis::Facts;
 use super::{Modification, QueuePairState, RefusedModification};
@@ -7,8 +7,8 @@ use crate::ffi::QueuePairHandle;
 
 /// Modifies the queue pair.
 ///
-/// Nothing is checked before: what the specification forbids a device may allow. What a device
-/// refuses is looked into afterwards.
+/// There is no check before the call, because a device may allow what the specification forbids.
+/// The diagnosis runs only after the device has refused the modification.
 ///
 /// # Errors
 ///
@@ -16,7 +16,8 @@ use crate::ffi::QueuePairHandle;
 /// polling the queue pair's completions.
 pub(crate) fn modify(handle: &QueuePairHandle, wanted: &Modification) -> Result<()> {
     if wanted.state() == Some(QueuePairState::Reset) {
-        // The driver removes the completions, and waits for this thread's lock to do so.
+        // The driver removes completions from the queue, and for that needs the lock that a polling
+        // thread holds.
         handle.refuse_within_poll()?;
     }
     let mut attributes = wanted.to_raw()?;

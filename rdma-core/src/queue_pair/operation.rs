@@ -1,8 +1,8 @@
-//! What send requests do.
+//! The operations of send requests.
 
 use super::SendOperations;
 
-/// What a send request does.
+/// The operation of a send request, with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Send {
@@ -35,14 +35,14 @@ pub(crate) enum Operation {
         placement: Placement,
         whole: bool,
     },
-    /// Binds a window, or ends its binding: what the request keeps says more.
+    /// Binds a window or ends its binding. The details are in the request's `KeepAlive::Window`.
     Window {
         binds: bool,
     },
 }
 
 impl Operation {
-    /// What a queue pair that is posted to by `ibv_wr_*` must have been made for.
+    /// Returns the flag that a queue pair needs in order to post this operation by `ibv_wr_*`.
     pub(crate) fn needs(self) -> SendOperations {
         match self {
             Self::Send { immediate: None } => SendOperations::SEND,
@@ -62,7 +62,7 @@ impl Operation {
         }
     }
 
-    /// Whether the device writes to the request's memory.
+    /// Returns whether the device writes to the local memory of the request.
     #[inline]
     pub(crate) fn writes_memory(self) -> bool {
         matches!(
@@ -71,7 +71,7 @@ impl Operation {
         )
     }
 
-    /// How errors name it.
+    /// Returns the name of the operation for error messages.
     pub(crate) fn described(self) -> &'static str {
         match self {
             Self::Send { immediate: None } => "sends",
@@ -91,15 +91,15 @@ impl Operation {
     }
 }
 
-/// What a flush makes sure of (`ibv_placement_type`; IBTA volume 1, 9.4.8).
+/// The guarantee that a flush provides (`ibv_placement_type`; IBTA volume 1, 9.4.8).
 #[doc(alias = "ibv_placement_type")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Placement {
-    /// What was written is visible to everything that reads the memory.
+    /// Earlier writes are visible to every reader of the memory.
     #[doc(alias = "IBV_FLUSH_GLOBAL")]
     Global,
-    /// What was written is kept when the power fails.
+    /// Earlier writes are persistent: they survive a loss of power.
     #[doc(alias = "IBV_FLUSH_PERSISTENT")]
     Persistent,
 }

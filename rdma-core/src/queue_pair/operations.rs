@@ -1,5 +1,4 @@
-//! What is asked for when a queue pair is made: operations of the posting functions `ibv_wr_*`, and
-//! flags.
+//! Creation parameters of a queue pair: operations of the posting functions `ibv_wr_*`, and flags.
 
 use ibverbs_sys::{ibv_qp_create_flags as create, ibv_qp_create_send_ops_flags as raw};
 
@@ -9,7 +8,7 @@ use crate::device::{DeviceCapabilities, ExtendedDeviceAttributes};
 use crate::error::{Error, Result};
 
 bitflags::bitflags! {
-    /// What a queue pair is to be able to post by the functions `ibv_wr_*`
+    /// The operations that a queue pair can post by the functions `ibv_wr_*`
     /// (`ibv_qp_create_send_ops_flags`).
     #[doc(alias = "ibv_qp_create_send_ops_flags")]
     #[doc(alias = "send_ops_flags")]
@@ -36,32 +35,33 @@ bitflags::bitflags! {
         /// Atomic fetch-and-add.
         #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD")]
         const FETCH_AND_ADD = raw::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0 as u64;
-        /// Invalidating a key of this end.
+        /// Invalidation of a local key.
         #[doc(alias = "IBV_QP_EX_WITH_LOCAL_INV")]
         const INVALIDATE = raw::IBV_QP_EX_WITH_LOCAL_INV.0 as u64;
-        /// Binding a memory window.
+        /// Binding of a memory window.
         #[doc(alias = "IBV_QP_EX_WITH_BIND_MW")]
         const BIND_WINDOW = raw::IBV_QP_EX_WITH_BIND_MW.0 as u64;
         /// Sends that invalidate a key of the peer.
         #[doc(alias = "IBV_QP_EX_WITH_SEND_WITH_INV")]
         const SEND_WITH_INVALIDATE = raw::IBV_QP_EX_WITH_SEND_WITH_INV.0 as u64;
-        /// Sends of a large TCP segment in pieces, by the device.
+        /// Segmentation offload (TSO): the device splits a large TCP segment into packets.
         #[doc(alias = "IBV_QP_EX_WITH_TSO")]
         const SEGMENTATION = raw::IBV_QP_EX_WITH_TSO.0 as u64;
-        /// Making the peer's memory persistent or visible.
+        /// Flushes, which make the peer's memory persistent or visible.
         #[doc(alias = "IBV_QP_EX_WITH_FLUSH")]
         const FLUSH = 1 << 11;
-        /// Writes of eight bytes at once.
+        /// Atomic writes of eight bytes.
         #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_WRITE")]
         const ATOMIC_WRITE = raw::IBV_QP_EX_WITH_ATOMIC_WRITE.0 as u64;
-        // What later headers add.
+        // Bits of later versions of the header.
         const _ = !0;
     }
 }
 
 impl SendOperations {
-    /// Checks that the device has what not every one does: the driver of Linux's Soft-RoCE lets
-    /// queue pairs be made for what its kernel then does not know.
+    /// Returns an error if the device lacks a rare operation of the set. The check is needed
+    /// because the Soft-RoCE driver of Linux creates queue pairs for operations that its kernel
+    /// part does not support.
     pub(super) fn check_capabilities(self, context: &Context) -> Result<()> {
         let flushes = DeviceCapabilities::FLUSH_GLOBAL | DeviceCapabilities::FLUSH_PERSISTENT;
         let rare = [
@@ -79,7 +79,7 @@ impl SendOperations {
             let has = |attributes: ExtendedDeviceAttributes| {
                 attributes.capabilities().intersects(capability)
             };
-            // A device that does not know the question has none of the answers.
+            // A device that does not support the extended query supports none of these operations.
             if !context.extended_attributes().is_ok_and(has) {
                 let device = context.name().to_owned();
                 return Err(Error::Unsupported { what, device });
@@ -88,8 +88,9 @@ impl SendOperations {
         Ok(())
     }
 
-    /// What queue pairs of this kind have by the specification, without what came after its
-    /// version 1.3 and few devices have: segmentation, flush and atomic write.
+    /// Returns the operations that the specification defines for this transport. The set excludes
+    /// segmentation, flush and atomic write: version 1.3 of the specification does not define them,
+    /// and few devices support them.
     pub fn of(transport: Transport) -> Self {
         let sends = Self::SEND | Self::SEND_WITH_IMMEDIATE;
         let writes = Self::WRITE | Self::WRITE_WITH_IMMEDIATE;
@@ -108,23 +109,23 @@ impl SendOperations {
 }
 
 bitflags::bitflags! {
-    /// What is special about a queue pair (`ibv_qp_create_flags`).
+    /// Optional properties of a queue pair (`ibv_qp_create_flags`).
     #[doc(alias = "ibv_qp_create_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct QueuePairCreateFlags: u32 {
-        /// What it sends to a multicast group does not come back to it.
+        /// Multicast packets that the queue pair sends are not delivered to itself.
         #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
         const BLOCK_MULTICAST_LOOPBACK = create::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.0;
-        /// Frames come with their checksum.
+        /// Received Ethernet frames include their frame check sequence.
         #[doc(alias = "IBV_QP_CREATE_SCATTER_FCS")]
         const FRAME_CHECKSUM = create::IBV_QP_CREATE_SCATTER_FCS.0;
-        /// Frames come without their VLAN tag.
+        /// The device removes the VLAN tag from received frames.
         #[doc(alias = "IBV_QP_CREATE_CVLAN_STRIPPING")]
         const STRIP_VLAN = create::IBV_QP_CREATE_CVLAN_STRIPPING.0;
-        /// Writes into memory are padded to whole cache lines.
+        /// The device pads writes to memory to whole cache lines.
         #[doc(alias = "IBV_QP_CREATE_PCI_WRITE_END_PADDING")]
         const PAD_WRITES = create::IBV_QP_CREATE_PCI_WRITE_END_PADDING.0;
-        // What later headers add.
+        // Bits of later versions of the header.
         const _ = !0;
     }
 }

@@ -1,4 +1,4 @@
-//! What queue pairs have in every state.
+//! The data of a queue pair that every state has in common.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::ffi::QueuePairHandle;
 use crate::memory::AccessFlags;
 
-/// A queue pair with what belongs to it.
+/// A queue pair handle with its completion queues, address and settings.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) handle: Arc<QueuePairHandle>,
@@ -23,7 +23,7 @@ pub(crate) struct Parts {
     pub(crate) access: AccessFlags,
     pub(crate) pkey_index: u16,
     pub(crate) local: Endpoint,
-    /// The peer of a queue pair in operation, where it has one.
+    /// The endpoint of the peer, if the queue pair is connected.
     pub(crate) remote: Option<Endpoint>,
 }
 
@@ -37,7 +37,7 @@ impl Parts {
         Ok(QueuePairState::from_raw(now.qp_state))
     }
 
-    /// Moves it to RESET by this change, if this is all that there is of it.
+    /// Moves the queue pair to RESET by `change`, if no other handle to the queue pair exists.
     pub(super) fn reset(&self, change: &Modification) -> Result<()> {
         if Arc::strong_count(&self.handle) > 1 {
             return Err(self.in_use());
@@ -49,13 +49,14 @@ impl Parts {
         Error::in_use(self.handle.describe(), "a queue, or another handle, of it")
     }
 
-    /// RESET to INIT.
+    /// Returns the modification from RESET to INIT.
     pub(super) fn initial(&self) -> Modification {
         let kind = self.handle.kind();
         initial(kind, &self.address, self.access, self.pkey_index)
     }
 
-    /// INIT to RTR and RTR to RTS, towards a peer.
+    /// Returns the modifications from INIT to RTR and from RTR to RTS, for a connection to
+    /// `remote`.
     pub(super) fn connecting(
         &self,
         remote: &Endpoint,
@@ -72,7 +73,7 @@ impl Parts {
         ])
     }
 
-    /// INIT to RTR and RTR to RTS, without a peer.
+    /// Returns the modifications from INIT to RTR and from RTR to RTS, without a peer.
     pub(super) fn activating(&self, options: &DatagramOptions) -> Result<[Modification; 2]> {
         let kind = self.handle.kind();
         if kind.is_connected() {
@@ -85,7 +86,7 @@ impl Parts {
         ])
     }
 
-    /// A queue pair that is in operation.
+    /// Converts a queue pair in RTS to the public type.
     pub(super) fn in_operation(self, remote: Option<Endpoint>) -> QueuePair {
         QueuePair::new(Self { remote, ..self })
     }

@@ -1,4 +1,4 @@
-//! Queue pairs that can receive but not send yet.
+//! Queue pairs that can receive but not send.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::device::LocalAddress;
 use crate::error::Result;
 use crate::ffi::QueuePairHandle;
 
-/// A queue pair that is not connected or activated yet (INIT): receives can be posted to it, sends
-/// cannot.
+/// A queue pair in INIT, which is not connected or activated yet. Receives can be posted to it,
+/// sends cannot.
 ///
-/// It is `Send` and `Sync`: verbs are thread-safe.
+/// `PreparedQueuePair` is `Send` and `Sync`, because verbs are thread-safe on queue pairs.
 ///
 /// ```
 /// # fn example(prepared: rdma_core::PreparedQueuePair) {
@@ -37,80 +37,80 @@ impl PreparedQueuePair {
         Self { parts }
     }
 
-    /// What the peer must know.
+    /// Returns the parameters that the peer needs to connect.
     pub fn endpoint(&self) -> Endpoint {
         self.parts.local
     }
 
-    /// Its number.
+    /// Returns the queue pair number.
     pub fn number(&self) -> u32 {
         self.parts.handle.number()
     }
 
-    /// Which service it gives.
+    /// Returns the transport type.
     #[doc(alias = "qp_type")]
     pub fn kind(&self) -> Transport {
         self.parts.handle.kind()
     }
 
-    /// Its port and GID.
+    /// Returns the local port and GID.
     pub fn address(&self) -> &LocalAddress {
         &self.parts.address
     }
 
-    /// Everything that it tells about itself.
+    /// Returns all attributes of the queue pair.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_query_qp")]
     pub fn attributes(&self) -> Result<QueuePairAttributes> {
         QueuePairAttributes::of(&self.parts.handle)
     }
 
-    /// A queue to post receives to, so that they are there before the peer sends.
+    /// Returns a new queue for posting receives, so that receives are posted before the peer sends.
     pub fn receive_queue<T: Send + 'static>(&self) -> ReceiveQueue<T> {
         ReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Like [`Self::receive_queue`], for any number of threads.
+    /// Returns a new receive queue for any number of threads.
     pub fn concurrent_receive_queue<T: Send + 'static>(&self) -> ConcurrentReceiveQueue<T> {
         ConcurrentReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// What the device offers to agree on with the peer's.
+    /// Returns the enhanced connection establishment (ECE) options that the device supports.
     ///
     /// # Errors
     ///
-    /// The verb's: most devices have nothing to offer
+    /// The error of the verb. Most devices do not support ECE
     /// ([`Error::is_unsupported`](crate::Error::is_unsupported)).
     #[doc(alias = "ibv_query_ece")]
     pub fn enhancements(&self) -> Result<EnhancedEstablishment> {
         self.parts.handle.query_ece().map(Into::into)
     }
 
-    /// Sets what was agreed on with the peer's device. Before it is connected.
+    /// Sets the ECE options that were negotiated with the peer. Call this method before connecting.
     ///
     /// # Errors
     ///
-    /// As [`Self::enhancements`].
+    /// The errors of [`Self::enhancements`].
     #[doc(alias = "ibv_set_ece")]
     pub fn agree(&self, on: EnhancedEstablishment) -> Result<()> {
         self.parts.handle.set_ece(on.into())
     }
 
-    /// Connects it to the peer's queue pair: INIT to RTR to RTS.
+    /// Connects the queue pair to the peer's queue pair: moves it from INIT to RTR and RTS.
     ///
-    /// For queue pairs that are connected to one peer; datagram ones are [activated](Self::activate).
-    /// The peer must do the same with this end's [`endpoint`](Self::endpoint). Nothing is sent: that
-    /// the peer is there shows in the first request.
+    /// For connected transports; use [`Self::activate`] for datagrams. The peer must connect to the
+    /// [`endpoint`](Self::endpoint) of this queue pair as well. Connecting sends no packet, so an
+    /// unreachable peer is detected only by the first request.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for options out of range, an
-    /// endpoint that cannot be, or a queue pair without a peer, and
-    /// [`Error::RefusedModification`](crate::Error::RefusedModification), for example without a
-    /// route to the peer's GID.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for options out of range, for an
+    /// invalid endpoint, or if the transport has no peer, and
+    /// [`Error::RefusedModification`](crate::Error::RefusedModification), for example because no
+    /// route leads to the peer's GID.
     #[doc(alias = "ibv_modify_qp")]
     pub fn connect(self, remote: &Endpoint, options: &ConnectOptions) -> Result<QueuePair> {
         for step in self.parts.connecting(remote, options)? {
@@ -119,13 +119,13 @@ impl PreparedQueuePair {
         Ok(self.parts.in_operation(Some(*remote)))
     }
 
-    /// Makes it send and receive, without a peer: INIT to RTR to RTS. For
-    /// [`Transport::Datagram`] and [`Transport::RawPacket`], of which the latter has no queue key.
+    /// Activates a queue pair without a peer: moves it from INIT to RTR and RTS. For
+    /// [`Transport::Datagram`] and [`Transport::RawPacket`]; the latter ignores the queue key.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a queue pair that wants a peer,
-    /// and [`Error::RefusedModification`](crate::Error::RefusedModification).
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the transport needs a peer, and
+    /// [`Error::RefusedModification`](crate::Error::RefusedModification).
     #[doc(alias = "ibv_modify_qp")]
     pub fn activate(self, options: &DatagramOptions) -> Result<QueuePair> {
         for step in self.parts.activating(options)? {
@@ -134,7 +134,8 @@ impl PreparedQueuePair {
         Ok(self.parts.in_operation(None))
     }
 
-    /// It, to be brought up step by step.
+    /// Converts the queue pair to the type whose state transitions the program performs step by
+    /// step.
     pub fn manual(self) -> ManualQueuePair {
         ManualQueuePair::new(self.parts)
     }
@@ -143,7 +144,8 @@ impl PreparedQueuePair {
         &self.parts.handle
     }
 
-    /// It with these ends, for who brought it up.
+    /// Converts the queue pair to the public type, with these endpoints, after the caller has moved
+    /// it to RTS.
     pub(crate) fn in_operation_as(self, local: Endpoint, remote: Option<Endpoint>) -> QueuePair {
         let parts = Parts {
             local,
@@ -152,7 +154,7 @@ impl PreparedQueuePair {
         parts.in_operation(remote)
     }
 
-    /// The C object, valid for as long as this.
+    /// Returns the C object. The pointer is valid as long as this queue pair exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_qp {
         self.parts.handle.as_raw()
     }

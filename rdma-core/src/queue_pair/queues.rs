@@ -1,4 +1,4 @@
-//! Queues with one owner.
+//! Send and receive queues with one owner.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,11 +9,12 @@ use crate::error::Error;
 use crate::ffi::{QueuePairHandle, ReceiveRing, SendRing};
 use crate::memory::{Gather, Scatter};
 
-/// A request that could not be posted, with its memory. `Debug` prints the same text as `Display`.
+/// The error of a request that could not be posted, with its memory. `Debug` prints the same text
+/// as `Display`.
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct PostError<T> {
-    /// Why it was not posted.
+    /// The reason why the request was not posted.
     pub error: Error,
     /// The request's memory.
     pub memory: T,
@@ -37,13 +38,13 @@ impl<T> From<PostError<T>> for Error {
     }
 }
 
-/// The send side of a queue pair, for one owner.
+/// The send queue of a queue pair, for one owner.
 ///
-/// The memory of each request is kept until the request has completed. Dropping the queue with
-/// requests in flight is safe: their memory is freed with the queue pair.
+/// The queue keeps the memory of each request until the request has completed. Dropping the queue
+/// with requests in flight is safe: their memory is freed with the queue pair.
 ///
-/// It is `Send`, and `Sync` where the memory is: what is in flight moves with it, and posting takes
-/// `&mut self`.
+/// The queue is `Send`, and `Sync` if the memory is `Sync`: memory in flight moves with the queue,
+/// and posting takes `&mut self`.
 #[derive(Debug)]
 pub struct SendQueue<T: Send + 'static> {
     ring: SendRing<T>,
@@ -60,9 +61,9 @@ impl<T: Send + 'static> SendQueue<T> {
     ///
     /// # Errors
     ///
-    /// The memory, with [`Error::QueueFull`] when as many requests are outstanding as fit,
-    /// [`Error::TooManyElements`], [`Error::InvalidArgument`] for a request that no device can carry
-    /// out, [`Error::NotWritable`], or the verb's error.
+    /// Returns the memory, with [`Error::QueueFull`] if the maximum number of requests is
+    /// outstanding, [`Error::TooManyElements`], [`Error::InvalidArgument`] for a request that no
+    /// device can execute, [`Error::NotWritable`], or the error of the verb.
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn post(&mut self, request: SendRequest<T>) -> Result<(), PostError<T>>
@@ -72,12 +73,12 @@ impl<T: Send + 'static> SendQueue<T> {
         self.ring.post(request).map_err(PostError::new)
     }
 
-    /// Posts a request whose data is copied, at once, or that has none: the queue keeps no memory
-    /// for it, and its completion gives none back.
+    /// Posts a request whose data is copied immediately, or that has no data. The queue keeps no
+    /// memory for the request, and its completion returns no memory.
     ///
-    /// The data, of a send or a write, needs no registration, and may have as many bytes as
-    /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) says, in as many pieces as the
-    /// queue pair has elements.
+    /// The data of a send or write needs no registration. It may have up to
+    /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) bytes, in as many slices as a
+    /// request of the queue pair can have elements.
     ///
     /// ```
     /// # use rdma_core::{Buffer, ConnectOptions, Context, SendRequest};
@@ -97,7 +98,8 @@ impl<T: Send + 'static> SendQueue<T> {
     ///
     /// # Errors
     ///
-    /// As [`Self::post`]; an operation that brings data is refused.
+    /// The errors of [`Self::post`], and [`Error::InvalidArgument`] for an operation that reads
+    /// data from the peer.
     #[doc(alias = "ibv_wr_set_inline_data")]
     #[doc(alias = "ibv_wr_set_inline_data_list")]
     #[inline]
@@ -108,7 +110,7 @@ impl<T: Send + 'static> SendQueue<T> {
         self.ring.post_inline(request).map_err(PostError::new)
     }
 
-    /// Begins a batch of requests, which are handed to the device together.
+    /// Begins a batch of requests, which are posted to the device together.
     ///
     /// ```
     /// # use rdma_core::{Buffer, PostError, RemoteMemory, SendQueue, SendRequest};
@@ -127,9 +129,9 @@ impl<T: Send + 'static> SendQueue<T> {
         SendBatch::new(&mut self.ring)
     }
 
-    /// Returns the memory of every request that this completion completes: the signaled one, and
-    /// the unsignaled ones before it, in their order. A completion of another queue returns nothing.
-    /// Requests whose data was copied have no memory, and are completed without one.
+    /// Returns the memory of every request that `completion` completes: the signaled request and
+    /// the unsignaled requests before it, in the order of posting. A completion of another queue
+    /// returns no memory. Inline requests are completed too, but have no memory to return.
     #[inline]
     pub fn complete(&mut self, completion: &WorkCompletion) -> Retired<'_, T> {
         let id = completion.id();
@@ -144,34 +146,35 @@ impl<T: Send + 'static> SendQueue<T> {
         }
     }
 
-    /// How many requests are in flight.
+    /// Returns the number of requests in flight.
     #[inline]
     pub fn in_flight(&self) -> usize {
         self.ring.in_flight()
     }
 
-    /// How many can be.
+    /// Returns the maximum number of requests in flight.
     pub fn capacity(&self) -> usize {
         self.ring.capacity()
     }
 
-    /// The number of the queue pair.
+    /// Returns the number of the queue pair.
     pub fn queue_pair(&self) -> u32 {
         self.ring.queue_pair().number()
     }
 }
 
-/// The memory of completed requests, from [`SendQueue::complete`]. What is not taken is dropped.
+/// An iterator over the memory of completed requests, from [`SendQueue::complete`]. Dropping the
+/// iterator drops the remaining memory.
 #[derive(Debug)]
 pub struct Retired<'a, T: Send + 'static> {
     ring: &'a mut SendRing<T>,
-    /// How many of the oldest requests are still to be retired, or [`OLDEST`].
+    /// Number of oldest requests that are still to be retired, or [`OLDEST`].
     left: u64,
     outcome: Outcome,
 }
 
-/// Instead of 1 for a completion of the oldest request alone, as most are: the compiler then keeps
-/// what is done for it apart from what is done for several.
+/// Value of [`Retired::left`] if the completion completes only the oldest request, which is the
+/// most common case. A value other than 1 makes the compiler generate separate code for this case.
 const OLDEST: u64 = u64::MAX;
 
 impl<T: Send + 'static> Iterator for Retired<'_, T> {
@@ -207,8 +210,8 @@ impl<T: Send + 'static> Iterator for Retired<'_, T> {
     }
 }
 
-/// Retires requests, of which there are `left`, up to one that has memory, which those have not whose
-/// data was copied; that, and how many are left.
+/// Retires requests, at most `left`, until one has memory. Inline requests have no memory. Returns
+/// the memory and the number of requests that remain.
 #[inline(never)]
 fn retire<T: Send + 'static>(
     ring: &mut SendRing<T>,
@@ -240,7 +243,8 @@ impl<T: Send + 'static> Drop for Retired<'_, T> {
     }
 }
 
-/// The receive side of a queue pair, for one owner. It keeps memory as [`SendQueue`] does.
+/// The receive queue of a queue pair, for one owner. The queue keeps the memory of each receive
+/// until it has completed, like [`SendQueue`].
 #[derive(Debug)]
 pub struct ReceiveQueue<T: Send + 'static> {
     ring: ReceiveRing<T>,
@@ -253,11 +257,11 @@ impl<T: Send + 'static> ReceiveQueue<T> {
         }
     }
 
-    /// Posts memory for one message of the peer.
+    /// Posts the memory for one message of the peer.
     ///
     /// # Errors
     ///
-    /// As [`SendQueue::post`].
+    /// The errors of [`SendQueue::post`].
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]
     pub fn post(&mut self, memory: T) -> Result<(), PostError<T>>
@@ -267,21 +271,22 @@ impl<T: Send + 'static> ReceiveQueue<T> {
         self.ring.post(memory).map_err(PostError::new)
     }
 
-    /// Begins a batch of receives, which are handed to the device together.
+    /// Begins a batch of receives, which are posted to the device together.
     #[inline]
     pub fn batch(&mut self) -> ReceiveBatch<'_, T> {
         ReceiveBatch::new(&mut self.ring)
     }
 
-    /// Returns the memory of the request that this completion completes; `None` for one of another
-    /// queue. Its first [`len`](WorkCompletion::len) bytes are the message, if it succeeded.
+    /// Returns the memory of the receive that `completion` completes, or `None` for a completion of
+    /// another queue. If the receive succeeded, the first [`len`](WorkCompletion::len) bytes are
+    /// the message.
     #[inline]
     pub fn complete(&mut self, completion: &WorkCompletion) -> Option<T> {
-        // The usual one, apart from the others.
+        // The most common case has its own code path.
         if completion.invalidated_key().is_none() && self.ring.is_oldest(completion.id()) {
             return self.ring.complete_oldest();
         }
-        // In a place of its own, so that the usual one's is in registers.
+        // A separate variable, so that the common case can return its result in registers.
         let mut memory = None;
         self.complete_other(completion, &mut memory);
         memory
@@ -295,18 +300,18 @@ impl<T: Send + 'static> ReceiveQueue<T> {
         }
     }
 
-    /// How many requests are in flight.
+    /// Returns the number of receives in flight.
     #[inline]
     pub fn in_flight(&self) -> usize {
         self.ring.in_flight()
     }
 
-    /// How many can be.
+    /// Returns the maximum number of receives in flight.
     pub fn capacity(&self) -> usize {
         self.ring.capacity()
     }
 
-    /// The number of the queue pair.
+    /// Returns the number of the queue pair.
     pub fn queue_pair(&self) -> u32 {
         self.ring.queue_pair().number()
     }

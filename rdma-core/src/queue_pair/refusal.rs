@@ -1,4 +1,4 @@
-//! The error of a modification that was refused, with what is wrong with it.
+//! The error of a refused modification, with the flaws of the request.
 
 use std::fmt;
 
@@ -6,119 +6,119 @@ use super::{AttributeMask, QueuePairState, Transport};
 use crate::device::Gid;
 use crate::error::Errno;
 
-/// Why a queue pair was not modified: the number that `ibv_modify_qp` returned, and the flaws that a
-/// comparison of the request with the specification's tables and with the device finds.
+/// The error of a modification that the device refused: the error number of `ibv_modify_qp`, and
+/// the flaws that were found by comparing the request with the specification's tables and the
+/// device's limits.
 ///
 /// `Debug` prints the same text as `Display`.
 #[doc(alias = "ibv_modify_qp")]
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct RefusedModification {
-    /// The queue pair.
+    /// The name of the queue pair, with its device.
     pub queue_pair: String,
-    /// Its kind.
+    /// The transport type of the queue pair.
     pub kind: Transport,
-    /// The state that it was in, if it told.
+    /// The state that the queue pair was in, if the query succeeded.
     pub from: Option<QueuePairState>,
-    /// The state that it should change to; `None` for a change of attributes alone.
+    /// The requested state, or `None` for a change of attributes only.
     pub to: Option<QueuePairState>,
-    /// The attributes that were to change.
+    /// The attributes of the request.
     pub mask: AttributeMask,
-    /// The number that the verb returned.
+    /// The error number that the verb returned.
     pub errno: Errno,
-    /// What is wrong with the request, most certain first. Empty when nothing was found.
+    /// The flaws of the request, the most certain first. Empty if none was found.
     pub flaws: Vec<ModificationFlaw>,
 }
 
-/// What is wrong with a modification of a queue pair.
+/// A flaw of a request to modify a queue pair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ModificationFlaw {
-    /// The state cannot follow the one that the queue pair is in.
+    /// The requested state cannot follow the current state.
     NoTransition {
-        /// The state that it is in.
+        /// The current state.
         from: QueuePairState,
-        /// The state that was wanted.
+        /// The requested state.
         to: QueuePairState,
-        /// The states that can follow.
+        /// The states that can follow the current state.
         possible: Vec<QueuePairState>,
     },
     /// The queue pair is not in the state that the request assumes.
     OtherState {
-        /// The state that was assumed.
+        /// The assumed state.
         assumed: QueuePairState,
-        /// The state that it is in.
+        /// The actual state.
         actual: QueuePairState,
     },
     /// The send queue has not finished draining.
     Draining,
-    /// The transition needs this attribute, and the request does not set it.
+    /// The request does not set an attribute that the transition requires.
     Missing(AttributeMask),
-    /// The request sets an attribute that the transition does not change.
+    /// The request sets an attribute that the transition does not allow.
     Misplaced(AttributeMask),
-    /// A value outside of what the specification or the device allows.
+    /// A value is outside of the range that the specification or the device allows.
     OutOfRange {
         /// The attribute.
         attribute: AttributeMask,
-        /// Its value.
+        /// The value of the attribute in the request.
         value: u64,
-        /// The smallest value that is allowed.
+        /// The smallest allowed value.
         least: u64,
-        /// The largest.
+        /// The largest allowed value.
         most: u64,
-        /// Who sets the limit.
+        /// The origin of the limit, for example `the device`.
         limit: &'static str,
     },
-    /// The device does not have what the attribute is for.
+    /// The device does not support the feature that the attribute belongs to.
     Unsupported(AttributeMask),
-    /// The path leaves from another port than the one that the queue pair is bound to.
+    /// The path uses another port than the one that the queue pair is bound to.
     OtherPort {
         /// The port of the path.
         path: u8,
         /// The port of the queue pair.
         queue_pair: u8,
     },
-    /// The path has no GID, and on Ethernet there are no other addresses.
+    /// The path has no GID, which Ethernet requires.
     NoGid,
-    /// The port's GID table has nothing at this index.
+    /// The port's GID table has no entry at this index.
     NoSuchGid {
         /// The index.
         index: u32,
         /// The indices that hold a GID, each with the GID and its type.
         valid: Vec<String>,
     },
-    /// Source and destination are of different families, IPv4 and IPv6.
+    /// Source and destination GID are of different address families, IPv4 and IPv6.
     OtherFamily {
         /// The GID at the index of the path.
         source: Gid,
-        /// The peer's.
+        /// The GID of the peer.
         destination: Gid,
     },
-    /// The destination is no GID that a queue pair can have.
+    /// The destination is not a GID that a queue pair can have, for example a multicast GID.
     NoPeer(Gid),
-    /// The source is an address of this machine alone and the destination is not, or the other way
-    /// round.
+    /// One of source and destination is a loopback address and the other is not.
     NoLoopback {
         /// The GID at the index of the path.
         source: Gid,
-        /// The peer's.
+        /// The GID of the peer.
         destination: Gid,
     },
-    /// The system knows no way to the destination from the source.
+    /// The system has no route from the source to the destination.
     NoRoute {
         /// The GID at the index of the path.
         source: Option<Gid>,
-        /// The peer's.
+        /// The GID of the peer.
         destination: Gid,
     },
-    /// The port does not carry traffic.
+    /// The port with this number is not active.
     PortDown(u8),
-    /// The specification allows it, and Linux does not: what of it.
+    /// The specification allows the modification, but Linux does not. Names the unsupported change.
     NotOnLinux(&'static str),
 }
 
 impl RefusedModification {
-    /// Whether the device lacks what was asked for.
+    /// Returns whether the device does not support a requested feature.
     pub fn is_unsupported(&self) -> bool {
         let lacks = |flaw: &_| matches!(flaw, ModificationFlaw::Unsupported(_));
         self.errno.is_unsupported() || self.flaws.iter().any(lacks)

@@ -21,14 +21,14 @@ bitflags::bitflags! {
     }
 }
 
-/// Where a request goes, as the kind of the queue pair demands it.
+/// The destination of a request. The transport determines which variant is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// To the peer.
+    /// The connected peer.
     Peer,
-    /// To a queue pair, by the address handle that the request keeps.
+    /// The queue pair with this number, at the address of the request's address handle.
     Datagram { queue_pair: u32, qkey: u32 },
-    /// To a shared receive queue of the peer.
+    /// A shared receive queue of the connected peer (XRC).
     SharedQueue { number: u32 },
 }
 
@@ -38,28 +38,28 @@ const NOWHERE: RemoteMemory = RemoteMemory {
     rkey: 0,
 };
 
-/// A request for a send queue: what to do, with which memory.
+/// A request for a send queue: an operation and its memory.
 ///
-/// Immediate data is a number of 32 bits that the peer gets as the same number
-/// ([`WorkCompletion::immediate`](crate::WorkCompletion::immediate)); it goes over the wire in
-/// network byte order. Every request is signaled unless [`Self::unsignaled`].
+/// Immediate data is a 32-bit number that is delivered to the peer unchanged
+/// ([`WorkCompletion::immediate`](crate::WorkCompletion::immediate)). On the wire it is in network
+/// byte order. Every request is signaled unless [`Self::unsignaled`] is called.
 ///
-/// The memory is registered memory, which the queue keeps until the request has completed, or
-/// [data that is copied](super::InlineData) when it is posted with
+/// The memory is either registered memory, which the queue keeps until the request has completed,
+/// or [inline data](super::InlineData), which is copied when the request is posted with
 /// [`SendQueue::post_inline`](super::SendQueue::post_inline).
 ///
-/// | request | queue pairs that have it |
+/// | request | queue pairs that support it |
 /// |---|---|
 /// | [`send`](Self::send), [`send_with_immediate`](Self::send_with_immediate) | all; raw packet without immediate |
 /// | [`send_with_invalidate`](Self::send_with_invalidate), [`write`](Self::write), [`write_with_immediate`](Self::write_with_immediate), [`invalidate`](SendRequest::invalidate) | RC, UC, XRC |
 /// | requests of a [`WindowLease`](crate::WindowLease) | RC, UC, XRC |
 /// | [`read`](Self::read), [`compare_and_swap`](Self::compare_and_swap), [`fetch_and_add`](Self::fetch_and_add) | RC, XRC |
-/// | [`atomic_write`](SendRequest::atomic_write), [`flush`](SendRequest::flush) | RC, XRC made for them |
+/// | [`atomic_write`](SendRequest::atomic_write), [`flush`](SendRequest::flush) | RC, XRC created with these operations |
 /// | [`segmented`](Self::segmented) | UD, raw packet |
 ///
-/// On queue pairs [made for them](super::QueuePairBuilder::extended_posting) the functions
-/// `ibv_wr_*` post the request, unless it has several elements: their lists are wrong in some
-/// drivers, so `ibv_post_send`, which such queue pairs have too, posts requests with lists.
+/// On queue pairs with [extended posting](super::QueuePairBuilder::extended_posting), requests are
+/// posted by the functions `ibv_wr_*`. Requests with several elements are posted by `ibv_post_send`
+/// even there, because some drivers handle element lists of `ibv_wr_*` wrongly.
 ///
 /// A request is `Send` and `Sync` if its memory is.
 #[doc(alias = "ibv_send_wr")]
@@ -96,13 +96,14 @@ impl<T> SendRequest<T> {
         }
     }
 
-    /// Completes without a completion of its own, unless it fails: a later signaled request of the
-    /// queue completes it too.
+    /// Makes the request unsignaled: it has no completion of its own, unless it fails. The
+    /// completion of a later signaled request of the queue completes it as well.
     ///
-    /// A queue that never signaled would fill up and never be empty again. So the last request that
-    /// fits into it is signaled whatever it says, if none of those outstanding is, and the queue
-    /// goes on; where a queue pair has several [`SendQueue`](super::SendQueue)s, they signal more
-    /// often. Queues for any number of threads signal every request that is not in a
+    /// A queue without any signaled request would fill up for ever. The queue therefore makes the
+    /// last request that fits signaled if no outstanding request is. If a queue pair has several
+    /// [`SendQueue`](super::SendQueue)s, each makes requests signaled more often. A
+    /// [`ConcurrentSendQueue`](super::ConcurrentSendQueue) signals a request at the latest after
+    /// unsignaled requests fill half of its slots, and at the end of each
     /// [batch](super::ConcurrentSendBatch::push).
     #[inline]
     pub fn unsignaled(mut self) -> Self {
@@ -121,7 +122,7 @@ impl<T> SendRequest<T> {
         self.flags.contains(SendFlags::SIGNALED)
     }
 
-    /// Waits until the reads and atomics posted before it have completed.
+    /// Delays the request until the reads and atomics that were posted before it have completed.
     #[doc(alias = "IBV_SEND_FENCE")]
     #[inline]
     pub fn fence(mut self) -> Self {
@@ -129,7 +130,8 @@ impl<T> SendRequest<T> {
         self
     }
 
-    /// Announces its arrival to a peer that waits for solicited ones.
+    /// Marks the request as solicited: the peer gets a completion event even if it waits for
+    /// solicited completions only.
     #[doc(alias = "IBV_SEND_SOLICITED")]
     #[inline]
     pub fn solicited(mut self) -> Self {
@@ -137,12 +139,12 @@ impl<T> SendRequest<T> {
         self
     }
 
-    /// Copies the data into the request, up to
-    /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) bytes. For sends and writes; a
-    /// read or an atomic is refused with it.
+    /// Copies the data into the request when it is posted, up to
+    /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) bytes. For sends and writes;
+    /// posting a read or an atomic with this flag fails.
     ///
-    /// The memory comes back with the completion as ever. Where it is to stay at hand, post a slice
-    /// with [`SendQueue::post_inline`](super::SendQueue::post_inline).
+    /// The completion gives the memory back as usual. To keep access to the data meanwhile, post a
+    /// slice with [`SendQueue::post_inline`](super::SendQueue::post_inline).
     #[doc(alias = "IBV_SEND_INLINE")]
     #[inline]
     pub fn inline(mut self) -> Self {
@@ -150,8 +152,8 @@ impl<T> SendRequest<T> {
         self
     }
 
-    /// Sends it as a datagram, which every request of a datagram queue pair must say. The request
-    /// keeps the address handle until it has completed.
+    /// Sets the destination of a datagram. Every request of a datagram queue pair needs one. The
+    /// request keeps the address handle alive until it has completed.
     #[doc(alias = "ibv_wr_set_ud_addr")]
     #[inline]
     pub fn to(mut self, destination: &Destination) -> Self {
@@ -168,8 +170,8 @@ impl<T> SendRequest<T> {
         self
     }
 
-    /// Names the shared receive queue of the peer, which every request of an XRC initiator to the
-    /// peer must: the number that the peer's queue has there.
+    /// Sets the number of the peer's shared receive queue. Every request of an XRC initiator needs
+    /// one. The peer provides the number.
     #[doc(alias = "ibv_wr_set_xrc_srqn")]
     #[inline]
     pub fn remote_shared_queue(mut self, number: u32) -> Self {
@@ -199,36 +201,36 @@ impl<T> SendRequest<T> {
         &self.keep
     }
 
-    /// Takes the request apart, so that its parts can be read, and moved, one by one.
+    /// Splits the request into its parts, so that they can be read and moved separately.
     #[inline]
     pub(crate) fn into_pieces(self) -> (T, Description, KeepAlive) {
         let description = self.description();
         (self.memory, description, self.keep)
     }
 
-    /// Returns whether the request keeps nothing alive but its memory.
+    /// Returns whether the request keeps no object alive except its memory.
     #[inline(always)]
     pub(crate) fn is_usual(&self) -> bool {
         matches!(self.keep, KeepAlive::Nothing)
     }
 
-    /// Takes a [usual](Self::is_usual) one apart.
+    /// Splits a request that is [usual](Self::is_usual) into its parts.
     #[inline(always)]
     pub(crate) fn into_usual(self) -> (T, Description) {
         let (memory, description, keep) = self.into_pieces();
         debug_assert!(matches!(keep, KeepAlive::Nothing));
-        // `Nothing` needs no drop, which the compiler does not see.
+        // Dropping `Nothing` has no effect, but the compiler does not know that.
         mem::forget(keep);
         (memory, description)
     }
 
-    /// Puts such a one together again.
+    /// Creates a usual request from its parts.
     #[inline]
     pub(crate) fn from_usual(memory: T, description: Description) -> Self {
         Self::from_pieces((memory, description, KeepAlive::Nothing))
     }
 
-    /// Puts it together again.
+    /// Creates a request from its parts.
     #[inline]
     pub(crate) fn from_pieces((memory, it, keep): (T, Description, KeepAlive)) -> Self {
         Self {
@@ -251,14 +253,14 @@ impl<T> SendRequest<T> {
         }
     }
 
-    /// Sends `memory` to a receive of the peer.
+    /// Creates a request that sends `memory` to a receive of the peer.
     #[doc(alias = "IBV_WR_SEND")]
     #[inline]
     pub fn send(memory: T) -> Self {
         Self::new(Operation::Send { immediate: None }, memory, NOWHERE)
     }
 
-    /// Sends `memory` to a receive of the peer, with a number.
+    /// Creates a request that sends `memory` and a 32-bit number to a receive of the peer.
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
     #[inline]
     pub fn send_with_immediate(memory: T, immediate: u32) -> Self {
@@ -271,22 +273,23 @@ impl<T> SendRequest<T> {
         )
     }
 
-    /// Sends `memory` to a receive of the peer, and ends the access that the key of the peer, of a
-    /// memory window of type 2, gives.
+    /// Creates a request that sends `memory` to a receive of the peer, and invalidates the peer's
+    /// key of a type 2 memory window.
     #[doc(alias = "IBV_WR_SEND_WITH_INV")]
     #[inline]
     pub fn send_with_invalidate(memory: T, key: u32) -> Self {
         Self::new(Operation::SendWithInvalidate { key }, memory, NOWHERE)
     }
 
-    /// Writes `memory` into the peer's, from its start on.
+    /// Creates a request that writes `memory` to the start of the peer's memory `remote`.
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     #[inline]
     pub fn write(memory: T, remote: RemoteMemory) -> Self {
         Self::new(Operation::Write { immediate: None }, memory, remote)
     }
 
-    /// Writes `memory` into the peer's, and a number into a receive of the peer.
+    /// Creates a request that writes `memory` to the peer's memory, and delivers a 32-bit number to
+    /// a receive of the peer.
     #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
     #[inline]
     pub fn write_with_immediate(memory: T, remote: RemoteMemory, immediate: u32) -> Self {
@@ -299,9 +302,9 @@ impl<T> SendRequest<T> {
         )
     }
 
-    /// Sends `memory`, part of a TCP stream, as packets of `segment` bytes at most, each behind
-    /// `headers`, which the device adapts: segmentation offload, for datagram and raw packet queue
-    /// pairs that were made for it.
+    /// Creates a request that sends `memory`, a part of a TCP stream, as packets of at most
+    /// `segment` bytes of payload (TSO). The device adapts `headers` for each packet. For datagram
+    /// and raw packet queue pairs that were created with segmentation.
     #[doc(alias = "IBV_WR_TSO")]
     #[doc(alias = "LSO")]
     pub fn segmented(memory: T, headers: Arc<[u8]>, segment: u16) -> Self {
@@ -315,16 +318,18 @@ impl<T> SendRequest<T> {
 }
 
 impl<T: Scatter> SendRequest<T> {
-    /// Reads as many bytes as `memory` has, from the start of the peer's.
+    /// Creates a request that reads from the start of the peer's memory `remote`, as many bytes as
+    /// `memory` has.
     #[doc(alias = "IBV_WR_RDMA_READ")]
     #[inline]
     pub fn read(memory: T, remote: RemoteMemory) -> Self {
         Self::new(Operation::Read, memory, remote)
     }
 
-    /// Replaces the peer's eight bytes, at a multiple of eight, by `desired` if they are
-    /// `expected`. Their value from before goes into `memory`, eight bytes, as a number in this
-    /// host's byte order: [`AtomicResult`](crate::AtomicResult) returns it.
+    /// Creates a request that replaces eight bytes of the peer, aligned to eight, by `desired` if
+    /// they are equal to `expected`. The previous value is stored in `memory`, which must have
+    /// eight bytes, in this host's byte order: use [`AtomicResult`](crate::AtomicResult) to read
+    /// it.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[inline]
     pub fn compare_and_swap(memory: T, remote: RemoteMemory, expected: u64, desired: u64) -> Self {
@@ -335,9 +340,9 @@ impl<T: Scatter> SendRequest<T> {
         )
     }
 
-    /// Adds to the peer's eight bytes, at a multiple of eight, wrapping. Their value from before
-    /// goes into `memory`, eight bytes, as a number in this host's byte order:
-    /// [`AtomicResult`](crate::AtomicResult) returns it.
+    /// Creates a request that adds `add` to eight bytes of the peer, aligned to eight, wrapping on
+    /// overflow. The previous value is stored in `memory`, which must have eight bytes, in this
+    /// host's byte order: use [`AtomicResult`](crate::AtomicResult) to read it.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline]
     pub fn fetch_and_add(memory: T, remote: RemoteMemory, add: u64) -> Self {
@@ -347,14 +352,14 @@ impl<T: Scatter> SendRequest<T> {
 
 /// Requests without memory, for [`SendQueue::post_inline`](super::SendQueue::post_inline).
 impl SendRequest<()> {
-    /// Ends the access that a key of this end, of a memory window of type 2, gives.
+    /// Creates a request that invalidates a local key of a type 2 memory window.
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     #[inline]
     pub fn invalidate(key: u32) -> Self {
         Self::new(Operation::Invalidate { key }, (), NOWHERE)
     }
 
-    /// Changes a window.
+    /// Creates a request that binds a window, or ends its binding.
     pub(crate) fn of_window(change: WindowChange) -> Self {
         let binds = !change.is_invalidation();
         let mut request = Self::new(Operation::Window { binds }, (), NOWHERE);
@@ -362,10 +367,10 @@ impl SendRequest<()> {
         request
     }
 
-    /// Writes eight bytes of the peer, at a multiple of eight, at once: who reads them sees all the
-    /// old ones or all the new ones.
+    /// Creates a request that atomically writes eight bytes to the peer's memory, aligned to eight:
+    /// a reader gets either all the old bytes or all the new bytes.
     ///
-    /// For queue pairs that were made for
+    /// For queue pairs that were created with
     /// [`SendOperations::ATOMIC_WRITE`](super::SendOperations::ATOMIC_WRITE).
     #[doc(alias = "ibv_wr_atomic_write")]
     #[inline]
@@ -373,10 +378,11 @@ impl SendRequest<()> {
         Self::new(Operation::AtomicWrite { value }, (), remote)
     }
 
-    /// Makes sure that what was written before to the peer's memory has got there, as `placement`
-    /// says.
+    /// Creates a request that makes earlier writes to the peer's memory visible or persistent, as
+    /// `placement` requests, before the request completes.
     ///
-    /// For queue pairs that were made for [`SendOperations::FLUSH`](super::SendOperations::FLUSH).
+    /// For queue pairs that were created with
+    /// [`SendOperations::FLUSH`](super::SendOperations::FLUSH).
     #[doc(alias = "ibv_wr_flush")]
     #[doc(alias = "IBV_FLUSH_RANGE")]
     #[inline]
@@ -385,7 +391,8 @@ impl SendRequest<()> {
         Self::new(Operation::Flush { placement, whole }, (), remote)
     }
 
-    /// Makes a request like [`Self::flush`], for all of the region that the memory is part of.
+    /// Creates a flush request, like [`Self::flush`], for the whole memory region that `remote`
+    /// belongs to.
     #[doc(alias = "IBV_FLUSH_MR")]
     #[inline]
     pub fn flush_region(remote: RemoteMemory, placement: Placement) -> Self {

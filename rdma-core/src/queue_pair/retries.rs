@@ -1,17 +1,17 @@
-//! How often and how soon two ends send again.
+//! Retry counts and delays of connections.
 
 use std::time::Duration;
 
 use super::Limit;
 
-/// What is said of sending again however queue pairs are connected.
+/// The retry parameters that all ways of connecting have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retries {
-    /// How often without an answer.
+    /// Number of retransmissions without a response.
     pub(crate) unanswered: u8,
-    /// How often when the peer has no receive posted.
+    /// Number of retries if the peer has no receive posted; 7 means no limit.
     pub(crate) not_ready: u8,
-    /// How long the peer is to wait when this end has none, as a code.
+    /// Code of the minimum delay of the peer's retry if this end has no receive posted.
     pub(crate) not_ready_timer: u8,
 }
 
@@ -36,19 +36,19 @@ impl Retries {
     }
 }
 
-/// The time of a receiver-not-ready timer's code (IBTA volume 1, table 46).
+/// Returns the delay for a code of the receiver-not-ready timer (IBTA volume 1, table 46).
 pub(super) fn delay_of(code: u8) -> Duration {
     let hundredths_of_ms = match code {
         0 => 65_536,
         1 => 1,
-        // From 0.02 ms on each pair of codes is n and one and a half times n, doubled by the next.
+        // From 0.02 ms on, each pair of codes is n and 1.5 n, and n doubles with the next pair.
         code if code % 2 == 0 => 1 << (code / 2),
         code => (1 << (code / 2)) * 3 / 2,
     };
     Duration::from_micros(10 * hundredths_of_ms)
 }
 
-/// The code of the shortest time that is not below this one, or of the longest of all.
+/// Returns the code of the shortest delay that is not less than `delay`, or of the longest delay.
 pub(super) fn code_of(delay: Duration) -> u8 {
     (1..32).find(|&code| delay_of(code) >= delay).unwrap_or(0)
 }
@@ -57,7 +57,7 @@ pub(super) fn code_of(delay: Duration) -> u8 {
 mod tests {
     use super::*;
 
-    /// Rows of table 46 of the specification.
+    /// Checks rows of table 46 of the specification.
     #[test]
     fn receiver_not_ready_delays_are_those_of_the_table() {
         for (code, micros) in [

@@ -1,4 +1,4 @@
-//! Requests whose memory is borrowed.
+//! Requests with borrowed memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::ffi::{self, Scope, ScopeRequests, Ticket};
 
 impl QueuePair {
-    /// Calls `body` with a scope, in which requests with borrowed memory are posted, and waits at
-    /// its end for all of them.
+    /// Calls `body` with a scope, in which requests with borrowed memory can be posted. At the end,
+    /// waits for all requests of the scope.
     ///
     /// ```
     /// use std::time::Duration;
@@ -36,27 +36,28 @@ impl QueuePair {
     /// # Ok::<(), rdma_core::Error>(())
     /// ```
     ///
-    /// A wait, for one request or for all, ends when none of the scope's requests has completed for
-    /// as long as `timeout`. The queue pair is given up then: it is moved to the error state, in
-    /// which the device ends everything outstanding; if that takes longer than two seconds, to the
-    /// reset state, in which the device has forgotten it; and if the device refuses that too, the
-    /// process is aborted, as nothing else keeps the device from memory that is somebody else's
-    /// soon. So a peer that never answers cannot hang it. All this is done as well when `body`
-    /// panics; the panic goes on after it.
+    /// A wait, for one request or for all, times out if no request of the scope completes for the
+    /// duration `timeout`. The queue pair is then moved to the error state, in which the device
+    /// completes all outstanding requests. If that takes longer than two seconds, the queue pair is
+    /// moved to RESET, in which the device has discarded them. If the device refuses the reset, the
+    /// process is aborted, because the device could otherwise access memory after the borrow has
+    /// ended. A peer that never responds can therefore not block the scope. The same steps are
+    /// taken if `body` panics; afterwards the panic continues.
     ///
-    /// Completions of other requests that come meanwhile are kept for those who poll for them, in
-    /// their order; where several threads poll a queue at the same time, in scopes or otherwise, what
-    /// each of them finds is in order, and not what one finds and another one. Others may poll the
-    /// same completion queues while the scope lasts: a completion of one of its requests is not given
-    /// to them, but noted for the scope. Their polls are slower meanwhile.
+    /// The scope keeps completions of other requests for later polls, in their order. If several
+    /// threads poll a completion queue at the same time, each of them gets completions in order,
+    /// but there is no order between threads. Other threads may poll the same completion queues
+    /// while the scope exists: completions of the scope's requests are passed to the scope and not
+    /// to those threads. Their polls are slower meanwhile.
     ///
-    /// A scope allocates when it begins, and again after every 2^24 requests.
+    /// A scope allocates memory when it begins, and again after every 2^24 requests.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] when requests had to be given up at the end, and [`Error::Work`] when one
-    /// failed whose outcome was not [asked for](PendingRequest::wait). [`Error::InUse`], without a
-    /// call of `body`, from within a poll of an extended completion queue of the queue pair.
+    /// [`Error::TimedOut`] if requests did not complete before the end, and [`Error::Work`] if a
+    /// request failed whose result was not retrieved by [`PendingRequest::wait`]. [`Error::InUse`],
+    /// without a call of `body`, if the calling thread is polling an extended completion queue of
+    /// the queue pair.
     pub fn scope<'env, R>(
         &self,
         timeout: Duration,
@@ -72,14 +73,14 @@ impl QueuePair {
     }
 }
 
-/// A request of a [`Scope`]. Dropping or forgetting it changes nothing for the request: the scope
-/// waits for it at its end.
+/// A request of a [`Scope`]. Dropping or forgetting this handle does not affect the request: the
+/// scope waits for it at its end.
 pub struct PendingRequest<'scope, M> {
     requests: &'scope ScopeRequests,
-    /// Which of the completion queues it completes on.
+    /// Index of the completion queue that the request completes on.
     way: usize,
     ticket: Ticket<'scope>,
-    /// Gone once it was waited for.
+    /// `None` after the wait.
     memory: Option<M>,
 }
 
@@ -94,7 +95,7 @@ impl<M> fmt::Debug for PendingRequest<'_, M> {
 /// A request that succeeded.
 #[derive(Debug)]
 pub struct CompletedRequest<M> {
-    /// Its memory. That of a receive begins with the message, of
+    /// The memory of the request. The memory of a receive begins with the message, which has
     /// [`completion.len()`](WorkCompletion::len) bytes.
     pub memory: M,
     /// The completion of the request.
@@ -107,7 +108,7 @@ pub struct CompletedRequest<M> {
 pub struct FailedRequest<M> {
     /// The cause: [`Error::Work`] or [`Error::TimedOut`].
     pub error: Error,
-    /// Its memory.
+    /// The memory of the request.
     pub memory: M,
 }
 
@@ -139,17 +140,18 @@ impl<'scope, M> PendingRequest<'scope, M> {
         }
     }
 
-    /// Waits until the request has ended, and gives its memory back. Others may end meanwhile.
+    /// Waits until the request has ended, and returns its memory. Other requests may end meanwhile.
     ///
     /// # Errors
     ///
-    /// The memory, with [`Error::Work`] when the request failed, or [`Error::TimedOut`] when it had
-    /// to be given up: the queue pair has failed then, and all other requests have ended as well.
+    /// Returns the memory, with [`Error::Work`] if the request failed, or [`Error::TimedOut`] if it
+    /// did not complete in time. In the latter case the queue pair has failed, and all other
+    /// requests have ended as well.
     ///
     /// # Panics
     ///
-    /// Within a poll of an extended completion queue of the queue pair: before it ends nothing
-    /// completes.
+    /// Panics if the calling thread is polling an extended completion queue of the queue pair,
+    /// because no request could complete before the end of that poll.
     #[inline(always)]
     pub fn wait(mut self) -> Result<CompletedRequest<M>, FailedRequest<M>> {
         let memory = self.memory.take().expect("it is waited for once");
@@ -163,12 +165,12 @@ impl<'scope, M> PendingRequest<'scope, M> {
         Ok(CompletedRequest { memory, completion })
     }
 
-    /// Returns whether the request has ended, without waiting: [`Self::wait`] then gives the
-    /// outcome at once.
+    /// Returns whether the request has ended, without waiting. If so, [`Self::wait`] returns
+    /// immediately.
     ///
     /// # Errors
     ///
-    /// The verb's, when the completion queue or the device has failed.
+    /// The error of the verb, if the completion queue or the device has failed.
     pub fn is_over(&self) -> Result<bool> {
         self.requests.is_over(self.ticket)
     }

@@ -9,26 +9,26 @@ use ibverbs_sys::ibv_qp_state as raw;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QueuePairState {
-    /// Newly made.
+    /// RESET: newly created, or reset.
     Reset,
-    /// Receives can be posted.
+    /// INIT: receives can be posted, but no message is accepted.
     Init,
-    /// Ready to receive.
+    /// RTR: ready to receive.
     ReadyToReceive,
-    /// Ready to send.
+    /// RTS: ready to send and receive.
     ReadyToSend,
-    /// The send queue is draining.
+    /// SQD: the send queue is draining.
     SendQueueDrain,
-    /// The send queue failed; receives go on.
+    /// SQE: the send queue failed; receives continue.
     SendQueueError,
-    /// Failed: everything outstanding and everything posted is flushed.
+    /// ERR: all outstanding requests, and all requests posted later, are flushed.
     Error,
     /// A value that this crate does not know.
     Unknown(u32),
 }
 
 impl QueuePairState {
-    /// Every state that this crate knows.
+    /// All states that this crate knows.
     pub const ALL: [Self; 7] = [
         Self::Reset,
         Self::Init,

@@ -1,24 +1,24 @@
-//! Which states follow which, and which attributes belong to the change: tables of the
-//! specification (IBTA volume 1, 10.3.1 and 11.2.5.2, and annex A14 for XRC) as data.
+//! The allowed state transitions and their attributes. The tables follow the specification (IBTA
+//! volume 1, 10.3.1 and 11.2.5.2, and annex A14 for XRC).
 
 use super::{AttributeMask as Set, QueuePairState as State, Transport};
 
-/// What a change of state takes beside the state.
+/// The attributes of a state transition, besides the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transition {
-    /// Attributes that must be given.
+    /// Attributes that must be set.
     pub(super) required: Set,
-    /// Attributes that may be given.
+    /// Attributes that may be set.
     pub(super) optional: Set,
 }
 
-/// The transition from one state to another, if there is one.
+/// Returns the transition between two states, or `None` if it does not exist.
 pub(super) fn transition(kind: Transport, from: State, to: State) -> Option<Transition> {
     let bit = Kinds::of(kind);
     let row = TABLE.iter().find(|row| {
         row.to == to && row.from.is_none_or(|state| state == from) && row.kinds.contains(bit)
     })?;
-    // Who is in RESET has nothing to fail (IBTA volume 1, figure 124).
+    // A queue pair in RESET cannot be moved to the error state (IBTA volume 1, figure 124).
     if (from, to) == (State::Reset, State::Error) {
         return None;
     }
@@ -32,8 +32,8 @@ pub(super) fn transition(kind: Transport, from: State, to: State) -> Option<Tran
     })
 }
 
-/// Attributes that mean nothing to one half of an extended reliable connection and that verbs let
-/// pass in every transition, because programs set both halves alike.
+/// Returns attributes that have no effect on one half of an extended reliable connection (XRC).
+/// Verbs accept them in every transition, because programs set both halves alike.
 pub(super) fn ignored(kind: Transport) -> Set {
     match kind {
         Transport::XrcInitiator => Set::INCOMING_READS | Set::MIN_RNR_TIMER,
@@ -42,14 +42,14 @@ pub(super) fn ignored(kind: Transport) -> Set {
     }
 }
 
-/// The states that can follow `from`.
+/// Returns the states that can follow `from`.
 pub(super) fn successors(kind: Transport, from: State) -> impl Iterator<Item = State> {
     State::ALL
         .into_iter()
         .filter(move |&to| transition(kind, from, to).is_some())
 }
 
-/// A set of kinds of queue pair.
+/// A set of transport types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kinds(u8);
 
@@ -66,9 +66,9 @@ impl Kinds {
     const ALL: Self = Self(0x3f);
     const CONNECTED: Self = Self::RC.and(Self::UC).and(Self::XI).and(Self::XT);
     const RELIABLE: Self = Self::RC.and(Self::XI).and(Self::XT);
-    /// Those that send requests and wait for answers.
+    /// Transports that send requests and wait for responses.
     const REQUESTER: Self = Self::RC.and(Self::XI);
-    /// Those that answer requests.
+    /// Transports that respond to requests.
     const RESPONDER: Self = Self::RC.and(Self::XT);
 
     const fn and(self, other: Self) -> Self {
@@ -87,15 +87,15 @@ impl Kinds {
             Transport::XrcInitiator => Self::XI,
             Transport::XrcTarget => Self::XT,
             Transport::RawPacket => Self::RAW,
-            // What they demand only their vendors know.
+            // The requirements of vendor-specific types are not public.
             Transport::Driver | Transport::Unknown(_) => Self(0),
         }
     }
 }
 
-/// A transition, with each attribute told for the kinds of queue pair that have it.
+/// A transition. Each attribute is listed with the transports that support it.
 struct Row {
-    /// `None` is any state.
+    /// The old state; `None` means any state.
     from: Option<State>,
     to: State,
     kinds: Kinds,
@@ -112,7 +112,7 @@ const fn set(bits: &[Set]) -> Set {
     all
 }
 
-/// What changes on the way to RTS and in it.
+/// Attributes that may be set in a transition to RTS.
 const RUNNING: &[(Kinds, Set)] = &[
     (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::CURRENT_STATE])),
     (
@@ -121,11 +121,11 @@ const RUNNING: &[(Kinds, Set)] = &[
     ),
     (Kinds::RESPONDER, set(&[Set::MIN_RNR_TIMER])),
     (Kinds::UD, set(&[Set::QKEY])),
-    // Not of the specification but of verbs: packet pacing.
+    // Packet pacing is an extension of verbs, not of the specification.
     (Kinds::RAW, set(&[Set::RATE_LIMIT])),
 ];
 
-/// What a queue pair gets first.
+/// Attributes of the transition from RESET to INIT.
 const INITIAL: &[(Kinds, Set)] = &[
     (Kinds::ALL, set(&[Set::PORT])),
     (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::PKEY_INDEX])),
@@ -133,7 +133,7 @@ const INITIAL: &[(Kinds, Set)] = &[
     (Kinds::UD, set(&[Set::QKEY])),
 ];
 
-/// IBTA volume 1, table 91.
+/// The transitions of IBTA volume 1, table 91.
 const TABLE: &[Row] = &[
     Row {
         from: None,
@@ -254,7 +254,7 @@ const TABLE: &[Row] = &[
     Row {
         from: Some(State::SendQueueError),
         to: State::ReadyToSend,
-        // Where sends are acknowledged, their failure fails the queue pair (IBTA volume 1,
+        // On acknowledged transports, a failed send fails the whole queue pair (IBTA volume 1,
         // 10.3.1.6).
         kinds: Kinds::UC.and(Kinds::UD).and(Kinds::RAW),
         required: &[],
@@ -278,8 +278,8 @@ mod tests {
         XrcInitiator as Xi, XrcTarget as Xt,
     };
 
-    /// Which states follow which, drawn from figure 124 of the specification and not from the table:
-    /// a letter for each state that can follow, in the order of `State::ALL`.
+    /// Compares the successors of each state with figure 124 of the specification. Each letter is a
+    /// state that can follow; rows are in the order of `State::ALL`.
     #[test]
     fn the_states_follow_each_other_as_in_the_diagram() {
         let connected = ["ri", "rige", "rse", "rsde", "rsde", "re", "re"];
@@ -313,8 +313,8 @@ mod tests {
         }
     }
 
-    /// The lists of required attributes of `ibv_modify_qp(3)`, by the numbers of its header, and of
-    /// annex A14 for XRC.
+    /// Compares the required attributes with `ibv_modify_qp(3)` and, for XRC, annex A14. The
+    /// numbers are bits of the header.
     #[test]
     fn the_required_attributes_are_those_of_the_manual() {
         for (kind, init, rtr, rts) in [
@@ -336,7 +336,7 @@ mod tests {
         }
     }
 
-    /// Every optional attribute of every transition, by the numbers of the header.
+    /// Checks the optional attributes of every transition, as bits of the header.
     #[test]
     fn the_optional_attributes_are_those_of_the_specification() {
         let bits = |kind, from, to| transition(kind, from, to).map(|it| it.optional.bits());

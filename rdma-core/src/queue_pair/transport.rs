@@ -1,19 +1,19 @@
-//! The kinds of queue pair.
+//! The transport types of queue pairs.
 
 use std::fmt;
 
 use ibverbs_sys::ibv_qp_type as raw;
 
-/// The kind of a queue pair: which service it gives (`ibv_qp_type`; IBTA volume 1, 9.2).
+/// The transport type of a queue pair (`ibv_qp_type`; IBTA volume 1, 9.2).
 ///
-/// | kind | peers | delivery | has |
+/// | type | peers | delivery | operations |
 /// |---|---|---|---|
-/// | [`ReliableConnected`](Self::ReliableConnected) | one | in order, or the queue pair fails | everything |
+/// | [`ReliableConnected`](Self::ReliableConnected) | one | in order, or the queue pair fails | all |
 /// | [`UnreliableConnected`](Self::UnreliableConnected) | one | a message arrives whole or not at all | sends and writes |
-/// | [`Datagram`](Self::Datagram) | any, each request names one | a packet arrives or not | sends of at most the path MTU |
-/// | [`XrcInitiator`](Self::XrcInitiator) | one, each request names a shared queue of it | as reliable connected | everything but receives |
-/// | [`XrcTarget`](Self::XrcTarget) | one | as reliable connected | nothing to post to |
-/// | [`RawPacket`](Self::RawPacket) | whoever is on the Ethernet | frames as they are | sends, receives |
+/// | [`Datagram`](Self::Datagram) | any; each request has a destination | a packet arrives or not | sends of at most the path MTU |
+/// | [`XrcInitiator`](Self::XrcInitiator) | one; each request names a shared receive queue of the peer | as reliable connected | all except receives |
+/// | [`XrcTarget`](Self::XrcTarget) | one | as reliable connected | none can be posted |
+/// | [`RawPacket`](Self::RawPacket) | any on the Ethernet | unmodified frames | sends, receives |
 #[doc(alias = "ibv_qp_type")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -34,10 +34,10 @@ pub enum Transport {
     /// The receiving half of an extended reliable connection, XRC.
     #[doc(alias = "IBV_QPT_XRC_RECV")]
     XrcTarget,
-    /// Ethernet frames, which the program writes and reads whole.
+    /// Raw Ethernet frames, which the program writes and reads including all headers.
     #[doc(alias = "IBV_QPT_RAW_PACKET")]
     RawPacket,
-    /// One of the vendor's own, made by an extension of the vendor's.
+    /// A vendor-specific type, created by a vendor's extension.
     #[doc(alias = "IBV_QPT_DRIVER")]
     Driver,
     /// A value that this crate does not know.
@@ -45,7 +45,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Every kind that this crate can make.
+    /// All types that this crate can create.
     pub const ALL: [Self; 6] = [
         Self::ReliableConnected,
         Self::UnreliableConnected,
@@ -82,7 +82,7 @@ impl Transport {
         }
     }
 
-    /// Whether it is connected to one peer.
+    /// Returns whether a queue pair of this type is connected to one peer.
     pub fn is_connected(self) -> bool {
         matches!(
             self,
@@ -93,7 +93,7 @@ impl Transport {
         )
     }
 
-    /// Whether what it sends is acknowledged, and sent again until it is.
+    /// Returns whether requests are acknowledged by the peer and retransmitted until they are.
     pub fn is_reliable(self) -> bool {
         matches!(
             self,
@@ -101,17 +101,18 @@ impl Transport {
         )
     }
 
-    /// Whether requests can be posted to its send queue.
+    /// Returns whether requests can be posted to the send queue.
     pub fn has_send_queue(self) -> bool {
         self != Self::XrcTarget
     }
 
-    /// Whether receives can be posted to it, unless it uses a shared receive queue.
+    /// Returns whether receives can be posted to the queue pair, unless it uses a shared receive
+    /// queue.
     pub fn has_receive_queue(self) -> bool {
         !matches!(self, Self::XrcInitiator | Self::XrcTarget)
     }
 
-    /// How errors name queue pairs of it.
+    /// Returns the name of the queue pair type for error messages.
     pub(crate) fn described(self) -> &'static str {
         match self {
             Self::ReliableConnected => "reliable connected queue pairs",

@@ -5,13 +5,14 @@ use crate::ffi::{SharedReceiveSlots, SharedReceiveStaging};
 use crate::memory::Scatter;
 use crate::queue_pair::{BatchError, PostError};
 
-/// Receives that one thread hands to a shared queue together, from
+/// Receives that one thread posts to a shared receive queue together. Created by
 /// [`SharedReceiveQueue::batch`](super::SharedReceiveQueue::batch).
 ///
-/// It is `Send` and `Sync` as the queue is, and takes `&mut self`. It has room of its own for its requests, so threads with a batch each do not wait for each other
-/// but where the driver makes them. It is used again and again: posting leaves it empty. Dropping
-/// it frees the slots of receives that were not posted and drops their memory; forgetting it loses
-/// both, the slots until the queue is dropped.
+/// A batch is `Send` and `Sync` like the queue, and its methods take `&mut self`. Each batch has
+/// its own buffer for requests, so threads that use separate batches contend only in the driver.
+/// Posting empties the batch, and the batch can be used again. Dropping the batch releases the
+/// slots of receives that were not posted and drops their memory. Forgetting the batch leaks that
+/// memory, and the slots stay in use until the queue is dropped.
 #[derive(Debug)]
 pub struct SharedReceiveBatch<'a, T: Send + 'static> {
     staging: SharedReceiveStaging<'a, T>,
@@ -24,12 +25,12 @@ impl<'a, T: Send + 'static> SharedReceiveBatch<'a, T> {
         }
     }
 
-    /// Adds memory for one message of any peer.
+    /// Adds the memory for one message of any peer.
     ///
     /// # Errors
     ///
-    /// As [`SharedReceiveQueue::post`](super::SharedReceiveQueue::post), but for the verb's, and
-    /// [`Error::QueueFull`] when the batch is.
+    /// The errors of [`SharedReceiveQueue::post`](super::SharedReceiveQueue::post), except the
+    /// error of the verb, and [`Error::QueueFull`] if the batch is full.
     #[inline]
     pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>
     where
@@ -38,24 +39,25 @@ impl<'a, T: Send + 'static> SharedReceiveBatch<'a, T> {
         self.staging.stage(memory).map_err(PostError::new)
     }
 
-    /// How many receives it has that were not posted.
+    /// Returns the number of receives in the batch, that is, those that were added and not posted.
     #[inline]
     pub fn len(&self) -> usize {
         self.staging.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the batch is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.staging.len() == 0
     }
 
-    /// Posts them, in one call of the driver, and tells how many they were. The batch is empty then
-    /// and can take more. To post an empty batch does nothing.
+    /// Posts all receives by one call of the driver, and returns their number. The batch is then
+    /// empty and can be used again. Posting an empty batch has no effect.
     ///
     /// # Errors
     ///
-    /// The verb's, with how many were posted before; the others stay in the batch.
+    /// The error of the verb, with the number of receives that were posted. The others stay in the
+    /// batch.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post(&mut self) -> Result<usize, BatchError> {
         let (posted, result) = self.staging.post();
@@ -67,7 +69,7 @@ impl<'a, T: Send + 'static> SharedReceiveBatch<'a, T> {
         result.map(|()| posted).map_err(refused)
     }
 
-    /// Takes the memory of the receives that were not posted back, in their order.
+    /// Removes the receives that were not posted, and returns their memory in order.
     pub fn take_back(&mut self) -> impl Iterator<Item = T> {
         self.staging.end()
     }

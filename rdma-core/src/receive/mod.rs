@@ -1,8 +1,9 @@
-//! Receives shared by many queue pairs, and the domains that XRC shares them in.
+//! Shared receive queues, and the XRC domains in which connections share them.
 //!
-//! A [`SharedReceiveQueue`] holds memory for messages of every queue pair made with it, so a server
-//! posts receives once for all of its clients. Of a shared queue that is [of an XRC
-//! domain](SharedReceiveQueueBuilder::xrc), senders say the number with each request, so that one
+//! A [`SharedReceiveQueue`] provides receives for every queue pair that is created with it, so a
+//! server posts receives once for all of its clients. A shared receive queue [of an XRC
+//! domain](SharedReceiveQueueBuilder::xrc) has a number, which senders put into each request. One
+//! connection can then reach the queues of every process of a machine.
 //! connection serves every process of a machine.
 
 #![forbid(unsafe_code)]

@@ -11,14 +11,14 @@ use crate::memory::Scatter;
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::PostError;
 
-/// Tells the shared receive queues of this process apart.
+/// The identity of a shared receive queue, unique in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SharedReceiveQueueId(pub(crate) u64);
 
-/// The most requests of a shared receive queue of this crate.
+/// Maximum number of requests of a shared receive queue: slot indexes have 16 bits.
 const MAX_REQUESTS: u32 = 1 << 16;
 
-/// Settings of a shared receive queue to be, from [`ProtectionDomain::shared_receive_queue`].
+/// A builder for a shared receive queue, from [`ProtectionDomain::shared_receive_queue`].
 #[derive(Debug, Clone)]
 #[must_use = "a builder makes nothing until `build`"]
 pub struct SharedReceiveQueueBuilder {
@@ -41,22 +41,23 @@ impl SharedReceiveQueueBuilder {
         }
     }
 
-    /// How many pieces of memory a request can have. Default 4.
+    /// Sets the maximum number of scatter/gather elements of a request. The default is 4.
     #[doc(alias = "max_sge")]
     pub fn elements(mut self, count: u32) -> Self {
         self.sizes.elements = count;
         self
     }
 
-    /// Up to how many requests the queue can be [resized](SharedReceiveQueue::resize) later, at most
-    /// 65536. Default: not beyond what it begins with.
+    /// Sets the maximum number of requests to which the queue can be
+    /// [resized](SharedReceiveQueue::resize) later, at most 65536. The default is the initial
+    /// number.
     pub fn most_requests(mut self, count: u32) -> Self {
         self.most_requests = count;
         self
     }
 
-    /// Makes it one of an XRC domain, with the completion queue where its receives complete,
-    /// whichever queue pair they came through.
+    /// Makes the queue a part of an XRC domain. All its receives complete on `completions`,
+    /// whichever queue pair the message arrived on.
     #[doc(alias = "IBV_SRQT_XRC")]
     pub fn xrc(mut self, domain: &XrcDomain, completions: &CompletionQueue) -> Self {
         self.xrc = Some((domain.clone(), completions.clone()));
@@ -67,9 +68,9 @@ impl SharedReceiveQueueBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 or more than 65536 requests or for an XRC domain or
-    /// completion queue of another device, and the verb's, for example when the device cannot hold
-    /// so many requests, or has no XRC.
+    /// [`Error::InvalidArgument`] for 0 or more than 65536 requests, or for an XRC domain or
+    /// completion queue of another device; and the error of the verb, for example because the
+    /// device does not support so many requests or XRC.
     #[doc(alias = "ibv_create_srq")]
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn build<T: Send + 'static>(self) -> Result<SharedReceiveQueue<T>> {
@@ -102,27 +103,29 @@ impl SharedReceiveQueueBuilder {
     }
 }
 
-/// Receives that any queue pair made with it takes, in no order that the program can rely on.
+/// A queue of receives that several queue pairs share. The order in which receives are consumed is
+/// unspecified.
 ///
-/// Any thread posts and completes, without a lock of this crate: it is `Send` and `Sync` if the
-/// memory is `Send`, since each slot is one thread's at a time. The completions come to the receive completion
-/// queue of the queue pair that took the message, or, in an XRC domain, to the queue's own; give
-/// each to [`Self::complete`].
+/// Any number of threads can post and complete receives, without a lock of this crate. The queue is
+/// `Send` and `Sync` if the memory is `Send`, because one thread at a time uses each slot. A
+/// receive completes on the receive completion queue of the queue pair that received the message
+/// or, in an XRC domain, on the completion queue of the shared receive queue. The program passes
+/// each completion to [`Self::complete`].
 ///
-/// Clones are the same queue. Dropping the last with receives in flight is safe: their memory is
-/// freed once the last queue pair that takes from it is gone too.
+/// Clones refer to the same queue. Dropping the last clone with receives in flight is safe: their
+/// memory is freed after the last queue pair that uses the queue is destroyed.
 ///
-/// A receive that a queue pair had taken when it was destroyed never completes: its slot is lost and
-/// its memory kept for as long as the queue. A server that shall lose none moves a queue pair whose
-/// client left to the error state first, and takes its completions until the event
-/// [`LastRequestReached`](crate::AsyncEvent) says that no more will come.
+/// A receive that a queue pair had consumed when the queue pair was destroyed never completes. Its
+/// slot is then lost, and its memory is kept as long as the queue exists. To avoid the loss, move
+/// the queue pair of a disconnected client to the error state first, and process its completions
+/// until the event [`LastRequestReached`](crate::AsyncEvent) reports that no more will follow.
 #[doc(alias = "ibv_srq")]
 pub struct SharedReceiveQueue<T: Send + 'static> {
     slots: Arc<SharedReceiveSlots<T>>,
     completions: Option<CompletionQueue>,
 }
 
-// Not derived: clones of the handle need no clone of `T`.
+// Not derived, because cloning the handle does not require `T: Clone`.
 impl<T: Send + 'static> Clone for SharedReceiveQueue<T> {
     fn clone(&self) -> Self {
         Self {
@@ -140,16 +143,16 @@ impl<T: Send + 'static> fmt::Debug for SharedReceiveQueue<T> {
     }
 }
 
-/// What a shared receive queue holds and when it warns, from [`SharedReceiveQueue::attributes`].
+/// The capacity and the limit of a shared receive queue, from [`SharedReceiveQueue::attributes`].
 #[doc(alias = "ibv_srq_attr")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedReceiveQueueAttributes {
-    /// How many requests it can hold.
+    /// Maximum number of receives in the queue.
     pub requests: u32,
-    /// How many pieces of memory a request can have.
+    /// Maximum number of scatter/gather elements of a receive.
     pub elements: u32,
-    /// Below how many requests it announces that they run out; 0 when it is not armed.
+    /// Number of receives below which a limit event occurs; 0 if the limit is not armed.
     pub limit: u32,
 }
 
@@ -169,12 +172,12 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         self.slots.handle()
     }
 
-    /// Posts memory for one message of any peer.
+    /// Posts the memory for one message of any peer.
     ///
     /// # Errors
     ///
-    /// The memory, with [`Error::QueueFull`] when as many receives are in flight as fit,
-    /// [`Error::TooManyElements`], [`Error::NotWritable`], or the verb's error.
+    /// Returns the memory, with [`Error::QueueFull`] if the maximum number of receives is in
+    /// flight, [`Error::TooManyElements`], [`Error::NotWritable`], or the error of the verb.
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
     pub fn post(&self, memory: T) -> Result<(), PostError<T>>
@@ -184,14 +187,15 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         self.slots.post(memory).map_err(PostError::new)
     }
 
-    /// Makes a batch of at most `capacity` receives, which are handed to the device together. It is
-    /// for one thread and can be used again and again, which allocates nothing.
+    /// Creates a batch of at most `capacity` receives, which are posted to the device together. A
+    /// batch belongs to one thread. It can be used repeatedly without further allocations.
     pub fn batch(&self, capacity: usize) -> SharedReceiveBatch<'_, T> {
         SharedReceiveBatch::new(&self.slots, capacity)
     }
 
-    /// Returns the memory of the receive that this completion completes; `None` for one of another
-    /// queue. Its first [`len`](WorkCompletion::len) bytes are the message, if it succeeded.
+    /// Returns the memory of the receive that `completion` completes, or `None` for a completion of
+    /// another queue. If the receive succeeded, the first [`len`](WorkCompletion::len) bytes are
+    /// the message.
     #[inline]
     pub fn complete(&self, completion: &WorkCompletion) -> Option<T> {
         let memory = self.slots.complete(completion.id())?;
@@ -201,32 +205,34 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         Some(memory)
     }
 
-    /// How many receives can be in flight.
+    /// Returns the maximum number of receives in flight.
     pub fn capacity(&self) -> usize {
         self.handle().requests() as usize
     }
 
-    /// What the device's events name it.
+    /// Returns the id of the queue, which events of the device contain.
     pub fn id(&self) -> SharedReceiveQueueId {
         self.handle().id()
     }
 
-    /// What XRC senders name it: its number in its XRC domain; `None` if it is of none.
+    /// Returns the number of the queue in its XRC domain, which XRC senders need, or `None` if the
+    /// queue has no XRC domain.
     #[doc(alias = "ibv_get_srq_num")]
     pub fn number(&self) -> Option<u32> {
         self.handle().number()
     }
 
-    /// Where its receives complete if it is of an XRC domain; `None` if the queue pairs say.
+    /// Returns the completion queue of a queue in an XRC domain, or `None` if receives complete on
+    /// the completion queues of the queue pairs.
     pub fn completions(&self) -> Option<&CompletionQueue> {
         self.completions.as_ref()
     }
 
-    /// What it holds now and when it warns.
+    /// Returns the current capacity and limit.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// The error of the verb.
     #[doc(alias = "ibv_query_srq")]
     pub fn attributes(&self) -> Result<SharedReceiveQueueAttributes> {
         let raw = self.handle().query()?;
@@ -237,12 +243,13 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         })
     }
 
-    /// Announces once, by an event of the device, that fewer than `requests` receives are left:
-    /// time to post more. After the event it must be set again. 0 disarms it.
+    /// Requests one event of the device (`IBV_EVENT_SRQ_LIMIT_REACHED`) when fewer than `requests`
+    /// receives are left, so that the program can post more. The event disarms the limit. 0 disarms
+    /// it immediately.
     ///
     /// # Errors
     ///
-    /// The verb's, for example when the limit is above the queue's capacity.
+    /// The error of the verb, for example if the limit is larger than the capacity of the queue.
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_LIMIT")]
     #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
@@ -250,13 +257,13 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         self.handle().set_limit(requests)
     }
 
-    /// Makes room for `requests` receives, up to what it was
-    /// [built for](SharedReceiveQueueBuilder::most_requests).
+    /// Changes the capacity to `requests` receives, up to the maximum that the queue was [built
+    /// with](SharedReceiveQueueBuilder::most_requests).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for more than that, and the verb's: when more receives are in
-    /// flight, or the device cannot resize.
+    /// [`Error::InvalidArgument`] for more than the maximum, and the error of the verb: more
+    /// receives are in flight, or the device cannot resize the queue.
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_MAX_WR")]
     pub fn resize(&self, requests: u32) -> Result<()> {
@@ -268,7 +275,7 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         self.handle().resize(requests)
     }
 
-    /// The C object, valid for as long as this queue.
+    /// Returns the C object. The pointer is valid as long as this queue exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_srq {
         self.handle().as_raw()
     }

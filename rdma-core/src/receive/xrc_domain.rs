@@ -1,4 +1,4 @@
-//! Domains of extended reliable connections.
+//! XRC domains.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::XrcDomainHandle;
 
-/// A domain of extended reliable connections (XRC): its target queue pairs deliver to any of its
-/// shared receive queues. Clones are the same one.
+/// A domain of extended reliable connections (XRC). Target queue pairs of the domain deliver
+/// messages to any shared receive queue of the domain. Clones refer to the same domain.
 ///
-/// Processes that open a domain with the same file share it: a connection that one of them
-/// accepted delivers to the shared receive queues of all. It is `Send` and `Sync`: nothing about it
-/// changes.
+/// Processes that open a domain with the same file share it: a connection that one process accepted
+/// delivers to the shared receive queues of all of them. The domain is `Send` and `Sync`, because
+/// it is immutable.
 #[doc(alias = "ibv_xrcd")]
 #[derive(Debug, Clone)]
 pub struct XrcDomain {
@@ -20,37 +20,37 @@ pub struct XrcDomain {
     context: Context,
 }
 
-/// Whether the domain of a file may, must or must not be there already.
+/// The choice whether opening a domain by a file may create the domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum XrcDomainOpening {
-    /// Opened if it is there, else made (`O_CREAT`).
+    /// Open the domain if it exists, else create it (`O_CREAT`).
     #[default]
     OpenOrCreate,
-    /// Made; an error if it is there (`O_CREAT | O_EXCL`).
+    /// Create the domain; fail if it exists (`O_CREAT | O_EXCL`).
     CreateNew,
-    /// Opened; an error if it is not there.
+    /// Open the domain; fail if it does not exist.
     Open,
 }
 
 impl XrcDomain {
-    /// Makes a domain that no other process can open.
+    /// Creates a domain that no other process can open.
     ///
     /// # Errors
     ///
-    /// The verb's: most devices do not have XRC.
+    /// The error of the verb. Most devices do not support XRC.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn anonymous(context: &Context) -> Result<Self> {
         let handle = XrcDomainHandle::open(Arc::clone(context.handle()), None)?;
         Ok(Self::from_handle(context, handle))
     }
 
-    /// Opens or makes the domain that belongs to a file: to its inode, whatever its name or content.
-    /// The descriptor may be closed afterwards.
+    /// Opens or creates the domain that belongs to a file. The inode identifies the domain; name
+    /// and content of the file are ignored. The file descriptor may be closed afterwards.
     ///
     /// # Errors
     ///
-    /// The verb's: most devices do not have XRC; the domain is there already, or not, against
-    /// `opening`.
+    /// The error of the verb: the device does not support XRC (most devices do not), the domain
+    /// does not exist but `opening` requires it, or it exists but `opening` requires a new one.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn of_file(
         context: &Context,
@@ -73,12 +73,12 @@ impl XrcDomain {
         &self.handle
     }
 
-    /// The device that it is of.
+    /// Returns the context of the device that the domain belongs to.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// The C object, valid for as long as this domain.
+    /// Returns the C object. The pointer is valid as long as this domain exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_xrcd {
         self.handle.as_raw()
     }

@@ -1,4 +1,4 @@
-//! Address handles, and addresses out of what was received.
+//! The verbs on address handles, and the addresses of senders of received datagrams.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr;
@@ -17,7 +17,7 @@ use crate::limits;
 use crate::nic::Nic;
 use crate::proto::Path;
 
-/// An address handle as C knows it.
+/// The C object of an address handle: the public structure, and this crate's state.
 #[repr(C)]
 struct Object {
     public: ibv_ah,
@@ -26,28 +26,28 @@ struct Object {
     _counted: Counted,
 }
 
-/// The address handle behind C's.
+/// Returns this crate's state of an address handle.
 ///
 /// # Safety
-/// `ah` must be one of this device, and the caller must not destroy it while the reference is used.
+/// `ah` must belong to this device, and must not be destroyed while the reference is used.
 pub(crate) unsafe fn handle<'a>(ah: *const ibv_ah) -> &'a AddressHandle {
-    // SAFETY: the caller's promise; ours all lie in such a handle.
+    // SAFETY: the caller guarantees an object of this device; each of them is the first field of such a structure.
     unsafe { &(*ah.cast::<Object>()).address }
 }
 
-/// `ibv_create_ah(3)`
+/// Creates an address handle (`ibv_create_ah(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_ah(
     pd: *mut ibv_pd,
     attr: *mut ibv_ah_attr,
 ) -> *mut ibv_ah {
-    // SAFETY: the caller gives a protection domain.
+    // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_create_ah(pd, attr)) };
     verb(Verb::CreateAh, fail, || {
         pointer(|| {
-            // SAFETY: the domain is ours, and the caller gives attributes.
+            // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API requires valid attributes.
             let (context, domain, attr) = unsafe { ((*pd).context, pd::domain(pd), &*attr) };
-            // SAFETY: the context is ours.
+            // SAFETY: the context belongs to this device, as `forward!` has checked.
             let path = path(unsafe { open::nic(context) }, attr)?;
             if objects(Kind::AddressHandle) >= limits::MAX_AH as u64 {
                 return Err(Refusal::Exhausted);
@@ -66,19 +66,19 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
     })
 }
 
-/// `ibv_destroy_ah(3)`
+/// Destroys an address handle (`ibv_destroy_ah(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: the caller gives an address handle.
+    // SAFETY: the C API requires the caller to pass a valid address handle.
     unsafe { forward!((*ah).context, ibv_destroy_ah(ah)) };
     verb(Verb::DestroyAh, number, || {
-        // SAFETY: the handle is ours; after this call the caller does not use it.
+        // SAFETY: the handle belongs to this device, and was created by `hand_out`. The C API forbids its use after this call.
         drop(unsafe { Box::from_raw(ah.cast::<Object>()) });
         status(|| Ok(()))
     })
 }
 
-/// `ibv_init_ah_from_wc(3)`
+/// Initializes the attributes of an address handle to the sender of a received datagram (`ibv_init_ah_from_wc(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     context: *mut ibv_context,
@@ -87,13 +87,13 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     grh: *mut ibv_grh,
     ah_attr: *mut ibv_ah_attr,
 ) -> c_int {
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe {
         forward!(context, ibv_init_ah_from_wc(context, port_num, wc, grh, ah_attr) else -1);
     }
     guard(-1, || {
-        // SAFETY: the context is ours; the caller gives a completion and what came with it, and room for
-        // the answer, of which any bytes are one.
+        // SAFETY: the context belongs to this device. The C API requires a valid completion, the GRH of its datagram, and a
+        // pointer to attributes that is valid for writes. Zeroes are valid attributes.
         unsafe {
             ptr::write_bytes(ah_attr, 0, 1);
             match answer_to(
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     })
 }
 
-/// `ibv_create_ah_from_wc(3)`
+/// Creates an address handle to the sender of a received datagram (`ibv_create_ah_from_wc(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     pd: *mut ibv_pd,
@@ -118,7 +118,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut ibv_grh,
     port_num: u8,
 ) -> *mut ibv_ah {
-    // SAFETY: the caller gives a protection domain, and what the two functions want.
+    // SAFETY: the C API requires a valid protection domain, and the arguments that the two functions require.
     unsafe {
         forward!((*pd).context, ibv_create_ah_from_wc(pd, wc, grh, port_num));
         let mut attr = std::mem::zeroed();
@@ -129,8 +129,8 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     }
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: there is no Ethernet below this device, so the address is that of
-/// Linux's loopback, and in no VLAN.
+/// Returns the Ethernet address and the VLAN of a destination (`ibv_resolve_eth_l2_from_gid`): six zero bytes, as of Linux's
+/// loopback interface, and no VLAN, since this device is not on an Ethernet.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     context: *mut ibv_context,
@@ -140,7 +140,7 @@ pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
 ) -> c_int {
     const MAC_LENGTH: usize = 6;
     const NO_VLAN: u16 = 0xffff;
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe {
         forward!(
             context,
@@ -148,7 +148,7 @@ pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
         );
     }
     guard(-libc::EIO, || {
-        // SAFETY: the context is ours; the caller gives an address, and room for the answers.
+        // SAFETY: the context belongs to this device. The C API requires valid attributes, and room for the results.
         unsafe {
             if let Err(refusal) = path(open::nic(context), &*attr) {
                 set_errno(refusal.errno());
@@ -163,9 +163,9 @@ pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     })
 }
 
-/// The way that an address describes.
+/// Returns the path that attributes of an address handle describe.
 fn path(nic: &Nic, attr: &ibv_ah_attr) -> Result<Path, Refusal> {
-    // IBTA annex A17.4.4: a RoCE port has no addresses but GIDs, so there is always a GRH.
+    // IBTA annex A17.4.4: RoCE addresses are GIDs, so a GRH is required.
     if attr.is_global == 0 || attr.port_num != limits::PORTS {
         return Err(Refusal::Invalid);
     }
@@ -188,19 +188,19 @@ fn path(nic: &Nic, attr: &ibv_ah_attr) -> Result<Path, Refusal> {
 }
 
 fn address_of(gid: &ibv_gid) -> Ipv6Addr {
-    // SAFETY: a GID is sixteen bytes, however it was written.
+    // SAFETY: all variants of the union are 16 bytes of plain data.
     unsafe { gid.raw }.into()
 }
 
-/// Whether a GID is an IPv4 address: mapped, or as multicast groups write it.
+/// Returns whether a GID is an IPv4 address: IPv4-mapped, or in the form of IPv4 multicast groups.
 fn is_ipv4(gid: &Ipv6Addr) -> bool {
     gid.to_ipv4_mapped().is_some() || gid.segments()[..6] == [0xff0e, 0, 0, 0, 0, 0xffff]
 }
 
-/// The address of who sent a datagram. `header` is what lies in the 40 bytes in front of it.
+/// Sets `attr` to the address of a datagram's sender. `header` points to the 40 bytes in front of the datagram.
 ///
 /// # Safety
-/// If the completion says that there is a header, 40 bytes of it can be read.
+/// If the completion has the flag `IBV_WC_GRH`, `header` must be valid for reads.
 unsafe fn answer_to(
     nic: &Nic,
     port: u8,
@@ -218,7 +218,7 @@ unsafe fn answer_to(
     if port != limits::PORTS {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the completion has the flag `IBV_WC_GRH`, so the caller guarantees a valid pointer.
     let route = Received::parse(unsafe { &*header }).ok_or(libc::EPROTONOSUPPORT)?;
     let is_group = route.to.is_multicast()
         || route
@@ -243,7 +243,7 @@ unsafe fn answer_to(
     Ok(())
 }
 
-/// What the header in front of a datagram tells (IBTA annex A17.4.5.1).
+/// The fields of the IP header in front of a datagram (IBTA annex A17.4.5.1).
 #[derive(Debug, PartialEq, Eq)]
 struct Received {
     from: Ipv6Addr,
@@ -254,8 +254,8 @@ struct Received {
 }
 
 impl Received {
-    /// Of IPv4 the header is in the last 20 bytes, and of the first nothing is known: they may look like
-    /// IPv6, but then the checksum tells. None: it is neither.
+    /// Parses a header. An IPv4 header is in the last 20 bytes; the first 20 bytes are undefined then, and may look like an
+    /// IPv6 header, so the IPv4 checksum decides. Returns `None` if the header is of neither kind.
     fn parse(header: &[u8; 40]) -> Option<Self> {
         const UDP: u8 = 17;
         const IPV4_OF_NO_OPTIONS: u8 = 0x45;
@@ -288,7 +288,7 @@ impl Received {
     }
 }
 
-/// The Internet checksum of a header: zero if it is whole (RFC 1071).
+/// Returns the Internet checksum of a header: 0 if the header is intact (RFC 1071).
 fn checksum(header: &[u8]) -> u16 {
     let mut sum: u32 = header
         .chunks_exact(2)

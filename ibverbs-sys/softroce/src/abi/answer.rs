@@ -6,7 +6,7 @@ use libc::c_int;
 use super::set_errno;
 use crate::context::Refusal;
 
-/// What a verb that makes an object returns: the object, or null with errno set.
+/// Returns the result of a verb that creates an object: the object, or null with errno set.
 pub(super) fn pointer<T>(make: impl FnOnce() -> Result<*mut T, Refusal>) -> *mut T {
     make().unwrap_or_else(|refusal| {
         set_errno(refusal.errno());
@@ -14,7 +14,7 @@ pub(super) fn pointer<T>(make: impl FnOnce() -> Result<*mut T, Refusal>) -> *mut
     })
 }
 
-/// What a verb that does something returns: 0, or the errno, which is set too.
+/// Returns the result of a verb that returns an error number: 0, or the error number, which is set as errno, too.
 pub(super) fn status(act: impl FnOnce() -> Result<(), Refusal>) -> c_int {
     match act() {
         Ok(()) => 0,
@@ -25,7 +25,7 @@ pub(super) fn status(act: impl FnOnce() -> Result<(), Refusal>) -> c_int {
     }
 }
 
-/// What a verb that fetches something returns: 0, or -1 with errno set.
+/// Returns the result of a verb that waits for an event: 0, or -1 with errno set.
 pub(super) fn fetched(fetch: impl FnOnce() -> std::io::Result<()>) -> c_int {
     match fetch() {
         Ok(()) => 0,
@@ -36,14 +36,14 @@ pub(super) fn fetched(fetch: impl FnOnce() -> std::io::Result<()>) -> c_int {
     }
 }
 
-/// A number for an object, in the place of the kernel's handle.
+/// Returns a unique number for a new object, in place of the kernel's handle.
 pub(super) fn handle() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Moves an object to where C finds it.
+/// Moves an object to the heap, and returns its address as a pointer to the C structure that it begins with.
 pub(super) fn hand_out<T, C>(object: T) -> *mut C {
-    // The C struct is the first field of every object that is handed out.
+    // Each of these objects is `repr(C)`, and the C structure is its first field.
     Box::into_raw(Box::new(object)).cast()
 }

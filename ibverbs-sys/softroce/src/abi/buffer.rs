@@ -1,4 +1,4 @@
-//! Memory that the device hands out for regions.
+//! Buffers that the device allocates for memory regions.
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -19,41 +19,42 @@ use crate::fault::Verb;
 use crate::memory::Block;
 use crate::per_process::PerProcess;
 
-/// A buffer. C gets a number in the place of a pointer to it, which none that is allocated later gets:
-/// so one that is freed already is known.
+/// A buffer. The pointer that C gets is a unique number instead of an address, so that a second call of `ibv_free_buf` is
+/// detected.
 struct Buffer {
-    /// C's, of which only the address is looked at.
+    /// Address of the C object of the protection domain. Only compared.
     pd: usize,
     block: Arc<Block>,
     length: u64,
-    /// A domain stays until its buffers are freed.
+    /// Keeps the protection domain from being deallocated before the buffer is freed.
     _domain: Held<ProtectionDomain>,
     _counted: Counted,
 }
 
 static BUFFERS: PerProcess<Mutex<BTreeMap<usize, Buffer>>> = PerProcess::new(Mutex::default);
 
-/// Leaves the parent's buffers alone, in a child of `fork`: they are not mapped there.
+/// Discards the parent's buffers in a child of `fork`, without freeing them: they are not mapped there.
 pub(super) fn forget() {
     BUFFERS.forget();
 }
 
-/// Set in all of our numbers, and in no address of a program.
+/// Bit that is set in all buffer numbers of this device, and in no address of user space.
 const OURS: usize = 1 << (usize::BITS - 1);
 
-/// `ibv_alloc_buf(3)`. The buffer is zeroed, its pages are there, and peers of the same host can map it.
+/// Allocates a buffer for memory regions (`ibv_alloc_buf(3)`). The buffer is zeroed, its pages are allocated, and peers of the
+/// same host can map it.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_buf(
     pd: *mut ibv_pd,
     size: usize,
     buf: *mut *mut ibv_buf,
 ) -> *mut c_void {
-    // SAFETY: the caller gives a protection domain.
+    // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_alloc_buf(pd, size, buf)) };
     verb(Verb::AllocBuf, fail, || {
         pointer(|| {
             static NEXT: AtomicUsize = AtomicUsize::new(1);
-            // SAFETY: the domain is ours, and so is its context.
+            // SAFETY: the domain belongs to this device, as `forward!` has checked, and so does its context.
             let (domain, nic) = unsafe { (Held::new(pd::domain(pd))?, open::nic((*pd).context)) };
             let arena = nic.memory.arena().ok_or(Refusal::Unsupported)?;
             let block = arena.allocate(size)?;
@@ -67,29 +68,29 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
                 _counted: Counted::new(Kind::Buffer),
             };
             BUFFERS.get().lock().insert(number, buffer);
-            // SAFETY: the caller gives a place for it.
+            // SAFETY: the C API requires `buf` to be valid for writes.
             unsafe { *buf = ptr::without_provenance_mut(number) };
             Ok(start)
         })
     })
 }
 
-/// `ibv_free_buf(3)`. The bytes stay until the last region of them is deregistered. Nothing happens to
-/// what is freed already.
+/// Frees a buffer (`ibv_free_buf(3)`). The memory remains until the last region in it is deregistered. Does nothing if the
+/// buffer was freed before.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
     if buf.addr() & OURS == 0 {
-        // SAFETY: the caller gives a buffer, which is not ours.
+        // SAFETY: the buffer is not of this device, so it must be a valid one of the real library.
         return unsafe { call!(ibv_free_buf(buf)) };
     }
     guard((), || {
         let freed = BUFFERS.get().lock().remove(&buf.addr());
-        // Not under the lock: the system takes its time to take pages back.
+        // The block is dropped after the lock is released, because the system takes long to free pages.
         drop(freed);
     });
 }
 
-/// `ibv_reg_buf_mr(3)`
+/// Registers a memory region in a buffer (`ibv_reg_buf_mr(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
     pd: *mut ibv_pd,
@@ -98,7 +99,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller gives a protection domain.
+    // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe {
         forward!((*pd).context, ibv_reg_buf_mr(pd, buf, addr, length, access));
     };
@@ -112,16 +113,17 @@ pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
             if buffer.pd != pd.addr() || !inside {
                 return Err(Refusal::Invalid);
             }
-            // Keeps the bytes when the buffer is freed meanwhile.
+            // Keeps the memory if another thread frees the buffer meanwhile.
             let _block = Arc::clone(&buffer.block);
             drop(buffers);
-            // SAFETY: the domain is ours, and the memory is a block's.
+            // SAFETY: the domain belongs to this device, as `forward!` has checked. The memory is inside a block, which the
+            // region keeps.
             unsafe { register(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) }
         })
     })
 }
 
-/// `ibv_export_buf_dmabuf_fd(3)`: ours are no memory of another device.
+/// Exports a buffer as a dma-buf descriptor (`ibv_export_buf_dmabuf_fd(3)`). Fails with `ENODATA` for buffers of this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int {
     let failed = |errno| {
@@ -129,7 +131,7 @@ pub(crate) unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c
         -1
     };
     if buf.addr() & OURS == 0 {
-        // SAFETY: the caller gives a buffer, which is not ours.
+        // SAFETY: the buffer is not of this device, so it must be a valid one of the real library.
         return unsafe { call!(ibv_export_buf_dmabuf_fd(buf) else failed(libc::EOPNOTSUPP)) };
     }
     guard(-1, || failed(libc::ENODATA))

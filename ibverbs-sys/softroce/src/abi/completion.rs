@@ -1,4 +1,4 @@
-//! Completion channels and completion queues.
+//! The verbs on completion channels and completion queues.
 
 use std::cell::UnsafeCell;
 use std::mem;
@@ -26,7 +26,7 @@ use crate::fault::Verb;
 use crate::limits;
 use crate::nic::Nic;
 
-/// A completion channel as C knows it.
+/// The C object of a completion channel: the public structure, and this crate's state.
 #[repr(C)]
 struct ChannelHandle {
     public: ibv_comp_channel,
@@ -34,21 +34,22 @@ struct ChannelHandle {
     _counted: Counted,
 }
 
-/// A completion queue as C knows it: a plain one is the front of an extended one.
+/// The C object of a completion queue: the public structure, and this crate's state. A plain queue is the beginning of an
+/// extended one.
 #[repr(C)]
 pub(super) struct QueueHandle {
-    /// In a cell, since C writes to it whoever else looks at the rest.
+    /// In a cell, because C code writes to it while other threads have references to the object.
     _public: UnsafeCell<ibv_cq_ex>,
     pub(super) queue: Arc<CompletionQueue>,
     pub(super) nic: Arc<Nic>,
-    /// Where a program is that goes through the entries one by one.
+    /// Position of a program that polls the entries one by one.
     pub(super) iteration: Iteration,
     _channel: Option<Held<CompletionChannel>>,
     _domain: Option<Held<ProtectionDomain>>,
     _counted: Counted,
 }
 
-/// Parameters of a new completion queue, without its context.
+/// Attributes of a completion queue to create, without its context.
 struct Wanted {
     capacity: u32,
     cq_context: *mut c_void,
@@ -59,33 +60,35 @@ struct Wanted {
     domain: *mut ibv_pd,
 }
 
-/// Returns the completion queue of a C object.
+/// Returns this crate's state of a completion queue.
 ///
 /// # Safety
-/// `cq` must be one of this device, and the caller must not destroy it while the reference is used.
+/// `cq` must belong to this device, and must not be destroyed while the reference is used.
 pub(crate) unsafe fn queue<'a>(cq: *const ibv_cq) -> &'a Arc<CompletionQueue> {
-    // SAFETY: the caller's promise; ours all lie in such a handle.
+    // SAFETY: the caller guarantees an object of this device; each of them is the first field of such a structure.
     unsafe { &(*cq.cast::<QueueHandle>()).queue }
 }
 
+/// Returns this crate's state of a completion channel.
+///
 /// # Safety
-/// `channel` must be one of this device, and the caller must not destroy it while the reference is used.
+/// `channel` must belong to this device, and must not be destroyed while the reference is used.
 unsafe fn channel_of<'a>(channel: *const ibv_comp_channel) -> &'a Arc<CompletionChannel> {
-    // SAFETY: the caller's promise; ours all lie in such a handle.
+    // SAFETY: the caller guarantees an object of this device; each of them is the first field of such a structure.
     unsafe { &(*channel.cast::<ChannelHandle>()).channel }
 }
 
-/// `ibv_create_comp_channel(3)`
+/// Creates a completion channel (`ibv_create_comp_channel(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe { forward!(context, ibv_create_comp_channel(context)) };
     verb(
         Verb::CreateCompChannel,
         fail,
-        // SAFETY: the context is ours.
+        // SAFETY: the context belongs to this device, as `forward!` has checked.
         || match unsafe { open::nic(context) }.new_channel() {
             Ok(channel) => hand_out(ChannelHandle {
                 public: ibv_comp_channel {
@@ -101,14 +104,15 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
     )
 }
 
-/// `ibv_destroy_comp_channel(3)`
+/// Destroys a completion channel (`ibv_destroy_comp_channel(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: the caller gives a completion channel.
+    // SAFETY: the C API requires the caller to pass a valid completion channel.
     unsafe { forward!((*channel).context, ibv_destroy_comp_channel(channel)) };
     verb(Verb::DestroyCompChannel, number, || {
         status(|| {
-            // SAFETY: the channel is ours; after this call the caller does not use it.
+            // SAFETY: the channel belongs to this device, and was created by `hand_out`. The C API forbids its use after this
+            // call.
             unsafe {
                 channel_of(channel).usage().close()?;
                 drop(Box::from_raw(channel.cast::<ChannelHandle>()));
@@ -118,24 +122,26 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     })
 }
 
-/// `ibv_get_cq_event(3)`
+/// Waits for a completion event of a channel (`ibv_get_cq_event(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller gives a completion channel.
+    // SAFETY: the C API requires the caller to pass a valid completion channel.
     unsafe {
         forward!((*channel).context, ibv_get_cq_event(channel, cq, cq_context) else -1);
     }
     verb(Verb::GetCqEvent, minus_one, || {
         fetched(|| {
-            // SAFETY: the channel is ours, and not destroyed as long as somebody waits for its events.
+            // SAFETY: the channel belongs to this device, as `forward!` has checked. The C API forbids its destruction while a
+            // thread waits for its events.
             let (nic, channel) = unsafe { (open::nic((*channel).context), channel_of(channel)) };
             let element = nic.next_event(channel)?;
             let named: *mut ibv_cq = ptr::with_exposed_provenance_mut(element.address());
-            // SAFETY: a completion queue whose event was fetched waits for its acknowledgement.
+            // SAFETY: a completion queue is not destroyed before its fetched event is acknowledged. The C API requires both
+            // pointers to be valid for writes.
             unsafe {
                 *cq = named;
                 *cq_context = (*named).cq_context;
@@ -145,20 +151,20 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     })
 }
 
-/// `ibv_ack_cq_events(3)`
+/// Acknowledges completion events (`ibv_ack_cq_events(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: u32) {
-    // SAFETY: the caller gives a completion queue.
+    // SAFETY: the C API requires the caller to pass a valid completion queue.
     unsafe { forward!((*cq).context, ibv_ack_cq_events(cq, nevents)) };
     guard((), || {
-        // SAFETY: the completion queue is ours. A destruction that waits for this call may end as soon as
-        // the last event is acknowledged, so the element is held on its own.
+        // SAFETY: the completion queue belongs to this device, as `forward!` has checked. A thread that waits in
+        // `ibv_destroy_cq` may free the queue as soon as the last event is acknowledged, so this thread owns the element.
         let element = Arc::clone(unsafe { queue(cq) }.notifications());
         element.acknowledge(nevents);
     });
 }
 
-/// `ibv_create_cq(3)`
+/// Creates a completion queue (`ibv_create_cq(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_cq(
     context: *mut ibv_context,
@@ -167,7 +173,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe {
         forward!(
             context,
@@ -176,7 +182,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     }
     verb(Verb::CreateCq, fail, || {
         let wanted = Wanted {
-            // A negative capacity becomes a number above the limit, which is refused.
+            // A negative capacity becomes a number above the limit, which is rejected.
             capacity: cqe.cast_unsigned(),
             cq_context,
             channel,
@@ -185,12 +191,13 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             timestamps: false,
             domain: ptr::null_mut(),
         };
-        // SAFETY: the context is ours, and the channel one of some library.
+        // SAFETY: the context belongs to this device, as `forward!` has checked. The C API requires the channel to be null or
+        // valid.
         pointer(|| unsafe { create(context, wanted) }).cast()
     })
 }
 
-/// `ibv_create_cq_ex(3)`
+/// Creates an extended completion queue (`ibv_create_cq_ex(3)`).
 pub(super) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
@@ -199,7 +206,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     type Field = ibv_create_cq_wc_flags;
     const FLAGS: u32 = Mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
     const DOMAIN: u32 = Mask::IBV_CQ_INIT_ATTR_MASK_PD.0;
-    /// The fields that completions of this device can have: all but VLAN, flow tag and tag matching.
+    /// Completion fields that this device supports: all except VLAN, flow tag and tag matching.
     const FIELDS: u32 = Field::IBV_WC_EX_WITH_BYTE_LEN.0
         | Field::IBV_WC_EX_WITH_IMM.0
         | Field::IBV_WC_EX_WITH_QP_NUM.0
@@ -209,12 +216,13 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         | Field::IBV_WC_EX_WITH_DLID_PATH_BITS.0
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0;
-    /// The fields that need the time of the completion.
+    /// Completion fields for which the time of the completion has to be recorded.
     const TIMES: u32 = Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0;
     verb(Verb::CreateCq, fail, || {
         pointer(|| {
-            // SAFETY: the caller gives attributes, whose comp_mask says which there are.
+            // SAFETY: the C API requires valid attributes. Fields beyond the original ones are only read if `comp_mask` has
+            // their bits.
             unsafe {
                 let attr = attr.cast_const();
                 let mask = (*attr).comp_mask;
@@ -247,10 +255,10 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Makes a completion queue.
+/// Creates a completion queue.
 ///
 /// # Safety
-/// `context` must be one of this device; channel and domain must be null, or of some context.
+/// `context` must belong to this device. The channel and the domain must each be null or valid.
 unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result<*mut ibv_cq_ex, Refusal> {
     const SINGLE_THREADED: u32 = ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
     const IGNORE_OVERRUN: u32 = ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0;
@@ -262,7 +270,7 @@ unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result<*mut ibv_c
     if objects(Kind::CompletionQueue) >= limits::MAX_CQ as u64 {
         return Err(Refusal::Exhausted);
     }
-    // SAFETY: the caller's promise; what is of the same context is ours too.
+    // SAFETY: the caller guarantees the conditions of this function. Objects of the same context belong to this device.
     let (nic, channel, domain) = unsafe {
         let channel = wanted.channel.as_ref();
         let domain = wanted.domain.as_ref();
@@ -285,13 +293,13 @@ unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result<*mut ibv_c
         ignore_overrun: wanted.flags & IGNORE_OVERRUN != 0,
         timestamps: wanted.timestamps,
     };
-    // SAFETY: the context is ours and open.
+    // SAFETY: the caller guarantees that the context belongs to this device and is open.
     let queue = CompletionQueue::new(
         unsafe { open::context(context) },
         &nic.deadlines,
         attributes,
     )?;
-    // SAFETY: null pointers, numbers, missing functions and a mutex that is open.
+    // SAFETY: zeroes are valid for all fields: null pointers, integers, absent functions, and an unlocked mutex.
     let mut public: ibv_cq_ex = unsafe { mem::zeroed() };
     public.context = context;
     public.handle = handle();
@@ -314,14 +322,15 @@ unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result<*mut ibv_c
     Ok(made)
 }
 
-/// `ibv_destroy_cq(3)`
+/// Destroys a completion queue (`ibv_destroy_cq(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: the caller gives a completion queue.
+    // SAFETY: the C API requires the caller to pass a valid completion queue.
     unsafe { forward!((*cq).context, ibv_destroy_cq(cq)) };
     verb(Verb::DestroyCq, number, || {
         status(|| {
-            // SAFETY: the queue is ours; after this call the caller does not use it.
+            // SAFETY: the queue belongs to this device, and was created by `hand_out`. The C API forbids its use after this
+            // call.
             unsafe {
                 queue(cq).close()?;
                 drop(Box::from_raw(cq.cast::<QueueHandle>()));
@@ -331,25 +340,26 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     })
 }
 
-/// `ibv_resize_cq(3)`
+/// Changes the capacity of a completion queue (`ibv_resize_cq(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    // SAFETY: the caller gives a completion queue.
+    // SAFETY: the C API requires the caller to pass a valid completion queue.
     unsafe { forward!((*cq).context, ibv_resize_cq(cq, cqe)) };
     verb(Verb::ResizeCq, number, || {
         status(|| {
-            // SAFETY: the queue is ours.
+            // SAFETY: the queue belongs to this device, as `forward!` has checked.
             unsafe { (*cq).cqe = queue(cq).resize(cqe.cast_unsigned())?.cast_signed() };
             Ok(())
         })
     })
 }
 
-/// `ibv_modify_cq(3)`
+/// Sets the event moderation of a completion queue (`ibv_modify_cq(3)`).
 pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     const MODERATE: u32 = ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0;
     verb(Verb::ModifyCq, number, || {
-        // SAFETY: the caller gives attributes and a queue of ours.
+        // SAFETY: the C API requires valid attributes. Only contexts of this device have this function, so the queue belongs to
+        // it.
         let (attr, queue) = unsafe { (&*attr, queue(cq)) };
         if attr.attr_mask & !MODERATE != 0 {
             return status(|| Err(Refusal::Invalid));
@@ -364,7 +374,7 @@ pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
     })
 }
 
-/// `ibv_req_notify_cq(3)`
+/// Arms a completion queue for an event (`ibv_req_notify_cq(3)`).
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     verb(Verb::ReqNotifyCq, number, || {
         let arming = if solicited_only == 0 {
@@ -372,16 +382,16 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         } else {
             Arming::Solicited
         };
-        // SAFETY: the queue is ours.
+        // SAFETY: only contexts of this device have this function, so the queue belongs to it.
         let QueueHandle { queue, nic, .. } = unsafe { &*cq.cast::<QueueHandle>() };
         queue.arm(arming);
-        // A program that arms a queue is about to wait: from now on packets wake the engine.
+        // The program is about to wait, so packets must wake the engine from now on.
         nic.watch();
         0
     })
 }
 
-/// `ibv_poll_cq(3)`
+/// Polls a completion queue (`ibv_poll_cq(3)`). Also makes the device progress if the queue is empty.
 pub(super) unsafe extern "C" fn poll_cq(
     cq: *mut ibv_cq,
     num_entries: c_int,
@@ -394,34 +404,34 @@ pub(super) unsafe extern "C" fn poll_cq(
             let Ok(limit) = usize::try_from(num_entries) else {
                 return -libc::EINVAL;
             };
-            // SAFETY: the queue is ours.
+            // SAFETY: only contexts of this device have this function, so the queue belongs to it.
             let QueueHandle { queue, nic, .. } = unsafe { &*cq.cast::<QueueHandle>() };
-            // SAFETY: the caller has room for `limit` entries.
+            // SAFETY: the C API requires room for `num_entries` work completions.
             let mut count = unsafe { take(queue, limit, wc) };
             if count == 0 {
-                // A thread that polls does the device's work, and takes the completions of that work at once.
+                // The polling thread does the device's work, and takes the resulting completions at once.
                 nic.progress();
-                // SAFETY: as before.
+                // SAFETY: the C API requires room for `num_entries` work completions.
                 count = unsafe { take_late(queue, limit, wc) };
                 if count == 0 && limit > 0 && queue.has_overrun() {
-                    // All completions from before the overrun are taken: the queue can no longer be used.
+                    // The queue has overrun, and all completions from before were taken: the queue cannot be used any more.
                     return -libc::EIO;
                 }
             }
-            // No more than num_entries.
+            // At most `num_entries`, so it fits.
             count as c_int
         },
     )
 }
 
-/// Takes entries as work completions; how many.
+/// Stores entries as work completions at `place`. Returns their number.
 ///
 /// # Safety
-/// There must be room for `limit` work completions at `place`.
+/// `place` must be valid for writes of `limit` work completions.
 #[inline(always)]
 unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) -> usize {
     queue.poll(limit, |entry| {
-        // SAFETY: the caller's promise; no more than `limit` are taken.
+        // SAFETY: at most `limit` entries are stored, for which the caller guarantees room.
         unsafe {
             place.write(work_completion::of(entry));
             place = place.add(1);
@@ -429,12 +439,12 @@ unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) ->
     })
 }
 
-/// [`take`] as a function call: for the slow path of a poll that found nothing at first.
+/// Does the same as [`take`], without being inlined: for polls that first found the queue empty.
 ///
 /// # Safety
-/// There must be room for `limit` work completions at `place`.
+/// `place` must be valid for writes of `limit` work completions.
 #[inline(never)]
 unsafe fn take_late(queue: &CompletionQueue, limit: usize, place: *mut ibv_wc) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees room for `limit` work completions.
     unsafe { take(queue, limit, place) }
 }

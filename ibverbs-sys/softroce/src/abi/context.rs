@@ -1,4 +1,4 @@
-//! Asynchronous events.
+//! The verbs on asynchronous events.
 
 use std::ptr;
 
@@ -11,24 +11,25 @@ use super::{fork, guard, is_ours, minus_one, open, verb};
 use crate::context::Subject;
 use crate::fault::Verb;
 
-/// `ibv_get_async_event(3)`
+/// Waits for an asynchronous event (`ibv_get_async_event(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe { super::forward!(context, ibv_get_async_event(context, event) else -1) };
     verb(Verb::GetAsyncEvent, minus_one, || {
         fetched(|| {
-            // SAFETY: the context is ours, and open as long as somebody waits for its events.
+            // SAFETY: the context belongs to this device, as `forward!` has checked. The C API forbids closing it while a
+            // thread waits for its events.
             let next = unsafe { open::context(context) }.next_event()?;
-            // SAFETY: the caller has room for an event; any bytes are one.
+            // SAFETY: the C API requires `event` to be valid for writes. Zeroes are a valid event.
             unsafe {
                 ptr::write_bytes(event, 0, 1);
                 (*event).event_type = next.kind;
                 match next.subject {
-                    // The pointers all lie in the same place.
+                    // All pointers of the union are at the same offset.
                     Subject::Element(element) => {
                         (*event).element.cq = ptr::with_exposed_provenance_mut(element.address());
                     }
@@ -41,11 +42,10 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
     })
 }
 
-/// `ibv_ack_async_event(3)`
+/// Acknowledges an asynchronous event (`ibv_ack_async_event(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: the caller gives an event that it fetched, and the object of such an event is not
-    // destroyed before this call.
+    // SAFETY: the C API requires a fetched event. The object of such an event is not destroyed before it is acknowledged.
     unsafe {
         let Some(context) = context_of(&*event) else {
             return;
@@ -62,13 +62,13 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
     }
 }
 
-/// Returns the context of the object that an event names, if it names any.
+/// Returns the context of the object that an event names, or `None` if the event names no object.
 ///
 /// # Safety
 /// The event must have been fetched, and not acknowledged.
 unsafe fn context_of(event: &ibv_async_event) -> Option<*mut ibv_context> {
     type Kind = ibv_event_type;
-    // SAFETY: which of the pointers it is follows from the kind.
+    // SAFETY: the type of the event determines which pointer of the union is set.
     unsafe {
         Some(match event.event_type {
             Kind::IBV_EVENT_CQ_ERR => (*event.element.cq).context,

@@ -14,56 +14,57 @@ use crate::fault::{Errno, Verb};
 use crate::nic;
 use crate::spin::Mutex;
 
-/// Returns whether the context is one of this device; contexts of all other devices belong to the real library.
+/// Returns whether a context belongs to this device. All other contexts belong to the real library.
 ///
 /// # Safety
 /// `context` must be a context of some verbs library.
 pub(crate) unsafe fn is_ours(context: *const ibv_context) -> bool {
-    // SAFETY: the caller's promise; the field is never written after the context was made.
+    // SAFETY: the caller guarantees a valid context, whose field `device` is not written after the context was opened, except
+    // in a child of `fork` before it runs.
     unsafe { (*context).device == address() }
 }
 
-/// Returns the device as C knows it. Objects with this address belong to this device.
+/// Returns the C object of this device. Contexts with this device belong to this library.
 pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
 }
 
-/// Returns the device of contexts that were open when this process was forked. The name is the same, and a program that
-/// opens it opens the process's own device.
+/// Returns the C object that contexts have as their device in a child of `fork` if they were opened before. The name is the
+/// same; opening it opens the device of the child.
 pub(crate) fn of_parent() -> *mut ibv_device {
     OF_PARENT.0.get().cast()
 }
 
-/// Returns whether `device` is one of this library's.
+/// Returns whether `device` is an object of this library.
 pub(crate) fn is_own(device: *const ibv_device) -> bool {
     ptr::eq(device, address()) || ptr::eq(device, of_parent())
 }
 
-/// Held while the real library lists its devices, which it does under a lock of its own that a child of `fork` could
-/// not release.
+/// Held while the real library lists its devices, because that library then holds a lock of its own, which a child of `fork`
+/// could not release.
 static LISTING: Mutex<()> = Mutex::new(());
 
-/// Waits until no thread lists devices, and keeps others from it: before a `fork`.
+/// Waits until no thread lists devices, and locks [`LISTING`]. Called before a `fork`.
 pub(super) fn before_fork() {
     mem::forget(LISTING.lock());
 }
 
-/// Ends what [`before_fork`] began, in the parent and in the child.
+/// Releases the lock of [`before_fork`]. Called after a `fork` in the parent and in the child.
 ///
 /// # Safety
-/// The calling thread must have called [`before_fork`], in this process or in the one that it was forked from.
+/// The calling thread must have called [`before_fork`], in this process or in the process that it was forked from.
 pub(super) unsafe fn after_fork() {
-    // SAFETY: the caller's promise: the lock is held, and its guard was forgotten.
+    // SAFETY: the caller guarantees that this thread holds the lock; its guard was forgotten.
     unsafe { LISTING.force_unlock() };
 }
 
-/// `ibv_get_device_list(3)`: the real devices, then ours.
+/// Returns the list of devices (`ibv_get_device_list(3)`): those of the real library, then this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_list(
     num_devices: *mut c_int,
 ) -> *mut *mut ibv_device {
     if Inside::is() {
-        // SAFETY: the real library's own argument, handed back to it.
+        // SAFETY: the real library calls with its own argument, for the same function.
         return unsafe { call!(ibv_get_device_list(num_devices)) };
     }
     catch(fail, || {
@@ -74,53 +75,53 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
         let count_place = &raw mut count;
         let real = {
             let _listing = LISTING.lock();
-            // SAFETY: there is room for the count.
+            // SAFETY: `count_place` is valid for writes.
             unsafe { call!(ibv_get_device_list(count_place) else ptr::null_mut()) }
         };
         let real_devices = match usize::try_from(count) {
             Ok(count) if !real.is_null() => {
-                // SAFETY: the list has that many devices until it is freed.
+                // SAFETY: the list has `count` devices, and is not freed before the reference is last used.
                 unsafe { slice::from_raw_parts(real, count) }
             }
             _ => &[],
         };
         name_device();
-        // In front of the list stands what it was made of, and behind it a null pointer.
+        // The first entry is the real library's list, for `ibv_free_device_list`; the last one is a null pointer.
         let length = real_devices.len() + 3;
-        // SAFETY: zeroes are null pointers.
+        // SAFETY: the result is checked; zeroes are null pointers.
         let memory: *mut *mut ibv_device =
             unsafe { libc::calloc(length, size_of::<*mut ibv_device>()).cast() };
         if memory.is_null() {
             if !real.is_null() {
-                // SAFETY: it is the real library's list, and nobody uses it.
+                // SAFETY: the list was returned by the real library, and is not used any more.
                 unsafe { call!(ibv_free_device_list(real)) };
             }
             return fail(libc::ENOMEM);
         }
-        // SAFETY: `memory` was just made, with that many places.
+        // SAFETY: `memory` was allocated above with `length` entries.
         let list = unsafe { slice::from_raw_parts_mut(memory, length) };
         list[0] = real.cast();
         list[1..][..real_devices.len()].copy_from_slice(real_devices);
         list[length - 2] = address();
         if !num_devices.is_null() {
-            // SAFETY: the caller has room for the count.
+            // SAFETY: the C API requires `num_devices` to be null or valid for writes.
             unsafe { num_devices.write(count.max(0) + 1) };
         }
         list[1..].as_mut_ptr()
     })
 }
 
-/// `ibv_free_device_list(3)`
+/// Frees a list of devices (`ibv_free_device_list(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     if Inside::is() {
-        // SAFETY: the real library's own list, handed back to it.
+        // SAFETY: the real library calls with its own list, for the same function.
         return unsafe { call!(ibv_free_device_list(list)) };
     }
     if list.is_null() {
         return;
     }
-    // SAFETY: the caller's list was made above, so there is a place in front of it.
+    // SAFETY: the C API requires a list of `ibv_get_device_list`, which has one more entry in front.
     unsafe {
         let memory = list.sub(1);
         let real: *mut *mut ibv_device = (*memory).cast();
@@ -131,39 +132,39 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
     }
 }
 
-/// `ibv_get_device_name(3)`
+/// Returns the name of a device (`ibv_get_device_name(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
     if !is_own(device) {
-        // SAFETY: the caller gives a device of the real library.
+        // SAFETY: the device is not of this library, so it must be a valid one of the real library.
         return unsafe { call!(ibv_get_device_name(device)) };
     }
-    // SAFETY: the device is static.
+    // SAFETY: the device is in a static variable.
     unsafe { (&raw const (*device).name).cast() }
 }
 
-/// `ibv_get_device_guid(3)`
+/// Returns the GUID of a device in network byte order (`ibv_get_device_guid(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     if !is_own(device) {
-        // SAFETY: the caller gives a device of the real library.
+        // SAFETY: the device is not of this library, so it must be a valid one of the real library.
         return unsafe { call!(ibv_get_device_guid(device)) };
     }
     catch(|_| 0, || nic::guid().to_be())
 }
 
-/// `ibv_get_device_index(3)`: the kernel has given ours none.
+/// Returns the kernel's index of a device (`ibv_get_device_index(3)`), or -1 for this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     if !is_own(device) {
-        // SAFETY: the caller gives a device of the real library.
+        // SAFETY: the device is not of this library, so it must be a valid one of the real library.
         return unsafe { call!(ibv_get_device_index(device) else -1) };
     }
     -1
 }
 
-/// Programs and drivers look past the public part: `is_mlx5_dev` reads the operations that a
-/// driver's device has there. Zeroes tell them that it is not theirs.
+/// The C object of this device. Programs and drivers read beyond the public part: `is_mlx5_dev` reads the operations that a
+/// driver's device has there. Zeroes make them reject the device.
 #[repr(C)]
 struct Device {
     public: ibv_device,
@@ -173,8 +174,8 @@ struct Device {
 #[repr(transparent)]
 struct Shared(UnsafeCell<Device>);
 
-// SAFETY: the names are written once, before any caller gets the device; nothing is written to it afterwards. The cell
-// is there because C has mutable pointers to the device.
+// SAFETY: the names are written once, before any caller gets the device, and nothing is written afterwards. The cell exists
+// because C code has mutable pointers to the device.
 unsafe impl Sync for Shared {}
 
 static DEVICE: Shared = Shared(UnsafeCell::new(NAMELESS));
@@ -198,17 +199,17 @@ const NAMELESS: Device = Device {
 
 const _: () = assert!(mem::offset_of!(Device, private) == size_of::<ibv_device>());
 
-/// Gives the device the name that the environment says.
+/// Sets the name of the device to the configured one.
 fn name_device() {
     static NAMED: Once = Once::new();
     NAMED.call_once(|| {
-        // A variable that is wrong is told when the device is opened.
+        // An invalid configuration is reported when the device is opened.
         let default = Config::default();
         let name = Config::of_process().unwrap_or(&default).device.as_bytes();
         for device in [&DEVICE, &OF_PARENT] {
-            // SAFETY: nothing else writes to the device, and readers get the device after this.
+            // SAFETY: no other code writes to the device, and readers get the device only after this.
             let device = unsafe { &mut (*device.0.get()).public };
-            // The last byte stays 0, also where the name is too long.
+            // The last byte stays 0, even if the name is too long.
             let length = name.len().min(device.name.len() - 1);
             for (place, byte) in name[..length].iter().enumerate() {
                 device.name[place] = byte.cast_signed();

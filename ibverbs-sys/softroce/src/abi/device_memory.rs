@@ -1,4 +1,4 @@
-//! Memory of the device.
+//! The verbs on device memory.
 
 use std::ptr;
 use std::slice;
@@ -17,7 +17,7 @@ use crate::memory::{DeviceMemory, Span, region_access};
 use crate::nic::Nic;
 use crate::proto::AccessFlags;
 
-/// Device memory as C knows it.
+/// The C object of device memory: the public structure, and this crate's state.
 #[repr(C)]
 struct DeviceMemoryHandle {
     public: ibv_dm,
@@ -26,14 +26,14 @@ struct DeviceMemoryHandle {
     _counted: Counted,
 }
 
-/// `ibv_alloc_dm(3)`
+/// Allocates device memory (`ibv_alloc_dm(3)`).
 pub(super) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     verb(Verb::AllocDm, fail, || {
         pointer(|| {
-            // SAFETY: the caller gives attributes, and the context is ours.
+            // SAFETY: the C API requires valid attributes. Only contexts of this device have this function.
             let (attr, nic) = unsafe { (&*attr, open::nic(context)) };
             if attr.comp_mask != 0
                 || attr.length == 0
@@ -58,11 +58,12 @@ pub(super) unsafe extern "C" fn alloc_dm(
     })
 }
 
-/// `ibv_free_dm(3)`
+/// Frees device memory (`ibv_free_dm(3)`).
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     verb(Verb::FreeDm, number, || {
         status(|| {
-            // SAFETY: the memory is ours; after this call the caller does not use it.
+            // SAFETY: only contexts of this device have this function, and `hand_out` created the object. The C API forbids its
+            // use after this call.
             unsafe {
                 let handle = &*dm.cast::<DeviceMemoryHandle>();
                 handle.memory.usage().close()?;
@@ -74,7 +75,7 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     })
 }
 
-/// `ibv_memcpy_to_dm(3)`
+/// Copies bytes to device memory (`ibv_memcpy_to_dm(3)`).
 unsafe extern "C" fn memcpy_to_dm(
     dm: *mut ibv_dm,
     dm_offset: u64,
@@ -82,7 +83,7 @@ unsafe extern "C" fn memcpy_to_dm(
     length: usize,
 ) -> c_int {
     guard(libc::EIO, || {
-        // SAFETY: the memory is ours, and the caller gives that many bytes.
+        // SAFETY: only memory of this device has this function. The C API requires `length` bytes that are valid for reads.
         unsafe {
             let memory = &(*dm.cast::<DeviceMemoryHandle>()).memory;
             status(|| match Span::device(memory, dm_offset, length as u64) {
@@ -94,7 +95,7 @@ unsafe extern "C" fn memcpy_to_dm(
     })
 }
 
-/// `ibv_memcpy_from_dm(3)`
+/// Copies bytes from device memory (`ibv_memcpy_from_dm(3)`).
 unsafe extern "C" fn memcpy_from_dm(
     host_addr: *mut c_void,
     dm: *mut ibv_dm,
@@ -102,7 +103,8 @@ unsafe extern "C" fn memcpy_from_dm(
     length: usize,
 ) -> c_int {
     guard(libc::EIO, || {
-        // SAFETY: the memory is ours, and the caller has room for that many bytes, in which anything may be.
+        // SAFETY: only memory of this device has this function. The C API requires room for `length` bytes, which are
+        // initialized before a reference to them is made.
         unsafe {
             let memory = &(*dm.cast::<DeviceMemoryHandle>()).memory;
             status(|| match Span::device(memory, dm_offset, length as u64) {
@@ -117,7 +119,7 @@ unsafe extern "C" fn memcpy_from_dm(
     })
 }
 
-/// `ibv_reg_dm_mr(3)`
+/// Registers a memory region in device memory (`ibv_reg_dm_mr(3)`).
 pub(super) unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
@@ -128,7 +130,8 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     verb(Verb::RegDmMr, fail, || {
         pointer(|| {
             let access = region_access(access)?;
-            // SAFETY: the domain and the memory are of some context; what is of the same one is ours too.
+            // SAFETY: the C API requires a valid domain and valid memory. Only contexts of this device have this function, so
+            // the domain belongs to it, and so does memory of the same context.
             unsafe {
                 if (*dm).context != (*pd).context || !access.contains(AccessFlags::ZERO_BASED) {
                     return Err(Refusal::Invalid);
@@ -145,20 +148,20 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     })
 }
 
-/// `ibv_import_dm(3)`: there is no handle of the kernel that could name one.
+/// Imports device memory by a handle (`ibv_import_dm(3)`). Not supported: objects of this device have no handles in the kernel.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_dm(
     context: *mut ibv_context,
     dm_handle: u32,
 ) -> *mut ibv_dm {
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe { forward!(context, ibv_import_dm(context, dm_handle)) };
     guard(ptr::null_mut(), || pointer(|| Err(Refusal::Unsupported)))
 }
 
-/// `ibv_unimport_dm(3)`: ours are never imported.
+/// Releases imported device memory (`ibv_unimport_dm(3)`). Does nothing for this device, whose memory cannot be imported.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
-    // SAFETY: the caller gives device memory.
+    // SAFETY: the C API requires the caller to pass valid device memory.
     unsafe { forward!((*dm).context, ibv_unimport_dm(dm)) };
 }

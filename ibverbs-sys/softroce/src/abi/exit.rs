@@ -3,14 +3,14 @@ use std::sync::Once;
 use super::guard;
 use crate::nic::Nic;
 
-/// From now on what is owed to peers goes when the process ends by itself.
+/// Registers a handler that sends delayed responses to peers when the process exits.
 ///
-/// Called when the device is used for the first time.
+/// Called when the device is first used.
 pub(crate) fn watch() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: the handler may run at any time after this, and a library that holds it is never unloaded before, since
-        // the engine thread runs its code.
+        // SAFETY: the handler may run at any time after this. A library that contains it is not unloaded before, because the
+        // engine thread runs its code.
         unsafe { libc::atexit(at_exit) };
     });
 }

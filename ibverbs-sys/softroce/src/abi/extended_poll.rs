@@ -1,5 +1,5 @@
-//! Going through the entries of an extended completion queue one by one: what `ibv_start_poll`,
-//! `ibv_next_poll`, `ibv_end_poll` and `ibv_wc_read_*` call.
+//! Iteration over the entries of an extended completion queue: the functions behind `ibv_start_poll`, `ibv_next_poll`,
+//! `ibv_end_poll` and `ibv_wc_read_*`.
 
 use std::cell::UnsafeCell;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,15 +14,15 @@ use super::{fork, guard, number, verb, work_completion};
 use crate::completion::Entry;
 use crate::fault::Verb;
 
-/// Where a program is. Between start and end it has the lock, unless it promised to be a single
-/// thread: that is what makes the entry its own.
+/// State of an iteration. Between start and end, the iterating thread holds the lock, which gives it exclusive access to the
+/// entry. Queues that were created for a single thread have no lock.
 pub(super) struct Iteration {
     lock: Option<RawMutex>,
     entry: UnsafeCell<Option<Entry>>,
 }
 
-// SAFETY: the entry is used by the thread alone that is between start and end of an iteration: it
-// has the lock, or promised with IBV_CREATE_CQ_ATTR_SINGLE_THREADED that there is no other.
+// SAFETY: only the thread that is between start and end of an iteration uses the entry. It holds the lock, or the program has
+// guaranteed by IBV_CREATE_CQ_ATTR_SINGLE_THREADED that there is no other thread.
 unsafe impl Sync for Iteration {}
 
 impl Iteration {
@@ -43,13 +43,14 @@ impl Iteration {
         if let Some(lock) = &self.lock
             && lock.is_locked()
         {
-            // SAFETY: the caller of ibv_end_poll has begun an iteration, and so has the lock.
+            // SAFETY: the C API requires the caller of ibv_end_poll to have started an iteration, so this thread holds the
+            // lock.
             unsafe { lock.unlock() };
         }
     }
 }
 
-/// Sets the functions, all of them: no caller looks whether there is one.
+/// Sets all functions of an extended completion queue, because C code calls them unchecked.
 pub(super) fn fill(public: &mut ibv_cq_ex) {
     public.start_poll = Some(start);
     public.next_poll = Some(next);
@@ -71,16 +72,18 @@ pub(super) fn fill(public: &mut ibv_cq_ex) {
     public.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
+/// Returns this crate's state of an extended completion queue.
+///
 /// # Safety
-/// `cq` must be one of this device, and the caller must not destroy it while the reference is used.
+/// `cq` must belong to this device, and must not be destroyed while the reference is used.
 unsafe fn handle<'a>(cq: *const ibv_cq_ex) -> &'a QueueHandle {
-    // SAFETY: the caller's promise; ours all lie in such a handle.
+    // SAFETY: the caller guarantees an object of this device; each of them is the first field of such a structure.
     unsafe { &*cq.cast::<QueueHandle>() }
 }
 
 unsafe extern "C" fn start(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     verb(Verb::PollCq, number, || {
-        // SAFETY: the caller gives attributes and a queue of ours.
+        // SAFETY: the C API requires valid attributes. Only queues of this device have this function.
         unsafe {
             if fork::is_inherited((*cq).context) {
                 return libc::EIO;
@@ -95,7 +98,7 @@ unsafe extern "C" fn start(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c
             handle.iteration.begin();
             let answer = advance(cq);
             if answer != 0 {
-                // After an error nobody ends the iteration.
+                // After an error, the program does not call `ibv_end_poll`.
                 handle.iteration.end();
             }
             answer
@@ -104,21 +107,21 @@ unsafe extern "C" fn start(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c
 }
 
 unsafe extern "C" fn next(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the caller has begun an iteration of a queue of ours.
+    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
     guard(libc::EIO, || unsafe { advance(cq) })
 }
 
 unsafe extern "C" fn end(cq: *mut ibv_cq_ex) {
-    // SAFETY: the caller has begun an iteration of a queue of ours.
+    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
     guard((), || unsafe { handle(cq) }.iteration.end());
 }
 
-/// Goes to the next entry.
+/// Moves to the next entry. Returns 0, `ENOENT` if there is none, or `EIO` after an overrun.
 ///
 /// # Safety
-/// The caller must have begun an iteration of a queue of this device.
+/// `cq` must belong to this device, and the caller must have begun an iteration.
 unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the caller's promise makes the entry, and the fields beside it, this thread's.
+    // SAFETY: the caller has begun an iteration, so this thread has exclusive access to the entry and the fields of `cq`.
     unsafe {
         let handle = handle(cq);
         let place = handle.iteration.entry.get();
@@ -141,55 +144,55 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
 /// Returns the result of `read` for the current entry, or the default value if there is no entry.
 ///
 /// # Safety
-/// The caller must have begun an iteration of a queue of this device.
+/// `cq` must belong to this device, and the caller must have begun an iteration.
 unsafe fn read<T: Default>(cq: *mut ibv_cq_ex, read: impl FnOnce(&Entry) -> T) -> T {
-    // SAFETY: the caller's promise makes the entry this thread's.
+    // SAFETY: the caller has begun an iteration, so this thread has exclusive access to the entry.
     let entry = unsafe { &*handle(cq).iteration.entry.get() };
     entry.as_ref().map(read).unwrap_or_default()
 }
 
 unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode {
-    // SAFETY: the caller has begun an iteration of a queue of ours.
+    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
     ibv_wc_opcode(unsafe { read(cq, |entry| work_completion::opcode(entry).0) })
 }
 
 unsafe extern "C" fn read_vendor_err(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller has begun an iteration of a queue of ours.
+    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
     unsafe { read(cq, work_completion::vendor_error) }
 }
 
 unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller has begun an iteration of a queue of ours.
+    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
     unsafe { read(cq, |entry| entry.completion.length) }
 }
 
 unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller has begun an iteration of a queue of ours.
+    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
     unsafe { read(cq, work_completion::immediate) }
 }
 
 unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller has begun an iteration of a queue of ours.
+    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
     unsafe { read(cq, |entry| entry.queue_pair) }
 }
 
 unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller has begun an iteration of a queue of ours.
+    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
     unsafe { read(cq, |entry| entry.completion.source) }
 }
 
 unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
-    // SAFETY: the caller has begun an iteration of a queue of ours.
+    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
     unsafe { read(cq, work_completion::flags) }
 }
 
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: the caller has begun an iteration of a queue of ours.
+    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
     unsafe { read(cq, |entry| entry.timestamp) }
 }
 
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: the caller has begun an iteration of a queue of ours.
+    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
     unsafe {
         let nic = &handle(cq).nic;
         read(cq, |entry| {
@@ -215,18 +218,18 @@ unsafe extern "C" fn read_dlid_path_bits(_: *mut ibv_cq_ex) -> u8 {
     0
 }
 
-/// Returns 0: `ibv_create_cq_ex` does not offer this field.
+/// Returns 0: `ibv_create_cq_ex` rejects this field.
 unsafe extern "C" fn read_cvlan(_: *mut ibv_cq_ex) -> u16 {
     0
 }
 
-/// Returns 0: `ibv_create_cq_ex` does not offer this field.
+/// Returns 0: `ibv_create_cq_ex` rejects this field.
 unsafe extern "C" fn read_flow_tag(_: *mut ibv_cq_ex) -> u32 {
     0
 }
 
-/// Stores zeros: `ibv_create_cq_ex` does not offer this field.
+/// Stores zeros: `ibv_create_cq_ex` rejects this field.
 unsafe extern "C" fn read_tm_info(_: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
-    // SAFETY: the caller has room for it.
+    // SAFETY: the C API requires `info` to be valid for writes.
     unsafe { info.write(ibv_wc_tm_info { tag: 0, priv_: 0 }) };
 }

@@ -1,4 +1,4 @@
-//! Posting by the functions of `ibv_qp_ex`, which a queue pair of ours has all of.
+//! Posting by the functions of `ibv_qp_ex`. Each queue pair of this device has all of them.
 
 use std::slice;
 
@@ -13,7 +13,7 @@ use crate::proto::{Remote, SendOperation, Service};
 use crate::queue_pair::PostError;
 
 bitflags! {
-    /// The bits of `ibv_qp_create_send_ops_flags` that the device has functions for.
+    /// Bits of `ibv_qp_create_send_ops_flags` that the device supports.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct Operations: u64 {
         const WRITE = 1;
@@ -30,7 +30,7 @@ bitflags! {
 }
 
 impl Operations {
-    /// Returns whether queue pairs of this service support all of these operations: the table of `ibv_wr_post(3)`.
+    /// Returns whether queue pairs of a service support all of these operations, according to the table of `ibv_wr_post(3)`.
     pub(super) fn fit(self, service: Service) -> bool {
         let datagrams = Self::SEND | Self::SEND_WITH_IMMEDIATE;
         match service {
@@ -45,8 +45,8 @@ impl Operations {
     }
 }
 
-/// Sets all functions, also those that the program did not ask for: C calls them unchecked. A call of a function that
-/// the queue pair does not support makes its batch fail.
+/// Sets all functions of `ibv_qp_ex`, including those that the program did not request, because C code calls them unchecked. A
+/// function that the queue pair does not support makes its batch fail.
 pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
@@ -71,7 +71,7 @@ pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_write = Some(wr_atomic_write);
 }
 
-/// Functions that newer headers have behind those of `ibv_qp_ex`: `wr_flush`, and room for more.
+/// Functions that `ibv_qp_ex` has in newer headers after the known ones: `wr_flush`, and spare entries.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Later([unsafe extern "C" fn(*mut ibv_qp_ex); 8]);
@@ -82,34 +82,34 @@ impl Later {
     }
 }
 
-/// Runs the body of a function that gives no answer, with this crate's state of the queue pair.
+/// Calls `body` with this crate's state of the queue pair, in a function that returns nothing.
 ///
 /// # Safety
-/// `qp` must be a queue pair of this device, and the caller must not destroy it meanwhile.
+/// `qp` must be a queue pair of this device, and must not be destroyed during the call.
 unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&Object)) {
-    // SAFETY: the caller's promise; an extended queue pair begins with the plain one.
+    // SAFETY: the caller guarantees a valid queue pair. An extended queue pair begins with the plain one.
     if unsafe { is_inherited(qp) } {
         return;
     }
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees a valid queue pair of this device.
     guard((), || body(unsafe { object(qp.cast()) }));
 }
 
-/// Returns whether a queue pair existed when this process was forked.
+/// Returns whether a queue pair was created before this process was forked.
 ///
 /// # Safety
-/// `qp` must be a queue pair of this device, and the caller must not destroy it meanwhile.
+/// `qp` must be a queue pair of this device, and must not be destroyed during the call.
 unsafe fn is_inherited(qp: *mut ibv_qp_ex) -> bool {
-    // SAFETY: the caller's promise; an extended queue pair begins with the plain one.
+    // SAFETY: the caller guarantees a valid queue pair. An extended queue pair begins with the plain one.
     unsafe { fork::is_inherited((*qp).qp_base.context) }
 }
 
 /// Begins a request.
 ///
 /// # Safety
-/// `qp` must be a queue pair of this device, and the caller must not destroy it meanwhile.
+/// `qp` must be a queue pair of this device, and must not be destroyed during the call.
 unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
         with(qp, |object| {
             let (id, flags) = object.next();
@@ -122,9 +122,9 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
 /// Begins a request with an operation that the device does not support.
 ///
 /// # Safety
-/// `qp` must be a queue pair of this device, and the caller must not destroy it meanwhile.
+/// `qp` must be a queue pair of this device, and must not be destroyed during the call.
 unsafe fn refuse(qp: *mut ibv_qp_ex) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
         with(qp, |object| {
             object.batch().refuse(object.queue_pair().rules());
@@ -145,7 +145,7 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
         compare,
         swap,
     };
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { begin(qp, operation) };
 }
 
@@ -156,7 +156,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(
     add: u64,
 ) {
     let remote = remote(rkey, remote_addr);
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { begin(qp, SendOperation::FetchAdd { remote, add }) };
 }
 
@@ -166,7 +166,7 @@ unsafe extern "C" fn wr_bind_mw(
     rkey: u32,
     bind_info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: only queue pairs of ours have this function, and the caller gives a window and where to bind it.
+    // SAFETY: only queue pairs of this device have this function. The C API requires a valid window and valid information.
     unsafe {
         with(qp, |object| {
             let (id, flags) = object.next();
@@ -183,13 +183,13 @@ unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
     let operation = SendOperation::LocalInvalidate {
         key: invalidate_rkey,
     };
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { begin(qp, operation) };
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
     let remote = remote(rkey, remote_addr);
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { begin(qp, SendOperation::Read { remote }) };
 }
 
@@ -199,7 +199,7 @@ unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u
         remote,
         immediate: None,
     };
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { begin(qp, operation) };
 }
 
@@ -214,12 +214,12 @@ unsafe extern "C" fn wr_rdma_write_imm(
         remote,
         immediate: Some(imm_data.to_ne_bytes()),
     };
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { begin(qp, operation) };
 }
 
 unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { begin(qp, SEND) };
 }
 
@@ -228,7 +228,7 @@ unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
         immediate: Some(imm_data.to_ne_bytes()),
         invalidate: None,
     };
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { begin(qp, operation) };
 }
 
@@ -237,26 +237,26 @@ unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
         immediate: None,
         invalidate: Some(invalidate_rkey),
     };
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { begin(qp, operation) };
 }
 
-/// Refuses segmentation offload: the device does not report it.
+/// Makes the batch fail: the device does not support segmentation offload.
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { refuse(qp) };
 }
 
-/// Writes of eight bytes at once: the device does not say that it can.
+/// Makes the batch fail: the device does not support atomic writes.
 unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, _: u32, _: u64, _: *const c_void) {
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { refuse(qp) };
 }
 
-/// Refuses an operation of a later version of verbs. C leaves it to the caller to remove the arguments, so their number
-/// does not matter.
+/// Makes the batch fail: the operation is of a later version of verbs. In the C calling convention the caller removes the
+/// arguments, so their number does not matter.
 unsafe extern "C" fn wr_unknown(qp: *mut ibv_qp_ex) {
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { refuse(qp) };
 }
 
@@ -266,7 +266,7 @@ unsafe extern "C" fn wr_set_ud_addr(
     remote_qpn: u32,
     remote_qkey: u32,
 ) {
-    // SAFETY: only queue pairs of ours have this function, and the caller gives an address handle.
+    // SAFETY: only queue pairs of this device have this function. The C API requires a valid address handle.
     unsafe {
         with(qp, |object| {
             match address(object, ah, remote_qpn, remote_qkey) {
@@ -278,12 +278,12 @@ unsafe extern "C" fn wr_set_ud_addr(
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { with(qp, |object| object.batch().xrc_srq(remote_srqn)) };
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: only queue pairs of ours have this function, and the caller gives data.
+    // SAFETY: only queue pairs of this device have this function. The C API requires `length` bytes that are valid for reads.
     unsafe {
         with(qp, |object| {
             set_inline(object, [(addr.expose_provenance(), length)].into_iter());
@@ -296,7 +296,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
     num_buf: usize,
     buf_list: *const ibv_data_buf,
 ) {
-    // SAFETY: only queue pairs of ours have this function, and the caller gives a list of data.
+    // SAFETY: only queue pairs of this device have this function. The C API requires a valid list of valid buffers.
     unsafe {
         with(qp, |object| {
             let places = pieces(buf_list, num_buf)
@@ -307,12 +307,12 @@ unsafe extern "C" fn wr_set_inline_data_list(
     }
 }
 
-/// Sets data that is copied to the request.
+/// Copies inline data to the current request.
 ///
 /// # Safety
 /// The bytes at `places` must be valid for reads.
 unsafe fn set_inline(object: &Object, places: impl Iterator<Item = (usize, usize)> + Clone) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions of this function.
     match unsafe { copy(object.queue_pair().rules(), places) } {
         Ok(data) => object.batch().inline(data),
         Err(error) => object.batch().poison(error),
@@ -321,12 +321,12 @@ unsafe fn set_inline(object: &Object, places: impl Iterator<Item = (usize, usize
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let piece = ibv_sge { addr, length, lkey };
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { with(qp, |object| set_segments(object, slice::from_ref(&piece))) };
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
-    // SAFETY: only queue pairs of ours have this function, and the caller gives so many pieces.
+    // SAFETY: only queue pairs of this device have this function. The C API requires a list of `num_sge` elements.
     unsafe {
         with(qp, |object| {
             match object.queue_pair().rules().send_segments(num_sge) {
@@ -345,17 +345,17 @@ fn set_segments(object: &Object, pieces: &[ibv_sge]) {
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { with(qp, |object| object.batch().start()) };
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     if unsafe { is_inherited(qp) } {
         return libc::EIO;
     }
     guard(libc::EIO, || {
-        // SAFETY: only queue pairs of ours have this function.
+        // SAFETY: only queue pairs of this device have this function.
         let object = unsafe { object(qp.cast()) };
         let queue_pair = object.queue_pair();
         let posted = object.batch().complete(queue_pair.rules(), |requests| {
@@ -366,11 +366,11 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: only queue pairs of ours have this function.
+    // SAFETY: only queue pairs of this device have this function.
     unsafe { with(qp, |object| object.batch().abort()) };
 }
 
-/// Makes the place of the peer's memory from the arguments of the functions.
+/// Returns the destination in the peer's memory.
 fn remote(key: u32, address: u64) -> Remote {
     Remote { address, key }
 }

@@ -1,18 +1,17 @@
 //! The device in a child of `fork`.
 //!
-//! A child has nothing of its parent's device. The engine's thread stayed with the parent, locks may be held by threads
-//! that the child does not have, and packets of the child would come from its parent's address. So the child's handler
-//! closes all descriptors that the child has inherited, and leaves the device and its objects alone; memory that the
-//! device shares with peers is not mapped in the child at all (`MADV_DONTFORK`). The child may open the device: then it
-//! gets an address, memory and an engine thread of its own.
+//! A child does not inherit its parent's device. The engine's thread exists only in the parent, locks may be held by threads
+//! that the child does not have, and packets of the child would have its parent's address. So a handler in the child closes all
+//! inherited descriptors, and does not use the device and its objects any more. Memory that the device shares with peers is not
+//! mapped in the child (`MADV_DONTFORK`). A child that opens the device gets an address, memory and an engine thread of its
+//! own.
 //!
-//! Objects that were inherited answer `EIO`, as objects of a kernel device do when the device is gone. The handler
-//! gives every open context functions that refuse, and marks it as a context of another device, so a process that never
-//! forks pays nothing for this. The inherited objects are never freed.
+//! Verbs on inherited objects fail with `EIO`, as those of a kernel device do when the device is gone. The handler replaces the
+//! functions of every open context by functions that fail, and marks the context as one of another device. So a process that
+//! never forks has no cost. Inherited objects are never freed.
 //!
-//! `ibv_fork_init(3)` asks programs to call it before they fork, for devices that write to the pages of a process. This
-//! device does not write to pages: threads of the process copy from and to its memory, so after a `fork` the kernel
-//! copies pages before they are written, as for any thread.
+//! `ibv_fork_init(3)` exists for devices that write to the pages of a process. This device does not need it: threads of the
+//! process copy from and to its memory, so after a `fork` the kernel copies pages before they are written, as for any thread.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,15 +23,15 @@ use super::real::call;
 use super::{buffer, device, open, xrc};
 use crate::{census, counters, descriptor, memory, nic};
 
-/// Registers the handlers for `fork`: from now on a child of `fork` has no device of its parent's.
+/// Registers the handlers for `fork`, so that a child does not use its parent's device.
 ///
-/// Called when the device is used for the first time. A child forked before that has nothing to leave alone.
+/// Called when the device is first used. A child that is forked before has nothing to discard.
 pub(crate) fn watch() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: the child's handler stores to memory and closes descriptors, which is allowed in a child of a
-        // threaded process; the other handlers wait for system calls of other threads. The library with these handlers
-        // is never unloaded, since the engine thread runs its code.
+        // SAFETY: the child's handler only stores to memory and closes descriptors, which is permitted in a child of a threaded
+        // process. The other handlers wait for system calls of other threads. A library that contains the handlers is never
+        // unloaded, because the engine thread runs its code.
         unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     });
 }
@@ -43,12 +42,12 @@ pub(crate) fn watch() {
 /// `context` must be a context of some verbs library.
 #[inline]
 pub(crate) unsafe fn is_inherited(context: *const ibv_context) -> bool {
-    // SAFETY: the caller's promise; only the thread that forks writes the field, before the child goes on.
+    // SAFETY: the caller guarantees a valid context. Only the forking thread writes the field, before the child continues.
     IS_CHILD.load(Ordering::Relaxed) && unsafe { (*context).device == device::of_parent() }
 }
 
-/// Set in a child that was forked while the device was open. This flag is tested first, as it is in memory that is never
-/// written.
+/// Set in a child that was forked while the device was in use. This flag is checked first, because it is in memory that is
+/// rarely written.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn prepare() {
@@ -58,7 +57,7 @@ extern "C" fn prepare() {
 
 extern "C" fn in_parent() {
     descriptor::after_fork();
-    // SAFETY: `prepare` ran before, in this thread.
+    // SAFETY: `prepare` was called before, in this thread.
     unsafe { device::after_fork() };
 }
 
@@ -71,22 +70,22 @@ extern "C" fn in_child() {
     memory::forget();
     buffer::forget();
     xrc::forget();
-    // This is the last step: from here on other threads of the child may open files, if it has any by now.
+    // This is the last step, because from here on other threads of the child may open files.
     descriptor::after_fork_in_child();
-    // SAFETY: `prepare` ran before the fork, in the thread that this thread is a copy of.
+    // SAFETY: `prepare` was called before the fork, in the thread that this thread is a copy of.
     unsafe { device::after_fork() };
 }
 
-/// Prepares the memory of real devices for a `fork`. This device needs no preparation.
+/// Prepares real devices for a `fork` (`ibv_fork_init(3)`). This device needs no preparation.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_fork_init() -> c_int {
-    // SAFETY: there are no arguments.
+    // SAFETY: the function takes no arguments.
     unsafe { call!(ibv_fork_init() else 0) }
 }
 
-/// Returns whether [`ibv_fork_init`] was called or is not needed.
+/// Returns whether [`ibv_fork_init`] was called or is not needed (`ibv_is_fork_initialized(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
-    // SAFETY: there are no arguments.
+    // SAFETY: the function takes no arguments.
     unsafe { call!(ibv_is_fork_initialized() else ibv_fork_status::IBV_FORK_UNNEEDED) }
 }

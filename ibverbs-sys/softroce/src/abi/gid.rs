@@ -1,4 +1,4 @@
-//! The port's tables: GIDs, of which RoCE derives addresses, and partition keys, of which there is one.
+//! The tables of the port: the GIDs, and the single partition key.
 
 use std::net::Ipv6Addr;
 use std::ptr;
@@ -11,10 +11,10 @@ use super::{forward, minus_one, number, open, verb};
 use crate::fault::Verb;
 use crate::nic::Nic;
 
-/// The one partition: the default one, with full membership (IBTA 10.9.1.2).
+/// The default partition key with full membership (IBTA 10.9.1.2), the only one of the port.
 pub(crate) const PARTITION_KEY: u16 = 0xffff;
 
-/// `ibv_query_gid(3)`
+/// Returns an entry of the GID table (`ibv_query_gid(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,
@@ -22,18 +22,18 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe {
         forward!(context, ibv_query_gid(context, port_num, index, gid) else minus_one(libc::EOPNOTSUPP));
     };
     verb(Verb::QueryGid, minus_one, || {
-        // SAFETY: the context is ours.
+        // SAFETY: the context belongs to this device, as `forward!` has checked.
         let nic = unsafe { open::nic(context) };
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         let Some(found) = find(nic, port_num.into(), index) else {
             return minus_one(libc::EINVAL);
         };
-        // SAFETY: the caller has room for a GID.
+        // SAFETY: the C API requires `gid` to be valid for writes.
         unsafe {
             gid.write(ibv_gid {
                 raw: found.octets(),
@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-/// The type of a GID, as a file of sysfs tells it for other devices. `ibv_devinfo` asks.
+/// Returns the type of a GID for `ibv_devinfo`, as sysfs reports it for other devices.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -51,25 +51,25 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     index: c_uint,
     gid_type: *mut c_uint,
 ) -> c_int {
-    /// `IBV_GID_TYPE_SYSFS_ROCE_V2`
+    /// `IBV_GID_TYPE_SYSFS_ROCE_V2`.
     const ROCE_V2: c_uint = 1;
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe {
         forward!(context, ibv_query_gid_type(context, port_num, index, gid_type) else minus_one(libc::EOPNOTSUPP));
     };
     verb(Verb::QueryGid, minus_one, || {
-        // SAFETY: the context is ours.
+        // SAFETY: the context belongs to this device, as `forward!` has checked.
         let nic = unsafe { open::nic(context) };
         if find(nic, port_num.into(), index).is_none() {
             return minus_one(libc::EINVAL);
         }
-        // SAFETY: the caller has room for a number.
+        // SAFETY: the C API requires `gid_type` to be valid for writes.
         unsafe { gid_type.write(ROCE_V2) };
         0
     })
 }
 
-/// `ibv_query_gid_ex(3)`
+/// Returns an entry of the GID table with its type and interface (`ibv_query_gid_ex(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     context: *mut ibv_context,
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     flags: u32,
     entry_size: size_t,
 ) -> c_int {
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe {
         forward!(
             context,
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
         );
     }
     verb(Verb::QueryGid, number, || {
-        // SAFETY: the context is ours.
+        // SAFETY: the context belongs to this device, as `forward!` has checked.
         let nic = unsafe { open::nic(context) };
         let Some(found) = find(nic, port_num, gid_index) else {
             return libc::EINVAL;
@@ -95,13 +95,13 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
         if flags != 0 || entry_size < size_of::<ibv_gid_entry>() {
             return libc::EINVAL;
         }
-        // SAFETY: the caller has room for an entry of that size.
+        // SAFETY: the C API requires room for an entry of `entry_size` bytes.
         unsafe { write_entry(entry, entry_size, nic, gid_index, found) };
         0
     })
 }
 
-/// `ibv_query_gid_table(3)`
+/// Returns the whole GID table (`ibv_query_gid_table(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     flags: u32,
     entry_size: size_t,
 ) -> ssize_t {
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe {
         forward!(
             context,
@@ -118,14 +118,14 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         );
     }
     verb(Verb::QueryGid, negative, || {
-        // SAFETY: the context is ours.
+        // SAFETY: the context belongs to this device, as `forward!` has checked.
         let nic = unsafe { open::nic(context) };
         let gids = nic.gids();
         if flags != 0 || entry_size < size_of::<ibv_gid_entry>() || gids.len() > max_entries {
             return negative(libc::EINVAL);
         }
         for (index, gid) in (0..).zip(gids) {
-            // SAFETY: the caller has room for `max_entries` entries of that size.
+            // SAFETY: the C API requires room for `max_entries` entries of `entry_size` bytes.
             unsafe {
                 let entry = entries.byte_add(index as usize * entry_size);
                 write_entry(entry, entry_size, nic, index, *gid);
@@ -135,7 +135,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     })
 }
 
-/// `ibv_query_pkey(3)`
+/// Returns an entry of the partition key table in network byte order (`ibv_query_pkey(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_pkey(
     context: *mut ibv_context,
@@ -143,7 +143,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     index: c_int,
     pkey: *mut u16,
 ) -> c_int {
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe {
         forward!(context, ibv_query_pkey(context, port_num, index, pkey) else minus_one(libc::EOPNOTSUPP));
     };
@@ -151,20 +151,20 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
         if !is_port(port_num.into()) || index != 0 {
             return minus_one(libc::EINVAL);
         }
-        // SAFETY: the caller has room for a key.
+        // SAFETY: the C API requires `pkey` to be valid for writes.
         unsafe { pkey.write(PARTITION_KEY.to_be()) };
         0
     })
 }
 
-/// `ibv_get_pkey_index(3)`
+/// Returns the index of a partition key, or -1 (`ibv_get_pkey_index(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
     context: *mut ibv_context,
     port_num: u8,
     pkey: u16,
 ) -> c_int {
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe {
         forward!(context, ibv_get_pkey_index(context, port_num, pkey) else minus_one(libc::EOPNOTSUPP));
     };
@@ -187,8 +187,10 @@ fn find(nic: &Nic, port: u32, index: u32) -> Option<Ipv6Addr> {
         .flatten()
 }
 
+/// Writes a GID table entry, and zeroes the rest of `size` bytes.
+///
 /// # Safety
-/// `size` bytes at `entry` can be written, which are no fewer than an entry.
+/// `entry` must be valid for writes of `size` bytes, and `size` must be at least the size of an entry.
 unsafe fn write_entry(
     entry: *mut ibv_gid_entry,
     size: usize,
@@ -196,7 +198,7 @@ unsafe fn write_entry(
     index: u32,
     gid: Ipv6Addr,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
         ptr::write_bytes(entry.cast::<u8>(), 0, size);
         entry.write(ibv_gid_entry {

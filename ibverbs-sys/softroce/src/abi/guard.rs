@@ -6,13 +6,13 @@ use libc::c_int;
 use crate::fault::{Errno, Verb};
 use crate::nic::{Nic, faults};
 
-/// Runs the body of a function that C calls. After a panic the answer is `failed`, and errno is `EIO`.
+/// Runs the body of a function that C code calls. After a panic, sets errno to `EIO` and returns `failed`.
 pub(crate) fn guard<T>(failed: T, body: impl FnOnce() -> T) -> T {
     catch(|_| failed, body)
 }
 
-/// Runs `body` as [`guard`] does, for a verb that can be [made to fail](crate::fault): `failed` gives the answer for an
-/// errno, which is set, too.
+/// Runs the body of a verb that can be [made to fail](crate::fault), like [`guard`]. `failed` returns the verb's result for an
+/// error number, which is set as errno, too.
 pub(crate) fn verb<T>(verb: Verb, failed: impl Fn(c_int) -> T, body: impl FnOnce() -> T) -> T {
     catch(&failed, || match faults().check(verb) {
         Ok(()) => body(),
@@ -23,31 +23,31 @@ pub(crate) fn verb<T>(verb: Verb, failed: impl Fn(c_int) -> T, body: impl FnOnce
     })
 }
 
-/// Returns the answer of verbs that return the errno.
+/// Returns the result of verbs that return the error number.
 pub(crate) fn number(errno: c_int) -> c_int {
     errno
 }
 
-/// Sets errno, and returns -1: the answer of verbs that do so.
+/// Sets errno, and returns -1.
 pub(crate) fn minus_one(errno: c_int) -> c_int {
     set_errno(errno);
     -1
 }
 
-/// Sets errno, and returns the answer of verbs that make an object: no object.
+/// Sets errno, and returns a null pointer.
 pub(crate) fn fail<T>(errno: c_int) -> *mut T {
     set_errno(errno);
     ptr::null_mut()
 }
 
-/// Runs `body` as [`guard`] does, for functions that return an errno.
+/// Runs `body` like [`guard`]. `failed` returns the result for the error number `EIO`.
 pub(crate) fn catch<T>(failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> T) -> T {
-    // State that a panic has left inconsistent is never used as if it were consistent: the device reports that it
-    // failed, and its locks open.
+    // State that a panic has left inconsistent is not used any more: the device reports a fatal error and fails all verbs. Its
+    // locks are released.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(answer) => answer,
         Err(panic) => {
-            // Reporting the panic must not let another one out of this function.
+            // A panic while the first one is reported must not leave this function.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 Nic::opened().is_some_and(|nic| nic.panicked(&*panic))
             }));
@@ -59,13 +59,13 @@ pub(crate) fn catch<T>(failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> T
 
 /// Returns the calling thread's errno.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: the C library's pointer is valid for the calling thread.
+    // SAFETY: the pointer of the C library is valid in the calling thread.
     unsafe { *libc::__errno_location() }
 }
 
 /// Sets the calling thread's errno.
 pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: the C library's pointer is valid for the calling thread.
+    // SAFETY: the pointer of the C library is valid in the calling thread.
     unsafe { *libc::__errno_location() = errno };
 }
 

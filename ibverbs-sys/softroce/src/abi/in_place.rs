@@ -1,5 +1,5 @@
-//! Requests that are read where the caller has them: those that may be done while they are posted, of which nothing is made
-//! that would be queued.
+//! Send requests that are read in the caller's memory, without a copy: those that can be executed or sent while they are
+//! posted.
 
 use std::mem::offset_of;
 use std::slice;
@@ -8,7 +8,7 @@ use ibverbs_sys::{ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
 use super::work_request::pieces;
 use crate::proto::{Data, Posted, Remote, Segment, Service};
-use crate::queue_pair::{Keys, List, Rules};
+use crate::queue_pair::{List, Rules};
 use crate::transfer::{Action, Atomic, OneSided};
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
@@ -16,7 +16,7 @@ const SOLICITED: u32 = ibv_send_flags::IBV_SEND_SOLICITED.0;
 const FENCE: u32 = ibv_send_flags::IBV_SEND_FENCE.0;
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
 
-/// What is left of a list of requests.
+/// The rest of the caller's list of send requests.
 #[derive(Debug)]
 pub(super) struct Requests<'a> {
     next: *const ibv_send_wr,
@@ -24,14 +24,16 @@ pub(super) struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
+    /// Creates the list of all requests from `next` on.
+    ///
     /// # Safety
-    /// Null, or a list whose last request has no next; it and what hangs on its requests, as their fields say, is there for
-    /// as long as `'a`.
+    /// `next` must be null or point to a list of valid requests that ends with a null pointer. The requests, and the data that
+    /// their fields refer to, must be valid for `'a`.
     pub(super) unsafe fn new(next: *const ibv_send_wr, rules: &'a Rules) -> Self {
         Self { next, rules }
     }
 
-    /// The first of them.
+    /// Returns the first request of the rest, or null.
     pub(super) fn rest(&self) -> *mut ibv_send_wr {
         self.next.cast_mut()
     }
@@ -40,9 +42,9 @@ impl<'a> Requests<'a> {
 impl<'a> List<'a> for Requests<'a> {
     #[inline]
     fn peek(&self) -> Option<OneSided<'a>> {
-        // SAFETY: of the list, as `new` was promised.
+        // SAFETY: the caller of `new` guarantees a list of valid requests.
         let request = unsafe { self.next.as_ref()? };
-        // SAFETY: the opcode says which parts of the union are there.
+        // SAFETY: the opcode determines which parts of the union are set.
         let (action, (address, key)) = unsafe {
             let wr = &request.wr;
             let (rdma, atomic) = (&wr.rdma, &wr.atomic);
@@ -66,50 +68,31 @@ impl<'a> List<'a> for Requests<'a> {
             id: request.wr_id,
             action,
             remote: Remote { address, key },
-            // SAFETY: what hangs on a request is what its fields say, as `new` was promised.
+            // SAFETY: the caller of `new` guarantees that the data of the request is valid.
             data: unsafe { data(request, SIGNALED | SOLICITED | FENCE | INLINE, self.rules)? },
             signaled: request.send_flags & SIGNALED != 0,
         })
     }
 
     #[inline]
-    fn next_keys(&self) -> Option<Keys> {
-        // SAFETY: of the list, as `new` was promised, which says that a write or a read has a key, and its segments.
-        unsafe {
-            let request = self.next.as_ref()?.next.as_ref()?;
-            let has_keys = matches!(
-                request.opcode,
-                ibv_wr_opcode::IBV_WR_RDMA_WRITE | ibv_wr_opcode::IBV_WR_RDMA_READ
-            );
-            has_keys.then(|| Keys {
-                local: if request.num_sge > 0 {
-                    (*request.sg_list).lkey
-                } else {
-                    0
-                },
-                remote: request.wr.rdma.rkey,
-            })
-        }
-    }
-
-    #[inline]
     fn advance(&mut self) -> Option<OneSided<'a>> {
-        // SAFETY: of the list, as `new` was promised.
+        // SAFETY: the caller of `new` guarantees a list of valid requests.
         self.next = unsafe { self.next.as_ref()? }.next;
         self.peek()
     }
 }
 
-/// Returns a request that is a send or a write with immediate data, of one segment or of inline bytes, without unusual flags.
+/// Returns the message of a request that is a send or a write with immediate data, with one segment or inline bytes and only
+/// the usual flags. Returns `None` for all other requests.
 ///
 /// # Safety
-/// What the opcode and the flags say is in the request, is there for as long as the answer is used.
+/// The request, and the data that its fields refer to, must be valid while the result is used.
 #[inline]
 pub(super) unsafe fn message<'a>(
     request: &'a ibv_send_wr,
     rules: &Rules,
 ) -> Option<(Posted, Data<'a>)> {
-    // SAFETY: the opcode says which parts of the unions are there.
+    // SAFETY: the opcode determines which parts of the unions are set.
     let (immediate, remote) = unsafe {
         let immediate = || Some(request.__bindgen_anon_1.imm_data.to_ne_bytes());
         match request.opcode {
@@ -126,7 +109,7 @@ pub(super) unsafe fn message<'a>(
     if rules.service != Service::ReliableConnection {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the data of the request is valid.
     let data = unsafe { data(request, SIGNALED | SOLICITED | INLINE, rules)? };
     let message = Posted {
         id: request.wr_id,
@@ -138,11 +121,11 @@ pub(super) unsafe fn message<'a>(
     matches!(data, Data::Gathered([_]) | Data::Inline(_)).then_some((message, data))
 }
 
-/// The bytes of a request. None: they are not as they have to be, it has other flags than those, or inline data of several
-/// pieces, or of none.
+/// Returns the bytes of a request. Returns `None` if the request has flags other than `flags`, exceeds the limits in `rules`,
+/// or has inline data in a number of pieces other than one.
 ///
 /// # Safety
-/// The pieces that it has, and their bytes if they are inline, are there for as long as the answer is used.
+/// The segments of the request, and their bytes if they are inline, must be valid while the result is used.
 #[inline]
 unsafe fn data<'a>(request: &'a ibv_send_wr, flags: u32, rules: &Rules) -> Option<Data<'a>> {
     let count = usize::try_from(request.num_sge).ok()?;
@@ -151,11 +134,11 @@ unsafe fn data<'a>(request: &'a ibv_send_wr, flags: u32, rules: &Rules) -> Optio
         return None;
     }
     if request.send_flags & INLINE == 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees `count` valid segments.
         let list = unsafe { segments(request.sg_list, count) };
         return Some(Data::Gathered(list));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees `count` valid segments.
     let [piece] = (unsafe { pieces::<ibv_sge>(request.sg_list, count) }) else {
         return None;
     };
@@ -163,22 +146,22 @@ unsafe fn data<'a>(request: &'a ibv_send_wr, flags: u32, rules: &Rules) -> Optio
         return None;
     }
     let start = std::ptr::with_exposed_provenance::<u8>(piece.addr as usize);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the inline bytes are valid.
     let bytes = unsafe { slice::from_raw_parts(start, piece.length as usize) };
     Some(Data::Inline(bytes))
 }
 
-/// The pieces of a request, as segments.
+/// Returns the scatter/gather list of a request as segments.
 ///
 /// # Safety
-/// `list` must point to `count` elements, which stay valid while the slice is used.
+/// `list` must point to `count` elements, which must be valid while the result is used.
 #[inline]
 pub(super) unsafe fn segments<'a>(list: *const ibv_sge, count: usize) -> &'a [Segment] {
-    // SAFETY: the caller's promise, of pieces that are like segments.
+    // SAFETY: the caller guarantees `count` valid elements, which have the layout of segments.
     unsafe { pieces(list.cast(), count) }
 }
 
-// A list of pieces is one of segments.
+// Checks that an `ibv_sge` has the layout of a segment.
 const _: () = assert!(
     size_of::<ibv_sge>() == size_of::<Segment>()
         && align_of::<ibv_sge>() >= align_of::<Segment>()

@@ -1,4 +1,4 @@
-//! The functions of a context that a child of `fork` has inherited: all refuse.
+//! The functions of a context that a child of `fork` has inherited: all fail with `EIO`.
 
 use std::mem;
 use std::ptr;
@@ -8,16 +8,16 @@ use libc::{c_int, c_void};
 
 use super::{device, fail};
 
-/// A function that C calls with any arguments. C leaves it to the caller to remove them, so their number does not
-/// matter.
+/// A function that C code calls with any arguments. In the C calling convention the caller removes the arguments, so their
+/// number does not matter.
 type Any<T> = unsafe extern "C" fn() -> T;
 
 const NUMBER: Any<c_int> = number;
 const NEGATIVE: Any<c_int> = negative;
 const POINTER: Any<*mut c_void> = pointer;
 
-/// Replaces all functions of a context that act on objects by functions that refuse, and marks the context as one of
-/// another device. Only stores to memory.
+/// Replaces all functions of a context by functions that fail, and marks the context as one of another device. Only stores to
+/// memory.
 ///
 /// # Safety
 /// `context` must be an open context of this device, in a child of `fork` in which no other thread runs.
@@ -26,8 +26,8 @@ const POINTER: Any<*mut c_void> = pointer;
     reason = "each place has a type of its own, which says what the function becomes"
 )]
 pub(super) unsafe fn refuse(context: *mut verbs_context) {
-    // SAFETY: the caller's promise. C calls each function by its own type; the functions stored here read no arguments,
-    // and return an answer of that type: a number, or a pointer.
+    // SAFETY: the caller guarantees a valid context without concurrent users. C code calls each function by the type of its
+    // entry. The functions stored here read no arguments, and return a value of the same kind: a number, or a pointer.
     unsafe {
         let table = &mut *context;
         macro_rules! refuse {
@@ -53,7 +53,7 @@ pub(super) unsafe fn refuse(context: *mut verbs_context) {
         operations.post_recv = Some(post_recv);
         operations.post_srq_recv = Some(post_srq_recv);
         table.context.device = device::of_parent();
-        // The descriptor is closed, and its number may soon be another file's.
+        // The descriptor is closed, and its number may be reused for another file.
         table.context.async_fd = -1;
     }
 }
@@ -77,7 +77,7 @@ unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller has room for a pointer.
+    // SAFETY: the C API requires `bad_wr` to be valid for writes.
     unsafe { ptr::write(bad_wr, wr) };
     libc::EIO
 }
@@ -87,7 +87,7 @@ unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller has room for a pointer.
+    // SAFETY: the C API requires `bad_wr` to be valid for writes.
     unsafe { ptr::write(bad_wr, wr) };
     libc::EIO
 }
@@ -97,7 +97,7 @@ unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller has room for a pointer.
+    // SAFETY: the C API requires `bad_wr` to be valid for writes.
     unsafe { ptr::write(bad_wr, wr) };
     libc::EIO
 }

@@ -2,14 +2,14 @@ use std::sync::Once;
 
 use super::symbols::{SYMBOLS, Symbol};
 
-/// Makes sure that this program's verbs are softroce's, for Rust's own calls, for librdmacm's and for
-/// those of any other library in the process. Cheap, and right to call more than once.
+/// Checks that this program's verbs are those of softroce: for Rust code, for librdmacm, and for all other libraries in the
+/// process. May be called any number of times at low cost.
 ///
-/// A program that links this crate and calls nothing of it would silently run on the real library:
-/// the linker takes of a library only what is asked for. This function asks for all of it.
+/// A program that links this crate without a call of it would silently use the real library, because the linker drops
+/// unreferenced objects. This function references all verbs.
 ///
 /// # Panics
-/// With the reason, if a function of libibverbs is not softroce's.
+/// Panics with the reason if a function of libibverbs is not softroce's.
 pub fn install() {
     static CHECKED: Once = Once::new();
     CHECKED.call_once(|| {

@@ -1,4 +1,4 @@
-//! Memory regions.
+//! The verbs on memory regions.
 
 use std::ptr;
 use std::slice;
@@ -21,7 +21,7 @@ use crate::memory::{
 use crate::nic::Nic;
 use crate::proto::AccessFlags;
 
-/// A memory region as C knows it.
+/// The C object of a memory region: the public structure, and this crate's state.
 #[repr(C)]
 struct RegionHandle {
     public: ibv_mr,
@@ -32,11 +32,11 @@ struct RegionHandle {
     _counted: Counted,
 }
 
-/// What a region is of.
+/// Kind of the memory of a region.
 pub(super) enum Memory {
     Program {
         mapping: Mapping,
-        /// Keeps memory that the device handed out.
+        /// Keeps memory that was allocated from the device's arena.
         _block: Option<Arc<Block>>,
     },
     Device {
@@ -45,19 +45,19 @@ pub(super) enum Memory {
     Null,
 }
 
-/// Memory of the program, and how it was registered.
+/// Memory of the program, and the attributes of its registration.
 #[derive(Clone, Copy)]
 pub(super) struct Mapping {
     address: usize,
     length: u64,
-    /// The address of the first byte in requests, if they do not count from zero.
+    /// Address of the first byte in requests, unless the region is zero-based.
     start: u64,
     access: AccessFlags,
 }
 
 const PAGE: u64 = 4096;
 
-/// `ibv_reg_mr(3)`
+/// Registers a memory region (`ibv_reg_mr(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
@@ -65,17 +65,18 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller gives a protection domain.
+    // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_reg_mr(pd, addr, length, access)) };
     verb(Verb::RegMr, fail, || {
-        // SAFETY: the domain is ours, and the caller promises the memory.
+        // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API requires the caller to keep the
+        // memory valid.
         pointer(|| unsafe {
             register(pd, addr, length, addr.addr() as u64, access.cast_unsigned())
         })
     })
 }
 
-/// `ibv_reg_mr_iova(3)`
+/// Registers a memory region with a given address in requests (`ibv_reg_mr_iova(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
@@ -84,7 +85,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller gives a protection domain.
+    // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe {
         forward!(
             (*pd).context,
@@ -92,12 +93,14 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
         );
     };
     verb(Verb::RegMr, fail, || {
-        // SAFETY: the domain is ours, and the caller promises the memory.
+        // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API requires the caller to keep the
+        // memory valid.
         pointer(|| unsafe { register(pd, addr, length, iova, access.cast_unsigned()) })
     })
 }
 
-/// What `ibv_reg_mr` and `ibv_reg_mr_iova` are for newer programs that ask for optional rights.
+/// Registers a memory region with optional access flags. Newer headers call this function for `ibv_reg_mr` and
+/// `ibv_reg_mr_iova`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
@@ -106,7 +109,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller gives a protection domain.
+    // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe {
         forward!(
             (*pd).context,
@@ -114,12 +117,13 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
         );
     };
     verb(Verb::RegMr, fail, || {
-        // SAFETY: the domain is ours, and the caller promises the memory.
+        // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API requires the caller to keep the
+        // memory valid.
         pointer(|| unsafe { register(pd, addr, length, iova, access) })
     })
 }
 
-/// `ibv_reg_dmabuf_mr(3)`: memory of another device cannot be had without one.
+/// Registers memory of another device (`ibv_reg_dmabuf_mr(3)`). Not supported.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
@@ -129,7 +133,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller gives a protection domain.
+    // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe {
         forward!(
             (*pd).context,
@@ -139,7 +143,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     guard(ptr::null_mut(), || pointer(|| Err(Refusal::Unsupported)))
 }
 
-/// `ibv_rereg_mr(3)`. All checks come before any change, so after an error the old region is valid.
+/// Changes a memory region (`ibv_rereg_mr(3)`). All checks are made before any change, so after an error the old region is
+/// valid.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -150,7 +155,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     access: c_int,
 ) -> c_int {
     const REFUSED: c_int = ibv_rereg_mr_err_code::IBV_REREG_MR_ERR_INPUT.0;
-    // SAFETY: the caller gives a region.
+    // SAFETY: the C API requires the caller to pass a valid memory region.
     unsafe {
         forward!((*mr).context, ibv_rereg_mr(mr, flags, pd, addr, length, access) else REFUSED);
     }
@@ -158,7 +163,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         Verb::ReregMr,
         |_| REFUSED,
         || {
-            // SAFETY: the region is ours, and the caller promises the memory.
+            // SAFETY: the region belongs to this device, as `forward!` has checked. The C API requires the caller to keep the
+            // memory valid.
             match unsafe { reregister(mr, flags.cast_unsigned(), pd, addr, length, access) } {
                 Ok(()) => 0,
                 Err(refusal) => {
@@ -170,14 +176,15 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     )
 }
 
-/// `ibv_dereg_mr(3)`
+/// Deregisters a memory region (`ibv_dereg_mr(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: the caller gives a region.
+    // SAFETY: the C API requires the caller to pass a valid memory region.
     unsafe { forward!((*mr).context, ibv_dereg_mr(mr)) };
     verb(Verb::DeregMr, number, || {
         status(|| {
-            // SAFETY: the region is ours; after this call the caller does not use it.
+            // SAFETY: the region belongs to this device, and was created by `hand_out`. The C API forbids its use after this
+            // call.
             unsafe {
                 let handle = &*mr.cast::<RegionHandle>();
                 handle.nic.memory.deregister(handle.key)?;
@@ -188,25 +195,26 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// `ibv_import_mr(3)`: there is no handle of the kernel that could name one.
+/// Imports a memory region by a handle (`ibv_import_mr(3)`). Not supported: objects of this device have no handles in the
+/// kernel.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
-    // SAFETY: the caller gives a protection domain.
+    // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_import_mr(pd, mr_handle)) };
     guard(ptr::null_mut(), || pointer(|| Err(Refusal::Unsupported)))
 }
 
-/// `ibv_unimport_mr(3)`: ours are never imported.
+/// Releases an imported memory region (`ibv_unimport_mr(3)`). Does nothing for this device, whose regions cannot be imported.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: the caller gives a region.
+    // SAFETY: the C API requires the caller to pass a valid memory region.
     unsafe { forward!((*mr).context, ibv_unimport_mr(mr)) };
 }
 
-/// `ibv_alloc_null_mr(3)`: only the local key is valid.
+/// Creates the null memory region (`ibv_alloc_null_mr(3)`), which has only a local key.
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     verb(Verb::AllocNullMr, fail, || {
-        // SAFETY: the domain is ours.
+        // SAFETY: only contexts of this device have this function, so the domain belongs to it.
         pointer(|| unsafe {
             let made = make(
                 pd,
@@ -219,7 +227,7 @@ pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     })
 }
 
-/// `ibv_advise_mr(3)`
+/// Checks ranges of on-demand regions, and prefetches their pages (`ibv_advise_mr(3)`).
 pub(super) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: ib_uverbs_advise_mr_advice,
@@ -240,7 +248,8 @@ pub(super) unsafe extern "C" fn advise_mr(
             if flags & !FLUSH != 0 || num_sge == 0 || sg_list.is_null() {
                 return Err(Refusal::Invalid);
             }
-            // SAFETY: the domain is ours, and the caller gives a list of that length.
+            // SAFETY: only contexts of this device have this function, so the domain belongs to it. The C API requires a list
+            // of `num_sge` elements.
             let (registry, domain, list) = unsafe {
                 let list = slice::from_raw_parts(sg_list, num_sge as usize);
                 (&open::nic((*pd).context).memory, pd::domain(pd).id(), list)
@@ -260,8 +269,10 @@ pub(super) unsafe extern "C" fn advise_mr(
     })
 }
 
+/// Registers a memory region of the program.
+///
 /// # Safety
-/// `pd` is ours. The memory is that of a region, as [`Mapping::span`] wants it.
+/// `pd` must belong to this device. The memory must meet the conditions of [`Mapping::span`].
 pub(super) unsafe fn register(
     pd: *mut ibv_pd,
     address: *mut c_void,
@@ -276,7 +287,7 @@ pub(super) unsafe fn register(
         access: region_access(access)?,
     };
     mapping.check()?;
-    // SAFETY: the caller's promise; the domain's context is ours, too.
+    // SAFETY: the caller guarantees the conditions of this function. The context of the domain belongs to this device, too.
     unsafe {
         let block = mapping.block(open::nic((*pd).context));
         let about = (
@@ -292,17 +303,19 @@ pub(super) unsafe fn register(
     }
 }
 
+/// Registers a region and creates its C object.
+///
 /// # Safety
-/// `pd` is ours.
+/// `pd` must belong to this device.
 pub(super) unsafe fn make(
     pd: *mut ibv_pd,
     (span, start, access): (Span, u64, AccessFlags),
     (addr, length): (*mut c_void, usize),
     memory: Memory,
 ) -> Result<*mut ibv_mr, Refusal> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions of this function.
     let (context, domain) = unsafe { ((*pd).context, Held::new(pd::domain(pd))?) };
-    // SAFETY: the context is ours.
+    // SAFETY: the context of a domain of this device belongs to this device.
     let nic = Arc::clone(unsafe { open::nic(context) });
     let attributes = RegionAttributes {
         domain: domain.id(),
@@ -329,8 +342,11 @@ pub(super) unsafe fn make(
     }))
 }
 
+/// Changes a memory region.
+///
 /// # Safety
-/// `mr` is ours. The memory is that of a region, as [`Mapping::span`] wants it.
+/// `mr` must belong to this device, and must not be used concurrently. The memory must meet the conditions of
+/// [`Mapping::span`].
 unsafe fn reregister(
     mr: *mut ibv_mr,
     flags: u32,
@@ -342,7 +358,7 @@ unsafe fn reregister(
     const TRANSLATION: u32 = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_TRANSLATION.0;
     const DOMAIN: u32 = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_PD.0;
     const ACCESS: u32 = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_ACCESS.0;
-    // SAFETY: the region is ours, and nobody else uses it while it changes.
+    // SAFETY: the caller guarantees a region of this device without concurrent users.
     let handle = unsafe { &mut *mr.cast::<RegionHandle>() };
     let Memory::Program { mut mapping, .. } = handle.memory else {
         return Err(Refusal::Invalid);
@@ -356,7 +372,7 @@ unsafe fn reregister(
     }
     let mut domain = None;
     if flags & DOMAIN != 0 {
-        // SAFETY: the domain is null or of some context; of the same one, it is ours too.
+        // SAFETY: the C API requires the domain to be null or valid. A domain of the same context belongs to this device.
         unsafe {
             if pd.is_null() || (*pd).context != handle.public.context {
                 return Err(Refusal::Invalid);
@@ -376,7 +392,7 @@ unsafe fn reregister(
     let block = mapping.block(&handle.nic);
     let change = RegionChange {
         domain: domain.as_ref().map(|domain| domain.id()),
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the memory meets the conditions.
         translation: Some((unsafe { mapping.span(block.as_ref()) }, mapping.first())),
         access: Some(mapping.access),
     };
@@ -399,14 +415,14 @@ unsafe fn reregister(
 }
 
 impl Mapping {
-    /// Whether it can be registered so.
+    /// Checks that the memory can be registered with these attributes.
     fn check(&self) -> Result<(), Refusal> {
         let is_on_demand = self.access.contains(AccessFlags::ON_DEMAND);
         if self.is_everything() {
             return Ok(());
         }
         if (self.address as u64).checked_add(self.length).is_none()
-            // The kernel's rule for every device: pages are mapped whole, so offsets in them agree.
+            // The kernel's rule for every device: both addresses must have the same offset in a page.
             || (self.start ^ self.address as u64) & (PAGE - 1) != 0
         {
             return Err(Refusal::Invalid);
@@ -418,14 +434,15 @@ impl Mapping {
         Ok(())
     }
 
-    /// An implicit on-demand region: all of the program's memory, now and later (`ibv_reg_mr(3)`).
+    /// Returns whether this is an implicit on-demand region, for all present and future memory of the program
+    /// (`ibv_reg_mr(3)`).
     fn is_everything(&self) -> bool {
         self.access.contains(AccessFlags::ON_DEMAND)
             && self.address == 0
             && self.length == usize::MAX as u64
     }
 
-    /// The address of the first byte in requests.
+    /// Returns the address of the first byte in requests.
     fn first(&self) -> u64 {
         if self.access.contains(AccessFlags::ZERO_BASED) {
             0
@@ -434,17 +451,20 @@ impl Mapping {
         }
     }
 
-    /// What the device handed out that it is of: the region keeps it, even if it is freed.
+    /// Returns the block of the device's arena that contains the memory, if there is one. The region keeps it, even after it
+    /// was freed.
     fn block(&self, nic: &Nic) -> Option<Arc<Block>> {
         nic.memory.arena()?.find(self.address, self.length)
     }
 
+    /// Returns the memory as a span.
+    ///
     /// # Safety
-    /// Until the region's end the memory is mapped, with the rights that its flags need, but for an
-    /// on-demand one and for a block; and who uses it at the same time as the device knows that: it is
-    /// what every program promises that registers memory.
+    /// Until the region is deregistered, the memory must stay mapped with the protection that the access flags need, unless the
+    /// region is on-demand or in a block. Code that accesses the memory concurrently with the device must be prepared for that.
+    /// Each program that registers memory guarantees this to the C API.
     unsafe fn span(&self, block: Option<&Arc<Block>>) -> Span {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions of this function.
         unsafe {
             let allocated =
                 block.and_then(|block| Span::allocated(block, self.address, self.length));
@@ -459,7 +479,7 @@ impl Mapping {
     }
 }
 
-/// Has the kernel bring pages in. An advice: what goes wrong is nobody's loss.
+/// Makes the kernel allocate or read pages in advance. This is only a hint, so errors are ignored.
 fn prefetch(address: usize, length: usize, writes: bool) {
     let offset = address % PAGE as usize;
     let advice = if writes {
@@ -468,6 +488,6 @@ fn prefetch(address: usize, length: usize, writes: bool) {
         libc::MADV_POPULATE_READ
     };
     let start = ptr::with_exposed_provenance_mut(address - offset);
-    // SAFETY: bringing pages in changes no byte of them.
+    // SAFETY: prefetching pages changes no byte.
     unsafe { libc::madvise(start, length + offset, advice) };
 }

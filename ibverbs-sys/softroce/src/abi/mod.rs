@@ -1,18 +1,17 @@
-//! The device as C sees it: the symbols of `libibverbs.so.1`, and the tables of functions behind
-//! its inline functions.
+//! The C ABI of the device: the symbols of `libibverbs.so.1`, and the tables of functions that its inline functions call.
 //!
 //! # Rules of this module
-//! - Every `extern "C"` function runs its body in [`guard`], or in [`verb`] if it is one that can be
-//!   made to fail: a panic ends there as `EIO`, and the device [fails](crate::nic::Nic::fatal). The device of a
-//!   forked child answers `EIO` at once.
-//! - Every exported function first asks whether the object is ours, and else hands the call to the
-//!   real library: [`forward!`](real::forward). One pointer is compared.
-//! - Functions that are reached only through the tables of our own contexts get only our objects.
+//! - Every `extern "C"` function runs its body in [`guard`], or in [`verb`] if faults can be injected: a panic results in
+//!   `EIO`, and the device [fails](crate::nic::Nic::fatal). In a forked child, functions on inherited objects return `EIO` at
+//!   once.
+//! - Every exported function first checks whether the object belongs to this device, and otherwise calls the real library:
+//!   [`forward!`](real::forward). The check compares one pointer.
+//! - Functions that are only in the tables of this device's contexts get only objects of this device.
 //!
 //! ```text
 //! #[unsafe(no_mangle)]
 //! pub(crate) unsafe extern "C" fn ibv_query_qp(qp: *mut ibv_qp, ...) -> c_int {
-//!     // SAFETY: the caller gives a queue pair of some library.
+//!     // SAFETY: the C API requires the caller to pass a valid queue pair.
 //!     unsafe { forward!((*qp).context, ibv_query_qp(qp, attr, mask, init)) };
 //!     verb(Verb::QueryQp, number, || ...)
 //! }

@@ -16,26 +16,26 @@ use crate::fault::{Listener, Verb};
 use crate::limits;
 use crate::nic::{Nic, faults};
 
-/// An open device as C knows it: what a context of ours lies in.
+/// The C object of an open device: the public context, and this crate's state.
 #[repr(C)]
 struct OpenDevice {
     public: verbs_context,
     context: Arc<Context>,
     nic: Arc<Nic>,
-    /// The device opened before this one that is still open.
+    /// The open device that was opened before this one; null for the first.
     next: *mut OpenDevice,
     _counted: Counted,
 }
 
-/// The open devices, the last one first. The list is changed only by threads that hold an [`Opening`], so no change is
-/// unfinished at a `fork`.
+/// List of the open devices, the last one first. Only threads that hold an [`Opening`] change it, so no change is incomplete at
+/// a `fork`.
 static LAST: AtomicPtr<OpenDevice> = AtomicPtr::new(ptr::null_mut());
 
-/// Makes all contexts that were inherited refuse every request, in a child of `fork`.
+/// Makes all functions of inherited contexts fail, in a child of `fork`.
 pub(super) fn refuse_all() {
     let mut open = LAST.swap(ptr::null_mut(), Ordering::Relaxed);
     while !open.is_null() {
-        // SAFETY: an open device is valid until it is taken off the list, and no other thread runs.
+        // SAFETY: an open device is valid until it is removed from the list, and no other thread runs in the child.
         unsafe {
             inherited::refuse(&raw mut (*open).public);
             open = (*open).next;
@@ -43,19 +43,19 @@ pub(super) fn refuse_all() {
     }
 }
 
-/// Puts an open device on the list.
+/// Adds an open device to the list.
 fn note(open: *mut OpenDevice) {
     let _opening = Opening::begin();
-    // SAFETY: the open device was just made, and no other thread knows it.
+    // SAFETY: the open device was just created, and no other thread has a reference to it.
     unsafe { (*open).next = LAST.load(Ordering::Relaxed) };
     LAST.store(open, Ordering::Relaxed);
 }
 
-/// Takes an open device off the list.
+/// Removes an open device from the list.
 fn leave(open: *mut OpenDevice) {
     let _opening = Opening::begin();
     let mut at = LAST.load(Ordering::Relaxed);
-    // SAFETY: devices on the list are valid, and no other thread changes the list.
+    // SAFETY: devices on the list are valid, and no other thread changes the list while `_opening` exists.
     unsafe {
         if at == open {
             return LAST.store((*open).next, Ordering::Relaxed);
@@ -69,38 +69,40 @@ fn leave(open: *mut OpenDevice) {
     }
 }
 
-/// Returns this crate's state of a context of this device.
+/// Returns this crate's state of a context.
 ///
 /// # Safety
-/// `context` must be one of this device, and the caller must not close it while the reference is used.
+/// `context` must belong to this device, and must not be closed while the reference is used.
 pub(crate) unsafe fn context<'a>(context: *const ibv_context) -> &'a Arc<Context> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions of this function.
     unsafe { &(*open_device(context)).context }
 }
 
-/// Returns the device of a context of this device.
+/// Returns the NIC of a context.
 ///
 /// # Safety
-/// `context` must be one of this device, and the caller must not close it while the reference is used.
+/// `context` must belong to this device, and must not be closed while the reference is used.
 pub(crate) unsafe fn nic<'a>(context: *const ibv_context) -> &'a Arc<Nic> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions of this function.
     unsafe { &(*open_device(context)).nic }
 }
 
+/// Returns the object that contains a context.
+///
 /// # Safety
-/// `context` must be one of this device.
+/// `context` must belong to this device.
 unsafe fn open_device(context: *const ibv_context) -> *mut OpenDevice {
     const OFFSET: usize =
         mem::offset_of!(OpenDevice, public) + mem::offset_of!(verbs_context, context);
-    // SAFETY: every context of ours was made inside of an open device, by `ibv_open_device`.
+    // SAFETY: `ibv_open_device` makes each context of this device inside an `OpenDevice`.
     unsafe { context.byte_sub(OFFSET).cast_mut().cast() }
 }
 
-/// `ibv_open_device(3)`
+/// Opens a device (`ibv_open_device(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     if !device::is_own(device) {
-        // SAFETY: the caller gives a device of the real library.
+        // SAFETY: the device is not of this library, so it must be a valid one of the real library.
         return unsafe { call!(ibv_open_device(device)) };
     }
     verb(Verb::OpenDevice, fail, || {
@@ -118,7 +120,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         let mut opened = match opened {
             Ok(opened) => Box::new(opened),
             Err(error) => {
-                // An errno says too little of a variable that is wrong or a port that is taken.
+                // The error number does not show which variable is invalid or which port is in use.
                 let _ = writeln!(
                     io::stderr(),
                     "softroce: the device cannot be opened: {error}"
@@ -136,28 +138,28 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         context.num_comp_vectors = limits::COMPLETION_VECTORS.cast_signed();
         let opened = Box::into_raw(opened);
         note(opened);
-        // SAFETY: it is there until it is closed.
+        // SAFETY: the object is valid until the context is closed.
         unsafe { &raw mut (*opened).public.context }
     })
 }
 
-/// `ibv_close_device(3)`
+/// Closes a context (`ibv_close_device(3)`). Destroys queue pairs that the program has not destroyed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe { forward!(context, ibv_close_device(context) else -1) };
     guard(-1, || {
-        // SAFETY: the context is ours and open, so it came out of a box that nobody has taken back.
+        // SAFETY: the context belongs to this device, as `forward!` has checked.
         let opened = unsafe { open_device(context) };
         leave(opened);
-        // SAFETY: as above.
+        // SAFETY: `ibv_open_device` created the object by `Box::into_raw`, and the C API forbids its use after this call.
         let opened = unsafe { Box::from_raw(opened) };
         for queue_pair in opened.nic.queue_pairs.all() {
-            // As the kernel does it: no peer reaches the program's memory through what it has forgotten.
+            // As the kernel does, so that peers cannot reach the program's memory through queue pairs that it did not destroy.
             if queue_pair.abandon(&opened.context) {
-                // As when it is destroyed: an acknowledgement that is owed goes.
+                // Sends a pending acknowledgement, as `ibv_destroy_qp` does.
                 opened.nic.transmit(&queue_pair);
-                // Where a peer is stopped in the middle of a copy, nobody is left to be told.
+                // The error is ignored: this call cannot report that a peer is stopped during a copy.
                 let _ = queue_pair.vacate();
                 opened.nic.queue_pairs.remove(queue_pair.number());
                 queue_pair.close();
@@ -165,17 +167,18 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
             }
         }
         if Arc::strong_count(&opened.context) > 1 {
-            // C's structs of forgotten objects point here: better this memory is lost than read when it is gone.
+            // C objects that were not destroyed still point to the context, so it is leaked instead of freed.
             mem::forget(opened);
         }
         0
     })
 }
 
-/// `ibv_import_device(3)`: the descriptor is one of the kernel's, and ours has none.
+/// Opens a device by a descriptor of the kernel (`ibv_import_device(3)`). Calls the real library, since this device has no such
+/// descriptor.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
-    // SAFETY: the caller's argument, handed on.
+    // SAFETY: the argument is that of the caller, for the same function.
     unsafe { call!(ibv_import_device(cmd_fd)) }
 }
 

@@ -1,4 +1,4 @@
-//! Protection domains, thread domains and parent domains.
+//! The verbs on protection domains, thread domains and parent domains.
 
 use std::ptr;
 use std::sync::Arc;
@@ -16,54 +16,55 @@ use crate::context::{Held, ProtectionDomain, Refusal, Shared, ThreadDomain};
 use crate::fault::Verb;
 use crate::limits;
 
-/// A protection domain as C knows it.
+/// The C object of a protection domain: the public structure, and this crate's state.
 #[repr(C)]
 struct ProtectionDomainHandle {
     public: ibv_pd,
     domain: Arc<ProtectionDomain>,
-    /// What a parent domain keeps in use.
+    /// Domains that a parent domain keeps in use.
     _parent: Option<(Held<ProtectionDomain>, Option<Held<ThreadDomain>>)>,
     _counted: Counted,
 }
 
-/// A thread domain as C knows it.
+/// The C object of a thread domain: the public structure, and this crate's state.
 #[repr(C)]
 struct ThreadDomainHandle {
     public: ibv_td,
     domain: Arc<ThreadDomain>,
 }
 
-/// The protection domain behind C's.
+/// Returns this crate's state of a protection domain.
 ///
 /// # Safety
-/// `pd` is ours, and not deallocated while the reference is used.
+/// `pd` must belong to this device, and must not be deallocated while the reference is used.
 pub(crate) unsafe fn domain<'a>(pd: *const ibv_pd) -> &'a Arc<ProtectionDomain> {
-    // SAFETY: the caller's promise; ours all lie in such a handle.
+    // SAFETY: the caller guarantees an object of this device; each of them is the first field of such a structure.
     unsafe { &(*pd.cast::<ProtectionDomainHandle>()).domain }
 }
 
-/// `ibv_alloc_pd(3)`
+/// Allocates a protection domain (`ibv_alloc_pd(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe { forward!(context, ibv_alloc_pd(context)) };
     verb(Verb::AllocPd, fail, || {
         pointer(|| {
-            // SAFETY: the context is ours and open.
+            // SAFETY: the context belongs to this device, as `forward!` has checked, and the C API requires an open one.
             let domain = ProtectionDomain::new(unsafe { open::context(context) });
             make(context, domain, None)
         })
     })
 }
 
-/// `ibv_dealloc_pd(3)`
+/// Deallocates a protection domain (`ibv_dealloc_pd(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: the caller gives a protection domain.
+    // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_dealloc_pd(pd)) };
     verb(Verb::DeallocPd, number, || {
         status(|| {
-            // SAFETY: the domain is ours; after this call the caller does not use it.
+            // SAFETY: the domain belongs to this device, and was created by `hand_out`. The C API forbids its use after this
+            // call.
             unsafe {
                 domain(pd).usage().close()?;
                 drop(Box::from_raw(pd.cast::<ProtectionDomainHandle>()));
@@ -73,31 +74,33 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// `ibv_import_pd(3)`: there is no handle of the kernel that could name one.
+/// Imports a protection domain by a handle (`ibv_import_pd(3)`). Not supported: objects of this device have no handles in the
+/// kernel.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_pd(
     context: *mut ibv_context,
     pd_handle: u32,
 ) -> *mut ibv_pd {
-    // SAFETY: the caller gives an open context.
+    // SAFETY: the C API requires the caller to pass an open context.
     unsafe { forward!(context, ibv_import_pd(context, pd_handle)) };
     guard(ptr::null_mut(), || pointer(|| Err(Refusal::Unsupported)))
 }
 
-/// `ibv_unimport_pd(3)`: ours are never imported.
+/// Releases an imported protection domain (`ibv_unimport_pd(3)`). Does nothing for this device, whose domains cannot be
+/// imported.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
-    // SAFETY: the caller gives a protection domain.
+    // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_unimport_pd(pd)) };
 }
 
-/// `ibv_alloc_td(3)`
+/// Allocates a thread domain (`ibv_alloc_td(3)`).
 pub(super) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     init_attr: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
     verb(Verb::AllocTd, fail, || {
-        // SAFETY: the caller gives attributes.
+        // SAFETY: the C API requires the caller to pass valid attributes.
         if unsafe { (*init_attr).comp_mask } != 0 {
             return pointer(|| Err(Refusal::Invalid));
         }
@@ -108,11 +111,12 @@ pub(super) unsafe extern "C" fn alloc_td(
     })
 }
 
-/// `ibv_dealloc_td(3)`
+/// Deallocates a thread domain (`ibv_dealloc_td(3)`).
 pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     verb(Verb::DeallocTd, number, || {
         status(|| {
-            // SAFETY: the domain is ours; after this call the caller does not use it.
+            // SAFETY: only contexts of this device have this function, and `hand_out` created the object. The C API forbids its
+            // use after this call.
             unsafe {
                 let handle = &*td.cast::<ThreadDomainHandle>();
                 handle.domain.usage().close()?;
@@ -123,8 +127,8 @@ pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// `ibv_alloc_parent_domain(3)`. The allocators are for memory that a device shares with its
-/// driver, and there is none.
+/// Allocates a parent domain (`ibv_alloc_parent_domain(3)`). Its allocators are ignored: they are for memory that a device
+/// shares with its driver, which this device does not have.
 pub(super) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
@@ -134,7 +138,7 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     const KNOWN: u32 = ALLOCATORS | Mask::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT.0;
     verb(Verb::AllocParentDomain, fail, || {
         pointer(|| {
-            // SAFETY: the caller gives attributes, whose domains belong to an open context.
+            // SAFETY: the C API requires valid attributes and valid domains. Domains of the same context belong to this device.
             unsafe {
                 let attr = &*attr;
                 let half = attr.alloc.is_none() || attr.free.is_none();

@@ -15,13 +15,13 @@ use crate::limits;
 use crate::nic::{self, Nic};
 use crate::proto::Mtu;
 
-/// `ibv_query_device(3)`
+/// Returns the attributes of the device (`ibv_query_device(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     device_attr: *mut ibv_device_attr,
 ) -> c_int {
-    // SAFETY: the caller gives an open context, and room for the attributes.
+    // SAFETY: the C API requires an open context, and room for the attributes.
     unsafe {
         forward!(context, ibv_query_device(context, device_attr));
         query_device_ex(
@@ -33,8 +33,8 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     }
 }
 
-/// `ibv_query_device_ex(3)`: fills as much as the caller has room for; what it has beyond what is
-/// known here is zero.
+/// Returns the extended attributes of the device (`ibv_query_device_ex(3)`), as many as the caller has room for. Attributes
+/// that are unknown here are zero.
 pub(super) unsafe extern "C" fn query_device_ex(
     _context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -42,19 +42,19 @@ pub(super) unsafe extern "C" fn query_device_ex(
     attr_size: size_t,
 ) -> c_int {
     verb(Verb::QueryDevice, number, || {
-        // SAFETY: the caller gives an input, if any.
+        // SAFETY: the C API requires `input` to be null or valid.
         let input = unsafe { input.as_ref() };
         if attr_size < size_of::<ibv_device_attr>() || input.is_some_and(|i| i.comp_mask != 0) {
             return libc::EINVAL;
         }
-        // SAFETY: the caller has room for `attr_size` bytes.
+        // SAFETY: the C API requires room for `attr_size` bytes.
         unsafe { fill(attr.cast(), attr_size, &device_attributes()) };
         0
     })
 }
 
-/// `ibv_query_port(3)` as programs of long ago call it, and newer ones through a macro that comes to
-/// [`query_port`] instead: fills what there was then.
+/// Returns the original attributes of a port (`ibv_query_port(3)`). Programs that were built with old headers call this
+/// function; newer headers call [`query_port`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
@@ -62,14 +62,14 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     port_attr: *mut _compat_ibv_port_attr,
 ) -> c_int {
     const OLD: usize = mem::offset_of!(ibv_port_attr, port_cap_flags2);
-    // SAFETY: the caller gives an open context, and room for the attributes of old.
+    // SAFETY: the C API requires an open context, and room for the original attributes.
     unsafe {
         forward!(context, ibv_query_port(context, port_num, port_attr));
         query_port(context, port_num, port_attr.cast(), OLD)
     }
 }
 
-/// `ibv_query_port(3)`
+/// Returns the attributes of a port (`ibv_query_port(3)`), as many as the caller has room for.
 pub(super) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port_num: u8,
@@ -80,7 +80,7 @@ pub(super) unsafe extern "C" fn query_port(
         if !is_port(port_num.into()) {
             return libc::EINVAL;
         }
-        // SAFETY: the caller gives a context of ours, and has room for that many bytes.
+        // SAFETY: only contexts of this device have this function. The C API requires room for `port_attr_len` bytes.
         unsafe {
             fill(
                 port_attr.cast(),
@@ -92,21 +92,21 @@ pub(super) unsafe extern "C" fn query_port(
     })
 }
 
-/// `ibv_query_rt_values_ex(3)`: the clock of completion timestamps.
+/// Returns the current time of the clock of completion timestamps (`ibv_query_rt_values_ex(3)`).
 pub(super) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
     const CLOCK: u32 = ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
     guard(libc::EIO, || {
-        // SAFETY: the caller gives a context of ours, and the values that it asks for.
+        // SAFETY: only contexts of this device have this function. The C API requires valid `values`.
         let (nic, values) = unsafe { (open::nic(context), &mut *values) };
         if values.comp_mask & !CLOCK != 0 {
             return libc::EINVAL;
         }
         if values.comp_mask & CLOCK != 0 {
-            // As other devices do it: the count of ticks stands in the nanoseconds, whole. A tick is
-            // one here, so who adds up both fields is right too.
+            // As for other devices, the field for nanoseconds is the complete count of clock ticks. A tick is a nanosecond
+            // here, so the sum of both fields is right, too.
             values.raw_clock = timespec {
                 tv_sec: 0,
                 tv_nsec: nic.now().as_nanos().cast_signed(),
@@ -116,17 +116,17 @@ pub(super) unsafe extern "C" fn query_rt_values(
     })
 }
 
-/// Whether there is such a port.
+/// Returns whether a port has this number.
 pub(super) fn is_port(number: u32) -> bool {
     (1..=u32::from(limits::PORTS)).contains(&number)
 }
 
-/// Copies as much of `value` as there is room for, and makes the rest zero.
+/// Copies as much of `value` as there is room for, and zeroes the rest of the room.
 ///
 /// # Safety
-/// `room` bytes at `place` can be written. `T` is plain data in all of its bytes.
+/// `place` must be valid for writes of `room` bytes. `T` must be plain data without uninitialized padding.
 unsafe fn fill<T>(place: *mut u8, room: usize, value: &T) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
         ptr::write_bytes(place, 0, room);
         ptr::copy_nonoverlapping(ptr::from_ref(value).cast(), place, room.min(size_of::<T>()));
@@ -134,7 +134,7 @@ unsafe fn fill<T>(place: *mut u8, room: usize, value: &T) {
 }
 
 fn device_attributes() -> ibv_device_attr_ex {
-    // SAFETY: plain data, in which all zeroes say that there is none of it. All padding is zero, too.
+    // SAFETY: the structure is plain data, for which zeroes are valid. Its padding is zeroed, too.
     let mut attributes: ibv_device_attr_ex = unsafe { mem::zeroed() };
     let original = &mut attributes.orig_attr;
     write_text(&mut original.fw_ver, env!("CARGO_PKG_VERSION"));
@@ -154,7 +154,7 @@ fn device_attributes() -> ibv_device_attr_ex {
     original.max_qp_rd_atom = limits::MAX_QP_RD_ATOM.into();
     original.max_qp_init_rd_atom = limits::MAX_QP_INIT_RD_ATOM.into();
     original.max_res_rd_atom = count(limits::MAX_QP * usize::from(limits::MAX_QP_RD_ATOM));
-    // They are the processor's own atomic instructions.
+    // The processor's own atomic instructions execute them.
     original.atomic_cap = ibv_atomic_cap::IBV_ATOMIC_GLOB;
     original.max_mw = count(limits::MAX_MW);
     original.max_mcast_grp = count(limits::MAX_MCAST_GRP);
@@ -168,7 +168,7 @@ fn device_attributes() -> ibv_device_attr_ex {
     original.local_ca_ack_delay = limits::LOCAL_CA_ACK_DELAY;
     original.phys_port_cnt = limits::PORTS;
 
-    // Nothing is pinned here, so all memory is memory on demand.
+    // The device pins no memory, so all memory can be registered on demand.
     attributes.odp_caps.general_caps = (ibv_odp_general_caps::IBV_ODP_SUPPORT
         | ibv_odp_general_caps::IBV_ODP_SUPPORT_IMPLICIT)
         .0
@@ -205,7 +205,7 @@ const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | ibv_device_cap_flags::IBV_DEVICE_XRC.0;
 
 fn port_attributes(nic: &Nic) -> ibv_port_attr {
-    // SAFETY: plain data, in which all zeroes say that there is none of it. All padding is zero, too.
+    // SAFETY: the structure is plain data, for which zeroes are valid. Its padding is zeroed, too.
     let mut attributes: ibv_port_attr = unsafe { mem::zeroed() };
     let up = nic.link_is_up();
     attributes.state = if up {
@@ -227,22 +227,22 @@ fn port_attributes(nic: &Nic) -> ibv_port_attr {
     attributes.max_msg_sz = limits::MAX_MESSAGE;
     attributes.pkey_tbl_len = limits::MAX_PKEYS;
     attributes.max_vl_num = ONE_LANE;
-    // There is no cable. One lane of 10 Gbit/s is the order of what the processor carries.
+    // There is no cable. One lane of 10 Gbit/s is the order of magnitude of a processor's throughput.
     attributes.active_width = WIDTH_1X;
     attributes.active_speed = SPEED_10G;
     attributes.link_layer = IBV_LINK_LAYER_ETHERNET as u8;
-    // Every packet of RoCE has one (IBTA annex A17).
+    // Each RoCE packet has a GRH (IBTA annex A17).
     attributes.flags = ib_uverbs_query_port_flags::IBV_QPF_GRH_REQUIRED.0 as u8;
     attributes
 }
 
-/// Physical states (IBTA table 155).
+/// Physical port states (IBTA table 155).
 const DISABLED: u8 = 3;
 const LINK_UP: u8 = 5;
-/// Virtual lane 0 alone.
+/// The port has only virtual lane 0.
 const ONE_LANE: u8 = 1;
 const WIDTH_1X: u8 = 1;
-/// FDR10.
+/// Code of the speed FDR10.
 const SPEED_10G: u8 = 8;
 
 fn count(limit: usize) -> c_int {

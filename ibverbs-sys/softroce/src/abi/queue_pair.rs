@@ -23,21 +23,21 @@ use crate::queue_pair::{
 };
 use crate::xrc::XrcDomain;
 
-/// A queue pair as C knows it.
+/// The C object of a queue pair: the public structure, and this crate's state.
 ///
-/// Programs built with newer headers find functions of [`ibv_qp_ex`] behind those known here.
+/// Newer headers have more functions after the known part of [`ibv_qp_ex`]; `later` provides them.
 #[repr(C)]
 pub(super) struct Object {
-    /// C reads and writes it at any time.
+    /// In a cell, because C code reads and writes it at any time.
     public: UnsafeCell<ibv_qp_ex>,
     later: extended_post::Later,
     queue_pair: Arc<QueuePair>,
     nic: Arc<Nic>,
     handle: Handle,
     batch: Batch,
-    /// Set for queue pairs that were made for the functions of [`ibv_qp_ex`].
+    /// Set if the queue pair was created for the functions of [`ibv_qp_ex`].
     extended: bool,
-    /// The XRC domain that it was opened by.
+    /// The XRC domain by which the queue pair was opened.
     _xrc: Option<Held<XrcDomain>>,
     _counted: Counted,
 }
@@ -55,33 +55,34 @@ impl Object {
         &self.batch
     }
 
-    /// Returns the number and the flags that the program set for the next request of a batch.
+    /// Returns the work request id and the flags that the program has set for the next request of a batch.
     pub(super) fn next(&self) -> (u64, u32) {
         let public = self.public.get().cast_const();
-        // SAFETY: the fields are there as long as the object, and their owner is in one of our functions.
+        // SAFETY: the fields are valid as long as the object. The only thread that may write them is in one of this queue
+        // pair's functions.
         unsafe { ((*public).wr_id, (*public).wr_flags) }
     }
 }
 
-/// Returns this crate's state of a queue pair of this device.
+/// Returns this crate's state of a queue pair.
 ///
 /// # Safety
-/// `qp` must be one of this device, and the caller must not destroy it while the reference is used.
+/// `qp` must belong to this device, and must not be destroyed while the reference is used.
 pub(super) unsafe fn object<'a>(qp: *const ibv_qp) -> &'a Object {
-    // SAFETY: every queue pair of ours is the beginning of such an object.
+    // SAFETY: the caller guarantees a queue pair of this device; each of them is the first field of an `Object`.
     unsafe { &*qp.cast() }
 }
 
-/// `ibv_create_qp(3)`
+/// Creates a queue pair (`ibv_create_qp(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller gives a protection domain.
+    // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_create_qp(pd, qp_init_attr)) };
     verb(Verb::CreateQp, fail, || {
-        // SAFETY: the caller gives attributes, and objects in them that are not destroyed meanwhile.
+        // SAFETY: the C API requires valid attributes, whose objects are valid and not destroyed during the call.
         unsafe {
             let given = &mut *qp_init_attr;
             let wanted = Wanted {
@@ -96,14 +97,14 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     })
 }
 
-/// `ibv_create_qp_ex(3)`
+/// Creates a queue pair with extended attributes (`ibv_create_qp_ex(3)`).
 pub(super) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     qp_init_attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     verb(Verb::CreateQp, fail, || {
-        // SAFETY: the caller gives attributes as far as their mask says, and objects in them that are not
-        // destroyed meanwhile.
+        // SAFETY: the C API requires attributes that are valid as far as their mask has bits, and whose objects are valid and
+        // not destroyed during the call.
         unsafe {
             match checked(context, qp_init_attr) {
                 Ok(wanted) => make(wanted, &mut (*qp_init_attr).cap),
@@ -113,7 +114,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     })
 }
 
-/// `ibv_open_qp(3)`
+/// Opens an XRC target queue pair by its number (`ibv_open_qp(3)`).
 pub(super) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
@@ -123,7 +124,7 @@ pub(super) unsafe extern "C" fn open_qp(
     const CONTEXT: c_uint = ibv_qp_open_attr_mask::IBV_QP_OPEN_ATTR_CONTEXT.0;
     const TYPE: c_uint = ibv_qp_open_attr_mask::IBV_QP_OPEN_ATTR_TYPE.0;
     verb(Verb::OpenQp, fail, || {
-        // SAFETY: the caller gives attributes, and an XRC domain that is not closed meanwhile.
+        // SAFETY: the C API requires valid attributes.
         let attr = unsafe { &*attr };
         let needed = NUMBER | XRCD | TYPE;
         if attr.comp_mask & !(needed | CONTEXT) != 0 {
@@ -135,7 +136,8 @@ pub(super) unsafe extern "C" fn open_qp(
         {
             return fail(libc::EINVAL);
         }
-        // SAFETY: as above; the context is ours.
+        // SAFETY: the C API requires a valid XRC domain that is not closed during the call. Only contexts of this device have
+        // this function.
         let (nic, domain, handle) = unsafe {
             if (*attr.xrcd).context != context {
                 return fail(libc::EINVAL);
@@ -176,13 +178,13 @@ pub(super) unsafe extern "C" fn open_qp(
     })
 }
 
-/// `ibv_destroy_qp(3)`
+/// Destroys a queue pair (`ibv_destroy_qp(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: the caller gives a queue pair.
+    // SAFETY: the C API requires the caller to pass a valid queue pair.
     unsafe { forward!((*qp).context, ibv_destroy_qp(qp)) };
     verb(Verb::DestroyQp, number, || {
-        // SAFETY: the queue pair is ours.
+        // SAFETY: the queue pair belongs to this device, as `forward!` has checked.
         let object = unsafe { object(qp) };
         let Object {
             queue_pair,
@@ -199,21 +201,21 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             }
         }
         if queue_pair.release(&handle.element) {
-            // A message is received before it is acknowledged, and its completion may be all that the
-            // program waited for: the acknowledgement goes now, or the peer never gets one.
+            // The completion of a received message may be all that the program waited for. Its acknowledgement is sent now, or
+            // the peer would never get it.
             nic.transmit_last(queue_pair);
             nic.queue_pairs.remove(queue_pair.number());
             queue_pair.close();
             nic.forget(queue_pair);
         }
         handle.context.withdraw(&handle.element);
-        // SAFETY: it came out of a box, and by the caller's word nobody uses it any more.
+        // SAFETY: `publish` created the object by `Box::into_raw`, and the C API forbids its use after this call.
         drop(unsafe { Box::from_raw(qp.cast::<Object>()) });
         0
     })
 }
 
-/// `ibv_modify_qp(3)`
+/// Modifies a queue pair (`ibv_modify_qp(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_modify_qp(
     qp: *mut ibv_qp,
@@ -222,14 +224,14 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 ) -> c_int {
     const STATE: c_int = ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed();
     const ENDS: [ibv_qp_state; 2] = [ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_ERR];
-    // SAFETY: the caller gives a queue pair.
+    // SAFETY: the C API requires the caller to pass a valid queue pair.
     unsafe { forward!((*qp).context, ibv_modify_qp(qp, attr, attr_mask)) };
     verb(Verb::ModifyQp, number, || {
-        // SAFETY: the queue pair is ours.
+        // SAFETY: the queue pair belongs to this device, as `forward!` has checked.
         let object = unsafe { object(qp) };
-        // SAFETY: the caller gives the attributes that the mask names.
+        // SAFETY: the C API requires the attributes that the mask names.
         let values = unsafe { attributes(attr) };
-        // SAFETY: any bytes are a GID.
+        // SAFETY: any 16 bytes are a valid GID.
         let destination = Ipv6Addr::from(unsafe { values.ah_attr.grh.dgid.raw });
         let wanted = Modification {
             mask: attr_mask.cast_unsigned(),
@@ -241,12 +243,12 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             return libc::EIO;
         }
         if ends {
-            // Everything received so far is acknowledged, as at the destruction of a queue pair.
+            // Sends the acknowledgements of all received messages, as the destruction of a queue pair does.
             object.nic.transmit(&object.queue_pair);
         }
         match object.queue_pair.modify(&wanted) {
             Ok(state) => {
-                // SAFETY: nobody but the owner reads the state, who is in this call.
+                // SAFETY: only the owner of the queue pair may read its state, and it is in this call.
                 unsafe { (*qp).state = number_of(state) };
                 if attr_mask & STATE != 0 && values.qp_state == ibv_qp_state::IBV_QPS_RTR {
                     object.nic.meet(&object.queue_pair);
@@ -259,7 +261,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     })
 }
 
-/// `ibv_query_qp(3)`
+/// Returns the attributes of a queue pair (`ibv_query_qp(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
@@ -267,13 +269,13 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     attr_mask: c_int,
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the caller gives a queue pair.
+    // SAFETY: the C API requires the caller to pass a valid queue pair.
     unsafe { forward!((*qp).context, ibv_query_qp(qp, attr, attr_mask, init_attr)) };
     verb(Verb::QueryQp, number, || {
-        // SAFETY: the queue pair is ours.
+        // SAFETY: the queue pair belongs to this device, as `forward!` has checked.
         let object = unsafe { object(qp) };
         let current = object.queue_pair.query();
-        // SAFETY: the queue pair is ours, and the caller has room for both answers.
+        // SAFETY: the queue pair belongs to this device, as `forward!` has checked. The C API requires room for both results.
         unsafe {
             let public = &mut *qp;
             if attr_mask & ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed() != 0 {
@@ -294,13 +296,13 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// `ibv_qp_to_qp_ex(3)`: none unless the queue pair was made for it.
+/// Returns the extended form of a queue pair (`ibv_qp_to_qp_ex(3)`), or null unless the queue pair was created for it.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: the caller gives a queue pair.
+    // SAFETY: the C API requires the caller to pass a valid queue pair.
     unsafe { forward!((*qp).context, ibv_qp_to_qp_ex(qp)) };
     guard(ptr::null_mut(), || {
-        // SAFETY: the queue pair is ours.
+        // SAFETY: the queue pair belongs to this device, as `forward!` has checked.
         if unsafe { object(qp) }.extended {
             qp.cast()
         } else {
@@ -309,10 +311,10 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
     })
 }
 
-/// `ibv_query_qp_data_in_order(3)`: whether a program may poll for a message's last byte.
+/// Returns whether a program may poll for the last byte of a message (`ibv_query_qp_data_in_order(3)`).
 ///
-/// Packets are taken in order, and bytes are copied in ascending order, the last ones so that who sees
-/// them sees all. On processors that show stores in order that holds for every byte.
+/// Packets are processed in order. Bytes are copied in ascending order, and the last piece becomes visible after all others. On
+/// processors that make stores visible in order, this holds for every byte.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     qp: *mut ibv_qp,
@@ -322,10 +324,10 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     const RETURN_CAPS: u32 = 1;
     const WHOLE_MESSAGE: c_int = 1;
     const ALIGNED_128_BYTES: c_int = 1 << 1;
-    // SAFETY: the caller gives a queue pair.
+    // SAFETY: the C API requires the caller to pass a valid queue pair.
     unsafe { forward!((*qp).context, ibv_query_qp_data_in_order(qp, op, flags) else 0) };
     guard(0, || {
-        // SAFETY: the queue pair is ours.
+        // SAFETY: the queue pair belongs to this device, as `forward!` has checked.
         let service = unsafe { object(qp) }.queue_pair.service();
         let connected = service != Service::UnreliableDatagram;
         let in_order = cfg!(target_arch = "x86_64")
@@ -349,36 +351,36 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     })
 }
 
-/// `ibv_set_ece(3)`: the device has no enhancements to agree on.
+/// Sets the enhanced connection establishment options (`ibv_set_ece(3)`). Not supported by this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the caller gives a queue pair.
+    // SAFETY: the C API requires the caller to pass a valid queue pair.
     unsafe { forward!((*qp).context, ibv_set_ece(qp, ece)) };
     guard(libc::EIO, || libc::EOPNOTSUPP)
 }
 
-/// `ibv_query_ece(3)`: the device has no enhancements to agree on.
+/// Returns the enhanced connection establishment options (`ibv_query_ece(3)`). Not supported by this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the caller gives a queue pair.
+    // SAFETY: the C API requires the caller to pass a valid queue pair.
     unsafe { forward!((*qp).context, ibv_query_ece(qp, ece)) };
     guard(libc::EIO, || libc::EOPNOTSUPP)
 }
 
-/// Parameters of a new queue pair, the same for every function that makes queue pairs.
+/// Attributes of a queue pair to create or open, common to all functions that do so.
 struct Wanted {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
-    /// The requests to be posted by the functions of [`ibv_qp_ex`].
+    /// Operations that the program will post by the functions of [`ibv_qp_ex`].
     operations: Option<Operations>,
     basic: ibv_qp_init_attr,
 }
 
-/// Takes what the mask says is there.
+/// Reads the attributes that the mask names. Fails if the device does not support one of them.
 ///
 /// # Safety
-/// `given` must point to attributes, as far as their mask says that they exist.
+/// `given` must point to attributes, of which those that the mask names must be valid.
 unsafe fn checked(
     context: *mut ibv_context,
     given: *const ibv_qp_init_attr_ex,
@@ -387,11 +389,11 @@ unsafe fn checked(
     const XRCD: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0;
     const FLAGS: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0;
     const OPERATIONS: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
-    // SAFETY: the caller's promise: each field is read only if the mask names it.
+    // SAFETY: the caller guarantees the attributes that the mask names; others are not read.
     unsafe {
         let mask = (*given).comp_mask;
         let has = |bit: u32| mask & bit != 0;
-        // Segmentation offload and receive-side scaling are a NIC's, and what comes later is not known.
+        // Segmentation offload and receive-side scaling need hardware. Bits of later versions are unknown.
         if mask & !(PD | XRCD | FLAGS | OPERATIONS) != 0 {
             return Err(CreateError::Unsupported("an attribute of the mask"));
         }
@@ -427,13 +429,13 @@ unsafe fn checked(
     }
 }
 
-/// Makes a queue pair, and stores its capabilities in `capabilities`.
+/// Creates a queue pair and its C object, and stores its capabilities in `capabilities`.
 ///
 /// # Safety
-/// The context must be one of this device, and the caller must not destroy the objects that the queue pair is to use
-/// meanwhile.
+/// The context must belong to this device. The objects that the queue pair uses must be valid and not be destroyed during the
+/// call.
 unsafe fn make(wanted: Wanted, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> *mut ibv_qp {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions of this function.
     let made = unsafe {
         let nic = Arc::clone(open::nic(wanted.context));
         let handle = new_handle(wanted.context);
@@ -448,9 +450,11 @@ unsafe fn make(wanted: Wanted, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> *m
     }
 }
 
+/// Creates a queue pair without its C object.
+///
 /// # Safety
-/// The context must be one of this device, and the caller must not destroy the objects that the queue pair is to use
-/// meanwhile.
+/// The context must belong to this device. The objects that the queue pair uses must be valid and not be destroyed during the
+/// call.
 unsafe fn create(
     wanted: &Wanted,
     nic: &Arc<Nic>,
@@ -459,7 +463,7 @@ unsafe fn create(
     let basic = &wanted.basic;
     let service = service_of(basic.qp_type)?;
     let context = wanted.context;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions of this function.
     let (domain, send_queue, receive_queue, shared_queue, xrc) = unsafe {
         (
             used(context, wanted.pd, pd::domain, "the protection domain")?,
@@ -496,11 +500,12 @@ unsafe fn create(
     })
 }
 
-/// Returns this crate's state of an object that the new queue pair is to use, if the caller gave one. Refuses objects
-/// of other contexts.
+/// Returns this crate's state of an object for a new queue pair, or `None` if the pointer is null. Fails for objects of other
+/// contexts.
 ///
 /// # Safety
-/// The object must be null, or begin with its context; `inner` must accept it if the context is one of this device.
+/// `object` must be null, or valid and begin with a pointer to its context. If the context belongs to this device, the
+/// conditions of `inner` must hold.
 unsafe fn used<'a, C, T>(
     context: *mut ibv_context,
     object: *const C,
@@ -510,7 +515,7 @@ unsafe fn used<'a, C, T>(
     if object.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's promise; an object of one of our contexts is ours.
+    // SAFETY: the caller guarantees the conditions. An object of the same context belongs to this device.
     unsafe {
         if object.cast::<*mut ibv_context>().read() != context {
             return Err(CreateError::Foreign(what));
@@ -526,17 +531,19 @@ const _: () = {
     assert!(mem::offset_of!(ibv_xrcd, context) == 0);
 };
 
+/// Creates a reference of an open device to a new queue pair.
+///
 /// # Safety
-/// `context` must be one of this device.
+/// `context` must belong to this device.
 unsafe fn new_handle(context: *mut ibv_context) -> Handle {
     Handle {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions of this function.
         context: Arc::clone(unsafe { open::context(context) }),
         element: Element::new(),
     }
 }
 
-/// Hands a queue pair to C.
+/// Creates the C object of a queue pair.
 fn publish(
     wanted: &Wanted,
     queue_pair: Arc<QueuePair>,
@@ -580,22 +587,26 @@ fn publish(
     object.cast()
 }
 
-/// The attributes as far as programs of all times know them: they end before `rate_limit`, which the
-/// device does not have.
+/// Length in bytes of the attributes that all versions of the headers have: those before `rate_limit`, which the device does
+/// not support.
 const KNOWN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
 
+/// Reads queue pair attributes.
+///
 /// # Safety
 /// `from` must point to attributes.
 unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
     let mut values = ibv_qp_attr::default();
-    // SAFETY: the caller's promise; the attributes are numbers, which any bytes are.
+    // SAFETY: the caller guarantees valid attributes. They are integers, for which any bytes are valid.
     unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut values).cast(), KNOWN) };
     values
 }
 
+/// Writes queue pair attributes.
+///
 /// # Safety
-/// There must be room for attributes at `to`.
+/// `to` must be valid for writes of attributes.
 unsafe fn write_attributes(to: *mut ibv_qp_attr, values: &ibv_qp_attr) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions of this function.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(values).cast::<u8>(), to.cast(), KNOWN) };
 }

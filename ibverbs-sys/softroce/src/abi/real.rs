@@ -1,9 +1,8 @@
-//! The real library, which stays in use for the devices of other drivers, and for the functions that have nothing to do
-//! with a device.
+//! The real libibverbs, which is called for the devices of other drivers, and for functions that use no device.
 //!
-//! The library is opened by its name: `RTLD_NEXT` finds nothing where the linker dropped the library as unneeded, and
-//! finds another copy of this crate where a program links it and preloads it. Symbols are looked up in that library
-//! alone, so a look-up never finds a function of this crate.
+//! The library is opened by its name. `RTLD_NEXT` would find nothing if the linker dropped the library as unneeded, and would
+//! find another copy of this crate in a program that links and preloads it. Symbols are looked up only in that library, so a
+//! lookup never finds a function of this crate.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
@@ -17,10 +16,10 @@ use libc::{c_char, c_int};
 use super::set_errno;
 use crate::per_process::PerProcess;
 
-/// A function of the real library, looked up once.
+/// A function of the real library, which is looked up once.
 pub(crate) struct Symbol {
     name: &'static CStr,
-    /// Null until it was looked for, then the function or [`MISSING`].
+    /// Null before the lookup, then the function or [`MISSING`].
     found: AtomicPtr<c_void>,
 }
 
@@ -32,8 +31,8 @@ impl Symbol {
         }
     }
 
-    /// Returns the function's address, unless there is no real library or the library has no such function. `ours` is
-    /// this library's function of that name, which is never returned.
+    /// Returns the function's address, or `None` if there is no real library or it does not have the function. `ours` is this
+    /// crate's function with the same name, which is never returned.
     pub(crate) fn find(&self, ours: *const ()) -> Option<*const ()> {
         let mut found = self.found.load(Ordering::Acquire);
         if found.is_null() {
@@ -49,14 +48,14 @@ impl Symbol {
 
 const MISSING: *mut c_void = ptr::without_provenance_mut(1);
 
-/// Returns whether there is a real library that has the symbol.
+/// Returns whether the real library exists and has the symbol.
 pub(crate) fn has(name: &CStr) -> bool {
     look_up(name).is_some()
 }
 
 fn look_up(name: &CStr) -> Option<*mut c_void> {
     static LIBRARY: PerProcess<usize> = PerProcess::new(|| {
-        // SAFETY: opens a library by a name that ends in zero; its constructors only fill its own data.
+        // SAFETY: the name is a C string. The constructors of the library only initialize its own data.
         let handle = unsafe {
             libc::dlopen(
                 c"libibverbs.so.1".as_ptr(),
@@ -69,14 +68,14 @@ fn look_up(name: &CStr) -> Option<*mut c_void> {
     if library == 0 {
         return None;
     }
-    // SAFETY: the handle is never closed, and the name ends in zero.
+    // SAFETY: the handle is never closed, and the name is a C string.
     let symbol = unsafe { libc::dlsym(ptr::with_exposed_provenance_mut(library), name.as_ptr()) };
     (!symbol.is_null()).then_some(symbol)
 }
 
-/// The calling thread is in a function of the real library, which calls others by their public
-/// names and so comes back to ours: it must then see the real devices alone, since it looks behind
-/// the public part of a device (`ibv_import_device`).
+/// Marks the calling thread as inside a function of the real library until dropped. That library calls verbs by their public
+/// names, and so may call this crate's functions. It must get only real devices then, because it reads private parts of a
+/// device (`ibv_import_device`).
 pub(crate) struct Inside(PhantomData<*const ()>);
 
 impl Inside {
@@ -85,7 +84,7 @@ impl Inside {
         Self(PhantomData)
     }
 
-    /// Returns whether the calling thread is inside the real library.
+    /// Returns whether the calling thread is inside a function of the real library.
     pub(crate) fn is() -> bool {
         DEPTH.get() > 0
     }
@@ -101,13 +100,13 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Answer of a function that can do nothing with an object. One reason is an object of another driver, where no real
-/// library knows the function.
+/// The result of a function that cannot be executed, for example because the object is of another driver and the real library
+/// does not have the function.
 pub(crate) trait Missing: Sized {
-    /// Returns the answer for an errno.
+    /// Returns the result for an error number, and sets errno if the function's convention requires it.
     fn failed(errno: c_int) -> Self;
 
-    /// Returns the answer for an operation that is not supported.
+    /// Returns the result for an unsupported operation.
     fn missing() -> Self {
         Self::failed(libc::EOPNOTSUPP)
     }
@@ -151,18 +150,18 @@ impl Missing for *const c_char {
     }
 }
 
-/// Returns a function of the real library with the type of this library's.
+/// Converts the address of a function to a function pointer of the same type as `_ours`.
 ///
 /// # Safety
-/// `found` must be such a function, and `F` a pointer to a function of its type.
+/// `found` must be a function of the type `F`, and `F` a function pointer type.
 pub(crate) unsafe fn typed<F: Copy>(_ours: F, found: *const ()) -> F {
     const { assert!(size_of::<F>() == size_of::<*const ()>()) };
-    // SAFETY: the caller's promise; a pointer to a function is an address.
+    // SAFETY: the caller guarantees the type of the function. A function pointer is an address.
     unsafe { mem::transmute_copy(&found) }
 }
 
-/// Calls the real library's function of the name of ours, which gives the type: `call!(ibv_xxx(a, b))`.
-/// Where there is none, the answer is that of [`Missing`], or what stands behind `else`.
+/// Calls the real library's function with the name and the type of this crate's function: `call!(ibv_xxx(a, b))`. If there is
+/// none, returns the result of [`Missing`], or the expression after `else`.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
         $crate::abi::real::call!($name($($argument),*) else $crate::abi::real::Missing::missing())
@@ -178,7 +177,7 @@ macro_rules! call {
         let mut function: unsafe extern "C" fn($($crate::abi::real::argument!($argument)),*) -> _ = $name;
         match SYMBOL.find(function as *const ()) {
             Some(found) => {
-                // A function of that name in the library has the type of ours, which bears its name.
+                // The real library's function has the same type as this crate's function with the same name.
                 function = $crate::abi::real::typed(function, found);
                 let _inside = $crate::abi::real::Inside::enter();
                 function($($argument),*)
@@ -189,7 +188,7 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// The type of an argument is that of our function.
+/// Infers the type of an argument from this crate's function.
 macro_rules! argument {
     ($argument:expr) => {
         _
@@ -197,9 +196,10 @@ macro_rules! argument {
 }
 pub(crate) use argument;
 
-/// Returns the real library's answer from the calling function, unless the context is of this device or of the device
-/// of the process that this one was forked from: `forward!((*qp).context, ibv_query_qp(qp, attr, mask, init))`. If
-/// there is no real library, the answer is that of [`Missing`], or the one behind `else`.
+/// Returns from the calling function with the result of the real library, unless the context belongs to this device:
+/// `forward!((*qp).context, ibv_query_qp(qp, attr, mask, init))`. If there is no real library, the result is that of
+/// [`Missing`], or the expression after `else`. If the context was inherited from the process that this one was forked from,
+/// the result is that of [`refused!`].
 macro_rules! forward {
     ($context:expr, $name:ident($($argument:expr),* $(,)?) $(else $missing:expr)?) => {
         if !$crate::abi::is_ours($context) {
@@ -212,7 +212,7 @@ macro_rules! forward {
 }
 pub(crate) use forward;
 
-/// Answer of a function for an object that a child of `fork` has inherited: `EIO`, in the function's own way.
+/// Returns the result of a function for an object that a child of `fork` has inherited: `EIO`, in the function's convention.
 macro_rules! refused {
     () => {
         $crate::abi::real::Missing::failed(::libc::EIO)

@@ -1,4 +1,4 @@
-//! Shared receive queues.
+//! The verbs on shared receive queues.
 
 use std::mem;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::proto::ReceiveRequest;
 use crate::receive::{SharedReceiveQueue, XrcBinding};
 use crate::xrc::XrcDomain;
 
-/// A shared receive queue as C knows it.
+/// The C object of a shared receive queue: the public structure, and this crate's state.
 #[repr(C)]
 struct QueueHandle {
     public: ibv_srq,
@@ -32,19 +32,19 @@ struct QueueHandle {
     _counted: Counted,
 }
 
-/// The shared receive queue behind C's.
+/// Returns this crate's state of a shared receive queue.
 ///
 /// # Safety
-/// `srq` must be one of this device, and the caller must not destroy it while the reference is used.
+/// `srq` must belong to this device, and must not be destroyed while the reference is used.
 pub(crate) unsafe fn queue<'a>(srq: *const ibv_srq) -> &'a Arc<SharedReceiveQueue> {
-    // SAFETY: the caller's promise; ours all lie in such a handle.
+    // SAFETY: the caller guarantees an object of this device; each of them is the first field of such a structure.
     unsafe { &(*srq.cast::<QueueHandle>()).queue }
 }
 
-/// The receive request that C describes; refused with more segments than there may be.
+/// Converts a receive request of the C ABI. Fails if it has more than `max_segments` segments.
 ///
 /// # Safety
-/// `wr` has the segments that it says.
+/// The segments of `wr` must be valid.
 pub(crate) unsafe fn request(
     wr: &ibv_recv_wr,
     max_segments: u32,
@@ -53,21 +53,21 @@ pub(crate) unsafe fn request(
     if count > max_segments || (count > 0 && wr.sg_list.is_null()) {
         return Err(Refusal::Invalid);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the segments are valid.
     let list = unsafe { segments(wr.sg_list, count as usize) };
     Ok(ReceiveRequest::new(wr.wr_id, list))
 }
 
-/// `ibv_create_srq(3)`
+/// Creates a shared receive queue (`ibv_create_srq(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
     srq_init_attr: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
-    // SAFETY: the caller gives a protection domain.
+    // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_create_srq(pd, srq_init_attr)) };
     verb(Verb::CreateSrq, fail, || {
-        // SAFETY: the domain is ours, and the caller gives attributes.
+        // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API requires valid attributes.
         pointer(|| unsafe {
             let init = &mut *srq_init_attr;
             create((*pd).context, pd, init.srq_context, &mut init.attr, None)
@@ -75,19 +75,21 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     })
 }
 
-/// `ibv_create_srq_ex(3)`
+/// Creates a shared receive queue with extended attributes (`ibv_create_srq_ex(3)`).
 pub(super) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     verb(Verb::CreateSrq, fail, || {
-        // SAFETY: the context is ours, and the caller gives attributes.
+        // SAFETY: only contexts of this device have this function, and the C API requires valid attributes.
         pointer(|| unsafe { create_extended(context, &mut *init) })
     })
 }
 
+/// Creates a shared receive queue with extended attributes.
+///
 /// # Safety
-/// `context` is ours; what the mask of `init` says is of some context.
+/// `context` must belong to this device. The objects that the mask of `init` names must be null or valid.
 unsafe fn create_extended(
     context: *mut ibv_context,
     init: &mut ibv_srq_init_attr_ex,
@@ -117,7 +119,7 @@ unsafe fn create_extended(
     if mask & needed != needed || init.pd.is_null() {
         return Err(Refusal::Invalid);
     }
-    // SAFETY: the caller's promise; what is of the same context is ours too.
+    // SAFETY: the caller guarantees the conditions of this function. Objects of the same context belong to this device.
     unsafe {
         if (*init.pd).context != context {
             return Err(Refusal::Invalid);
@@ -138,8 +140,10 @@ unsafe fn create_extended(
     }
 }
 
+/// Creates a shared receive queue and its C object.
+///
 /// # Safety
-/// `context` is ours, and so is `pd`, which is of it.
+/// `context` must belong to this device, and `pd` to `context`.
 unsafe fn create(
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -147,7 +151,7 @@ unsafe fn create(
     attr: &mut ibv_srq_attr,
     xrc: Option<(Held<XrcDomain>, Held<CompletionQueue>)>,
 ) -> Result<*mut ibv_srq, Refusal> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions of this function.
     let (nic, domain) = unsafe { (open::nic(context), pd::domain(pd)) };
     let held = Held::new(domain)?;
     let binding = xrc.as_ref().map(|(domain, completions)| XrcBinding {
@@ -157,10 +161,10 @@ unsafe fn create(
     let queue = nic.shared_queues.insert(|number| {
         SharedReceiveQueue::new(number, domain, attr.max_wr, attr.max_sge, binding)
     })?;
-    // What was made, which may be more than was asked for.
+    // Returns the actual values, which may be larger than the requested ones.
     attr.max_wr = queue.capacity();
     attr.max_sge = queue.max_segments();
-    // SAFETY: null pointers, numbers and a mutex that is open.
+    // SAFETY: zeroes are valid for all fields: null pointers, integers, and an unlocked mutex.
     let mut public: ibv_srq = unsafe { mem::zeroed() };
     public.context = context;
     public.srq_context = srq_context;
@@ -178,14 +182,15 @@ unsafe fn create(
     Ok(handle)
 }
 
-/// `ibv_destroy_srq(3)`
+/// Destroys a shared receive queue (`ibv_destroy_srq(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: the caller gives a shared receive queue.
+    // SAFETY: the C API requires the caller to pass a valid shared receive queue.
     unsafe { forward!((*srq).context, ibv_destroy_srq(srq)) };
     verb(Verb::DestroySrq, number, || {
         status(|| {
-            // SAFETY: the queue is ours; after this call the caller does not use it.
+            // SAFETY: the queue belongs to this device, and was created by `hand_out`. The C API forbids its use after this
+            // call.
             unsafe {
                 let handle = &*srq.cast::<QueueHandle>();
                 handle.queue.close()?;
@@ -197,7 +202,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     })
 }
 
-/// `ibv_modify_srq(3)`
+/// Sets the capacity or the limit of a shared receive queue (`ibv_modify_srq(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_modify_srq(
     srq: *mut ibv_srq,
@@ -206,7 +211,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 ) -> c_int {
     const CAPACITY: u32 = ibv_srq_attr_mask::IBV_SRQ_MAX_WR.0;
     const LIMIT: u32 = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0;
-    // SAFETY: the caller gives a shared receive queue.
+    // SAFETY: the C API requires the caller to pass a valid shared receive queue.
     unsafe { forward!((*srq).context, ibv_modify_srq(srq, srq_attr, srq_attr_mask)) };
     verb(Verb::ModifySrq, number, || {
         status(|| {
@@ -214,7 +219,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
             if mask & !(CAPACITY | LIMIT) != 0 {
                 return Err(Refusal::Invalid);
             }
-            // SAFETY: the queue is ours, and the caller gives attributes.
+            // SAFETY: the queue belongs to this device, as `forward!` has checked. The C API requires valid attributes.
             let (queue, attr) = unsafe { (queue(srq), &*srq_attr) };
             let wanted = |bit, value| (mask & bit != 0).then_some(value);
             queue.modify(wanted(CAPACITY, attr.max_wr), wanted(LIMIT, attr.srq_limit))
@@ -222,16 +227,16 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     })
 }
 
-/// `ibv_query_srq(3)`
+/// Returns the attributes of a shared receive queue (`ibv_query_srq(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_srq(
     srq: *mut ibv_srq,
     srq_attr: *mut ibv_srq_attr,
 ) -> c_int {
-    // SAFETY: the caller gives a shared receive queue.
+    // SAFETY: the C API requires the caller to pass a valid shared receive queue.
     unsafe { forward!((*srq).context, ibv_query_srq(srq, srq_attr)) };
     verb(Verb::QuerySrq, number, || {
-        // SAFETY: the queue is ours, and the caller has room for attributes.
+        // SAFETY: the queue belongs to this device, as `forward!` has checked. The C API requires room for attributes.
         unsafe {
             let queue = queue(srq);
             srq_attr.write(ibv_srq_attr {
@@ -244,10 +249,10 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(
     })
 }
 
-/// `ibv_get_srq_num(3)`
+/// Returns the number of an XRC shared receive queue (`ibv_get_srq_num(3)`).
 pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int {
     guard(libc::EIO, || {
-        // SAFETY: the queue is ours, and the caller has room for a number.
+        // SAFETY: only contexts of this device have this function. The C API requires `srq_num` to be valid for writes.
         unsafe {
             let queue = queue(srq);
             if queue.xrc().is_none() {
@@ -259,19 +264,20 @@ pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32
     })
 }
 
-/// `ibv_post_srq_recv(3)`
+/// Posts receive requests to a shared receive queue (`ibv_post_srq_recv(3)`).
 pub(super) unsafe extern "C" fn post_srq_recv(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     let refuse = |errno| {
-        // SAFETY: the caller gives a place for the request that is refused.
+        // SAFETY: the C API requires `bad_wr` to be valid for writes.
         unsafe { bad_wr.write(wr) };
         number(errno)
     };
     verb(Verb::PostSrqRecv, refuse, || {
-        // SAFETY: the queue is ours; the caller gives a list of requests, and a place for the one that is refused.
+        // SAFETY: only contexts of this device have this function. The C API requires a list of valid requests that ends with a
+        // null pointer, and `bad_wr` to be valid for writes.
         unsafe {
             let queue = queue(srq);
             let mut next = wr;

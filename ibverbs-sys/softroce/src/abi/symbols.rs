@@ -6,24 +6,25 @@ use super::{
     open, pd, query, queue_pair, real, srq, text,
 };
 
-/// A public symbol and our definition of it.
+/// A public symbol, and this crate's definition of it.
 pub(crate) struct Symbol {
     name: &'static CStr,
     ours: *const (),
 }
 
-// SAFETY: the pointer is the address of a function, which is never read or written.
+// SAFETY: the pointer is the address of a function, and is only compared.
 unsafe impl Sync for Symbol {}
 
 impl Symbol {
-    /// Where the dynamic linker finds the function, unless that is ours.
+    /// Returns the name of the symbol and the file in which the dynamic linker finds it, or `None` if the linker finds this
+    /// crate's definition.
     pub(crate) fn foreign(&self) -> Option<String> {
-        // SAFETY: the name ends in zero.
+        // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
         let ours = ptr::eq(found.cast_const().cast(), self.ours);
-        // A newer function than the installed library has is exported by no program that was linked
-        // with that: what is found then is nothing, or of a second copy of this crate, which takes
-        // our objects for a foreign device's and says that they do not support it.
+        // A program exports only symbols that the installed library has when it is linked. A newer symbol is thus not found, or
+        // is found in a second copy of this crate, which would treat objects of this copy as those of another device and return
+        // that they are not supported. Both cases are accepted.
         let newer = found.is_null() || NEWER.contains(&self.name);
         if ours || (newer && !real::has(self.name)) {
             return None;
@@ -32,23 +33,23 @@ impl Symbol {
     }
 }
 
-/// The file that a function is in.
+/// Returns a description of the file that contains a function.
 fn home(function: *mut c_void) -> String {
     if function.is_null() {
         return "not exported".to_owned();
     }
-    // SAFETY: plain data that is all zeroes for "nothing known".
+    // SAFETY: zeroes are valid for all fields: null pointers.
     let mut about: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked about.
+    // SAFETY: any address may be passed, and `about` is valid for writes.
     if unsafe { libc::dladdr(function, &mut about) } == 0 || about.dli_fname.is_null() {
         return "from an unknown file".to_owned();
     }
-    // SAFETY: the dynamic linker's own string.
+    // SAFETY: the name is a C string of the dynamic linker.
     let file = unsafe { CStr::from_ptr(about.dli_fname) };
     format!("from {}", file.to_string_lossy())
 }
 
-/// What newer libraries than the installed one may have, and this device has whatever is installed.
+/// Symbols that newer libraries have and the installed one may lack. This device supports them in any case.
 const NEWER: [&CStr; 4] = [
     c"ibv_alloc_buf",
     c"ibv_free_buf",
@@ -107,11 +108,11 @@ mod tests {
     use super::super::real;
     use super::{NEWER, SYMBOLS, home};
 
-    /// What is defined although the library keeps it to itself and its tools: `ibv_devinfo` calls it.
+    /// Symbols that are defined although the library does not export them to programs: `ibv_devinfo` uses them.
     const PRIVATE: [&str; 1] = ["ibv_query_gid_type"];
 
-    /// The functions that the installed library exports for everyone: no older versions of them,
-    /// which are hidden, and none of the drivers' interface.
+    /// Returns the functions that the installed library exports to programs, without hidden older versions and the interface
+    /// for drivers.
     fn exported() -> BTreeSet<String> {
         let function = real::Symbol::new(c"ibv_get_device_list").find(std::ptr::null());
         let file = home(

@@ -12,8 +12,8 @@ use super::{
     work_request, xrc,
 };
 
-/// A context with all of its functions: those of the operations, and those around them that the
-/// inline functions of newer headers look for. No place is empty, whether a caller checks it or not.
+/// Returns a context with all functions: those of the operations, and those around them that inline functions of newer headers
+/// use. No entry is empty, because some callers do not check.
 pub(super) fn context() -> verbs_context {
     verbs_context {
         query_port: Some(query::query_port),
@@ -42,7 +42,7 @@ pub(super) fn context() -> verbs_context {
         create_wq: Some(unsupported::create_wq),
         query_rt_values: Some(query::query_rt_values),
         create_cq_ex: Some(completion::create_cq_ex),
-        // The real library's own part. None of its functions sees this context.
+        // The private part of the real library, whose functions never get this context.
         priv_: ptr::null_mut(),
         query_device_ex: Some(query::query_device_ex),
         ibv_destroy_flow: Some(unsupported::destroy_flow),
@@ -61,21 +61,21 @@ pub(super) fn context() -> verbs_context {
     }
 }
 
-/// Where programs built against libibverbs 1.1.8 look for it, as a function of any type.
-// SAFETY: who calls it there calls it with the type that it has.
+/// `ibv_create_flow` in the entry where programs built with libibverbs 1.1.8 expect it, as a function of an arbitrary type.
+// SAFETY: callers of this entry convert it back to the type of the function.
 const CREATE_FLOW: unsafe extern "C" fn() = unsafe {
     mem::transmute::<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow, _>(
         unsupported::create_flow,
     )
 };
-/// Where programs built against libibverbs 1.1.8 look for it, as a function of any type.
-// SAFETY: who calls it there calls it with the type that it has.
+/// `ibv_destroy_flow` in the entry where programs built with libibverbs 1.1.8 expect it, as a function of an arbitrary type.
+// SAFETY: callers of this entry convert it back to the type of the function.
 const DESTROY_FLOW: unsafe extern "C" fn() = unsafe {
     mem::transmute::<unsafe extern "C" fn(*mut ibv_flow) -> c_int, _>(unsupported::destroy_flow)
 };
 
 fn operations() -> ibv_context {
-    // SAFETY: null pointers, numbers and a mutex that is open: all zeroes are a context of no device.
+    // SAFETY: zeroes are valid for all fields: null pointers, integers, and an unlocked mutex.
     let mut context: ibv_context = unsafe { mem::zeroed() };
     context.abi_compat = __VERBS_ABI_IS_EXTENDED;
     context.ops = ibv_context_ops {
@@ -127,7 +127,7 @@ mod tests {
         let context = super::context();
         let words = |from: usize, to: usize| {
             assert!(from.is_multiple_of(8) && to.is_multiple_of(8) && from < to);
-            // SAFETY: these parts of the context are pointers, all written.
+            // SAFETY: these parts of the context are initialized pointers.
             unsafe {
                 slice::from_raw_parts(
                     (&raw const context).byte_add(from).cast::<usize>(),

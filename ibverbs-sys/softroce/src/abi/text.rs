@@ -1,5 +1,5 @@
-//! Names of enumerators, and conversions of rates. Programs and scripts compare these strings, so
-//! they are the library's. What a newer library may know and this table does not is asked there.
+//! Names of enumerators, and conversions of rates. Programs and scripts compare these strings, so they equal those of the real
+//! library. Values that are not in the tables are passed to the real library, which may be newer.
 
 use std::ffi::CStr;
 
@@ -8,82 +8,82 @@ use libc::{c_char, c_int};
 
 use super::real::call;
 
-/// What a status of a work completion means.
+/// Returns the description of a work completion status (`ibv_wc_status_str(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char {
     match name(&STATUSES, i64::from(status.0)) {
         Some(name) => name,
-        // SAFETY: the function takes any number.
+        // SAFETY: the function accepts any number.
         None => unsafe { call!(ibv_wc_status_str(status) else c"unknown".as_ptr()) },
     }
 }
 
-/// What an asynchronous event tells.
+/// Returns the description of an asynchronous event (`ibv_event_type_str(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_event_type_str(event: ibv_event_type) -> *const c_char {
     match name(&EVENTS, i64::from(event.0)) {
         Some(name) => name,
-        // SAFETY: the function takes any number.
+        // SAFETY: the function accepts any number.
         None => unsafe { call!(ibv_event_type_str(event) else c"unknown".as_ptr()) },
     }
 }
 
-/// What kind of node a device is.
+/// Returns the description of a node type (`ibv_node_type_str(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_node_type_str(node_type: ibv_node_type) -> *const c_char {
     match name(&NODE_TYPES, i64::from(node_type.0)) {
         Some(name) => name,
-        // SAFETY: the function takes any number.
+        // SAFETY: the function accepts any number.
         None => unsafe { call!(ibv_node_type_str(node_type) else c"unknown".as_ptr()) },
     }
 }
 
-/// The state of a port.
+/// Returns the description of a port state (`ibv_port_state_str(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_port_state_str(port_state: ibv_port_state) -> *const c_char {
     match name(&PORT_STATES, i64::from(port_state.0)) {
         Some(name) => name,
-        // SAFETY: the function takes any number.
+        // SAFETY: the function accepts any number.
         None => unsafe { call!(ibv_port_state_str(port_state) else c"unknown".as_ptr()) },
     }
 }
 
-/// A rate as a multiple of 2.5 Gbit/s.
+/// Converts a rate to a multiple of 2.5 Gbit/s, or -1 (`ibv_rate_to_mult(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_rate_to_mult(rate: ibv_rate) -> c_int {
     match find(|entry| entry.rate == rate) {
         Some(entry) => entry.multiple.unwrap_or(-1),
-        // SAFETY: the function takes any number.
+        // SAFETY: the function accepts any number.
         None => unsafe { call!(ibv_rate_to_mult(rate) else -1) },
     }
 }
 
-/// The rate that is this multiple of 2.5 Gbit/s.
+/// Converts a multiple of 2.5 Gbit/s to a rate (`mult_to_ibv_rate(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mult_to_ibv_rate(mult: c_int) -> ibv_rate {
     match find(|entry| entry.multiple == Some(mult)) {
         Some(entry) => entry.rate,
-        // SAFETY: the function takes any number.
+        // SAFETY: the function accepts any number.
         None => unsafe { call!(mult_to_ibv_rate(mult) else ibv_rate::IBV_RATE_MAX) },
     }
 }
 
-/// A rate in Mbit/s.
+/// Converts a rate to Mbit/s, or -1 (`ibv_rate_to_mbps(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_rate_to_mbps(rate: ibv_rate) -> c_int {
     match find(|entry| entry.rate == rate) {
         Some(entry) => entry.megabits,
-        // SAFETY: the function takes any number.
+        // SAFETY: the function accepts any number.
         None => unsafe { call!(ibv_rate_to_mbps(rate) else -1) },
     }
 }
 
-/// The rate of so many Mbit/s.
+/// Converts Mbit/s to a rate (`mbps_to_ibv_rate(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> ibv_rate {
     match find(|entry| entry.megabits == mbps) {
         Some(entry) => entry.rate,
-        // SAFETY: the function takes any number.
+        // SAFETY: the function accepts any number.
         None => unsafe { call!(mbps_to_ibv_rate(mbps) else ibv_rate::IBV_RATE_MAX) },
     }
 }
@@ -95,7 +95,7 @@ fn name(names: &[&'static CStr], number: i64) -> Option<*const c_char> {
 
 struct Rate {
     rate: ibv_rate,
-    /// Of the rates that are one (28 Gbit/s is rounded).
+    /// The rate as a multiple of 2.5 Gbit/s, rounded for 28 Gbit/s; `None` if it has no multiple.
     multiple: Option<c_int>,
     megabits: c_int,
 }
@@ -112,8 +112,8 @@ const fn rate(rate: ibv_rate, multiple: Option<c_int>, megabits: c_int) -> Rate 
     }
 }
 
-/// Lanes of 2.5 to 10 Gbit/s lose a fifth to their code, those after them 2 bits in 66: hence the
-/// odd numbers.
+/// Rates with their values in Mbit/s. The values include the line code: 8b/10b for lanes of 2.5 to 10 Gbit/s, and 64b/66b for
+/// faster ones, which results in odd numbers.
 static RATES: [Rate; 23] = [
     rate(ibv_rate::IBV_RATE_2_5_GBPS, Some(1), 2_500),
     rate(ibv_rate::IBV_RATE_5_GBPS, Some(2), 5_000),
@@ -219,7 +219,8 @@ mod tests {
 
     use super::super::real::Symbol;
 
-    /// Compares our function with the real library's for numbers below, in and above those that are known.
+    /// Compares a function of this crate with that of the real library, for numbers below, in and above the range of the
+    /// tables.
     macro_rules! compare {
         ($name:ident, $argument:ty => $answer:ty, $numbers:expr, $make:expr, $show:expr) => {{
             static SYMBOL: Symbol = Symbol::new(
@@ -233,10 +234,10 @@ mod tests {
                 .find(ours as *const ())
                 .expect("libibverbs.so.1 is installed");
             type Function = unsafe extern "C" fn($argument) -> $answer;
-            // SAFETY: a function of this name has this type.
+            // SAFETY: the function with this name has this type.
             let real = unsafe { std::mem::transmute::<*const (), Function>(real) };
             for number in $numbers {
-                // SAFETY: these functions take any number.
+                // SAFETY: these functions accept any number.
                 let (ours, real) = unsafe { (ours($make(number)), real($make(number))) };
                 assert_eq!($show(ours), $show(real), "{}({number})", stringify!($name));
             }
@@ -245,7 +246,7 @@ mod tests {
 
     fn string(text: *const c_char) -> String {
         assert!(!text.is_null());
-        // SAFETY: it is a string that is there for ever.
+        // SAFETY: the pointer is to a C string that is never freed.
         unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned()
     }
 

@@ -1,6 +1,6 @@
-//! What a device without hardware does not have, with the answer that the manual pages give for it:
-//! packet steering, counters of flows, receive-side scaling, IPsec, rate limits, tag matching. Old
-//! programs call entries of a context's tables unchecked, so none is empty.
+//! Verbs that this device does not support, with the result that the manual pages define: packet steering, flow counters,
+//! receive-side scaling, IPsec, rate limits, tag matching. Old programs call entries of a context's tables unchecked, so no
+//! entry is empty.
 
 use std::ffi::c_void;
 
@@ -41,13 +41,14 @@ unsupported! {
     of_old() -> *mut c_void;
 }
 
-/// Offloaded operations of a shared receive queue, which are those of tag matching.
+/// Posts offloaded operations of a shared receive queue (`ibv_post_srq_ops(3)`), which are those of tag matching. Not
+/// supported.
 pub(super) unsafe extern "C" fn post_srq_ops(
     _: *mut ibv_srq,
     operation: *mut ibv_ops_wr,
     bad_operation: *mut *mut ibv_ops_wr,
 ) -> c_int {
-    // SAFETY: the caller gives a place for the operation that is refused.
+    // SAFETY: the C API requires `bad_operation` to be valid for writes.
     unsafe { *bad_operation = operation };
     Missing::missing()
 }

@@ -1,4 +1,4 @@
-//! Memory windows.
+//! The verbs on memory windows.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use crate::fault::Verb;
 use crate::memory::WindowKind;
 use crate::nic::Nic;
 
-/// A memory window as C knows it.
+/// The C object of a memory window: the public structure, and this crate's state.
 #[repr(C)]
 struct WindowHandle {
     public: ibv_mw,
     nic: Arc<Nic>,
-    /// Its first key; C's changes with every binding.
+    /// First key of the window. The key in the public structure changes with every binding.
     key: u32,
     _domain: Held<ProtectionDomain>,
     _counted: Counted,
 }
 
-/// `ibv_alloc_mw(3)`
+/// Allocates a memory window (`ibv_alloc_mw(3)`).
 pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     verb(Verb::AllocMw, fail, || {
         pointer(|| {
@@ -33,9 +33,9 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
                 ibv_mw_type::IBV_MW_TYPE_2 => WindowKind::Type2,
                 _ => return Err(Refusal::Invalid),
             };
-            // SAFETY: the domain is ours.
+            // SAFETY: only contexts of this device have this function, so the domain belongs to it.
             let (context, domain) = unsafe { ((*pd).context, Held::new(pd::domain(pd))?) };
-            // SAFETY: the context is ours.
+            // SAFETY: only contexts of this device have this function.
             let nic = Arc::clone(unsafe { open::nic(context) });
             let key = nic.memory.allocate_window(domain.id(), window)?;
             Ok(hand_out(WindowHandle {
@@ -55,11 +55,12 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
     })
 }
 
-/// `ibv_dealloc_mw(3)`
+/// Deallocates a memory window (`ibv_dealloc_mw(3)`).
 pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     verb(Verb::DeallocMw, number, || {
         status(|| {
-            // SAFETY: the window is ours; after this call the caller does not use it.
+            // SAFETY: only contexts of this device have this function, and `hand_out` created the object. The C API forbids its
+            // use after this call.
             unsafe {
                 let handle = &*mw.cast::<WindowHandle>();
                 handle.nic.memory.deallocate_window(handle.key)?;

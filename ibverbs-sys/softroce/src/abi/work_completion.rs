@@ -1,4 +1,4 @@
-//! The entries of completion queues in C's words.
+//! The conversion of completion queue entries to work completions of the C ABI.
 
 use ibverbs_sys::{ibv_wc, ibv_wc__bindgen_ty_1, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 use libc::c_uint;
@@ -6,7 +6,7 @@ use libc::c_uint;
 use crate::completion::Entry;
 use crate::proto::{CompletionStatus, Work};
 
-/// The work completion of an entry.
+/// Returns the work completion of an entry.
 pub(super) fn of(entry: &Entry) -> ibv_wc {
     let completion = &entry.completion;
     ibv_wc {
@@ -28,12 +28,12 @@ pub(super) fn of(entry: &Entry) -> ibv_wc {
     }
 }
 
-/// `ibv_wc_status`, whose numbers ours are.
+/// Returns the status of an entry, whose number is the same in both enumerations.
 pub(super) fn status(entry: &Entry) -> ibv_wc_status {
     ibv_wc_status(entry.completion.status as c_uint)
 }
 
-/// `ibv_wc_opcode`
+/// Returns the opcode of an entry.
 pub(super) fn opcode(entry: &Entry) -> ibv_wc_opcode {
     match entry.completion.work {
         Work::Send => ibv_wc_opcode::IBV_WC_SEND,
@@ -48,7 +48,7 @@ pub(super) fn opcode(entry: &Entry) -> ibv_wc_opcode {
     }
 }
 
-/// The vendor's own word for an error; this vendor has none beside the status.
+/// Returns the vendor error of an entry: the number of its status, or 0 for success.
 pub(super) fn vendor_error(entry: &Entry) -> u32 {
     match entry.completion.status {
         CompletionStatus::Success => 0,
@@ -56,7 +56,7 @@ pub(super) fn vendor_error(entry: &Entry) -> u32 {
     }
 }
 
-/// `ibv_wc_flags`
+/// Returns the flags of an entry.
 pub(super) fn flags(entry: &Entry) -> c_uint {
     let completion = &entry.completion;
     let flag = |is_set: bool, flag: ibv_wc_flags| if is_set { flag.0 } else { 0 };
@@ -71,7 +71,7 @@ pub(super) fn flags(entry: &Entry) -> c_uint {
         )
 }
 
-/// The immediate data as it came, in network byte order, or the key that was invalidated.
+/// Returns the immediate data in network byte order, or the invalidated key, or 0.
 pub(super) fn immediate(entry: &Entry) -> u32 {
     let completion = &entry.completion;
     completion
@@ -100,7 +100,7 @@ mod tests {
     }
 
     fn word(wc: &ibv_wc) -> u32 {
-        // SAFETY: both members are plain words.
+        // SAFETY: both members of the union are integers.
         unsafe { wc.__bindgen_anon_1.invalidated_rkey }
     }
 

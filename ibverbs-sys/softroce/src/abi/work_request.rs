@@ -1,4 +1,4 @@
-//! Posting: lists of requests.
+//! Posting of send and receive requests.
 
 use std::slice;
 
@@ -18,40 +18,41 @@ use crate::proto::{
 };
 use crate::queue_pair::{Address, Draft, PostError, Rules};
 
-/// `ibv_post_send(3)`
+/// Posts send requests (`ibv_post_send(3)`).
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     let failed = |errno| {
-        // SAFETY: the caller has room for a pointer.
+        // SAFETY: the C API requires `bad_wr` to be valid for writes.
         unsafe { bad_wr.write(wr) };
         errno
     };
     verb(Verb::PostSend, failed, || {
-        // SAFETY: the queue pair is ours.
+        // SAFETY: only contexts of this device have this function, so the queue pair belongs to it.
         let object = unsafe { object(qp) };
         let queue_pair = object.queue_pair();
         object.nic().post(queue_pair, |sender| {
-            // SAFETY: the caller gives a list of requests, whose last one has no next; what hangs on one is what its fields say.
+            // SAFETY: the C API requires a list of valid requests that ends with a null pointer. The data that their fields
+            // refer to is valid during the call.
             let mut list = unsafe { Requests::new(wr, queue_pair.rules()) };
             sender.execute(&mut list);
             let mut next = list.rest();
-            // SAFETY: the caller gives a list of requests, whose last one has no next.
+            // SAFETY: the C API requires a list of valid requests that ends with a null pointer.
             while let Some(request) = unsafe { next.as_ref() } {
-                // SAFETY: the caller's list; what hangs on a request is what its fields say.
+                // SAFETY: the C API requires the data that the request's fields refer to.
                 let message = unsafe { message(request, queue_pair.rules()) };
                 if message.is_some_and(|(message, data)| sender.post_brief(&message, data)) {
                     next = request.next;
                     continue;
                 }
-                // SAFETY: as above.
+                // SAFETY: the C API requires the data that the request's fields refer to.
                 let posted = unsafe { describe(object, request) }
                     .and_then(|draft| draft.finish(queue_pair.rules()))
                     .and_then(|request| sender.post(request));
                 if let Err(error) = posted {
-                    // SAFETY: the caller has room for a pointer.
+                    // SAFETY: the C API requires `bad_wr` to be valid for writes.
                     unsafe { bad_wr.write(next) };
                     return error.errno();
                 }
@@ -62,34 +63,34 @@ pub(super) unsafe extern "C" fn post_send(
     })
 }
 
-/// `ibv_post_recv(3)`
+/// Posts receive requests (`ibv_post_recv(3)`).
 pub(super) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     let failed = |errno| {
-        // SAFETY: the caller has room for a pointer.
+        // SAFETY: the C API requires `bad_wr` to be valid for writes.
         unsafe { bad_wr.write(wr) };
         errno
     };
     verb(Verb::PostRecv, failed, || {
-        // SAFETY: the queue pair is ours.
+        // SAFETY: only contexts of this device have this function, so the queue pair belongs to it.
         let queue_pair = unsafe { object(qp) }.queue_pair();
         let mut receiver = queue_pair.receiver();
         let mut next = wr;
-        // SAFETY: the caller gives a list of requests, whose last one has no next.
+        // SAFETY: the C API requires a list of valid requests that ends with a null pointer.
         while let Some(request) = unsafe { next.as_ref() } {
             let posted = usize::try_from(request.num_sge)
                 .map_err(|_| PostError::Segments)
                 .and_then(|count| queue_pair.rules().receive_segments(count))
                 .and_then(|count| {
-                    // SAFETY: the caller gives so many pieces.
+                    // SAFETY: the C API requires `num_sge` valid segments.
                     let list = unsafe { segments(request.sg_list, count) };
                     receiver.post(ReceiveRequest::new(request.wr_id, list))
                 });
             if let Err(error) = posted {
-                // SAFETY: the caller has room for a pointer.
+                // SAFETY: the C API requires `bad_wr` to be valid for writes.
                 unsafe { bad_wr.write(next) };
                 return error.errno();
             }
@@ -99,13 +100,13 @@ pub(super) unsafe extern "C" fn post_recv(
     })
 }
 
-/// Reads a request.
+/// Converts a send request of the C ABI to a draft.
 ///
 /// # Safety
-/// What the opcode and the flags say is in the request, is there.
+/// The data that the request's fields refer to, according to its opcode and flags, must be valid.
 unsafe fn describe(object: &Object, request: &ibv_send_wr) -> Result<Draft, PostError> {
     let rules = object.queue_pair().rules();
-    // SAFETY: the caller's promise: the opcode says which parts of the unions are there.
+    // SAFETY: the caller guarantees a valid request. The opcode determines which parts of the unions are set.
     let operation = unsafe {
         let immediate = || Some(request.__bindgen_anon_1.imm_data.to_ne_bytes());
         let key = || request.__bindgen_anon_1.invalidate_rkey;
@@ -161,7 +162,7 @@ unsafe fn describe(object: &Object, request: &ibv_send_wr) -> Result<Draft, Post
     if !is_local {
         let count = usize::try_from(request.num_sge).map_err(|_| PostError::Segments)?;
         let count = rules.send_segments(count)?;
-        // SAFETY: the caller gives so many pieces, of data if it is inline.
+        // SAFETY: the caller guarantees `num_sge` valid segments, and valid bytes if they are inline.
         unsafe {
             let pieces = pieces(request.sg_list, count);
             if request.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0 {
@@ -175,12 +176,12 @@ unsafe fn describe(object: &Object, request: &ibv_send_wr) -> Result<Draft, Post
         }
     }
     match rules.service {
-        // SAFETY: a request of such a queue pair has this part of the union.
+        // SAFETY: the caller guarantees a valid request. UD requests have this part of the union.
         Service::UnreliableDatagram => unsafe {
             let to = &request.wr.ud;
             draft.address(address(object, to.ah, to.remote_qpn, to.remote_qkey)?);
         },
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees a valid request. XRC requests have this part of the union.
         Service::XrcInitiator => unsafe { draft.xrc_srq(request.qp_type.xrc.remote_srqn) },
         _ => {}
     }
@@ -200,22 +201,22 @@ pub(super) fn segment(piece: &ibv_sge) -> Segment {
     }
 }
 
-/// A list that may be null if it is empty.
+/// Returns a list of `count` elements. The pointer may be null if the list is empty.
 ///
 /// # Safety
-/// There are `count` elements at `list` for as long as the slice is used.
+/// Unless `list` is null, it must point to `count` elements, which must be valid while the slice is used.
 pub(super) unsafe fn pieces<'a, T>(list: *const T, count: usize) -> &'a [T] {
     if count == 0 || list.is_null() {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees `count` valid elements.
     unsafe { slice::from_raw_parts(list, count) }
 }
 
-/// Copies inline data, as addresses and lengths give it.
+/// Copies inline data from places that are given as addresses and lengths. Fails if it exceeds the queue pair's limit.
 ///
 /// # Safety
-/// The bytes are there.
+/// The bytes at the places must be valid for reads.
 pub(super) unsafe fn copy(
     rules: &Rules,
     places: impl Iterator<Item = (usize, usize)> + Clone,
@@ -225,7 +226,7 @@ pub(super) unsafe fn copy(
         .fold(0, u64::saturating_add);
     let mut data = Inline::with_capacity(rules.inline(total)? as usize);
     for (address, length) in places.filter(|(_, length)| *length > 0) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the bytes are valid for reads.
         data.extend_from_slice(unsafe {
             slice::from_raw_parts(std::ptr::with_exposed_provenance(address), length)
         });
@@ -233,10 +234,10 @@ pub(super) unsafe fn copy(
     Ok(data)
 }
 
-/// Where a datagram goes: with an address handle of the queue pair's protection domain (IBTA 10.2.5).
+/// Returns the destination of a datagram. The address handle must be of the queue pair's protection domain (IBTA 10.2.5).
 ///
 /// # Safety
-/// `handle` is null or an address handle of some library.
+/// `handle` must be null or a valid address handle of some library.
 pub(super) unsafe fn address(
     object: &Object,
     handle: *mut ibv_ah,
@@ -246,7 +247,7 @@ pub(super) unsafe fn address(
     if handle.is_null() {
         return Err(PostError::Address);
     }
-    // SAFETY: the caller's promise; what has our context is ours.
+    // SAFETY: the caller guarantees a valid handle. A handle with a context of this device belongs to this device.
     unsafe {
         if !super::is_ours((*handle).context) {
             return Err(PostError::Address);
@@ -263,21 +264,22 @@ pub(super) unsafe fn address(
     }
 }
 
-/// `ibv_bind_mw(3)`: binds a window of type 1, to a key that is told at once. What is wrong beside the type,
-/// the completion tells.
+/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned at once. Errors other than a wrong type are reported by
+/// the completion.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
     mw_bind: *mut ibv_mw_bind,
 ) -> c_int {
     verb(Verb::BindMw, number, || {
-        // SAFETY: the queue pair is ours, and the caller gives a window and what to do with it.
+        // SAFETY: only contexts of this device have this function, so the queue pair belongs to it. The C API requires a valid
+        // window and valid attributes.
         let (object, bind, window) = unsafe { (object(qp), &*mw_bind, &mut *mw) };
         let queue_pair = object.queue_pair();
-        // The upper bits are the window's, the others change each time (IBTA 10.6.7.2.2).
+        // The upper 24 bits are the window's index; the low 8 bits change with each binding (IBTA 10.6.7.2.2).
         let key = window.rkey & !0xff | window.rkey.wrapping_add(1) & 0xff;
         let kind = ibv_mw_type::IBV_MW_TYPE_1;
-        // SAFETY: the caller gives a region, if any.
+        // SAFETY: the C API requires the region to be null or valid.
         let posted = unsafe { binding(window, kind, key, &bind.bind_info) }
             .and_then(|binding| queue_pair.post_bind(bind.wr_id, bind.send_flags, binding));
         match posted {
@@ -291,17 +293,17 @@ pub(super) unsafe extern "C" fn bind_mw(
     })
 }
 
-/// What a window is to be bound to.
+/// Converts the attributes of a window binding.
 ///
 /// # Safety
-/// The region in the binding is null or one of some library.
+/// The region in `info` must be null or a valid region of some library.
 unsafe fn binding(
     window: &ibv_mw,
     kind: ibv_mw_type,
     key: u32,
     info: &ibv_mw_bind_info,
 ) -> Result<WindowBinding, PostError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the region is null or valid.
     let region = unsafe { info.mr.as_ref() };
     let without = region.is_none() && info.length > 0;
     if window.type_ != kind || without {
@@ -317,16 +319,16 @@ unsafe fn binding(
     })
 }
 
-/// The request that binds a window of type 2.
+/// Returns the operation that binds a type 2 window.
 ///
 /// # Safety
-/// The window and the region in the binding are null or of some library.
+/// The window and the region in `info` must each be null or a valid object of some library.
 pub(super) unsafe fn bind(
     window: *const ibv_mw,
     key: u32,
     info: &ibv_mw_bind_info,
 ) -> Result<SendOperation, PostError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
         let window = window.as_ref().ok_or(PostError::Bind)?;
         binding(window, ibv_mw_type::IBV_MW_TYPE_2, key, info).map(SendOperation::Bind)

@@ -10,7 +10,7 @@ use crate::fault::Verb;
 use crate::per_process::PerProcess;
 use crate::xrc::{File, XrcDomain, XrcDomains};
 
-/// An XRC domain as C knows it.
+/// The C object of an XRC domain: the public structure, and this crate's state.
 #[repr(C)]
 struct Object {
     public: ibv_xrcd,
@@ -18,24 +18,24 @@ struct Object {
     _counted: Counted,
 }
 
-/// The domains of the process's one device, whoever opened that.
+/// The XRC domains of this process, common to all contexts of its device.
 static DOMAINS: PerProcess<XrcDomains> = PerProcess::new(XrcDomains::default);
 
-/// Leaves the parent's domains alone, in a child of `fork`.
+/// Discards the parent's XRC domains in a child of `fork`.
 pub(super) fn forget() {
     DOMAINS.forget();
 }
 
-/// Returns this crate's state of an XRC domain of this device.
+/// Returns this crate's state of an XRC domain.
 ///
 /// # Safety
-/// `xrcd` must be one of this device, and the caller must not close it while the reference is used.
+/// `xrcd` must belong to this device, and must not be closed while the reference is used.
 pub(crate) unsafe fn domain<'a>(xrcd: *const ibv_xrcd) -> &'a Arc<XrcDomain> {
-    // SAFETY: every XRC domain of ours is the beginning of such an object.
+    // SAFETY: the caller guarantees an XRC domain of this device; each of them is the first field of an `Object`.
     unsafe { &(*xrcd.cast::<Object>()).domain }
 }
 
-/// `ibv_open_xrcd(3)`
+/// Opens an XRC domain (`ibv_open_xrcd(3)`).
 pub(super) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     init_attr: *mut ibv_xrcd_init_attr,
@@ -43,7 +43,7 @@ pub(super) unsafe extern "C" fn open_xrcd(
     const NEEDED: u32 = ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_FD.0
         | ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_OFLAGS.0;
     verb(Verb::OpenXrcd, fail, || {
-        // SAFETY: the caller gives attributes.
+        // SAFETY: the C API requires the caller to pass valid attributes.
         let attributes = unsafe { &*init_attr };
         if attributes.comp_mask & !NEEDED != 0 {
             return fail(libc::EOPNOTSUPP);
@@ -72,23 +72,23 @@ pub(super) unsafe extern "C" fn open_xrcd(
     })
 }
 
-/// `ibv_close_xrcd(3)`
+/// Closes an XRC domain (`ibv_close_xrcd(3)`).
 pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     verb(Verb::CloseXrcd, number, || {
-        // SAFETY: the XRC domain is ours.
+        // SAFETY: only contexts of this device have this function, so the XRC domain belongs to it.
         if let Err(refusal) = DOMAINS.get().close(unsafe { domain(xrcd) }) {
             return refusal.errno();
         }
-        // SAFETY: it came out of a box, and nobody uses it any more.
+        // SAFETY: `open_xrcd` created the object by `Box::into_raw`, and the C API forbids its use after this call.
         drop(unsafe { Box::from_raw(xrcd.cast::<Object>()) });
         0
     })
 }
 
-/// Returns the file that a descriptor is of.
+/// Returns the file of a descriptor: its device and inode.
 fn file_of(descriptor: c_int) -> Result<File, c_int> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: any number may be asked about; the status is written if the answer is 0.
+    // SAFETY: any descriptor number may be passed. The status is initialized if the result is 0.
     let status = unsafe {
         if libc::fstat(descriptor, status.as_mut_ptr()) != 0 {
             return Err(errno());

@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
-//! Descriptors of completion channels by which peers of the same host wake threads that wait at a channel.
+//! Wakeup descriptors (eventfds) by which peers on the same host wake threads that wait on a completion channel.
 //!
-//! Peers get the descriptors when memory is shared, when there may be no channel yet. So the descriptors are opened
-//! beforehand, and channels take them as long as there are any; threads at other channels are woken by the engine.
+//! Peers get these descriptors when memory is shared, possibly before any channel exists. So they are opened beforehand, and
+//! assigned to channels while some are free. Threads that wait on other channels are woken by the engine.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +15,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use crate::context::count_down;
 use crate::descriptor::Descriptor;
 
-/// The bells of a NIC.
+/// The wakeup descriptors of a NIC.
 #[derive(Debug)]
 pub(crate) struct Bells(Box<[Slot]>);
 
@@ -25,7 +25,7 @@ struct Slot {
     is_taken: AtomicBool,
 }
 
-/// The bell of a channel, until it is dropped.
+/// Wakeup descriptor of a completion channel. Dropping this value makes the descriptor available to other channels.
 #[derive(Debug)]
 pub(crate) struct Bell {
     bells: Arc<Bells>,
@@ -33,10 +33,10 @@ pub(crate) struct Bell {
 }
 
 impl Bells {
-    /// Number of bells. Each peer has all of them open.
+    /// Number of wakeup descriptors. Each peer holds all of them open.
     pub(crate) const COUNT: usize = 2;
 
-    /// Opens bells that no channel has.
+    /// Opens the wakeup descriptors, with none assigned to a channel.
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         let slot = |_| {
@@ -49,7 +49,7 @@ impl Bells {
         Ok(Arc::new(Self(slots)))
     }
 
-    /// Takes a bell that no channel has. `None`: there is none left.
+    /// Takes a free wakeup descriptor for a channel. Returns `None` if all are in use.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Bell> {
         let number =
             (self.0.iter()).position(|slot| !slot.is_taken.swap(true, Ordering::AcqRel))?;
@@ -57,21 +57,21 @@ impl Bells {
             bells: Arc::clone(self),
             number,
         };
-        // The channel that had it before may have left it in another state.
+        // The previous channel may have changed the blocking mode or left a count.
         let flags = fcntl_getfl(bell.as_fd()).ok()?;
         fcntl_setfl(bell.as_fd(), flags - OFlags::NONBLOCK).ok()?;
         while count_down(bell.as_fd()) {}
         Some(bell)
     }
 
-    /// Returns the descriptors of all bells.
+    /// Returns all wakeup descriptors.
     pub(crate) fn all(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.0.iter().map(|slot| slot.bell.as_fd())
     }
 }
 
 impl Bell {
-    /// Returns the number by which peers know the bell.
+    /// Returns the index of this descriptor, by which peers name it.
     pub(crate) fn number(&self) -> usize {
         self.number
     }

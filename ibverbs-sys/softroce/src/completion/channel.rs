@@ -11,20 +11,20 @@ use super::Bell;
 use crate::context::{Element, EventQueue, Shared, Usage};
 use crate::descriptor::Descriptor;
 
-/// A completion channel: `ibv_comp_channel`. Its events name the completion queues that have something new.
+/// Completion channel: `ibv_comp_channel`. Its events name completion queues with new entries.
 #[derive(Debug)]
 pub struct CompletionChannel {
     events: EventQueue<Arc<Element>, Waking>,
-    /// The descriptor with the number that the program knows; the device does not use it.
+    /// Duplicate of the event descriptor for the program. The device does not use it.
     public: Descriptor,
     usage: Usage,
 }
 
-/// Where the program waits.
+/// Event descriptor on which the program waits.
 #[derive(Debug)]
 enum Waking {
     Own(Descriptor),
-    /// Peers of the same host have it, too.
+    /// Peers on the same host hold the descriptor open too.
     Bell(Bell),
 }
 
@@ -38,13 +38,13 @@ impl AsFd for Waking {
 }
 
 impl CompletionChannel {
-    /// Makes a channel without events.
+    /// Creates a channel without events.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         Self::behind(Waking::Own(Descriptor::open(|| eventfd(0, flags))?))
     }
 
-    /// Makes a channel without events at which peers of the same host wake waiting threads.
+    /// Creates a channel without events whose waiting threads can be woken by peers on the same host.
     pub(crate) fn with(bell: Bell) -> io::Result<Arc<Self>> {
         Self::behind(Waking::Bell(bell))
     }
@@ -57,12 +57,13 @@ impl CompletionChannel {
         }))
     }
 
-    /// Returns the number of the descriptor that the program waits at.
+    /// Returns the descriptor number that the program waits on.
     pub(crate) fn number(&self) -> RawFd {
         self.public.as_raw_fd()
     }
 
-    /// Returns the bell with which peers wake a thread that waits at this channel. `None`: peers cannot ring it.
+    /// Returns the wakeup descriptor with which peers wake a thread that waits on this channel, or `None` if peers cannot wake
+    /// it.
     pub(crate) fn bell(&self) -> Option<&Bell> {
         match self.events.descriptor() {
             Waking::Own(_) => None,
@@ -70,13 +71,13 @@ impl CompletionChannel {
         }
     }
 
-    /// Returns whether the program has made the descriptor non-blocking, so that no thread waits in a read of it.
+    /// Returns whether the program has made the descriptor non-blocking, so that no thread blocks in a read.
     pub(crate) fn is_non_blocking(&self) -> bool {
         fcntl_getfl(self).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
     }
 
-    /// Queues an event for a completion queue with something new. Each arming gives one event, whether or not the last
-    /// one was fetched (`ibv_req_notify_cq(3)`).
+    /// Queues an event for a completion queue with new entries. Each arming gives one event, whether or not the previous event
+    /// was fetched (`ibv_req_notify_cq(3)`).
     pub fn notify(&self, completion_queue: &Arc<Element>) {
         self.events
             .push(Some(completion_queue), Arc::clone(completion_queue), |_| {
@@ -84,7 +85,7 @@ impl CompletionChannel {
             });
     }
 
-    /// Fetches the next event; waits for one unless the descriptor is non-blocking.
+    /// Fetches the next event. Waits for one unless the descriptor is non-blocking.
     pub fn next_event(&self) -> io::Result<Arc<Element>> {
         self.events.take(|element| Some(element))
     }
@@ -94,14 +95,13 @@ impl CompletionChannel {
         self.events.try_take(|element| Some(element))
     }
 
-    /// Waits for an event, or for a peer that rings; the event.
+    /// Waits until an event is queued or a peer wakes the thread. Returns the event, if there is one.
     pub(crate) fn wait(&self) -> io::Result<Option<Arc<Element>>> {
         self.events.wait()?;
         Ok(self.events.pop(|element| Some(element)))
     }
 
-    /// Takes back the events of a completion queue that is being destroyed, and waits for the acknowledgements of those
-    /// that were fetched.
+    /// Removes the queued events of a completion queue that is being destroyed, and waits until fetched ones are acknowledged.
     pub fn withdraw(&self, completion_queue: &Arc<Element>) {
         self.events
             .withdraw(completion_queue, |element| Some(element));

@@ -10,15 +10,15 @@ use crate::proto::Time;
 
 use super::CompletionQueue;
 
-/// The completion queues whose moderated events are due some time: what the NIC's timer asks.
+/// Completion queues with moderated events that are due later. The NIC's timer checks them.
 pub struct Deadlines {
-    /// The earliest, so that nothing is locked while there are none.
+    /// Earliest deadline. It allows a check without a lock while there is no deadline.
     earliest: AtomicU64,
     waiting: Mutex<Vec<(Time, Weak<CompletionQueue>)>>,
     told: OnceLock<Told>,
 }
 
-/// Who is told of a new deadline.
+/// Callback for a new deadline.
 type Told = Box<dyn Fn(Time) + Send + Sync>;
 
 const NONE: u64 = u64::MAX;
@@ -42,13 +42,14 @@ impl fmt::Debug for Deadlines {
 }
 
 impl Deadlines {
-    /// When [`expire`](Self::expire) has something to do next.
+    /// Returns the time at which [`expire`](Self::expire) has work to do next.
     pub fn next(&self) -> Option<Time> {
         let earliest = self.earliest.load(Ordering::Acquire);
         (earliest != NONE).then(|| Time::from_nanos(earliest))
     }
 
-    /// Sets once who is told when a deadline comes that may be the next. A completion queue is locked then.
+    /// Sets the callback for new deadlines. Only the first call has an effect. The callback is called while a completion queue
+    /// is locked.
     pub(crate) fn tell(&self, told: impl Fn(Time) + Send + Sync + 'static) {
         let _ = self.told.set(Box::new(told));
     }
@@ -75,7 +76,7 @@ impl Deadlines {
         }
     }
 
-    /// A completion queue has an event due at `time`.
+    /// Adds a completion queue whose event is due at `time`.
     pub(super) fn add(&self, time: Time, queue: Weak<CompletionQueue>) {
         let mut waiting = self.waiting.lock();
         waiting.push((time, queue));

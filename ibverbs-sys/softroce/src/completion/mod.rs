@@ -1,4 +1,4 @@
-//! Completion queues and the channels that tell of them. What is unsafe is in the ring of their entries.
+//! Completion queues and completion channels. Unsafe code is confined to the ring of entries.
 
 mod bells;
 mod channel;

@@ -4,34 +4,34 @@ use std::time::Duration;
 
 use crate::proto::Time;
 
-/// When an armed completion queue raises its event: at once, or when `count` completions have come
-/// or `period` has passed since the first of them. Either being zero means at once.
+/// Moderation of completion events: an armed completion queue raises its event after `count` completions, or when `period` has
+/// passed since the first of them. If either is zero, each event is raised at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moderation {
-    /// Completions for an event.
+    /// Number of completions per event.
     pub count: u16,
-    /// Time for an event.
+    /// Maximum delay of an event.
     pub period: Duration,
 }
 
-/// The completions that wait for their event.
+/// Completions whose event is being delayed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Held {
     count: u16,
-    /// When the event is raised however few there are.
+    /// Time at which the event is raised at the latest.
     pub(super) due: Option<Time>,
 }
 
-/// What a completion means for the event.
+/// Effect of a completion on the delayed event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Raise,
-    /// Not later than this, if it is the first that waits.
+    /// The event is delayed. Contains the deadline if this completion is the first that waits.
     WaitUntil(Option<Time>),
 }
 
 impl Moderation {
-    /// A completion came that raises an event.
+    /// Counts a completion that raises an event. Decides whether the event is raised now or delayed.
     pub(super) fn judge(self, held: &mut Held, now: Time) -> Verdict {
         held.count = held.count.saturating_add(1);
         if self.period.is_zero() || held.count >= self.count {

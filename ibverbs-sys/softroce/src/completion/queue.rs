@@ -20,19 +20,18 @@ use super::{CompletionChannel, Deadlines, Entry};
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-/// A completion queue: `ibv_cq`.
+/// Completion queue: `ibv_cq`.
 ///
-/// Any thread may push, and any may poll. Neither locks anything, unless an event was asked for.
+/// Any thread may push entries, and any thread may poll. Neither takes a lock, unless an event was requested.
 pub struct CompletionQueue {
     entries: Ring<Entry>,
     context: Arc<Context>,
     channel: Option<Arc<CompletionChannel>>,
     deadlines: Arc<Deadlines>,
     this: Weak<Self>,
-    /// What asynchronous events name.
+    /// Subject of asynchronous events about this queue.
     element: Arc<Element>,
-    /// What the channel's events name: the same object, whose events of the two kinds are
-    /// acknowledged apart.
+    /// Subject of the channel's events. It stands for the same object, but the two kinds of events are acknowledged separately.
     notifications: Arc<Element>,
     usage: Usage,
     ignore_overrun: bool,
@@ -41,54 +40,54 @@ pub struct CompletionQueue {
     events: Mutex<Events>,
 }
 
-/// What a completion queue is made with.
+/// Attributes of a new completion queue.
 #[derive(Debug)]
 pub struct CompletionQueueAttributes {
-    /// Entries.
+    /// Maximum number of entries.
     pub capacity: u32,
-    /// Where events go.
+    /// Channel for completion events.
     pub channel: Option<Arc<CompletionChannel>>,
-    /// Where there is no room the oldest entry is lost, and nothing fails.
+    /// Set if the oldest entry is dropped when the queue is full, and nothing fails.
     pub ignore_overrun: bool,
-    /// The program wants to know when entries came.
+    /// Set if the program reads the timestamps of entries.
     pub timestamps: bool,
 }
 
-/// What is to be raised. The ring's marks say what is awaited, so that who pushes need not look here.
+/// Event to be raised. The ring's marks duplicate the armed state, so that pushing threads need not lock this.
 #[derive(Default)]
 struct Events {
     arming: Option<Arming>,
-    /// The first place whose entry raises an event.
+    /// First position in the ring whose entry may raise the event.
     since: Option<Place>,
     moderation: Moderation,
     held: moderation::Held,
 }
 
-/// What an armed completion queue waits for.
+/// Kind of entry that an armed completion queue waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arming {
-    /// An entry of a message that was sent solicited, or of an error.
+    /// A solicited message or an error.
     Solicited,
     /// Any entry.
     Any,
 }
 
-/// The completion queue had no room: it is in error, and so is who had to complete a request there
-/// (IBTA 11.6.3.2).
+/// Error: the completion queue had no room for an entry. The queue fails, and so does the queue pair whose request had to
+/// complete there (IBTA 11.6.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the completion queue is full")]
 pub struct Overrun;
 
-/// Room that is there from the start; more comes with the entries.
+/// Initial number of slots. More are allocated when they are needed.
 const INITIAL_ROOM: usize = 256;
 
-/// Entries that are added together at most.
+/// Maximum number of entries that are added in one step.
 const TOGETHER: usize = 16;
 
 const _: () = assert!(limits::MAX_CQE as usize <= Ring::<Entry>::MAX_CAPACITY);
 
 impl CompletionQueue {
-    /// A completion queue of a context; where its moderated events are due is told to `deadlines`.
+    /// Creates a completion queue of a context. The due times of its moderated events are added to `deadlines`.
     pub fn new(
         context: &Arc<Context>,
         deadlines: &Arc<Deadlines>,
@@ -111,24 +110,24 @@ impl CompletionQueue {
         }))
     }
 
-    /// Whether entries shall have their time: nobody looks at that of others.
+    /// Returns whether entries need a timestamp. Otherwise no thread reads it.
     pub fn is_timed(&self) -> bool {
         self.timed.load(Ordering::Relaxed)
     }
 
-    /// Adds an entry and raises what is to be raised.
+    /// Adds an entry, and raises an event if the entry is awaited.
     #[inline]
     pub fn push(&self, entry: Entry) -> Result<(), Overrun> {
         let added = self.entries.push(entry);
         if added.is_some_and(|added| added.marks().is_empty()) {
             return Ok(());
         }
-        // Another one, so that the first need not be in memory before it is in its slot.
+        // A separate copy lets the compiler keep the first one in registers until it is written to its slot.
         let again = entry;
         self.push_with_care(added, &again)
     }
 
-    /// An entry is not added yet, or it is and somebody may have to be told.
+    /// Handles the slow paths of a push: an entry that is not added yet, or that may raise an event.
     #[cold]
     fn push_with_care(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);
@@ -141,7 +140,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Adds entries that came together, in order, up to the first that finds no room.
+    /// Adds entries in order, up to the first that finds no room.
     #[inline]
     pub fn push_all(&self, entries: impl IntoIterator<Item = Entry>) -> Result<(), Overrun> {
         let mut entries = entries.into_iter();
@@ -154,7 +153,7 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Adds some entries. They are copied first: nothing may go wrong between a claim and what it is for.
+    /// Adds a batch of entries. They are copied first, so that nothing can panic between a claim of slots and its completion.
     #[inline(never)]
     fn push_together(&self, entries: &mut impl Iterator<Item = Entry>) -> Result<(), Overrun> {
         let together: SmallVec<[Entry; TOGETHER]> = entries.take(TOGETHER).collect();
@@ -177,7 +176,7 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// An entry found no room; whether it is worth another try.
+    /// Handles a full ring. Returns `Ok` if the caller can try again.
     #[cold]
     fn make_room(&self, refused: Refused) -> Result<(), Overrun> {
         let Refused::Full(full) = refused else {
@@ -185,7 +184,7 @@ impl CompletionQueue {
         };
         if self.ignore_overrun {
             if self.entries.poll(1, |_| ()) == 0 {
-                // The oldest is about to come.
+                // The oldest entry is still being written.
                 self.entries.settle();
             }
             return Ok(());
@@ -193,7 +192,7 @@ impl CompletionQueue {
         if !self.entries.close(full) {
             return Ok(());
         }
-        // Who sees the overrun finds what came before it.
+        // A thread that sees the overrun must find all earlier entries.
         self.entries.settle();
         self.overrun.store(true, Ordering::Release);
         self.context
@@ -201,7 +200,7 @@ impl CompletionQueue {
         Err(Overrun)
     }
 
-    /// Entries came of which some may be awaited.
+    /// Raises an event for added entries if one of them is awaited.
     #[cold]
     fn announce(&self, added: Added, entries: &[Entry]) {
         let is_awaited =
@@ -216,7 +215,7 @@ impl CompletionQueue {
         }
         let mut events = self.events.lock();
         for entry in entries {
-            // Others may have been told meanwhile, and somebody may have asked anew.
+            // Another thread may have raised the event in the meantime, and the queue may have been armed again.
             let asked = events.since.is_some_and(|since| !added.is_before(since));
             if !asked
                 || !events
@@ -236,32 +235,32 @@ impl CompletionQueue {
         }
     }
 
-    /// Whether there is no entry. Takes no lock.
+    /// Returns whether the queue has no entry. Takes no lock.
     ///
-    /// A thread that is told of an entry in another way (an event, memory that the same message
-    /// wrote, a lock) sees it here: the entry is published with `Release` before all of these. Only if another thread
-    /// is just adding one before it, it comes with that one; an event waits for that.
+    /// If a thread learns of an entry by other means (an event, memory that the same message wrote, a lock), this returns
+    /// `false`: the entry is published with `Release` before all of these. The exception is an entry before it that another
+    /// thread is still adding: both then appear together. An event waits for that.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Takes at most `limit` entries, the oldest first; how many there were.
+    /// Removes at most `limit` entries, the oldest first, and passes each to `out`. Returns their number.
     #[inline(always)]
     pub fn poll(&self, limit: usize, out: impl FnMut(&Entry)) -> usize {
         self.entries.poll(limit, out)
     }
 
-    /// Whether an entry was lost. What came before can still be polled; nothing more comes.
+    /// Returns whether an entry was lost. Earlier entries can still be polled; no further ones are added.
     pub fn has_overrun(&self) -> bool {
         self.overrun.load(Ordering::Acquire)
     }
 
-    /// Asks for one event at an entry that is yet to come (`ibv_req_notify_cq(3)`): entries that
-    /// are there raise none, so who arms polls once more. That poll finds the entries whose places were claimed
-    /// before this; those that come later are told by their claim that an event is awaited, and raise it.
+    /// Requests one event for an entry that is added later (`ibv_req_notify_cq(3)`). Entries that exist raise no event, so the
+    /// caller must poll once more. That poll finds the entries whose slots were claimed before this call. A thread that claims
+    /// a slot later sees from its claim that an event is awaited, and raises it.
     ///
-    /// Who waits for any entry does not, by asking again, come to wait for solicited ones only (IBTA 11.4.2.2).
+    /// A queue that is armed for any entry stays so, even if it is armed for solicited entries again (IBTA 11.4.2.2).
     pub fn arm(&self, arming: Arming) {
         {
             let mut events = self.events.lock();
@@ -274,13 +273,13 @@ impl CompletionQueue {
         self.entries.settle();
     }
 
-    /// Removes the entries of a queue pair that is reset or destroyed: they would name requests
-    /// that are no longer, or those of a later queue pair with the number.
+    /// Removes the entries of a queue pair that is reset or destroyed. Their request ids would be stale, or belong to a later
+    /// queue pair with the same number.
     pub fn discard(&self, queue_pair: u32) {
         self.entries.retain(|entry| entry.queue_pair != queue_pair);
     }
 
-    /// Changes the number of entries; not below those that are there. Returns the new one.
+    /// Changes the capacity; it cannot be less than the number of entries. Returns the new capacity.
     pub fn resize(&self, capacity: u32) -> Result<u32, Refusal> {
         let entries = checked_capacity(capacity)?;
         match self.entries.resize(entries) {
@@ -289,14 +288,14 @@ impl CompletionQueue {
         }
     }
 
-    /// Says how events are moderated from now on.
+    /// Sets the moderation of events from now on.
     pub fn moderate(&self, moderation: Moderation) {
         if !moderation.period.is_zero() {
             self.timed.store(true, Ordering::Relaxed);
         }
         let mut events = self.events.lock();
         events.moderation = moderation;
-        // What waited by the old rule does not wait for ever by the new one.
+        // A delayed event is raised now, because the new moderation may never raise it.
         if events.held.due.is_some() {
             self.notify(&mut events);
         }
@@ -310,8 +309,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Ends the queue's use: refused while queue pairs have it, or shared receive queues. Takes its events back and
-    /// waits until those that were fetched are acknowledged.
+    /// Ends the use of the queue. Fails while queue pairs or shared receive queues use it. Removes its queued events, and waits
+    /// until fetched events are acknowledged.
     pub fn close(&self) -> Result<(), Refusal> {
         self.usage.close()?;
         self.context.withdraw(&self.element);
@@ -321,27 +320,27 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// The open device.
+    /// Returns the context of the opened device.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// What asynchronous events name.
+    /// Returns the element that asynchronous events about the queue name.
     pub fn element(&self) -> &Arc<Element> {
         &self.element
     }
 
-    /// What the channel's events name.
+    /// Returns the element that events of the channel name.
     pub fn notifications(&self) -> &Arc<Element> {
         &self.notifications
     }
 
-    /// The event that was asked for; the next one has to be asked for again.
+    /// Raises the requested event. The queue must be armed again for the next one.
     fn notify(&self, events: &mut Events) {
         events.arming = None;
         events.held = moderation::Held::default();
         self.entries.unmark();
-        // Others may have claimed places before that of the entry: who is told of it finds it, and not a gap.
+        // Other threads may have claimed earlier slots. A thread that gets the event must find its entry, not a gap.
         self.entries.settle();
         if let Some(channel) = &self.channel {
             channel.notify(&self.notifications);

@@ -1,17 +1,17 @@
-//! Entries in order, from any thread to any thread, as many as there is room for.
+//! Bounded lock-free queue of entries, with any number of producers and consumers.
 //!
-//! A slot says whose turn it is in which lap. Who adds an entry claims the place at the tail by one compare and swap,
-//! writes the entry into the place's slot, and lets the slot say that it is there; who takes entries claims
-//! those that are there by one at the head, reads them, and lets their slots say that they are free in the
-//! next lap. Nobody waits for a thread that was kept from running between its claim and the slot's word: an entry
-//! that is claimed and not there yet, and those behind it, have not come.
+//! The ring is an array of slots that is reused in laps. The turn of a slot says for which lap it is free or full. A producer
+//! claims the position at the tail with one compare-and-swap, writes the entry to the slot of this position, and sets the
+//! slot's turn to full. A consumer claims full slots at the head with one compare-and-swap, reads the entries, and sets the
+//! turns to free in the next lap. No thread waits for a thread that was interrupted between its claim and the change of the
+//! turn: an entry that is claimed but not yet full, and those after it, do not exist yet.
 //!
-//! What is rarely done (entries removed out of their order, laps of another length) is done while the ends are
-//! held: a flag in their words that makes every claim fail. The memory begins small and grows when all of it
-//! is taken, so that few entries in a queue for many stay within a few cache lines.
+//! Rare operations (removing entries out of order, changing the length of laps) hold the ends: a flag in their words makes
+//! every claim fail. The array begins small and grows when all slots are full, so that few entries in a queue with a large
+//! capacity occupy only a few cache lines.
 //!
-//! In the tail's word are also the marks: who adds an entry is told by its claim which of them were set, without a fence.
-//! Who sets one and then waits for those that claimed before ([`Ring::settle`]) finds their entries.
+//! The word of the tail also contains marks. A producer learns from its claim which marks were set, without a fence. A thread
+//! that sets a mark and then waits for earlier claims ([`Ring::settle`]) finds their entries.
 
 use self::place::Lap;
 use self::slots::{Slots, Table};
@@ -29,14 +29,14 @@ mod tests;
 pub(super) use hold::TooMany;
 pub(super) use place::Place;
 
-/// The ring.
+/// Bounded lock-free queue of entries in a ring of slots.
 pub(super) struct Ring<T> {
-    /// Where the next entry goes, with [`Place::HELD`], [`Place::CLOSED`] and the marks.
+    /// Position of the next entry to add, with [`Place::HELD`], [`Place::CLOSED`] and the marks.
     tail: Line,
-    /// Where the oldest entry is, with [`Place::HELD`].
+    /// Position of the oldest entry, with [`Place::HELD`].
     head: Line,
     table: Table<T>,
-    /// Slots come up to so many.
+    /// Maximum number of slots.
     capacity: AtomicUsize,
 }
 
@@ -44,24 +44,24 @@ pub(super) struct Ring<T> {
 #[repr(align(64))]
 struct Line(AtomicU64);
 
-/// Entries were added at this place, or from it on.
+/// First position at which entries were added, with the marks that were set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Added(Place);
 
-/// Flags whose meaning is the user's.
+/// Flags in the tail whose meaning is defined by the user of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marks(u64);
 
-/// Why no entry was added.
+/// Reason why no entry was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// There are as many as there may be.
+    /// The ring contains as many entries as its capacity.
     Full(Full),
-    /// Nothing more comes.
+    /// The ring is closed: no more entries can be added.
     Closed,
 }
 
-/// The ring as it was when it was full.
+/// State of the tail when the ring was full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full(Place);
 
@@ -80,23 +80,23 @@ impl Marks {
 }
 
 impl Added {
-    /// The marks that were set.
+    /// Returns the marks that were set.
     #[inline]
     pub(super) fn marks(self) -> Marks {
         Marks(self.0.0 & Place::MARKS)
     }
 
-    /// Whether this was before a mark was set.
+    /// Returns whether the entry was added before a mark was set.
     pub(super) fn is_before(self, mark: Place) -> bool {
         self.0.is_before(mark)
     }
 }
 
 impl<T: Copy + Send> Ring<T> {
-    /// The largest capacity.
+    /// Maximum capacity.
     pub(super) const MAX_CAPACITY: usize = Lap::MAX;
 
-    /// A ring for so many entries, with memory for `room` of them to begin with.
+    /// Creates a ring for `capacity` entries, with memory for the first `room` of them.
     pub(super) fn new(capacity: usize, room: usize) -> Self {
         debug_assert!((1..=Self::MAX_CAPACITY).contains(&capacity));
         Self {
@@ -107,7 +107,7 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Adds an entry, if there is room without ado and nobody else adds one.
+    /// Adds an entry, if the next slot is free and no other thread is adding an entry at the same time.
     #[inline]
     pub(super) fn push(&self, entry: T) -> Option<Added> {
         let tail = self.tail();
@@ -116,14 +116,14 @@ impl<T: Copy + Send> Ring<T> {
         if !slot.says(tail.free()) || !claim(&self.tail, tail, tail.next(slots.lap)) {
             return None;
         }
-        // SAFETY: the slot was free for this place when the place was the tail, stays so until the place is claimed, and
-        // it is claimed now, since nobody had changed the tail.
+        // SAFETY: the slot was free for this position when the position was the tail, and stays free until the position is
+        // claimed. This thread has just claimed it, because the compare-and-swap succeeded.
         unsafe { slot.write(entry) };
         slot.say(tail.full());
         Some(Added(tail))
     }
 
-    /// Adds entries, at least one, as many as there is room for without ado; how many.
+    /// Adds as many of the entries as there are free slots, at least one. Returns their number.
     pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), Refused> {
         let mut attempt = 0;
         loop {
@@ -140,7 +140,8 @@ impl<T: Copy + Send> Ring<T> {
                 let mut place = tail;
                 for &entry in &entries[..count] {
                     let slot = slots.of(place);
-                    // SAFETY: as in push; this place was behind the tail, and is claimed with it.
+                    // SAFETY: the slot was free for this position when the position was at or behind the tail, and stays free
+                    // until the position is claimed. This thread claimed it together with the tail.
                     unsafe { slot.write(entry) };
                     slot.say(place.full());
                     place = place.next(slots.lap);
@@ -150,16 +151,16 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// The slot at this tail is not free: says why, or does something about it, or waits for who does.
+    /// Handles a slot at the tail that is not free: reports why, adds slots, or waits for another thread.
     #[cold]
     fn make_room(&self, tail: Place, attempt: &mut u32) -> Result<(), Refused> {
         if tail.has(Place::CLOSED) {
             return Err(Refused::Closed);
         }
-        // In this order: what was there is at least what this finds.
+        // The head is read after the tail, so the ring contained at least as many entries as this finds.
         let head = self.head();
         if tail.plain() != head.next_lap() {
-            // Somebody holds an end, is still reading the entry, or was faster.
+            // Another thread holds an end, is still reading the entry, or was faster.
             relax(attempt);
         } else if self.table.slots().lap.length() < self.capacity.load(Ordering::Relaxed) {
             self.grow();
@@ -169,19 +170,19 @@ impl<T: Copy + Send> Ring<T> {
         Ok(())
     }
 
-    /// Lets nothing more come, unless something has changed since the ring was full: whether this did it.
+    /// Closes the ring, unless it has changed since it was full. Returns whether this call closed it.
     pub(super) fn close(&self, full: Full) -> bool {
         claim(&self.tail, full.0, full.0.with(Place::CLOSED))
     }
 
-    /// Whether there is no entry. One that is there is not overlooked by who knows of it otherwise.
+    /// Returns whether there is no entry. Never overlooks an entry of which the caller knows by other means.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         let head = self.head();
         self.table.slots().of(head).says(head.free())
     }
 
-    /// Takes at most `limit` entries, the oldest first; how many there were.
+    /// Removes at most `limit` entries, the oldest first, and passes each to `out`. Returns their number.
     #[inline(always)]
     pub(super) fn poll(&self, limit: usize, mut out: impl FnMut(&T)) -> usize {
         let mut attempt = 0;
@@ -197,7 +198,7 @@ impl<T: Copy + Send> Ring<T> {
                 if limit == 0 || slots.of(head).says(head.free()) {
                     return 0;
                 }
-                // It came just now, others were faster, or somebody holds the head.
+                // An entry was just added, another thread was faster, or the head is held.
                 relax(&mut attempt);
             } else if claim(&self.head, head, end) {
                 let mut taken = Taken {
@@ -213,7 +214,7 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Sets marks: every entry behind the place that this gives tells so when it is added.
+    /// Sets marks. Every entry that is added behind the returned position reports them.
     pub(super) fn mark(&self, marks: Marks) -> Place {
         Place(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).plain()
     }
@@ -223,7 +224,7 @@ impl<T: Copy + Send> Ring<T> {
         self.tail.0.fetch_and(!Place::MARKS, Ordering::AcqRel);
     }
 
-    /// Waits until all entries whose places were claimed before are there.
+    /// Waits until all entries whose positions were claimed before are full.
     pub(super) fn settle(&self) {
         let end = self.tail().plain();
         let mut attempt = 0;
@@ -241,7 +242,7 @@ impl<T: Copy + Send> Ring<T> {
                 } else if self.head() == head {
                     relax(&mut attempt);
                 } else {
-                    // It was taken, or is elsewhere.
+                    // The entry was removed, or the ring was rebuilt.
                     continue 'again;
                 }
             }
@@ -249,7 +250,7 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// How many entries there are, more or less if others add and take some.
+    /// Returns the number of entries. It is inexact while other threads add or remove some.
     pub(super) fn len(&self) -> usize {
         let (tail, head) = (self.tail(), self.head().plain());
         let lap = self.table.slots().lap;
@@ -269,15 +270,15 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Moves an end on, if nobody has changed it.
+/// Moves an end forward, if no other thread has changed it. Returns whether it was moved.
 #[inline]
 fn claim(end: &Line, from: Place, to: Place) -> bool {
-    // Relaxed: what belongs to the places is published by their slots.
+    // `Relaxed`: the entries are published by the turns of their slots.
     let order = Ordering::Relaxed;
     end.0.compare_exchange(from.0, to.0, order, order).is_ok()
 }
 
-/// Entries that are claimed. Their slots are free when this is gone.
+/// Entries that were claimed for removal. Dropping this value frees their slots.
 struct Taken<'a, T: Copy> {
     slots: Slots<'a, T>,
     next: Place,
@@ -289,8 +290,8 @@ impl<T: Copy> Taken<'_, T> {
     fn take(&mut self, out: impl FnOnce(&T)) {
         let place = self.next;
         let slot = self.slots.of(place);
-        // SAFETY: the slot was full for this place when the place was the head or behind it, stays so until the place is
-        // claimed, and it was claimed, since nobody had changed the head.
+        // SAFETY: the slot was full for this position when the position was at or behind the head, and stays full until the
+        // position is claimed. This thread claimed it, because the compare-and-swap on the head succeeded.
         unsafe { slot.read(out) };
         slot.say(place.next_lap().free());
         self.next = place.next(self.slots.lap);

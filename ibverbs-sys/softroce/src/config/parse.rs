@@ -1,4 +1,4 @@
-//! The variables' values. An error says what was expected.
+//! Parsers of the variables' values. An error describes the expected value.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::fault::{Errno, Failure, Verb};
 use crate::proto::Mtu;
 
 pub(super) fn device(value: &str) -> Result<String, String> {
-    // The name stands in a C array of 64 bytes, and programs make paths of it.
+    // The name is stored in a C array of 64 bytes, and programs build paths from it.
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if value.len() < 64 && value.chars().all(plain) {
         Ok(value.to_owned())
@@ -89,7 +89,7 @@ pub(super) fn number(value: &str) -> Result<u64, String> {
     .map_err(|_| "a number below 2^64 is expected".to_owned())
 }
 
-/// A part of the whole, from 0 to 1.
+/// Parses a fraction from 0 to 1.
 pub(super) fn part(value: &str) -> Result<f64, String> {
     let (digits, whole) = match value.strip_suffix('%') {
         Some(percent) => (percent, 100.0),
@@ -151,7 +151,7 @@ pub(super) fn events(value: &str) -> Result<Vec<(Duration, Scheduled)>, String> 
     })
 }
 
-/// The events that are of no object.
+/// Events about the port or the device, not about an object.
 const EVENTS: [(&str, ibv_event_type); 8] = [
     ("DEVICE_FATAL", ibv_event_type::IBV_EVENT_DEVICE_FATAL),
     ("PORT_ACTIVE", ibv_event_type::IBV_EVENT_PORT_ACTIVE),

@@ -1,16 +1,16 @@
-/// A way from a queue pair to its peer.
+/// Path from a queue pair to its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// Packets.
+    /// As packets over UDP.
     Udp,
-    /// Within the process.
+    /// Directly, within the process.
     Direct,
-    /// Between processes of the host, through memory that they share.
+    /// Through shared memory, between processes of the host.
     Shared,
 }
 
 impl Way {
-    /// Returns whether a choice allows this way: packets always go.
+    /// Returns whether a configured choice allows this path. Packets are always allowed.
     pub(crate) fn is_allowed(self, choice: Option<Self>) -> bool {
         self == Self::Udp || choice.is_none_or(|chosen| chosen == self)
     }

@@ -4,7 +4,7 @@ use crate::proto::Path;
 
 use super::ProtectionDomain;
 
-/// An address handle: the way that datagrams take.
+/// Address handle: the path of datagrams to a peer.
 #[derive(Debug)]
 pub struct AddressHandle {
     path: Path,
@@ -12,7 +12,7 @@ pub struct AddressHandle {
 }
 
 impl AddressHandle {
-    /// The handle of a path that was checked.
+    /// Creates the handle of a path that was checked.
     pub fn new(domain: &Arc<ProtectionDomain>, path: Path) -> Self {
         Self {
             path,
@@ -20,12 +20,12 @@ impl AddressHandle {
         }
     }
 
-    /// The way.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The protection domain, which a queue pair that sends there has to share.
+    /// Returns the protection domain, which a queue pair that uses the handle must share.
     pub fn domain(&self) -> &Arc<ProtectionDomain> {
         &self.domain
     }

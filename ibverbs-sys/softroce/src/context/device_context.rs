@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 use super::{Element, EventQueue};
 use crate::descriptor::Descriptor;
 
-/// A device that was opened once: `ibv_open_device`.
+/// Context of an opened device: the result of `ibv_open_device`.
 #[derive(Debug)]
 pub struct Context {
     events: EventQueue<AsyncEvent>,
-    /// The descriptor with the number that the program knows; the device does not use it.
+    /// Duplicate of the event descriptor for the program. The device does not use it.
     public: Descriptor,
-    /// The elements of events that were fetched and not acknowledged, once for each.
+    /// Elements of events that were fetched and not acknowledged, one entry per event.
     fetched: Mutex<Vec<Arc<Element>>>,
 }
 
@@ -24,23 +24,23 @@ pub struct Context {
 pub struct AsyncEvent {
     /// Type of the event.
     pub kind: ibv_event_type,
-    /// To what.
+    /// Object, port or device that the event is about.
     pub subject: Subject,
 }
 
 /// Object, port or device that an asynchronous event is about.
 #[derive(Clone, Debug)]
 pub enum Subject {
-    /// A queue pair, a completion queue or a shared receive queue.
+    /// Queue pair, completion queue or shared receive queue.
     Element(Arc<Element>),
-    /// A port.
+    /// The port with this number.
     Port(u8),
-    /// The device.
+    /// The whole device.
     Device,
 }
 
 impl Context {
-    /// Makes a context without events.
+    /// Creates a context without events.
     pub fn new() -> io::Result<Arc<Self>> {
         let events = EventQueue::new()?;
         Ok(Arc::new(Self {
@@ -50,13 +50,13 @@ impl Context {
         }))
     }
 
-    /// Returns the number of the descriptor that the program waits at.
+    /// Returns the descriptor number that the program waits on.
     pub(crate) fn number(&self) -> RawFd {
         self.public.as_raw_fd()
     }
 
-    /// Queues an event of an object of this context. An equal event that is queued and not fetched yet is not queued
-    /// again: events that a peer can cause do not pile up.
+    /// Queues an event about an object of this context. If an equal event is queued and not yet fetched, nothing is added, so
+    /// events that a peer can cause do not accumulate.
     pub fn raise(&self, kind: ibv_event_type, element: &Arc<Element>) {
         self.queue(AsyncEvent {
             kind,
@@ -80,7 +80,7 @@ impl Context {
         });
     }
 
-    /// Fetches the next event; waits for one unless the descriptor is non-blocking.
+    /// Fetches the next event. Waits for one unless the descriptor is non-blocking.
     pub fn next_event(&self) -> io::Result<AsyncEvent> {
         let event = self.events.take(AsyncEvent::element)?;
         if let Some(element) = event.element() {
@@ -89,7 +89,7 @@ impl Context {
         Ok(event)
     }
 
-    /// Acknowledges an event about the object that C knows at `address`.
+    /// Acknowledges an event about the C object at `address`.
     pub fn acknowledge(&self, address: usize) {
         let mut fetched = self.fetched.lock();
         if let Some(place) = fetched
@@ -100,8 +100,7 @@ impl Context {
         }
     }
 
-    /// Takes back the events of an object that is being destroyed, and waits for the acknowledgements of those that
-    /// were fetched.
+    /// Removes the queued events about an object that is being destroyed, and waits until fetched ones are acknowledged.
     pub fn withdraw(&self, element: &Arc<Element>) {
         self.events.withdraw(element, AsyncEvent::element);
     }
@@ -134,7 +133,7 @@ impl Subject {
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Element(one), Self::Element(two)) => Arc::ptr_eq(one, two),
-            // Down, up, down is not down and up.
+            // Port events are never merged: link down, up, down differs from down, up.
             (Self::Port(_), Self::Port(_)) => false,
             (Self::Device, Self::Device) => true,
             _ => false,

@@ -3,24 +3,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Context, Shared, Usage};
 
-/// Tells protection domains apart: a key works only within its own.
+/// Identity of a protection domain. A key is valid only within its own domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DomainId(u64);
 
 impl DomainId {
-    /// One that no other domain has.
+    /// Creates an identity that no other domain has.
     pub fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Its number.
+    /// Returns the identity as a number.
     pub const fn number(self) -> u64 {
         self.0
     }
 }
 
-/// A protection domain, or a parent domain: one that stands for another.
+/// Protection domain, or a parent domain that stands for another protection domain.
 #[derive(Debug)]
 pub struct ProtectionDomain {
     id: DomainId,
@@ -30,7 +30,7 @@ pub struct ProtectionDomain {
 }
 
 impl ProtectionDomain {
-    /// A protection domain of its own.
+    /// Creates a protection domain.
     pub fn new(context: &Arc<Context>) -> Arc<Self> {
         Arc::new(Self {
             id: DomainId::unique(),
@@ -40,7 +40,7 @@ impl ProtectionDomain {
         })
     }
 
-    /// A parent domain: what is made in it is as if made in `domain` (`ibv_alloc_parent_domain(3)`).
+    /// Creates a parent domain: objects that are created in it belong to `domain` (`ibv_alloc_parent_domain(3)`).
     pub fn parent(domain: &Self) -> Arc<Self> {
         Arc::new(Self {
             id: domain.id,
@@ -50,17 +50,17 @@ impl ProtectionDomain {
         })
     }
 
-    /// What keys are checked against: of a parent domain, that of the domain it stands for.
+    /// Returns the identity that keys are checked against; for a parent domain, the identity of the domain that it stands for.
     pub fn id(&self) -> DomainId {
         self.id
     }
 
-    /// The open device.
+    /// Returns the context of the opened device.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Whether it is a parent domain.
+    /// Returns whether this is a parent domain.
     pub fn is_parent(&self) -> bool {
         self.is_parent
     }
@@ -72,14 +72,14 @@ impl Shared for ProtectionDomain {
     }
 }
 
-/// A thread domain: a promise of the program about its threads, which this device does not need.
+/// Thread domain: a promise of the program about the threads that use objects. This device ignores it.
 #[derive(Debug, Default)]
 pub struct ThreadDomain {
     usage: Usage,
 }
 
 impl ThreadDomain {
-    /// A thread domain.
+    /// Creates a thread domain.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }

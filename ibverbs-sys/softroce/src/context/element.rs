@@ -3,11 +3,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-/// What an event names: an object as C knows it, and how many of the events about it the program
-/// has fetched and acknowledged.
+/// Subject of events: an object of the C API, with the number of events about it that the program has fetched and not
+/// acknowledged.
 ///
-/// An object that goes away takes the events with it that nobody has fetched, and waits until
-/// those that were fetched are acknowledged (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
+/// When an object is destroyed, events that were not fetched are removed, and the destruction waits until fetched events are
+/// acknowledged (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
 #[derive(Debug, Default)]
 pub struct Element {
     object: AtomicUsize,
@@ -17,29 +17,29 @@ pub struct Element {
 
 #[derive(Debug, Default)]
 struct Fetched {
-    /// Events that the program has and has not acknowledged.
+    /// Number of fetched events that are not acknowledged.
     open: u64,
-    /// No event shall be queued any more.
+    /// Set if no more events may be queued.
     withdrawn: bool,
 }
 
 impl Element {
-    /// An element whose object has no address yet.
+    /// Creates an element whose object has no address yet.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Says where the object that C knows lies. Before that, nothing must be raised.
+    /// Sets the address of the C object. No event may be raised before.
     pub fn identify(&self, address: usize) {
         self.object.store(address, Ordering::Release);
     }
 
-    /// Where the object that C knows lies.
+    /// Returns the address of the C object.
     pub fn address(&self) -> usize {
         self.object.load(Ordering::Acquire)
     }
 
-    /// The program acknowledges `count` events.
+    /// Acknowledges `count` events.
     pub fn acknowledge(&self, count: u32) {
         let mut fetched = self.fetched.lock();
         fetched.open = fetched.open.saturating_sub(u64::from(count));
@@ -48,25 +48,24 @@ impl Element {
         }
     }
 
-    /// Waits until every event that was fetched is acknowledged: as long as the program takes,
-    /// that is what the manual pages promise.
+    /// Waits until every fetched event is acknowledged, without a time limit, as the manual pages specify.
     pub fn wait_for_acknowledgements(&self) {
         let mut fetched = self.fetched.lock();
         self.acknowledged
             .wait_while(&mut fetched, |fetched| fetched.open > 0);
     }
 
-    /// The program has fetched an event.
+    /// Counts an event that the program has fetched.
     pub(super) fn fetch(&self) {
         self.fetched.lock().open += 1;
     }
 
-    /// From now on no event is queued.
+    /// Prevents further events from being queued.
     pub(super) fn withdraw(&self) {
         self.fetched.lock().withdrawn = true;
     }
 
-    /// Whether events may be queued.
+    /// Returns whether events may no longer be queued.
     pub(super) fn is_withdrawn(&self) -> bool {
         self.fetched.lock().withdrawn
     }

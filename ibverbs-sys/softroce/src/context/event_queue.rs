@@ -10,14 +10,14 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, read};
 use super::Element;
 use crate::descriptor::{self, Descriptor};
 
-/// Events that a program waits for at a file descriptor, which is readable while there are any and
-/// on which the program may set `O_NONBLOCK`.
+/// Queue of events with a file descriptor on which the program waits. The descriptor is readable while there are events, and
+/// the program may set `O_NONBLOCK` on it.
 ///
-/// The descriptor is an eventfd that counts like a semaphore: one up for an event that is queued, one down for
-/// each that is fetched. A thread that waits first brings the counter down and then takes an event out of the
-/// queue. Every other thread takes the event and brings the counter down under the queue's lock, so the count of a
-/// later event is never taken. So the counter may be too high for a moment, but never too low: a thread may be
-/// woken and find no event, and then it waits again, but no event is left behind a descriptor that is not readable.
+/// The descriptor is an eventfd in semaphore mode: each queued event increments it, and each fetched event decrements it. A
+/// waiting thread first decrements the counter and then removes an event from the queue. Every other thread removes the event
+/// and decrements the counter under the queue's lock, so it never takes the count of a later event. The counter may be too high
+/// for a moment, but never too low. So a thread may be woken and find no event, and waits again; but no event is queued while
+/// the descriptor is not readable.
 #[derive(Debug)]
 pub struct EventQueue<T, D = Descriptor> {
     descriptor: D,
@@ -25,7 +25,7 @@ pub struct EventQueue<T, D = Descriptor> {
 }
 
 impl<T> EventQueue<T> {
-    /// Makes an empty queue.
+    /// Creates an empty queue.
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         Ok(Self {
@@ -36,8 +36,8 @@ impl<T> EventQueue<T> {
 }
 
 impl<T, D: AsFd> EventQueue<T, D> {
-    /// Makes an empty queue behind an eventfd that counts like a semaphore, and that others may count up, too: then a
-    /// fetch finds nothing, and waits on.
+    /// Creates an empty queue with an eventfd in semaphore mode that other processes may increment too. After such an increment
+    /// a fetch finds no event, and waits again.
     pub fn with(descriptor: D) -> Self {
         Self {
             descriptor,
@@ -50,20 +50,20 @@ impl<T, D: AsFd> EventQueue<T, D> {
         &self.descriptor
     }
 
-    /// Adds an event about `element`, unless that is withdrawn, or `is_same` of one that nobody has
-    /// fetched yet: so the queue is no longer than there are kinds of events and elements.
+    /// Adds an event about `element`, unless the element is withdrawn, or `is_same` returns `true` for a queued event. So the
+    /// length of the queue is bounded by the number of event kinds and elements.
     pub fn push(&self, element: Option<&Element>, event: T, is_same: impl Fn(&T) -> bool) {
         let mut pending = self.pending.lock();
         if element.is_some_and(Element::is_withdrawn) || pending.iter().any(is_same) {
             return;
         }
         pending.push_back(event);
-        // If the program has closed the descriptor, the event can still be fetched.
+        // Even if the program has closed the descriptor, the event can be fetched.
         descriptor::count_up(self.descriptor.as_fd());
     }
 
-    /// Fetches the next event. Waits for one unless the descriptor is non-blocking. `element_of`
-    /// says whom the event is about.
+    /// Fetches the next event. Waits for one unless the descriptor is non-blocking. `element_of` returns the element that an
+    /// event is about.
     pub fn take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> io::Result<T> {
         loop {
             let waited = self.wait();
@@ -76,18 +76,20 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
     }
 
-    /// Fetches the next event if there is one: whatever the descriptor is set to, this does not wait.
+    /// Fetches the next event if there is one. Never waits, even if the descriptor is blocking.
     pub fn try_take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         let mut pending = self.pending.lock();
         let event = fetch(&mut pending, element_of)?;
-        // This happens under the lock. A waiting thread may have brought the counter down for this event, found none,
-        // and gone to sleep again: then the next count is that of an event that is queued later.
+        // This must happen under the lock. A waiting thread may have decremented the counter for this event, found no event,
+        // and gone to sleep again. Then the next count belongs to an event that is queued later.
         count_down(self.descriptor.as_fd());
         Some(event)
     }
 
-    /// Waits until the descriptor is readable, and brings it down by one: [`pop`](Self::pop) is to follow. `EIO`: the
-    /// program has closed it.
+    /// Waits until the descriptor is readable, and decrements it. The caller must then call [`pop`](Self::pop).
+    ///
+    /// # Errors
+    /// `EIO` if the program has closed the descriptor.
     pub fn wait(&self) -> io::Result<()> {
         let is_closed = || Err(io::Error::from(Errno::IO));
         if descriptor::has_lost() && !descriptor::is_intact(self.descriptor.as_fd()) {
@@ -102,13 +104,12 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
     }
 
-    /// Fetches the next event, for which the descriptor was brought down. `None`: the event was withdrawn.
+    /// Fetches the next event, for which the descriptor has been decremented. Returns `None` if the event was withdrawn.
     pub fn pop(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         fetch(&mut self.pending.lock(), element_of)
     }
 
-    /// Takes back all events about `element` that nobody has fetched, queues no more of them, and
-    /// waits until the fetched ones are acknowledged.
+    /// Removes all queued events about `element`, prevents further ones, and waits until the fetched ones are acknowledged.
     pub fn withdraw(&self, element: &Arc<Element>, of: impl Fn(&T) -> Option<&Arc<Element>>) {
         {
             let mut pending = self.pending.lock();
@@ -123,7 +124,7 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 }
 
-/// Takes the next event out of a queue that is locked, so that a withdrawal finds the event either queued or
+/// Removes the next event from a locked queue and counts it as fetched, so that a withdrawal finds the event either queued or
 /// fetched.
 fn fetch<T>(
     pending: &mut VecDeque<T>,
@@ -136,8 +137,8 @@ fn fetch<T>(
     Some(event)
 }
 
-/// Takes one off an eventfd's counter without waiting, whatever the program has set; whether it did. Where the kernel cannot,
-/// or somebody was quicker, that one finds no event and waits on.
+/// Decrements an eventfd without waiting, even if it is blocking. Returns whether it was decremented. Where the kernel does not
+/// support this, or another thread was faster, that thread finds no event and waits again.
 pub(crate) fn count_down(eventfd: BorrowedFd<'_>) -> bool {
     if descriptor::has_lost() && !descriptor::is_intact(eventfd) {
         return false;
@@ -288,7 +289,7 @@ mod tests {
         assert!(fetched.into_iter().eq(0..EVENTS));
     }
 
-    /// A descriptor that runs a function each time that the queue uses it.
+    /// A descriptor that calls a function each time that the queue uses it.
     struct Watched<F: Fn(BorrowedFd<'_>)>(OwnedFd, F);
 
     impl<F: Fn(BorrowedFd<'_>)> AsFd for Watched<F> {
@@ -298,8 +299,8 @@ mod tests {
         }
     }
 
-    /// While a thread fetches an event, another one reads the descriptor in vain and a later event is queued. Checks
-    /// that the later event stays behind a descriptor that is readable.
+    /// Checks that a later event stays fetchable: while a thread fetches an event, another one reads the descriptor in vain and
+    /// the later event is queued. The descriptor must stay readable.
     #[test]
     fn a_fetch_does_not_take_the_count_of_a_later_event() {
         type Hook = Box<dyn Fn(BorrowedFd<'_>)>;
@@ -312,8 +313,7 @@ mod tests {
         let hook: Hook = Box::new(move |descriptor| {
             let queue = of_hook.get().and_then(Weak::upgrade);
             let queue = queue.filter(|_| while_fetching.get());
-            // This may happen only after the first event was taken out of the queue, if another thread could get the
-            // lock.
+            // This is possible only after the first event was removed, if another thread could take the lock.
             let Some(queue) = queue.filter(|queue| {
                 queue
                     .pending
@@ -335,7 +335,7 @@ mod tests {
         is_fetching.set(true);
         assert_eq!(queue.try_take(of).unwrap().0, 1);
         is_fetching.set(false);
-        // The later event is left if the steps could be interleaved; otherwise there is none.
+        // The later event is left if the steps could be interleaved; otherwise no event is left.
         let is_left = !queue.pending.lock().is_empty();
         let mut descriptors = [PollFd::new(&*queue, PollFlags::IN)];
         let is_readable = poll(&mut descriptors, Some(&Timespec::default())).unwrap() == 1;
@@ -345,7 +345,7 @@ mod tests {
         );
     }
 
-    /// Withdrawals and waiting threads at the same time leave neither an event nor a count behind.
+    /// Checks that concurrent withdrawals and waiting threads leave neither an event nor a count.
     #[test]
     fn withdrawals_race_with_fetching() {
         for _ in 0..200 {

@@ -1,5 +1,5 @@
-//! What every other object hangs on: the open device with its asynchronous events, the domains, the
-//! address handles, and how objects count who uses them.
+//! Objects that all others depend on: the opened device with its asynchronous events, the domains, the address handles, and the
+//! usage counts of objects.
 #![forbid(unsafe_code)]
 
 mod address_handle;

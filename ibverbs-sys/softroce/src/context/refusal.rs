@@ -1,32 +1,32 @@
-/// Why a verb refuses: one variant for each errno that the manual pages name.
+/// Reason why a verb fails: one variant for each errno that the manual pages name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// An argument is wrong.
+    /// An argument is invalid.
     #[error("invalid argument")]
     Invalid,
-    /// The device cannot do this.
+    /// The device does not support the operation.
     #[error("not supported")]
     Unsupported,
-    /// Something still uses the object.
+    /// Another object still uses the object.
     #[error("in use")]
     Busy,
     /// A limit is reached.
     #[error("out of resources")]
     Exhausted,
-    /// The memory is not there, or not for this.
+    /// The memory does not exist, or cannot be used for the operation.
     #[error("bad address")]
     Fault,
-    /// The object is of another domain, or has no right to this.
+    /// The object belongs to another domain, or lacks the access right.
     #[error("not permitted")]
     NotPermitted,
-    /// There is no such object.
+    /// The object does not exist.
     #[error("no such object")]
     Absent,
 }
 
 impl Refusal {
-    /// What C is told.
+    /// Returns the errno value for C.
     pub const fn errno(self) -> i32 {
         match self {
             Self::Invalid => libc::EINVAL,

@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Refusal;
 
-/// How many other objects use an object. Its destruction is refused while there are any, and once
-/// it is allowed nobody can begin to use it.
+/// Number of objects that use an object. An object cannot be destroyed while it is used, and cannot be used any more once its
+/// destruction has begun.
 #[derive(Debug, Default)]
 pub struct Usage(AtomicUsize);
 
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 impl Usage {
-    /// One user more; refused when the object is being destroyed.
+    /// Adds a user. Fails if the object is being destroyed.
     pub fn acquire(&self) -> Result<(), Refusal> {
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
@@ -23,12 +23,12 @@ impl Usage {
             .map_err(|_| Refusal::Invalid)
     }
 
-    /// One user less.
+    /// Removes a user.
     pub fn release(&self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Ends the object's use for good; refused while there are users.
+    /// Ends the use of the object permanently. Fails while there are users.
     pub fn close(&self) -> Result<(), Refusal> {
         self.0
             .compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire)
@@ -36,30 +36,30 @@ impl Usage {
             .map_err(|_| Refusal::Busy)
     }
 
-    /// Whether anybody uses the object.
+    /// Returns whether the object has users.
     pub fn in_use(&self) -> bool {
         self.0.load(Ordering::Acquire) & !CLOSED != 0
     }
 }
 
-/// An object that counts its users.
+/// An object whose users are counted.
 pub trait Shared {
-    /// The count.
+    /// Returns the usage count.
     fn usage(&self) -> &Usage;
 }
 
-/// An object in use. The user gives it up when it is destroyed itself, not when its last reference
-/// goes: a thread of the device may hold that a little longer.
+/// Reference that counts as one use of an object. The user drops this value when the program destroys the user. The last `Arc`
+/// of the user may live a little longer, held by a thread of the device.
 pub struct Held<T: Shared>(Arc<T>);
 
 impl<T: Shared> Held<T> {
-    /// Begins to use `object`.
+    /// Adds a use of `object`.
     pub fn new(object: &Arc<T>) -> Result<Self, Refusal> {
         object.usage().acquire()?;
         Ok(Self(Arc::clone(object)))
     }
 
-    /// The object.
+    /// Returns the object.
     pub fn shared(&self) -> &Arc<T> {
         &self.0
     }

@@ -2,55 +2,55 @@
 
 use std::time::Duration;
 
-/// How long the engine leaves the sockets to those who poll, before it looks whether they still do.
+/// Interval at which the engine checks whether threads still poll, while it does not watch the sockets.
 pub(super) const INTERVAL: Duration = Duration::from_millis(1);
 
-/// One who polled so recently will have seen what woke the engine: to wake takes longer.
+/// Maximum age of the last poll at which the polling thread is assumed to have seen the packet that woke the engine. A wakeup
+/// takes longer than that.
 const POLLING: Duration = Duration::from_micros(5);
 
-/// One who polled so recently is not gone, only kept from running.
+/// Maximum age of the last poll at which the polling thread is assumed to be still active, but not scheduled.
 const AROUND: Duration = Duration::from_micros(200);
 
-/// How often packets must have woken the engine for nothing before it leaves them to others.
+/// Minimum number of useless wakeups in a row after which the engine stops watching the sockets.
 const PATIENCE: u32 = 8;
 
-/// The most patience it learns.
+/// Maximum to which the required number of useless wakeups is raised.
 const MOST_PATIENCE: u32 = 1024;
 
-/// What the engine found when it looked after the network.
+/// Observations of the engine in one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// A socket woke it.
+    /// Set if a socket woke the engine.
     pub(crate) woken: bool,
-    /// It fetched packets.
+    /// Set if the engine fetched packets.
     pub(crate) fetched: bool,
-    /// Somebody else was fetching.
+    /// Set if another thread was fetching.
     pub(crate) contended: bool,
-    /// A program armed a completion queue since the last time.
+    /// Set if a program armed a completion queue since the last round.
     pub(crate) armed: bool,
-    /// How long ago somebody polled; none: nobody ever did.
+    /// Time since a thread last polled. `None` if no thread ever did.
     pub(crate) polled: Option<Duration>,
 }
 
-/// How the engine shall wait.
+/// How the engine waits next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// For packets too.
+    /// Watch the sockets, so that packets wake the engine.
     Watch,
-    /// Not for packets, and no longer than this.
+    /// Do not watch the sockets, and wait for this duration at most.
     Leave(Duration),
 }
 
-/// Decides whether packets wake the engine. Wrong in one direction, every packet to a program that polls costs its
-/// sender a wake-up; wrong in the other, packets to one that does not poll wait for an interval. So it leaves
-/// the sockets only after it was woken in vain several times in a row, and when that turns out to have been
-/// wrong, it wants to see twice as much the next time.
+/// Decides whether packets wake the engine. If they do so needlessly, every packet to a polling program costs its sender a
+/// wakeup. If they do not although no thread polls, packets wait for an interval. So the engine stops watching the sockets only
+/// after several useless wakeups in a row. If that turns out to be wrong, twice as many are required the next time.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     away: bool,
     in_vain: u32,
     patience: u32,
-    /// Intervals away that were right, since the patience last changed.
+    /// Number of intervals without watching that were right, since the required number of wakeups last changed.
     right: u32,
 }
 
@@ -67,7 +67,7 @@ impl Pacing {
     pub(crate) fn decide(&mut self, found: Finding) -> Wait {
         let within = |limit| found.polled.is_some_and(|ago| ago <= limit);
         if found.armed {
-            // Who arms is about to sleep, and what he polled before says nothing.
+            // A program that arms a completion queue is about to sleep, so its earlier polls do not count.
             self.away = false;
             self.in_vain = 0;
         } else if self.away {
@@ -86,7 +86,7 @@ impl Pacing {
                 self.patience = (self.patience * 2).min(MOST_PATIENCE);
             }
         } else if found.contended && within(AROUND) {
-            // He is at it at this moment, and this may be his processor.
+            // Another thread is receiving at this moment, and may need this processor.
             self.away = true;
             return Wait::Leave(INTERVAL);
         } else if found.contended || within(POLLING) {
@@ -108,7 +108,7 @@ impl Pacing {
 mod tests {
     use super::*;
 
-    /// Woken by a packet that nobody else was there for.
+    /// A wakeup by a packet that no other thread would have received.
     const NEEDED: Finding = Finding {
         woken: true,
         fetched: true,
@@ -129,7 +129,7 @@ mod tests {
         }
     }
 
-    /// Woken in vain until it goes away; how often.
+    /// Repeats useless wakeups until the engine stops watching. Returns their number.
     fn provoke(pacing: &mut Pacing) -> u32 {
         let mut times = 1;
         while pacing.decide(in_vain()) == Wait::Watch {
@@ -144,7 +144,7 @@ mod tests {
         let mut pacing = Pacing::new();
         for _ in 0..1000 {
             assert_eq!(pacing.decide(NEEDED), Wait::Watch);
-            // One in vain now and then does not add up.
+            // Occasional useless wakeups do not add up.
             assert_eq!(pacing.decide(in_vain()), Wait::Watch);
         }
     }
@@ -167,7 +167,7 @@ mod tests {
             }),
             Wait::Watch
         );
-        // Nothing was lost by it, so it goes as easily the next time.
+        // No packet was delayed, so the required number of wakeups stays low.
         assert_eq!(provoke(&mut pacing), PATIENCE);
     }
 

@@ -1,20 +1,19 @@
-//! Signals of the process, which the engine's thread must not get: a handler of the program must not run in a thread
-//! that the program does not know. Signals for faults of the thread itself are not blocked: if they were, a fault would
-//! end the program.
+//! Signal mask of the device's threads. A signal handler of the program must not run in a thread that the program does not
+//! know. Signals for faults of the thread itself are not blocked: if they were, a fault would end the program.
 
 use std::io;
 use std::mem;
 use std::ptr;
 use std::thread;
 
-/// Starts a thread of the device, with a name of at most 15 bytes. The thread gets no signals of the process.
+/// Starts a thread of the device with a name of at most 15 bytes. Signals to the process are not delivered to this thread.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     blocked(|| thread::Builder::new().name(name.to_owned()).spawn(body)).map(drop)
 }
 
-/// Runs `body` with all signals blocked except those for memory faults. Threads that it starts inherit this.
+/// Runs `body` with all signals blocked except those for memory faults. Threads that `body` starts inherit this mask.
 fn blocked<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: a set of signals is plain bits, and both are valid for the calls.
+    // SAFETY: `sigset_t` is plain data, so a zeroed one is valid, and both sets are live during the calls.
     let before = unsafe {
         let mut all = mem::zeroed();
         let mut before = mem::zeroed();
@@ -25,7 +24,7 @@ fn blocked<T>(body: impl FnOnce() -> T) -> T {
         before
     };
     let result = body();
-    // SAFETY: the mask is the one that the thread had.
+    // SAFETY: `before` is the mask that the thread had, and is live during the call.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
     result
 }
@@ -35,7 +34,7 @@ mod tests {
     use super::*;
 
     fn blocks(signal: libc::c_int) -> bool {
-        // SAFETY: only the calling thread's mask is read.
+        // SAFETY: only the calling thread's mask is read, into `mask`, which is live during the call.
         unsafe {
             let mut mask = mem::zeroed();
             libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), &raw mut mask);

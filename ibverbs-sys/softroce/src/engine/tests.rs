@@ -1,4 +1,4 @@
-//! The engine with a device that only counts.
+//! Tests of the engine with a device that counts its calls.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,10 +17,10 @@ use crate::proto::{Path, Time};
 use crate::timers::{Alarm, Sleeper, Timers};
 use crate::wire::Opcode;
 
-/// Longer than anything takes but a wake-up that is lost.
+/// Timeout that only a lost wakeup exceeds.
 const LOST: Duration = Duration::from_secs(60);
 
-/// A device with a network, whose timers are numbers.
+/// A device with a network, whose timers are numbered.
 struct Counting {
     network: Network,
     inbox: Mutex<Inbox>,
@@ -71,7 +71,7 @@ impl Device for Counting {
     fn polled(&self) -> Option<Time> {
         match self.polled.load(Ordering::SeqCst) {
             0 => None,
-            // Just now.
+            // The last poll is always the present.
             _ => Some(self.timers.now()),
         }
     }
@@ -101,7 +101,7 @@ impl Counting {
         self.engine.get().unwrap().is_away()
     }
 
-    /// Sends itself a packet.
+    /// Sends a packet to the device itself.
     fn send(&self) {
         let destination = self.network.addresses()[0];
         let path = Path {
@@ -114,7 +114,7 @@ impl Counting {
         self.network
             .connect(&path, u32::from(self.network.slot()) << 20);
         self.network.outbox().push(|out| {
-            // An acknowledgement, for a queue pair of the port's slot.
+            // An acknowledgement for a queue pair with the port's slot.
             let opcode = Opcode::from_byte(0x11).map_or(0, Opcode::to_byte);
             out.extend_from_slice(&[opcode, 0, 0xff, 0xff, 0, self.network.slot() << 4]);
             out.extend_from_slice(&[0; 6 + 4]);
@@ -122,7 +122,7 @@ impl Counting {
         });
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         let end = Instant::now() + LOST;
         while !is_so() {
@@ -136,7 +136,7 @@ impl Counting {
 fn it_sleeps_while_there_is_nothing_to_do() {
     let (device, _told) = start(0);
     device.until("it starts", || device.rounds() > 0);
-    // The first round may be under way; a second one has no reason.
+    // The first round may be in progress; there is no reason for a second one.
     thread::sleep(Duration::from_millis(50));
     assert_eq!(device.rounds(), 1);
 }
@@ -149,7 +149,7 @@ fn a_timer_wakes_it() {
     device.note(1, Duration::from_secs(1000));
     device.note(2, Duration::ZERO);
     assert_eq!(told.recv_timeout(LOST), Ok(2));
-    // The one in a thousand seconds neither comes nor keeps it awake.
+    // The timer in a thousand seconds neither expires nor keeps the engine awake.
     let rounds = device.rounds();
     thread::sleep(Duration::from_millis(50));
     assert!(device.rounds() <= rounds + 1);
@@ -168,7 +168,7 @@ fn no_timer_is_lost_whoever_notes_it_when() {
                 for round in 0..ROUNDS {
                     let key = thread * 8 + round % 8;
                     let alarm = &device.alarms[key as usize];
-                    // An alarm is noted again only after it was called.
+                    // An alarm is scheduled again only after it was called.
                     device.until("a timer was lost", || !alarm.is_noted());
                     device.note(key, Duration::from_micros(u64::from(round * 37 % 200)));
                 }
@@ -197,15 +197,14 @@ fn it_leaves_packets_to_one_who_polls_until_a_program_goes_to_sleep() {
     device.polled.store(1, Ordering::SeqCst);
     let mut sent = 0;
     device.until("it does not go away", || {
-        // Sends one packet after the other: if the engine's thread gets no processor, its socket fills up and drops
-        // packets.
+        // Sends the packets one at a time: if the engine's thread is not scheduled, its socket fills up and drops packets.
         if device.fetched.load(Ordering::SeqCst) == sent {
             device.send();
             sent += 1;
         }
         device.is_away()
     });
-    // Nobody polls in truth, so the packets that are left are fetched when it is told to, at the latest.
+    // No thread really polls, so the remaining packets are fetched after the call of `watch` at the latest.
     device.polled.store(0, Ordering::SeqCst);
     device.engine.get().unwrap().watch();
     device.send();

@@ -18,70 +18,69 @@ use crate::net::Endpoints;
 use crate::proto::Time;
 use crate::timers::Timers;
 
-/// Batches of packets that the engine fetches before it decides again how to wait.
+/// Maximum number of batches that the engine fetches in one round.
 const BATCHES: usize = 16;
 
-/// So many packets at a look are the middle of a transfer: more of them are about to come.
+/// Number of packets in one round from which on more are assumed to follow soon: it is the middle of a transfer.
 const BULK: usize = 16;
 
-/// Time that the engine stays awake after it found so many packets. Falling asleep and being woken takes about as long,
-/// and a part of that is at the cost of the sender, which wakes the engine.
+/// Time for which the engine stays awake after such a round. Falling asleep and being woken takes about as long, and partly at
+/// the cost of the sender, which wakes the engine.
 const AWAKE: Duration = Duration::from_micros(30);
 
-/// Time that another thread which is fetching packets may take, before the engine checks that the timers that are due
-/// ran.
+/// Time for which another thread may be fetching packets before the engine checks that due timers have run.
 const PAUSE: Duration = Duration::from_micros(100);
 
 /// The device, as the engine drives it.
 pub(crate) trait Device: Send + Sync + 'static {
-    /// Fetches one batch of the packets that are there, answers them, and runs the timers that are due. Where another
-    /// thread is fetching, that one will look again after it has let go.
+    /// Fetches one batch of received packets, answers them, and runs due timers. If another thread is fetching, that thread
+    /// will look again after it has released the lock.
     fn look(&self) -> Look;
 
-    /// Returns when a thread last polled and looked after the device; `None` if none ever did.
+    /// Returns the time at which a thread last polled the device, or `None` if no thread ever did.
     fn polled(&self) -> Option<Time>;
 
-    /// Returns the sockets that packets come by now.
+    /// Returns the current sockets of the device.
     fn endpoints(&self) -> Arc<Endpoints>;
 
-    /// Looks after what else [`heard`](Self::heard) tells of.
+    /// Handles the events that make [`heard`](Self::heard) readable.
     fn attend(&self) {}
 
-    /// Returns the descriptor that is readable when there is something to [attend](Self::attend) to; always the same
-    /// one.
+    /// Returns a descriptor that is readable while there are events for [`attend`](Self::attend). It must always be the same
+    /// descriptor.
     fn heard(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Tells peers that the engine is about to sleep until they wake it. Returns `false` if something has come for
-    /// which nobody will wake it.
+    /// Publishes to peers that the engine is about to sleep until they wake it. Returns `false` if something has arrived for
+    /// which no wakeup will follow.
     fn fall_asleep(&self) -> bool {
         true
     }
 
-    /// Notes that the engine is awake.
+    /// Publishes that the engine is awake.
     fn wake_up(&self) {}
 
-    /// Runs the timers that are due, and nothing else.
+    /// Runs due timers only.
     fn run_due(&self);
 
-    /// Reports a panic of the engine to the device. Returns whether the engine may go on.
+    /// Reports a panic of the engine to the device. Returns whether the engine may continue.
     fn panicked(&self, panic: &(dyn Any + Send)) -> bool;
 }
 
-/// Result of a look at the network.
+/// Result of one attempt to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Somebody else is looking, and will look again.
+    /// Another thread is receiving, and will look again.
     Contended,
-    /// The look is done.
+    /// The attempt is finished.
     Done {
-        /// Packets that were fetched; none: there were no more.
+        /// Number of packets that were fetched. 0 if there were no more.
         fetched: usize,
     },
 }
 
-/// The engine's thread, as other threads see it. The thread ends when this handle, or the device, is dropped.
+/// Handle to the engine's thread. The thread ends when the handle or the device is dropped.
 #[derive(Debug)]
 pub(crate) struct Engine {
     shared: Arc<Shared>,
@@ -91,16 +90,16 @@ pub(crate) struct Engine {
 struct Shared {
     timers: Arc<Timers>,
     stop: AtomicBool,
-    /// Number of times that a program said that it is about to sleep.
+    /// Number of times that a program announced that it is about to sleep.
     armed: AtomicU64,
-    /// The engine does not watch the sockets.
+    /// Set while the engine does not watch the sockets.
     away: AtomicBool,
-    /// Number of times that the engine went around its loop, for tests of how seldom it runs.
+    /// Number of iterations of the engine's loop, for tests.
     rounds: AtomicU64,
 }
 
 impl Engine {
-    /// Starts the thread. Signals go to the program's own threads, never to this one.
+    /// Starts the thread. Signals are delivered to the program's own threads, never to this one.
     pub(crate) fn start<D: Device>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             timers,
@@ -115,23 +114,23 @@ impl Engine {
         Ok(Self { shared })
     }
 
-    /// Makes packets wake the engine from now on: the program is about to sleep until a completion comes.
+    /// Makes packets wake the engine from now on, because the program is about to sleep until a completion arrives.
     pub(crate) fn watch(&self) {
-        // The engine stores `away` and then looks at `armed`.
+        // The engine stores `away` and then loads `armed`.
         self.shared.armed.fetch_add(1, Ordering::SeqCst);
         if self.shared.away.load(Ordering::SeqCst) {
             self.shared.timers.sleeper().wake();
         }
     }
 
-    /// Returns the number of times that the engine woke up and went to sleep again.
+    /// Returns the number of iterations of the engine's loop.
     #[cfg(test)]
     pub(super) fn rounds(&self) -> u64 {
         self.shared.rounds.load(Ordering::SeqCst)
     }
 
-    /// Returns whether the engine leaves the sockets to polling threads, and checks at intervals that there still are
-    /// some.
+    /// Returns whether the engine leaves the sockets to polling threads, and only checks at intervals whether threads still
+    /// poll.
     pub(crate) fn is_away(&self) -> bool {
         self.shared.away.load(Ordering::SeqCst)
     }
@@ -140,16 +139,16 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        // The engine's own thread may be the one that drops the device, so it is not waited for.
+        // The thread is not joined, because the engine's own thread may be the one that drops the device.
         self.shared.timers.sleeper().ring();
     }
 }
 
 impl Shared {
-    /// Runs until the device is gone. After a panic the device has failed, and the thread goes on for timers, such as
-    /// those of completion events that are held back. A second panic ends the thread.
+    /// Runs until the device is dropped. After a panic the device has failed, and the thread continues for timers, such as
+    /// those of moderated completion events. A second panic ends the thread.
     fn drive<D: Device>(&self, device: &Weak<D>, mut watch: Watch) {
-        // Code that uses state which the panic has left inconsistent finds a device that has failed.
+        // Code that uses state which the panic left inconsistent finds a failed device.
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(device, &mut watch))) {
             let device = device.upgrade();
             if !device.is_some_and(|device| device.panicked(&*panic)) {
@@ -159,13 +158,13 @@ impl Shared {
     }
 
     fn run<D: Device>(&self, device: &Weak<D>, watch: &mut Watch) {
-        // Else the system adds 50 us to every timer. If it refuses, they are as late as that.
+        // Otherwise the kernel adds 50 us to every timer. On failure, the timers are late by that time.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
         let mut pacing = Pacing::new();
         let mut armed = 0;
         let mut awake = Time::default();
         if let Some(heard) = device.upgrade().as_ref().and_then(|device| device.heard()) {
-            // Where the system refuses, peers of the host are strangers.
+            // On failure, peers on the same host are reached by packets only.
             let _ = watch.add(heard);
         }
         while !self.stop.load(Ordering::SeqCst) {
@@ -177,7 +176,7 @@ impl Shared {
                 descriptor::check_all();
             }
             if descriptor::has_lost() {
-                // The numbers of the sockets may now be those of files of the program.
+                // The descriptor numbers of the sockets may now belong to files of the program.
                 device_now.run_due();
                 drop(device_now);
                 self.timers.sleeper().rest();
@@ -185,7 +184,7 @@ impl Shared {
             }
             let armed_before = armed;
             armed = self.armed.load(Ordering::SeqCst);
-            // Packets that come from here on end the next sleep at once.
+            // Packets that arrive from here on end the next sleep at once.
             let woken = watch.take();
             device_now.attend();
             let (packets, look) = look(&*device_now);
@@ -195,7 +194,7 @@ impl Shared {
                 awake = now + AWAKE;
             }
             let (polled, endpoints) = (device_now.polled(), device_now.endpoints());
-            // Others may drop the device while its engine sleeps.
+            // Other threads may drop the device while its engine sleeps.
             drop(device_now);
             let wait = pacing.decide(Finding {
                 woken: woken || fetched,
@@ -204,8 +203,7 @@ impl Shared {
                 armed: armed != armed_before,
                 polled: polled.map(|polled| now - polled),
             });
-            // Another thread is fetching and will go on when it gets a processor. That may be this one, so it is left
-            // to that thread.
+            // Another thread is fetching, and continues once it is scheduled. It may need this processor, so the engine waits.
             let wait = match wait {
                 Wait::Watch if look == Look::Contended => Wait::Leave(PAUSE),
                 wait => wait,
@@ -213,7 +211,7 @@ impl Shared {
             let watched = watch.set(&endpoints, wait == Wait::Watch);
             let interval = match wait {
                 Wait::Leave(interval) => Some(interval),
-                // There is more, of which a watch that began before tells nothing.
+                // A socket has more packets. A watch that began earlier does not report them.
                 Wait::Watch if matches!(look, Look::Done { fetched: 1.. }) => continue,
                 Wait::Watch if now < awake => {
                     hint::spin_loop();
@@ -223,7 +221,7 @@ impl Shared {
                 Wait::Watch => Some(INTERVAL),
             };
             self.away.store(wait != Wait::Watch, Ordering::SeqCst);
-            // Timers that are due run where the packets are looked after.
+            // Due timers are run by the thread that receives.
             let least = match look {
                 Look::Contended => now + PAUSE,
                 Look::Done { .. } => now,
@@ -237,7 +235,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until something is to be done, but timers not before `least`; or so long.
+    /// Sleeps until something must be done, or for `interval`. Timers do not end the sleep before `least`.
     fn sleep<D: Device>(
         &self,
         interval: Option<Duration>,
@@ -264,7 +262,8 @@ impl Shared {
     }
 }
 
-/// Fetches packets until there are none, or for a while; how many there were, and the last look.
+/// Fetches packets until the sockets are empty, or for a limited number of batches. Returns the number of packets and the last
+/// result.
 fn look(device: &impl Device) -> (usize, Look) {
     let mut packets = 0;
     let mut look = device.look();

@@ -1,26 +1,24 @@
 use std::time::Duration;
 
-/// What happens to packets on their way out. Each part is a probability from 0 to 1, drawn for
-/// every packet by itself.
+/// Faults of sent packets. Each probability is from 0 to 1, and is drawn separately for every packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NetworkFaults {
-    /// Lost.
+    /// Probability that a packet is dropped.
     pub loss: f64,
-    /// Sent twice.
+    /// Probability that a packet is sent twice.
     pub duplicate: f64,
-    /// Held back until one to three packets behind it have gone, or a millisecond has.
+    /// Probability that a packet is held back until one to three later packets were sent, for at most a millisecond.
     pub reorder: f64,
-    /// One bit between BTH and ICRC is flipped.
+    /// Probability that one bit between BTH and ICRC is flipped.
     pub corrupt: f64,
-    /// How long every packet is held back.
+    /// Time for which every packet is held back.
     pub latency: Duration,
-    /// The beginning of the random numbers. The same faults and packets in the same order meet with
-    /// the same accidents.
+    /// Seed of the random numbers. The same faults and the same sequence of packets give the same results.
     pub seed: u64,
 }
 
 impl NetworkFaults {
-    /// Whether anything happens at all.
+    /// Returns whether any fault is configured.
     pub(super) fn any(&self) -> bool {
         self.latency > Duration::ZERO
             || [self.loss, self.duplicate, self.reorder, self.corrupt]
@@ -29,22 +27,22 @@ impl NetworkFaults {
     }
 }
 
-/// What happens to one packet.
+/// The faults of one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fate {
-    /// It is gone.
+    /// Set if the packet is dropped.
     pub(crate) lost: bool,
-    /// It is sent twice.
+    /// Set if the packet is sent twice.
     pub(crate) doubled: bool,
-    /// The bit that is flipped, counted from its first byte.
+    /// Index of the flipped bit, counted from the packet's first byte; `None` if no bit is flipped.
     pub(crate) flipped: Option<usize>,
-    /// How many packets overtake it.
+    /// Number of packets that overtake the packet.
     pub(crate) overtaken: u8,
-    /// How long it is held back.
+    /// Time for which the packet is held back.
     pub(crate) latency: Duration,
 }
 
-/// Draws the packets' fates.
+/// Random generator of packet faults.
 #[derive(Debug)]
 pub(crate) struct Accidents {
     faults: NetworkFaults,
@@ -63,8 +61,8 @@ impl Accidents {
         self.faults
     }
 
-    /// The fate of the next packet, which has `len` bytes. It takes the same number of random
-    /// numbers whatever happens, so that one fault more does not change the others.
+    /// Draws the faults of the next packet, which has `len` bytes. Always draws the same number of random numbers, so that
+    /// another kind of fault does not change the rest.
     pub(crate) fn fate(&mut self, len: usize) -> Fate {
         let lost = self.happens(self.faults.loss);
         let doubled = self.happens(self.faults.duplicate);
@@ -85,12 +83,13 @@ impl Accidents {
     }
 
     fn happens(&mut self, part: f64) -> bool {
-        // 53 bits fill a double's mantissa: from 0 to just below 1.
+        // 53 bits fill the mantissa of a double: the value is from 0 to just below 1.
         let drawn = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
         drawn < part
     }
 
-    /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+    /// Returns the next random number, by SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
+    /// 2014).
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -146,7 +145,7 @@ mod tests {
         };
         let fates = fates(faults);
         let count = |what: fn(&Fate) -> bool| fates.iter().filter(|fate| what(fate)).count();
-        // The seed is fixed, so these are not random: nine standard deviations are allowed.
+        // The seed is fixed, so these numbers do not vary. They are within nine standard deviations.
         assert!((730..1270).contains(&count(|fate| fate.lost)));
         assert_eq!(count(|fate| fate.doubled), 10_000);
         assert!((4550..5450).contains(&count(|fate| fate.overtaken > 0)));

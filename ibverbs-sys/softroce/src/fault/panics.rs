@@ -1,4 +1,4 @@
-//! Panics inside of the device that a test asks for. Only test builds have them.
+//! Injected panics inside the device. Compiled only for tests.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum PanicPoint {
-    /// A queue pair is receiving packets: the receiver and the queue pair are locked.
+    /// A queue pair is receiving packets; the receiver and the queue pair are locked.
     Receive,
-    /// A request is being posted: the queue pair is locked.
+    /// A request is being posted; the queue pair is locked.
     Post,
 }
 
 static ASKED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
-/// Makes the next thread of the process that reaches `point` panic there, once.
+/// Makes the next thread of this process that reaches `point` panic once.
 pub fn panic_at(point: PanicPoint) {
     ASKED[point as usize].store(true, Ordering::SeqCst);
 }

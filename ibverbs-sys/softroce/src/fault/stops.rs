@@ -1,4 +1,4 @@
-//! Stops of the process inside of the device that a test asks for. Only test builds have them.
+//! Injected stops of the process (`SIGSTOP`) inside the device. Compiled only for tests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -10,22 +10,22 @@ use rustix::process::{Signal, getpid, kill_process};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum StopPoint {
-    /// Bytes of a message are about to be copied from the memory of another process: the copy is announced, and the other
-    /// process allows it.
+    /// Before bytes of a message are copied from the memory of another process: the copy is marked in a lane, and permitted by
+    /// the other process.
     Copy,
-    /// The bytes are copied, and the message is not accepted yet.
+    /// After the bytes were copied, before the message is accepted.
     Copied,
 }
 
-/// Number of passes until the stop; 0 if there is none.
+/// Number of passes until the stop; 0 for no stop.
 static LEFT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Makes the process stop itself when its threads have reached `point` `passes` times, once.
+/// Makes the process stop itself once, when its threads have passed `point` `passes` times.
 pub fn stop_at(point: StopPoint, passes: u64) {
     LEFT[point as usize].store(passes, Ordering::SeqCst);
 }
 
-/// Stops the process if [`stop_at`] was called for `point`, and this is the pass.
+/// Counts a pass of `point`, and stops the process if [`stop_at`] has requested a stop at this pass.
 pub(crate) fn pass(point: StopPoint) {
     let left = &LEFT[point as usize];
     if left.load(Ordering::Relaxed) == 0 {
@@ -36,7 +36,7 @@ pub(crate) fn pass(point: StopPoint) {
     if before == Ok(1) {
         let sent = kill_process(getpid(), Signal::STOP);
         sent.expect("a process may stop itself");
-        // Another thread may take the signal: this one goes no further until it has stopped, too.
+        // Another thread may handle the signal first, so this thread waits until it is stopped, too.
         thread::sleep(Duration::from_millis(50));
     }
 }

@@ -9,10 +9,10 @@ macro_rules! verbs {
         }
 
         impl Verb {
-            /// All of them, in order.
+            /// All verbs, in order.
             pub const ALL: &[Self] = &[$(Self::$verb,)*];
 
-            /// Returns the verb's name, without `ibv_`. The extended form of a verb is the same verb.
+            /// Returns the verb's name without `ibv_`. The extended form of a verb counts as the same verb.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$verb => $name,)*
@@ -77,8 +77,8 @@ verbs! {
 }
 
 impl Verb {
-    /// Returns whether the verb fails after the device has failed. All verbs do, except queries, destruction, polling,
-    /// and posting to a queue pair, which flushes the requests. For `ibv_modify_qp` the requested state decides.
+    /// Returns whether the verb fails once the device has failed. All verbs fail except queries, destruction, polling, and
+    /// posting to a queue pair, which flushes the requests. For `ibv_modify_qp` the requested state decides.
     pub(super) const fn needs_device(self) -> bool {
         !matches!(
             self,
@@ -118,12 +118,12 @@ impl Verb {
     }
 }
 
-/// The number of an error, as C's errno.
+/// An error number (errno).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Returns the error with this name (`ENOMEM`) or number.
+    /// Returns the error number with this name (such as `ENOMEM`) or decimal value.
     pub fn named(name: &str) -> Option<Self> {
         let known = NAMED
             .iter()
@@ -138,7 +138,7 @@ impl Errno {
     }
 }
 
-/// The errnos that verbs and the system calls below them return, by name.
+/// Names of the error numbers that verbs and their system calls return.
 const NAMED: &[(&str, i32)] = &[
     ("EPERM", libc::EPERM),
     ("ENOENT", libc::ENOENT),

@@ -3,13 +3,16 @@
 use crate::context::Refusal;
 use crate::proto::AccessFlags;
 
-/// Flags that a device may ignore: `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to `_LAST`.
+/// Access flags that a device may ignore: `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to `_LAST`.
 const OPTIONAL: u32 = 0x3ff0_0000;
 
-/// `IBV_ACCESS_FLUSH_GLOBAL` and `_PERSISTENT` of newer headers: for persistent memory.
+/// `IBV_ACCESS_FLUSH_GLOBAL` and `_PERSISTENT` of newer headers, for persistent memory; not supported.
 const FLUSH: u32 = 1 << 8 | 1 << 9;
 
-/// The flags that a region is registered with (`ibv_reg_mr(3)`).
+/// Checks and converts the access flags of a memory region (`ibv_reg_mr(3)`). Ignores optional flags.
+///
+/// # Errors
+/// [`Refusal::Unsupported`] for flush flags; [`Refusal::Invalid`] for unknown flags and invalid combinations.
 pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
     let needed = bits & !OPTIONAL;
     if needed & FLUSH != 0 {
@@ -17,18 +20,18 @@ pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
     }
     let access = AccessFlags::from_bits(needed).ok_or(Refusal::Invalid)?;
     let remote = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-    // IBTA C10-56 and the manual page: a peer may not write where this side may not.
+    // IBTA C10-56 and the manual page: remote write access requires local write access.
     if access.intersects(remote) && !access.contains(AccessFlags::LOCAL_WRITE) {
         return Err(Refusal::Invalid);
     }
     if access.contains(AccessFlags::HUGETLB) && !access.contains(AccessFlags::ON_DEMAND) {
-        // It says something about on-demand regions, and nothing about others.
+        // The flag affects only on-demand regions.
         return Ok(access - AccessFlags::HUGETLB);
     }
     Ok(access)
 }
 
-/// The flags that a window is bound with (`ibv_bind_mw(3)`).
+/// Checks and converts the access flags of a memory window (`ibv_bind_mw(3)`).
 pub fn window_access(bits: u32) -> Result<AccessFlags, Refusal> {
     let allowed = AccessFlags::REMOTE_WRITE
         | AccessFlags::REMOTE_READ

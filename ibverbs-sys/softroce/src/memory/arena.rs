@@ -16,16 +16,15 @@ use super::segment::{self, HUGE, Segment};
 use crate::context::Refusal;
 use crate::descriptor::Descriptor;
 
-/// Memory that the device hands out for regions (`ibv_alloc_buf`): one file in memory, of which peers
-/// of the same host can map parts, too.
+/// Memory that the device allocates for regions (`ibv_alloc_buf`): an in-memory file, of which peers of the same host can map
+/// parts.
 ///
-/// The file grows by segments, each of them one mapping, here and at a peer. A [`Block`] is a part of a
-/// segment. Its pages are there, zeroed, when it is made, and given back to the system when the last that
-/// uses it is gone: who allocated it, and each region that was registered of it.
+/// The file grows by segments. Each segment is a single mapping, in this process and in peers. A [`Block`] is a part of a
+/// segment. The pages of a block are allocated and zeroed when the block is made. They are returned to the system when the last
+/// user of the block is dropped: the code that allocated it, or a region that was registered in it.
 ///
-/// The file cannot be made shorter, not by a peer either, so whoever maps it can touch all of the mapping.
-/// A peer can write to all of it. Peers are those that could as well write to the process's memory by
-/// `process_vm_writev`.
+/// The file is sealed against shrinking, so a process can access all of a mapping without a fault. A peer can write to all of
+/// the file. Only processes that could also write to this process's memory by `process_vm_writev` become peers.
 pub struct Arena {
     file: Descriptor,
     state: Mutex<State>,
@@ -34,19 +33,19 @@ pub struct Arena {
 #[derive(Default)]
 struct State {
     segments: Vec<Part>,
-    /// By their addresses.
+    /// Blocks by their addresses.
     blocks: BTreeMap<usize, Weak<Block>>,
-    /// The size of the file.
+    /// Size of the file in bytes.
     end: u64,
 }
 
-/// A segment, and what is free of it.
+/// A segment, and its free extents.
 struct Part {
     segment: Segment,
     free: Extents,
 }
 
-/// Memory of the [`Arena`], until it is dropped.
+/// A block of memory of an [`Arena`], returned on drop.
 pub struct Block {
     arena: Arc<Arena>,
     address: usize,
@@ -55,33 +54,33 @@ pub struct Block {
     segment: Range<u64>,
 }
 
-/// Place of bytes of the process in a file that a peer of the same host can map: all that the peer must know, apart
-/// from the descriptor itself.
+/// Location of bytes of this process in a file that a peer of the same host can map. A peer needs nothing else, apart from the
+/// file's descriptor.
 ///
-/// Code that passes a place to a peer makes sure that the peer no longer touches the bytes when the block is dropped:
-/// then they are handed out anew.
+/// Code that passes a place to a peer must ensure that the peer no longer accesses the bytes when the block is dropped, because
+/// the arena reuses them then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// In the file.
+    /// Offset of the first byte in the file.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// The part of the file that a peer should map at once: it is mapped as a whole here, and other blocks are in it.
-    /// The part begins and ends at a multiple of two megabytes.
+    /// The part of the file that a peer should map as a whole, as this process does: a segment, which also contains other
+    /// blocks. Its start and end are multiples of 2 MiB.
     pub segment: Range<u64>,
 }
 
-/// The size of a segment, unless a block needs a larger one.
+/// Length of a segment in bytes, unless a block needs a larger one.
 const SEGMENT: usize = 64 << 20;
 
-/// From here on the system is asked beforehand whether it has so much memory.
+/// Minimum length in bytes of a block for which the system's free memory is checked before the allocation.
 const MUCH: usize = 16 << 20;
 
 impl Arena {
-    /// Makes an arena without memory.
+    /// Creates an arena without segments.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        // Kernels before 6.3 do not know that it is no program; newer ones may want to be told.
+        // Kernels before 6.3 do not support this flag; newer kernels may require it.
         let file = Descriptor::open(|| {
             rustix::fs::memfd_create("softroce", flags | MemfdFlags::NOEXEC_SEAL)
                 .or_else(|_| rustix::fs::memfd_create("softroce", flags))
@@ -93,8 +92,8 @@ impl Arena {
         }))
     }
 
-    /// Makes a block of at least `length` zeroed bytes, page-aligned, and aligned to huge pages where it
-    /// fills one.
+    /// Allocates a block of at least `length` zeroed bytes. The block is page-aligned, and aligned to a huge page if it is at
+    /// least as long.
     pub fn allocate(self: &Arc<Self>, length: usize) -> Result<Arc<Block>, Refusal> {
         let length = length
             .checked_next_multiple_of(segment::page_size())
@@ -107,19 +106,19 @@ impl Arena {
             return Err(Refusal::Exhausted);
         }
         let block = self.place(length)?;
-        // The block is given back on every failure here.
+        // If this fails, the block is dropped and so returned.
         segment::populate(block.address, length).map_err(|_| Refusal::Exhausted)?;
         Ok(block)
     }
 
-    /// Returns the block that all of these bytes are in.
+    /// Returns the block that contains all bytes of a range, or `None` if there is no such block.
     pub fn find(&self, address: usize, length: u64) -> Option<Arc<Block>> {
         let block = {
             let state = self.state.lock();
             let (_, block) = state.blocks.range(..=address).next_back()?;
             block.upgrade()?
         };
-        // Not under the lock, which a block takes that was dropped by all others meanwhile.
+        // After the lock is released: dropping the block here, as its last user, takes the lock.
         block.place(address, length).is_some().then_some(block)
     }
 
@@ -150,7 +149,7 @@ impl Arena {
         Ok(block)
     }
 
-    /// Makes a new segment with room for `length` bytes.
+    /// Adds a segment with room for `length` bytes.
     fn grow<'a>(&self, state: &'a mut State, length: usize) -> Result<&'a mut Part, Refusal> {
         let size = length.max(SEGMENT).checked_next_multiple_of(HUGE);
         let size = size.ok_or(Refusal::Exhausted)?;
@@ -161,7 +160,7 @@ impl Arena {
         if !self.file.check() {
             return Err(Refusal::Exhausted);
         }
-        // First what is likely to fail: the file cannot be made shorter again.
+        // The mapping is made first, because it is more likely to fail, and the file cannot be shortened afterwards.
         let segment = Segment::map(self.file.as_fd(), state.end, size);
         let segment = segment.map_err(|_| Refusal::Exhausted)?;
         rustix::fs::ftruncate(&self.file, end).map_err(|_| Refusal::Exhausted)?;
@@ -171,7 +170,7 @@ impl Arena {
         state.segments.last_mut().ok_or(Refusal::Exhausted)
     }
 
-    /// Gives the pages of a block that is no longer used back to the system, which leaves zeroes in their place.
+    /// Returns the pages of an unused block to the system, which replaces them by zeroes.
     fn take_back(&self, block: &Block) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let length = block.length as u64;
@@ -180,7 +179,7 @@ impl Arena {
         let mut state = self.state.lock();
         state.blocks.remove(&block.address);
         if !is_empty {
-            // The old contents must not be visible to the next owner.
+            // The block is not reused, because its old contents must not be visible to the next owner.
             return;
         }
         let mut parts = state.segments.iter();
@@ -197,7 +196,7 @@ impl Arena {
 }
 
 impl AsFd for Arena {
-    /// Returns the file.
+    /// Returns the arena's file.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -215,7 +214,7 @@ impl fmt::Debug for Arena {
 }
 
 impl Part {
-    /// Takes room for a block. Returns its address, its offset in the file, and the place of the segment.
+    /// Allocates room for a block. Returns the block's address, its offset in the file, and the file range of the segment.
     fn take(&mut self, length: usize, align: usize) -> Option<(usize, u64, Range<u64>)> {
         let start = self.free.take(length, align)?;
         let segment = self.segment.place();
@@ -230,17 +229,17 @@ impl Block {
         self.address
     }
 
-    /// Returns the length in bytes: whole pages.
+    /// Returns the length in bytes, a multiple of the page size.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Returns the arena that the block is a part of.
+    /// Returns the arena that the block belongs to.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// Returns where in the arena's file these bytes are. `None`: they are not all in the block.
+    /// Returns the place of a range of bytes in the arena's file, or `None` if the range is not inside the block.
     pub fn place(&self, address: usize, length: u64) -> Option<Place> {
         let start = address.checked_sub(self.address)? as u64;
         let size = self.length as u64;
@@ -268,7 +267,7 @@ impl fmt::Debug for Block {
     }
 }
 
-/// Returns how many bytes of memory programs can still have, if the system tells it.
+/// Returns the number of bytes of memory and swap that are available to programs, or `None` if the system does not report it.
 fn available() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let kilobytes = |name: &str| -> Option<u64> {

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Copies between the memory of two queue pairs of a process.
+//! Direct copies between the memory of two queue pairs of the same process.
 
 use smallvec::SmallVec;
 
@@ -9,11 +9,11 @@ use super::Piece;
 use super::entries::{Entries, Found};
 use super::view::{View, pieces};
 
-/// Parts of regions, one behind the other: where each begins, and its bytes.
+/// Parts of regions in the order of their bytes: each with its first byte and its length.
 type Parts<'a> = SmallVec<[(Found<'a>, usize); 2]>;
 
 impl View<'_> {
-    /// Whether bytes of a message can be gathered.
+    /// Checks that `length` bytes of a message from `offset` on can be read.
     pub(crate) fn check_local(
         &self,
         list: &[Segment],
@@ -27,8 +27,8 @@ impl View<'_> {
         })
     }
 
-    /// Copies bytes of a message to where the peer's view of the same registry finds a place. The keys of both are
-    /// read once, and do not change as long as bytes go.
+    /// Copies bytes of a message to a place in the memory of `peer`, a view of the same registry. Both keys are looked up once,
+    /// and cannot change during the copy.
     pub(crate) fn carry(
         &self,
         message: Data<'_>,
@@ -40,7 +40,7 @@ impl View<'_> {
         let length = length as usize;
         self.registry().with(self.queue_pair(), |entries| {
             if let (Data::Gathered([only]), Place::Remote(remote)) = (message, to) {
-                // The most usual message.
+                // The most frequent case: a single segment.
                 let inside = u64::from(offset) + length as u64 <= u64::from(only.length);
                 let address = only.address.checked_add(offset.into());
                 let from = address.filter(|_| inside).and_then(|address| {
@@ -76,7 +76,7 @@ impl View<'_> {
         })
     }
 
-    /// Copies what the peer's view lets be read to places of a message here.
+    /// Copies bytes that the view `peer` makes accessible for remote reads to a message's segments in this view.
     pub(crate) fn fetch(
         &self,
         list: &[Segment],
@@ -93,7 +93,7 @@ impl View<'_> {
             let to = self
                 .find_local(entries, list, offset, length, true)
                 .ok_or(Misplaced::Here)?;
-            // The other way around: who reads is to blame for the places, who lets read for the bytes.
+            // The bytes flow from the peer to this side, so `copy` reports the faulty side the other way around.
             copy(&from, &to).map_err(|fault| match fault {
                 Misplaced::Here => Misplaced::There,
                 Misplaced::There => Misplaced::Here,
@@ -154,7 +154,7 @@ impl View<'_> {
     }
 }
 
-/// Copies parts that are of as many bytes together.
+/// Copies parts to other parts with the same total length.
 fn copy(from: &Parts<'_>, to: &Parts<'_>) -> Result<(), Misplaced> {
     let (mut sources, mut begin) = (from.iter(), 0);
     let mut source = sources.next();

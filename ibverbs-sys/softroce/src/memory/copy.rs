@@ -1,24 +1,24 @@
-//! The only code that touches the program's memory itself; [`kernel`](super::kernel) has the kernel do it.
+//! Direct accesses to the program's memory. The only other module that accesses it is [`kernel`](super::kernel), through system
+//! calls.
 //!
-//! Other threads, and peers, may write and read the same bytes at the same time: many programs wait for a message by
-//! reading its last byte, instead of polling. So no reference to such memory is ever made, and every access is one
+//! Other threads and peers may read and write the same bytes concurrently: many programs wait for a message by polling its last
+//! byte, instead of a completion queue. So this module never makes references to such memory, and each access is a single
 //! instruction of the [guarded](super::guarded) accesses. A race gives a mix of old and new values, and never undefined
-//! behaviour on this side. An access to memory that is no longer there gives an error.
+//! behaviour in this library. An access to memory that is not mapped any more returns an error.
 //!
-//! Copies ascend, take the largest aligned piece each time, and write the last piece with `Release`: a thread that sees
-//! the last piece sees the whole message. Eight aligned bytes are one access.
+//! Copies proceed in ascending order, use the largest aligned access each time, and write the last piece with `Release`: a
+//! thread that sees the last piece sees the whole message. Eight aligned bytes are a single access.
 
 use super::guarded::{self, Missing};
 
-/// Copies `out.len()` bytes from `address` on. After an error some of them are copied.
+/// Copies `out.len()` bytes from `address` on. After an error, some of the bytes have been copied.
 ///
 /// # Safety
-/// The bytes must be registered memory, or the caller makes sure that nobody holds a reference to them, unless it is to
-/// atomics.
+/// The bytes must be registered memory, or the caller must ensure that no references to them exist, except to atomics.
 #[inline]
 pub(crate) unsafe fn read(address: usize, out: &mut [u8]) -> Result<(), Missing> {
     let to = out.as_mut_ptr().expose_provenance();
-    // SAFETY: the caller's promise, and `out` has that many bytes of its own.
+    // SAFETY: the caller guarantees the conditions for `address`. `out` is an exclusive borrow of that many bytes.
     unsafe {
         if out.len() == 8 && address.is_multiple_of(8) {
             guarded::copy_8::<false>(address, to)
@@ -28,27 +28,27 @@ pub(crate) unsafe fn read(address: usize, out: &mut [u8]) -> Result<(), Missing>
     }
 }
 
-/// Copies `data` to the bytes from `address` on: in ascending order, the last piece only after all others are visible.
-/// After an error some bytes are copied.
+/// Copies `data` to the bytes from `address` on, in ascending order; the last piece becomes visible after all others. After an
+/// error, some of the bytes have been copied.
 ///
 /// # Safety
-/// The bytes from `address` on must be registered memory, or the caller makes sure that nobody holds a reference to
-/// them, unless it is to atomics.
+/// The bytes from `address` on must be registered memory, or the caller must ensure that no references to them exist, except to
+/// atomics.
 #[inline]
 pub(crate) unsafe fn write(address: usize, data: &[u8]) -> Result<(), Missing> {
-    // SAFETY: the caller's promise, and `data` is only read.
+    // SAFETY: the caller guarantees the conditions for `address`. `data` is only read.
     unsafe { copy(data.as_ptr().expose_provenance(), address, data.len()) }
 }
 
-/// Copies `length` bytes from one place to another: in ascending order, the last piece only after all others are
-/// visible. A piece that is aligned at both places is one access at each. After an error some bytes are copied.
+/// Copies `length` bytes in ascending order; the last piece becomes visible after all others. A piece that is aligned in both
+/// ranges is a single access to each. After an error, some of the bytes have been copied.
 ///
 /// # Safety
-/// The bytes at each of the two places must be registered memory, or the caller makes sure that nobody holds a
-/// reference to them, unless it is to atomics.
+/// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist, except to
+/// atomics.
 #[inline]
 pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), Missing> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions for both ranges.
     unsafe {
         if length == 8 && to.is_multiple_of(8) {
             guarded::copy_8::<true>(from, to)
@@ -58,12 +58,12 @@ pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), M
     }
 }
 
-/// Copies piece by piece. With `OUTWARD` the pieces are aligned at the target and the last one becomes visible last;
-/// without it they are aligned at the source.
+/// Copies piece by piece. With `OUTWARD`, the pieces are aligned in the target, and the last piece becomes visible last.
+/// Otherwise they are aligned in the source.
 ///
 /// # Safety
-/// The bytes at each of the two places must be registered memory, or the caller makes sure that nobody holds a
-/// reference to them, unless it is to atomics.
+/// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist, except to
+/// atomics.
 #[inline(never)]
 unsafe fn copy_pieces<const OUTWARD: bool>(
     from: usize,
@@ -74,11 +74,12 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     while done < length {
         let (source, target, rest) = (from + done, to + done, length - done);
         let size = piece(if OUTWARD { target } else { source }, rest);
-        // SAFETY: the piece is inside of the caller's bytes; with `OUTWARD` the target is aligned.
+        // SAFETY: the piece is inside the ranges, for which the caller guarantees the conditions. With `OUTWARD`, the target is
+        // aligned.
         done += unsafe {
             match size {
                 8 if rest > 8 => {
-                    // All words, except one that would be the last piece.
+                    // All words, except a word that would be the last piece.
                     let words = if OUTWARD { rest - 1 } else { rest } & !7;
                     if !guarded::copy_words(source, target, words) {
                         copy_each(source, target, words)?;
@@ -107,42 +108,42 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     Ok(())
 }
 
-/// Copies words one by one, after a copy of all of them failed, so that the error names the side that is missing.
-/// Copies everything if the memory is back by now.
+/// Copies words one by one, after a copy of all of them has failed, to find out which side is missing. Copies everything if the
+/// memory is mapped again by now.
 ///
 /// # Safety
-/// The bytes at each of the two places must be registered memory, or the caller makes sure that nobody holds a
-/// reference to them, unless it is to atomics. `length` must be a multiple of eight.
+/// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist, except to
+/// atomics. `length` must be a multiple of eight.
 #[cold]
 unsafe fn copy_each(from: usize, to: usize, length: usize) -> Result<(), Missing> {
     for offset in (0..length).step_by(8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions for both ranges.
         unsafe { guarded::copy_8::<false>(from + offset, to + offset)? };
     }
     Ok(())
 }
 
-/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns the word from before.
+/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight. The word must be registered memory, or the caller makes sure that nobody
-/// holds a reference to it, unless it is to an atomic.
+/// `address` must be a multiple of eight. The word must be registered memory, or the caller must ensure that no references to
+/// it exist, except to an atomic.
 pub(super) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions for `address`.
     unsafe { guarded::compare_swap(address, compare, swap) }
 }
 
-/// Adds to the word at `address`, as one operation. Returns the word from before.
+/// Atomically adds to the word at `address`. Returns the previous word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight. The word must be registered memory, or the caller makes sure that nobody
-/// holds a reference to it, unless it is to an atomic.
+/// `address` must be a multiple of eight. The word must be registered memory, or the caller must ensure that no references to
+/// it exist, except to an atomic.
 pub(super) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions for `address`.
     unsafe { guarded::fetch_add(address, add) }
 }
 
-/// Returns the size of the largest piece that is aligned at `address` and not longer than `length`, which is not 0.
+/// Returns the size of the largest access that is aligned at `address` and not longer than `length`. `length` must not be 0.
 fn piece(address: usize, length: usize) -> usize {
     let aligned = 1 << address.trailing_zeros().min(3);
     let fits = 1 << length.ilog2().min(3);
@@ -156,7 +157,7 @@ mod tests {
 
     use super::super::{DeviceMemory, Span};
 
-    /// Length of about the shortest copy that uses the processor's own copy of words.
+    /// Approximate length in bytes of the shortest copy that uses the processor's string instruction.
     const MANY: usize = 512;
 
     fn memory(length: u64) -> (Arc<DeviceMemory>, Span) {
@@ -229,7 +230,7 @@ mod tests {
                 std::sync::atomic::fence(Ordering::Acquire);
                 last = flag[0];
                 span.read(1, &mut bytes).unwrap();
-                // The next rounds may have come over it, those before must not be left.
+                // Bytes of later rounds are allowed, bytes of earlier rounds are not.
                 assert!(bytes.iter().all(|byte| *byte >= last), "{last}: {bytes:?}");
             }
         });

@@ -1,4 +1,4 @@
-//! Memory of the device itself.
+//! Device memory: memory that belongs to the device instead of the program.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -6,27 +6,27 @@ use std::sync::Arc;
 
 use crate::context::{Refusal, Shared, Usage};
 
-/// Memory of the device: `ibv_dm`. It begins at a multiple of [`ALIGNMENT`](Self::ALIGNMENT).
+/// Device memory (`ibv_dm`). Its address is a multiple of [`ALIGNMENT`](Self::ALIGNMENT).
 pub struct DeviceMemory {
     pages: Box<[Page]>,
     length: u64,
     usage: Usage,
 }
 
-/// In a cell, since it is reached by its address.
+/// A page. The cell permits writes through a pointer while references to the page exist.
 #[repr(align(4096))]
 struct Page(#[expect(dead_code, reason = "reached by its address")] UnsafeCell<[u8; 4096]>);
 
-// SAFETY: the bytes are reached through spans alone, whose accesses are atomic.
+// SAFETY: the bytes are only accessed through spans, which access them atomically.
 unsafe impl Send for DeviceMemory {}
-// SAFETY: as above.
+// SAFETY: the bytes are only accessed through spans, which access them atomically.
 unsafe impl Sync for DeviceMemory {}
 
 impl DeviceMemory {
-    /// What its address is a multiple of.
+    /// Alignment of device memory in bytes.
     pub const ALIGNMENT: u64 = align_of::<Page>() as u64;
 
-    /// So many bytes, all zero.
+    /// Allocates `length` zeroed bytes.
     pub fn new(length: u64) -> Result<Arc<Self>, Refusal> {
         let count = length.div_ceil(size_of::<Page>() as u64);
         let count = usize::try_from(count).map_err(|_| Refusal::Exhausted)?;
@@ -42,12 +42,12 @@ impl DeviceMemory {
         }))
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Its first byte.
+    /// Returns the address of the first byte.
     pub(super) fn address(&self) -> usize {
         self.pages.as_ptr().expose_provenance()
     }

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Regions and windows by their keys: who may touch what, and what is bound to what.
+//! The regions and windows of a registry: checks of accesses by keys, and bindings of windows.
 
 use super::region::{Region, offset};
 use super::table::Table;
@@ -8,10 +8,10 @@ use super::{FilePlace, Published, Span, WindowKind};
 use crate::context::{DomainId, Refusal};
 use crate::proto::{AccessFlags, LocalFault, RemoteFault, WindowBinding};
 
-/// The regions and windows by their keys.
+/// The regions and windows of a registry, by their keys.
 pub(super) struct Entries {
     pub(super) table: Table<Entry>,
-    /// Numbers of regions and windows.
+    /// Numbers of existing regions and windows.
     pub(super) regions: usize,
     pub(super) windows: usize,
 }
@@ -21,15 +21,15 @@ pub(super) enum Entry {
     Window(Window),
 }
 
-/// Memory that was found for a peer or for this side.
+/// Memory that was found by a key and an address.
 pub(super) struct Found<'a> {
     pub(super) span: &'a Span,
-    /// Where in it.
+    /// Offset of the first byte in the span.
     pub(super) offset: u64,
 }
 
 impl Entries {
-    /// Finds memory that this side names.
+    /// Finds the memory of a local access by a queue pair of `domain`. `write` requires local write access.
     #[inline]
     pub(super) fn local(
         &self,
@@ -54,7 +54,7 @@ impl Entries {
         })
     }
 
-    /// Finds memory that a peer names, in a region or through a window.
+    /// Finds the memory of a peer's access through a queue pair, in a region or window.
     #[inline]
     pub(super) fn remote(
         &self,
@@ -81,7 +81,7 @@ impl Entries {
     ) -> Option<Found<'_>> {
         match self.table.find(key)?.1 {
             Entry::Region(region) => {
-                // The null region has a local key only.
+                // The null region has only a local key.
                 if region.domain != domain
                     || !region.access.contains(access)
                     || region.span.is_null()
@@ -121,7 +121,7 @@ impl Entries {
         }
     }
 
-    /// Binds a window. Returns the window's slot. `None`: nothing was bound, and nothing has changed.
+    /// Binds a window. Returns the window's slot. If the binding is not permitted, changes nothing and returns `None`.
     pub(super) fn bind(
         &mut self,
         domain: DomainId,
@@ -136,8 +136,8 @@ impl Entries {
             return None;
         }
         let kind = window.kind;
-        // A type 2 window has to be free (IBTA o10-37.2.30), and nothing cannot be bound to it
-        // (o10-37.2.40); of type 1 that means not to be bound any more.
+        // A type 2 window must be unbound (IBTA o10-37.2.30), and cannot be bound to zero bytes (o10-37.2.40). Binding a type 1
+        // window to zero bytes unbinds it.
         if kind == WindowKind::Type2 && (window.binding.is_some() || wanted.length == 0) {
             return None;
         }
@@ -150,7 +150,7 @@ impl Entries {
             return None;
         };
         let peer_writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-        // IBTA C10-72 to C10-75: the domain, the right to bind, the right to write, the bounds.
+        // IBTA C10-72 to C10-75: the domain, the bind and write access flags, and the bounds.
         if region.domain != domain
             || !region.access.contains(AccessFlags::MW_BIND)
             || region.span.is_null()
@@ -180,20 +180,20 @@ impl Entries {
         Some(number)
     }
 
-    /// Returns the slot of a bound type 2 window with this key that the queue pair serves.
+    /// Returns the slot of the type 2 window that has this key and is bound through this queue pair.
     pub(super) fn served(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<u32> {
         let (number, entry) = self.table.find(key)?;
         let Entry::Window(window) = entry else {
-            // Only `ibv_dereg_mr` ends a region: it was not made by a fast registration.
+            // A region cannot be invalidated, because none is made by a fast registration: only `ibv_dereg_mr` ends it.
             return None;
         };
         let binding = window.binding.as_ref()?;
-        // Type 1 windows end by being bound again, and belong to no queue pair.
+        // A type 1 window belongs to no queue pair, and is unbound by another bind.
         let is_served = window.domain == domain && binding.queue_pair == Some(queue_pair);
         is_served.then_some(number)
     }
 
-    /// Returns the description of a slot for peers; `None` if peers are told nothing of it.
+    /// Returns the description of a slot for peers, or `None` if the slot is not published to peers.
     pub(super) fn told(&self, number: u32) -> Option<Published> {
         let key = self.table.key(number);
         match self.table.get(number)? {
@@ -230,8 +230,8 @@ impl Entries {
     }
 }
 
-/// Returns the description for peers of a part of a region: `part` is its offset and length, and requests count
-/// addresses from `start`.
+/// Returns the description of a part of a region for peers. `part` is the offset and the length of the part, and `start` is the
+/// address of its first byte in requests.
 fn tell(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Published> {
     let (offset, length) = part;
     if region.span.is_null() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// What is free of a stretch of bytes: extents by where they begin, no two of which touch.
+/// Allocator of byte ranges: the free extents by their start. Adjacent extents are merged.
 #[derive(Debug)]
 pub(super) struct Extents {
     free: BTreeMap<usize, usize>,
@@ -10,7 +10,7 @@ pub(super) struct Extents {
 }
 
 impl Extents {
-    /// All of `length` bytes.
+    /// Creates an allocator with one free extent of `length` bytes.
     pub(super) fn new(length: usize) -> Self {
         Self {
             free: BTreeMap::from([(0, length)]),
@@ -18,8 +18,8 @@ impl Extents {
         }
     }
 
-    /// Takes `length` bytes, not none, from the first place that is free for them at a multiple of
-    /// `align`, a power of two; where they begin.
+    /// Allocates `length` bytes (not 0) at the first free multiple of `align` (a power of two). Returns the start of the range,
+    /// or `None` if there is no room.
     pub(super) fn take(&mut self, length: usize, align: usize) -> Option<usize> {
         let (start, end, place) = self.free.iter().find_map(|(&start, &extent)| {
             let end = start + extent;
@@ -36,7 +36,7 @@ impl Extents {
         Some(place)
     }
 
-    /// Gives back what was taken.
+    /// Frees a range that was allocated.
     pub(super) fn give_back(&mut self, start: usize, length: usize) {
         let (mut start, mut end) = (start, start + length);
         if let Some((&before, &extent)) = self.free.range(..start).next_back()
@@ -51,7 +51,7 @@ impl Extents {
         self.free.insert(start, end - start);
     }
 
-    /// Whether nothing is taken.
+    /// Returns whether nothing is allocated.
     pub(super) fn are_whole(&self) -> bool {
         self.free.get(&0) == Some(&self.length)
     }
@@ -87,7 +87,7 @@ mod tests {
     }
 
     proptest! {
-        /// No two of what is taken overlap, and in the end all of it is there.
+        /// Checks that allocated ranges do not overlap, and that all bytes are free in the end.
         #[test]
         fn nothing_is_taken_twice(steps in prop::collection::vec((1_usize..40, 0_u32..5, any::<bool>()), 1..200)) {
             let mut extents = Extents::new(256);

@@ -1,12 +1,12 @@
-//! Accesses to memory that may be missing: a missing page gives an error, and does not end the program.
+//! Accesses to memory that may be unmapped: a fault returns an error, and does not end the program.
 //!
-//! A program can unmap memory that it has registered, take away its rights to it, or shorten the file behind it. A
-//! kernel device keeps the pages of a region; this one cannot. So only a few instructions touch registered memory, and
-//! a `table` says at which address each of them goes on after a fault. The `handler` of SIGSEGV and SIGBUS looks up the
-//! faulting instruction there. Without faults, copies need no additional instruction.
+//! A program can unmap memory that it has registered, change its protection, or truncate the file behind it. A kernel device
+//! pins the pages of a region; this one cannot. So only a few instructions access registered memory, and a `table` has the
+//! address at which each of them continues after a fault. The `handler` of SIGSEGV and SIGBUS looks up the faulting instruction
+//! there. Without faults, copies execute no additional instructions.
 //!
 //! Three cases are not protected:
-//! - a program that installs a handler of its own later, unless that calls the handler from before;
+//! - a program that installs a handler of its own later, unless that handler calls the previous one;
 //! - a thread that has blocked the two signals: the kernel ends the program then;
 //! - processors other than x86-64 and ARM64, where the accesses are `plain`.
 
@@ -48,7 +48,7 @@ pub(super) use processor::{
     compare_swap, copy_1, copy_2, copy_4, copy_8, copy_words, fetch_add, install,
 };
 
-/// The side of a copy whose bytes are missing, or may not be accessed in that way.
+/// The side of a copy whose bytes are not mapped, or not with the required protection.
 #[cfg_attr(
     any(
         miri,

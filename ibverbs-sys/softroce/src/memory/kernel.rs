@@ -1,5 +1,5 @@
-//! Questions to the kernel about the program's memory: where something is mapped, and copies that end with an error,
-//! instead of ending the program, where nothing is mapped.
+//! System calls on the program's memory: a query of the mapping at an address, and copies that return an error, instead of
+//! ending the program, where nothing is mapped.
 
 use std::fs::File;
 use std::mem;
@@ -10,7 +10,7 @@ use super::mapping::Mapping;
 use crate::descriptor::Descriptor;
 use crate::per_process::PerProcess;
 
-/// Copies the bytes from `address` on, if they are all there.
+/// Copies the bytes from `address` on to `out`. Returns `None` if not all bytes are readable.
 pub(super) fn read(address: usize, out: &mut [u8]) -> Option<()> {
     transfer(
         libc::SYS_process_vm_readv,
@@ -20,7 +20,7 @@ pub(super) fn read(address: usize, out: &mut [u8]) -> Option<()> {
     )
 }
 
-/// Copies to the bytes from `address` on, if they are all there and may be written.
+/// Copies `data` to the bytes from `address` on. Returns `None` if not all bytes are writable.
 pub(super) fn write(address: usize, data: &[u8]) -> Option<()> {
     transfer(
         libc::SYS_process_vm_writev,
@@ -30,10 +30,10 @@ pub(super) fn write(address: usize, data: &[u8]) -> Option<()> {
     )
 }
 
-/// Returns the mapping at an address; `None` if nothing is mapped there.
+/// Returns the mapping at an address, or `None` if nothing is mapped there.
 ///
-/// The answer takes half a microsecond, where all of `/proc/self/maps` takes hundreds. `Err`: the kernel is older than
-/// 6.11, or there is no `/proc`.
+/// The query takes half a microsecond; reading all of `/proc/self/maps` takes hundreds. Fails if the kernel is older than 6.11,
+/// or if there is no `/proc`.
 pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, NoAnswer> {
     /// `_IOWR('f', 17, struct procmap_query)` of `linux/fs.h`.
     const PROCMAP_QUERY: libc::c_ulong = 0b11 << 30
@@ -48,8 +48,7 @@ pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, NoAnswer> {
         address,
         ..Query::default()
     };
-    // SAFETY: the descriptor is open, and the kernel fills a query of the size that it is told. Without
-    // room for names it writes nowhere else.
+    // SAFETY: the descriptor is open. The kernel writes to the query only, whose size is in it; the fields for names are 0.
     let answer = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
     if answer == 0 {
         return Ok(Some(Mapping {
@@ -65,21 +64,21 @@ pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, NoAnswer> {
     }
 }
 
-/// The file of this process's mappings. Every process needs its own, as the file shows the mappings of the process that
+/// The opened `/proc/self/maps`. Each process needs a file of its own, because the file shows the mappings of the process that
 /// opened it.
 static MAPS: PerProcess<Option<Descriptor>> =
     PerProcess::new(|| Descriptor::open(|| File::open("/proc/self/maps").map(Into::into)).ok());
 
-/// Leaves the parent's file alone, in a child of `fork`.
+/// Discards the parent's file in a child of `fork`, without closing it.
 pub(crate) fn forget() {
     MAPS.forget();
 }
 
-/// The kernel cannot be asked.
+/// Error: the kernel does not support the query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoAnswer;
 
-/// `struct procmap_query`
+/// `struct procmap_query` of `linux/fs.h`.
 #[derive(Default)]
 #[repr(C)]
 struct Query {
@@ -110,8 +109,8 @@ fn transfer(call: libc::c_long, remote: usize, local: *mut u8, length: usize) ->
         iov_base: ptr::with_exposed_provenance_mut(remote),
         iov_len: length,
     };
-    // SAFETY: the calls check `remote`; `local` is of a slice of this length, and is only written by
-    // the call that reads `remote`.
+    // SAFETY: the kernel checks the addresses of `remote`. `local` describes a slice of this length, which only the call that
+    // reads `remote` writes to; the caller of that call passes an exclusive slice.
     let copied = unsafe {
         libc::syscall(
             call,

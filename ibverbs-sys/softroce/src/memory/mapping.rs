@@ -4,9 +4,8 @@ use std::fs;
 
 use super::kernel::{self, NoAnswer};
 
-/// Whether all of the program's memory from `address` on is mapped, readable and, if asked for,
-/// writable: what the kernel would find when it pins the pages of a region. Where there is no
-/// `/proc` to tell, it is believed.
+/// Returns whether all of the program's memory from `address` on is mapped, readable, and writable if `writable` is set. The
+/// kernel checks the same when it pins the pages of a region. Returns `true` if there is no `/proc` to check with.
 pub fn is_mapped(address: usize, length: u64, writable: bool) -> bool {
     let address = address as u64;
     covers(kernel::mapping_at, address, length, writable).unwrap_or_else(|NoAnswer| {
@@ -24,7 +23,7 @@ pub fn is_mapped(address: usize, length: u64, writable: bool) -> bool {
     })
 }
 
-/// Whether one mapping comes after the other, each as it has to be.
+/// Returns whether the range is covered by contiguous mappings that all have the required protection.
 fn covers(
     mapping_at: impl Fn(u64) -> Result<Option<Mapping>, NoAnswer>,
     address: u64,
@@ -46,7 +45,7 @@ fn covers(
     Ok(true)
 }
 
-/// A stretch of the program's addresses that are mapped alike.
+/// A range of addresses that is mapped with the same protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) start: u64,
@@ -60,7 +59,7 @@ impl Mapping {
         (self.start..self.end).contains(&address)
     }
 
-    /// Of a line such as `7f0000000000-7f0000001000 rw-p 00000000 00:00 0`.
+    /// Parses a line such as `7f0000000000-7f0000001000 rw-p 00000000 00:00 0`.
     fn parse(line: &str) -> Option<Self> {
         let (range, rest) = line.split_once(' ')?;
         let (start, end) = range.split_once('-')?;
@@ -125,7 +124,7 @@ mod tests {
         assert!(!is_mapped(8, 8, false));
     }
 
-    /// The two ways to ask have the same answer, where there are two.
+    /// Checks that the query and the file give the same answer, if the kernel supports the query.
     #[test]
     fn the_kernel_says_what_its_file_says() {
         let bytes = vec![0_u8; 1 << 20];
@@ -137,7 +136,7 @@ mod tests {
         let mut listed = maps.lines().filter_map(Mapping::parse);
         let listed = listed.find(|mapping| mapping.has(address)).unwrap();
         let answer = answer.unwrap();
-        // Not the ends: other threads map memory beside it meanwhile.
+        // The ends are not compared: other threads may map adjacent memory meanwhile.
         assert!(answer.has(address));
         assert_eq!(
             (answer.readable, answer.writable),

@@ -1,13 +1,14 @@
-//! Memory that the device may touch: regions and windows by their keys, and the copies from and to
-//! them. The program's memory is touched in `copy` alone, or as a word that it names, and by the kernel where
-//! `kernel` asks it to; all checks but that of a word's alignment are outside of them.
+//! Registered memory: regions and windows by their keys, and copies from and to them.
 //!
-//! Memory that the device hands out for regions ([`Arena`]) lies in a file, of which `segment` makes the
-//! mappings here, and peers of the same host can map it as well. What they have to be told of bytes is a
-//! [`Place`] and the arena's descriptor: [`Span::place`] of a region's, [`Registry::place`] by its key, and
-//! [`Arena::find`] with [`Block::place`] by an address.
+//! The program's memory is accessed only in `copy`, through the kernel in `kernel`, and as an aligned word in atomic
+//! operations. All other modules only check access rights and ranges.
 //!
-//! The interface in `peers` is for those processes of the host that reach regions and windows by themselves.
+//! Memory that the device allocates for regions ([`Arena`]) is in a file. `segment` maps the file in this process, and peers of
+//! the same host can map it as well. A peer needs a [`Place`] and the arena's descriptor to reach bytes. The functions
+//! [`Span::place`] (of a region), [`Registry::place`] (by a key), and [`Arena::find`] with [`Block::place`] (by an address)
+//! return a place.
+//!
+//! `peers` is the interface to those processes of the host that access regions and windows directly.
 
 mod access;
 mod arena;

@@ -1,4 +1,4 @@
-//! Bytes with a known owner.
+//! A borrowed range of bytes that other threads or processes may access concurrently.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::copy;
 use crate::sync::AtomicU64;
 
-/// Bytes that stay registered for as long as this value exists. An access to missing bytes gives an error.
+/// A range of bytes that stays registered, or borrowed, for the lifetime `'a`. An access to unmapped bytes returns an error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
     address: usize,
@@ -16,7 +16,7 @@ pub(crate) struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// Makes a piece of bytes of this process, to be read.
+    /// Creates a read-only piece of bytes of this process.
     pub(crate) fn of(bytes: &'a [u8]) -> Self {
         Self {
             address: bytes.as_ptr().expose_provenance(),
@@ -26,24 +26,23 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Makes a piece of bytes of this process, to be read and written.
+    /// Creates a writable piece of bytes of this process.
     pub(crate) fn of_mut(bytes: &'a mut [u8]) -> Self {
-        // SAFETY: the unique borrow allows writing them.
+        // SAFETY: the piece keeps the exclusive borrow, so no other references exist, and the bytes may be written.
         unsafe { Self::new(bytes.as_mut_ptr().expose_provenance(), bytes.len(), true) }
     }
 
-    /// Makes a piece of words that others may read and write at any time, to be read and written.
+    /// Creates a writable piece of words that other threads or processes may read and write at any time.
     pub(crate) fn of_atomics(words: &'a [AtomicU64]) -> Self {
         let address = words.as_ptr().expose_provenance();
-        // SAFETY: `words` keeps the memory for `'a`, and a reference to atomics lets others write the words.
+        // SAFETY: `words` keeps the memory for `'a`, and atomics may be written through a shared reference.
         unsafe { Self::new(address, size_of_val(words), true) }
     }
 
-    /// Makes a piece of bytes that may be read and, if they are `writable`, written.
+    /// Creates a piece of bytes, which may be written if `writable` is set.
     ///
     /// # Safety
-    /// The bytes must be registered memory for as long as the piece exists, or the caller makes sure that nobody holds
-    /// a reference to them.
+    /// While the piece exists, the bytes must be registered memory, or the caller must ensure that no references to them exist.
     #[inline]
     pub(super) unsafe fn new(address: usize, length: usize, writable: bool) -> Self {
         Self {
@@ -64,7 +63,7 @@ impl<'a> Piece<'a> {
         self.length
     }
 
-    /// Returns the number of bytes of all pieces of a list. Most lists have one piece.
+    /// Returns the total number of bytes of a list of pieces. Optimized for lists of one piece.
     #[inline]
     pub(crate) fn total(list: &[Self]) -> usize {
         match list {
@@ -73,7 +72,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Returns the parts of pieces, one behind the other, that hold the bytes of `range`.
+    /// Returns the parts of a list of pieces that contain the bytes of `range`, counted over the whole list.
     #[inline]
     pub(crate) fn parts(list: &[Self], range: Range<usize>) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (range.start, range.len());
@@ -90,15 +89,15 @@ impl<'a> Piece<'a> {
         })
     }
 
-    /// Copies the bytes to another piece of the same length. Returns `None` if the lengths differ, or if bytes are missing or may
-    /// not be written.
+    /// Copies the bytes to another piece of the same length. Returns `None` if the lengths differ, or if bytes are unmapped or
+    /// not writable.
     #[inline]
     pub(crate) fn copy_to(&self, to: &Piece<'_>) -> Option<()> {
         if !to.writable || self.length != to.length {
             return None;
         }
-        // SAFETY: the callers that made the pieces keep the bytes for as long as the pieces exist, and nobody holds a reference to
-        // them unless it is to atomics; `to` may be written, and both have `length` bytes.
+        // SAFETY: the creators of both pieces guarantee that no references to the bytes exist, except to atomics, as long as
+        // the pieces exist. `to` may be written, and both pieces have `length` bytes.
         unsafe { copy::copy(self.address, to.address, self.length).ok() }
     }
 
@@ -107,12 +106,12 @@ impl<'a> Piece<'a> {
         self.writable
     }
 
-    /// Writes a word to the first eight bytes. `None`: there are fewer, or they may not be written, or are missing.
+    /// Writes a word to the first eight bytes. Returns `None` if the piece is shorter, not writable, or unmapped.
     pub(crate) fn store(&self, word: u64) -> Option<()> {
         if !self.writable || self.length < size_of::<u64>() {
             return None;
         }
-        // SAFETY: the function that made the piece promised it, and the word is inside of the piece.
+        // SAFETY: the creator of the piece guarantees that it may be written, and the word is inside the piece.
         unsafe {
             let from = (&raw const word).expose_provenance();
             copy::copy(from, self.address, size_of::<u64>()).ok()

@@ -1,9 +1,9 @@
-//! A value that is read with every message, and hardly ever changed.
+//! A lock for a value that is read with every message and rarely changed.
 //!
-//! Who reads says so in a [lane](Lanes), which takes one atomic operation, to a word that no other thread changes at the
-//! time: threads that read do not slow each other down, as they do by counting themselves in a lock. Who changes the
-//! value says so first, and then waits until nobody reads any more. Either a reader sees that he comes in the way of
-//! a change, or he is seen and waited for: as in every use of [`epoch`](crate::epoch).
+//! A reader occupies a [lane](Lanes), which takes one atomic operation on a word that usually no other thread changes. So
+//! readers do not slow each other down, as they do by the shared counter of a reader-writer lock. A writer first announces the
+//! change, and then waits until all lanes are left. Either a reader finds the announcement, or the writer finds the reader's
+//! lane occupied and waits: see [`epoch`](crate::epoch).
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -16,38 +16,38 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::epoch::{Lane, Lanes};
 use crate::sync::Line;
 
-/// See the module.
+/// A value behind a lock that is cheap for readers and expensive for writers.
 pub(super) struct ReadMostly<T> {
-    /// Who changes the value holds it; who reads does so only where somebody is about to change it.
+    /// Held by writers, and by readers that have found a change in progress.
     lock: RwLock<T>,
-    /// Somebody changes the value, or waits for those who read it.
+    /// Set while a writer changes the value or waits for readers.
     changing: AtomicBool,
     lanes: Box<[Line]>,
 }
 
-/// The value, which does not change as long as this is around.
+/// A read guard: the value does not change while the guard exists.
 pub(super) struct Reading<'a, T> {
     value: &'a T,
     _hold: Hold<'a, T>,
 }
 
-/// What keeps the value from being changed.
+/// Keeps writers away: an occupied lane, or the read lock.
 #[expect(dead_code, reason = "they are held")]
 enum Hold<'a, T> {
     Lane(Lane<'a>),
     Lock(RwLockReadGuard<'a, T>),
 }
 
-/// The value, which nobody reads or changes but who has this.
+/// A write guard: no other thread reads or changes the value while the guard exists.
 pub(super) struct Changing<'a, T> {
     changing: &'a AtomicBool,
     value: RwLockWriteGuard<'a, T>,
 }
 
-/// Time between looks whether a long read is over.
+/// Time between two checks whether a long read has ended.
 const REST: Duration = Duration::from_micros(50);
 
-/// Threads that read at the same time without one waiting for another: a power of two.
+/// Number of lanes: the maximum threads that read at the same time without waiting for each other. A power of two.
 const LANES: usize = 32;
 
 impl<T> ReadMostly<T> {
@@ -59,17 +59,19 @@ impl<T> ReadMostly<T> {
         }
     }
 
-    /// Reads it: not for long, as who wants to change it waits. Threads do best with `hint`s that differ. A thread that
-    /// reads must not begin to do so once more.
+    /// Locks the value for reading. The guard should be held for a short time only, because writers wait for it. Threads should
+    /// pass different `hint`s, so that they use different lanes. A thread must not call this again while it holds a guard: a
+    /// waiting writer would deadlock it.
     #[inline]
     pub(super) fn read(&self, hint: u32) -> Reading<'_, T> {
         let lane = Lanes(&self.lanes).enter(hint as usize);
-        // With what was changed last.
+        // Acquire: this thread sees the last change.
         if self.changing.load(Ordering::Acquire) {
             return self.read_later(lane);
         }
         Reading {
-            // SAFETY: `change` waits for the lane to be left before it hands out the value, or it had come first, and was seen here.
+            // SAFETY: a writer waits until this lane is left before it returns the guard, or it has set `changing` before,
+            // which was checked above.
             value: unsafe { &*self.lock.data_ptr() },
             _hold: Hold::Lane(lane),
         }
@@ -80,19 +82,19 @@ impl<T> ReadMostly<T> {
         drop(lane);
         let lock = self.lock.read();
         Reading {
-            // SAFETY: the lock is held for as long as the reference is there.
+            // SAFETY: the read lock is held as long as the reference exists.
             value: unsafe { &*self.lock.data_ptr() },
             _hold: Hold::Lock(lock),
         }
     }
 
-    /// Changes it, once nobody reads it any more.
+    /// Locks the value for a change. Waits until all readers have finished.
     pub(super) fn change(&self) -> Changing<'_, T> {
         let value = self.lock.write();
         self.changing.store(true, Ordering::Relaxed);
         let lanes = Lanes(&self.lanes);
         lanes.occupied().wait(lanes, || {
-            // A copy may be long, and who makes it may wait for this very processor.
+            // A read may include a long copy, and the reader may need this thread's processor.
             thread::sleep(REST);
             false
         });
@@ -128,7 +130,7 @@ impl<T> DerefMut for Changing<'_, T> {
 
 impl<T> Drop for Changing<'_, T> {
     fn drop(&mut self) {
-        // Who reads from now on sees what was changed. The lock is given back behind this.
+        // A thread that reads from now on sees the change. The write lock is released afterwards.
         self.changing.store(false, Ordering::Release);
     }
 }
@@ -160,7 +162,7 @@ mod tests {
         assert!(readings.iter().all(|reading| **reading == 1));
     }
 
-    /// A change is neither seen half done nor begun while somebody reads, by lane or by lock.
+    /// Checks that readers, by lane or by lock, see no half-done change and exclude a change.
     #[test]
     fn nobody_reads_during_a_change() {
         const CHANGES: u64 = 2_000;

@@ -5,50 +5,52 @@ use crate::proto::AccessFlags;
 
 use super::Span;
 
-/// A region to be registered.
+/// Attributes of a memory region to register.
 #[derive(Debug)]
 pub struct RegionAttributes {
-    /// The protection domain.
+    /// Protection domain.
     pub domain: DomainId,
-    /// The memory.
+    /// Memory of the region.
     pub span: Span,
-    /// The address of its first byte in requests.
+    /// Address of the first byte in requests.
     pub start: u64,
-    /// What may be done to it.
+    /// Permitted access.
     pub access: AccessFlags,
 }
 
-/// What becomes different of a region that is registered again.
+/// New attributes of a region that is registered again. `None` keeps an attribute.
 #[derive(Debug, Default)]
 pub struct RegionChange {
-    /// The protection domain.
+    /// New protection domain.
     pub domain: Option<DomainId>,
-    /// The memory, and the address of its first byte in requests.
+    /// New memory, and the address of its first byte in requests.
     pub translation: Option<(Span, u64)>,
-    /// What may be done to it.
+    /// New permitted access.
     pub access: Option<AccessFlags>,
 }
 
-/// A memory region.
+/// A registered memory region.
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) domain: DomainId,
     pub(super) span: Span,
     pub(super) start: u64,
     pub(super) access: AccessFlags,
-    /// Windows that are bound to it.
+    /// Number of windows that are bound to the region.
     pub(super) windows: usize,
 }
 
 impl Region {
-    /// How far into the memory `length` bytes from `address` on begin; none if they are not all inside.
+    /// Returns the offset in the region of the `length` bytes from `address` on, or `None` if not all bytes are inside the
+    /// region.
     #[inline]
     pub(super) fn offset(&self, address: u64, length: u64) -> Option<u64> {
         offset(self.start, self.span.length(), address, length)
     }
 }
 
-/// How far after `start` the `length` bytes from `address` on begin, if they end before `start + size`.
+/// Returns the offset from `start` of the `length` bytes from `address` on, or `None` if they are not inside the `size` bytes
+/// from `start` on.
 pub(super) fn offset(start: u64, size: u64, address: u64, length: u64) -> Option<u64> {
     let offset = address.checked_sub(start)?;
     (offset <= size && length <= size - offset).then_some(offset)

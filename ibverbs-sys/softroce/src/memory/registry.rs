@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! All memory regions and windows of a NIC: how they come, change and go.
+//! The registry of all memory regions and windows of a NIC: registration, changes, and deregistration.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,29 +22,23 @@ use super::{
 
 /// All memory regions and windows of a NIC.
 ///
-/// A copy reads the entries from the check of its key to its last byte. So when a registration ends, which
-/// changes them, no copy is under way, and none begins any more.
+/// A copy holds a read lock from the check of its key until its last byte is copied. A change of the registrations waits for
+/// these locks. So when a deregistration has returned, no copy uses the region, and none can begin.
 pub struct Registry {
     entries: ReadMostly<Entries>,
-    /// Bytes of device memory that are in use.
+    /// Number of bytes of allocated device memory.
     device_memory: AtomicU64,
     arena: OnceLock<Option<Arc<Arena>>>,
-    /// The processes of the host that are told of regions and windows.
+    /// Processes of the host to which regions and windows are published.
     peers: OnceLock<Arc<dyn Peers>>,
 }
 
-/// The regions, none of which comes or goes as long as this is around.
+/// A read lock on the registry: regions and windows do not change while it exists.
 pub(crate) struct Regions<'a>(Reading<'a, Entries>);
 
 impl Regions<'_> {
-    /// Fetches the record of a key into the cache: the next request names the key. The records of keys that were given
-    /// out one after the other are not neighbours, so the processor does not foresee the access.
-    #[inline]
-    pub(crate) fn expect(&self, key: u32) {
-        self.0.table.prefetch(key);
-    }
-
-    /// Returns the bytes that a queue pair of a domain names as its own. `None`: it may not, or they may not be there.
+    /// Returns the bytes of a segment of a queue pair of `domain`. Returns `None` if the access is not permitted, or if the
+    /// bytes may be unmapped.
     #[inline]
     pub(crate) fn piece(
         &self,
@@ -68,7 +62,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// Makes a registry without regions.
+    /// Creates a registry without regions, and installs the handler of memory faults.
     pub fn new() -> Self {
         guarded::install();
         let entries = Entries {
@@ -84,23 +78,23 @@ impl Registry {
         }
     }
 
-    /// Returns the arena from which memory for regions is handed out; makes it at the first call. `None`: the system
-    /// has no files in memory.
+    /// Returns the arena from which memory for regions is allocated. The first call creates it. Returns `None` if the system
+    /// does not support in-memory files.
     pub fn arena(&self) -> Option<&Arc<Arena>> {
         self.arena.get_or_init(|| Arena::new().ok()).as_ref()
     }
 
-    /// Publishes all regions and windows to peers of the same host from now on; there are none yet.
+    /// Begins to publish all regions and windows to peers of the same host. Must be called before the first registration.
     pub(crate) fn tell(&self, peers: Arc<impl Peers + 'static>) {
         let _ = self.peers.set(peers);
     }
 
-    /// Returns the number that keys add to a slot's number.
+    /// Returns the number that keys add to an index.
     pub(crate) fn key_base(&self) -> u32 {
         self.entries.read(0).table.base()
     }
 
-    /// Tells peers what is in a slot now, in the place of what they were told before.
+    /// Publishes the content of a slot to peers, in place of the previous content.
     fn publish(&self, entries: &Entries, slot: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -111,8 +105,10 @@ impl Registry {
         }
     }
 
-    /// Takes back what peers were told of a slot, and waits until none uses it any more. Not under the lock: a peer
-    /// may take its time. Busy: one does not end; then all is as it was.
+    /// Withdraws a slot from peers, and waits until no peer uses it any more. Takes no lock during the wait, which may be long.
+    ///
+    /// # Errors
+    /// [`Refusal::Busy`] if a peer does not finish its copy. The slot is published again then.
     fn vacate(&self, slot: u32) -> Result<(), Refusal> {
         let Some(peers) = self.peers.get() else {
             return Ok(());
@@ -128,8 +124,8 @@ impl Registry {
         result
     }
 
-    /// Returns where a peer of the same host finds a region's bytes, and the block that they are in: see
-    /// [`Span::place`].
+    /// Returns the location of a region's bytes in the arena's file, and the block that contains them. Returns `None` if there
+    /// is no such region, or if it is not in the arena; see [`Span::place`].
     pub fn place(&self, key: u32) -> Option<(Arc<Block>, Place)> {
         let entries = self.entries.read(0);
         let (_, region) = entries.region(key).ok()?;
@@ -137,7 +133,7 @@ impl Registry {
         Some((Arc::clone(block), place))
     }
 
-    /// Makes device memory of what is left of it.
+    /// Allocates `length` bytes of device memory. Fails if the total would exceed the limit of the device.
     pub fn allocate(&self, length: u64) -> Result<Arc<DeviceMemory>, Refusal> {
         self.device_memory
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
@@ -148,17 +144,17 @@ impl Registry {
         DeviceMemory::new(length).inspect_err(|_| self.give_back(length))
     }
 
-    /// Counts device memory of `length` bytes as free again.
+    /// Counts `length` bytes of device memory as free again.
     pub fn give_back(&self, length: u64) {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
 
-    /// Returns the memory as a queue pair of the protection domain sees it.
+    /// Returns the memory that a queue pair of a protection domain can access.
     pub fn view(&self, domain: DomainId, queue_pair: u32) -> View<'_> {
         View::new(self, domain, queue_pair)
     }
 
-    /// Registers a region; its key, the local and the remote one.
+    /// Registers a memory region. Returns its key, which is both the local and the remote key.
     pub fn register(&self, attributes: RegionAttributes) -> Result<u32, Refusal> {
         let RegionAttributes {
             domain,
@@ -184,7 +180,7 @@ impl Registry {
         Ok(entries.table.key(number))
     }
 
-    /// Changes a region: as if it were deregistered and registered anew. Its key, a new one.
+    /// Changes a region, as if it were deregistered and registered again. Returns its new key.
     pub fn reregister(&self, key: u32, change: RegionChange) -> Result<u32, Refusal> {
         if let Some((span, start)) = &change.translation {
             check_range(*start, span)?;
@@ -208,7 +204,8 @@ impl Registry {
         Ok(key)
     }
 
-    /// Returns the entries, with a region that `check` lets pass and that no peer uses, and its slot.
+    /// Finds a region that `check` accepts, and withdraws it from peers. Returns the write lock on the entries and the region's
+    /// slot.
     fn vacated(
         &self,
         key: u32,
@@ -221,7 +218,7 @@ impl Registry {
         let number = find(&self.entries.read(0))?;
         self.vacate(number)?;
         let entries = self.entries.change();
-        // Another thread may have come in between.
+        // Another thread may have changed the entries in the meantime.
         match find(&entries) {
             Ok(number) => Ok((entries, number)),
             Err(refusal) => {
@@ -231,8 +228,10 @@ impl Registry {
         }
     }
 
-    /// Ends a region's registration; not while a window is bound to it (`ibv_dereg_mr(3)`), nor while a peer of the
-    /// same host is stopped in the middle of a copy. When it has ended, nobody touches the bytes any more.
+    /// Deregisters a region (`ibv_dereg_mr(3)`). When this has returned, the device does not access the bytes any more.
+    ///
+    /// # Errors
+    /// [`Refusal::Busy`] if a window is bound to the region, or if a peer of the same host is stopped during a copy.
     pub fn deregister(&self, key: u32) -> Result<(), Refusal> {
         let check = |region: &Region| match region.windows {
             0 => Ok(()),
@@ -244,7 +243,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Makes a window that is not bound; its key.
+    /// Allocates an unbound window. Returns its key.
     pub fn allocate_window(&self, domain: DomainId, kind: WindowKind) -> Result<u32, Refusal> {
         let mut entries = self.entries.change();
         if entries.windows >= limits::MAX_MW {
@@ -260,7 +259,7 @@ impl Registry {
         Ok(entries.table.key(number))
     }
 
-    /// Ends a window, which is no longer bound then. Any key that it had names it.
+    /// Deallocates a window, and unbinds it if necessary. `key` may be any key that the window ever had.
     pub fn deallocate_window(&self, key: u32) -> Result<(), Refusal> {
         let find = |entries: &Entries| {
             let number = entries.table.slot_of(key).ok_or(Refusal::Invalid)?;
@@ -278,8 +277,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Frees the type 2 windows that a queue pair which is gone has served, so that no later queue pair with its number
-    /// serves them.
+    /// Unbinds the type 2 windows that are bound through a destroyed queue pair, so that a later queue pair with the same
+    /// number does not serve them.
     pub fn release_queue_pair(&self, queue_pair: u32) {
         let mut entries = self.entries.change();
         if entries.windows == 0 {
@@ -296,15 +295,15 @@ impl Registry {
                 _ => None,
             })
             .collect();
-        // Peers reach them by the queue pair alone, of which none makes use any more.
+        // No wait for peers is necessary: they reach these windows only through the queue pair, which they do not use any more.
         for &number in &bound {
             entries.unbind(number);
             self.publish(&entries, number);
         }
     }
 
-    /// Checks that the key names an on-demand region of the domain that holds the bytes, and that they may be written
-    /// if `write` is set. Returns their address (`ibv_advise_mr(3)`).
+    /// Checks that a key names an on-demand region of the domain that contains the bytes, and that they are writable if `write`
+    /// is set. Returns their address (`ibv_advise_mr(3)`).
     pub fn advise(
         &self,
         domain: DomainId,
@@ -334,36 +333,37 @@ impl Registry {
         Ok(region.span.address().wrapping_add(offset as usize))
     }
 
-    /// Returns the regions, for a queue pair and a short time: changes wait meanwhile.
+    /// Locks the registry for reading by a queue pair. The lock should be held for a short time only, because changes wait for
+    /// it.
     #[inline]
     pub(crate) fn regions(&self, queue_pair: u32) -> Regions<'_> {
         Regions(self.entries.read(queue_pair))
     }
 
-    /// Runs `body`, for a queue pair, with the entries, which do not change meanwhile.
+    /// Runs `body` with the entries, which do not change meanwhile, on behalf of a queue pair.
     #[inline]
     pub(super) fn with<T>(&self, queue_pair: u32, body: impl FnOnce(&Entries) -> T) -> T {
         body(&self.entries.read(queue_pair))
     }
 
-    /// Withdraws a window that is to be bound again from peers.
+    /// Withdraws a type 1 window from peers before it is bound again.
     pub(super) fn withdraw_window(&self, domain: DomainId, wanted: &WindowBinding) -> Withdrawal {
         self.withdraw_slot(|entries| {
             let number = entries.table.slot_of(wanted.window)?;
             let Some(Entry::Window(window)) = entries.table.get(number) else {
                 return None;
             };
-            // A window of type 2 has to be free.
+            // A type 2 window must be unbound, and so is not published.
             (window.domain == domain && window.kind == WindowKind::Type1).then_some(number)
         })
     }
 
-    /// Withdraws a window that is to be invalidated from peers.
+    /// Withdraws a type 2 window from peers before it is invalidated.
     pub(super) fn withdraw(&self, domain: DomainId, queue_pair: u32, key: u32) -> Withdrawal {
         self.withdraw_slot(|entries| entries.served(domain, queue_pair, key))
     }
 
-    /// Withdraws the slot that `find` finds from peers.
+    /// Withdraws the slot that `find` returns from peers.
     fn withdraw_slot(&self, find: impl FnOnce(&Entries) -> Option<u32>) -> Withdrawal {
         let Some(peers) = self.peers.get() else {
             return Withdrawal::Complete;
@@ -382,7 +382,7 @@ impl Registry {
         withdrawal
     }
 
-    /// Publishes a window to peers again, after it was withdrawn and neither bound again nor invalidated.
+    /// Publishes a window to peers again that was withdrawn, but then neither bound nor invalidated.
     pub(crate) fn keep(&self, key: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -393,13 +393,19 @@ impl Registry {
         }
     }
 
-    /// Returns whether a slot has been published to peers again since the slot was retracted.
+    /// Returns the slot that a key names, without a check of the tag.
+    #[cfg(test)]
+    pub(crate) fn slot(&self, key: u32) -> Option<u32> {
+        self.entries.read(0).table.slot_of(key)
+    }
+
+    /// Returns whether a slot is published to peers.
     fn is_told(&self, slot: u32) -> bool {
         let peers = self.peers.get();
         peers.is_some_and(|peers| peers.is_published(slot))
     }
 
-    /// Binds a window (IBTA 10.6.7.2, 11.4.1.1) that was [withdrawn](Self::withdraw_window).
+    /// Binds a window (IBTA 10.6.7.2, 11.4.1.1), which must have been [withdrawn](Self::withdraw_window).
     pub(super) fn bind(
         &self,
         domain: DomainId,
@@ -418,8 +424,8 @@ impl Registry {
         bound.map(drop).ok_or(LocalFault::Bind)
     }
 
-    /// Frees a type 2 window (IBTA 10.6.7.2.4) that was [withdrawn](Self::withdraw). `None`: the queue pair serves no
-    /// bound window with this key.
+    /// Unbinds a type 2 window (IBTA 10.6.7.2.4), which must have been [withdrawn](Self::withdraw). Returns `None` if no window
+    /// with this key is bound through the queue pair, or if the window is published to peers.
     pub(super) fn invalidate(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<()> {
         let mut entries = self.entries.change();
         let number = entries.served(domain, queue_pair, key)?;
@@ -442,7 +448,7 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// Addresses must not wrap, neither those of requests nor those of the memory.
+/// Checks that the addresses of a region's bytes in requests do not wrap around.
 fn check_range(start: u64, span: &Span) -> Result<(), Refusal> {
     let length = span.length();
     let is_whole = span.is_null() || start == 0;

@@ -10,11 +10,11 @@ use libc::c_void;
 
 use crate::descriptor::Opening;
 
-/// The size of a huge page, of which a segment begins at a multiple.
+/// Size of a huge page in bytes. The address of a segment is a multiple of it.
 pub(super) const HUGE: usize = 2 << 20;
 
-/// A part of the arena's file, mapped for reading and writing until it is dropped. A child of `fork`
-/// does not have it: it would write to the memory of its parent.
+/// A mapping of a part of the arena's file for reading and writing, unmapped on drop. Children of `fork` do not inherit it,
+/// because they would write to the memory of their parent.
 #[derive(Debug)]
 pub(super) struct Segment {
     start: NonNull<c_void>,
@@ -22,23 +22,23 @@ pub(super) struct Segment {
     offset: u64,
 }
 
-// SAFETY: it owns the mapping, and touches it by atomic accesses alone.
+// SAFETY: a `Segment` owns its mapping, and the bytes are only accessed atomically.
 unsafe impl Send for Segment {}
-// SAFETY: as above.
+// SAFETY: a `Segment` owns its mapping, and the bytes are only accessed atomically.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Maps `length` bytes of the file from `offset` on; both are multiples of [`HUGE`].
+    /// Maps `length` bytes of the file from `offset` on. Both must be multiples of [`HUGE`].
     pub(super) fn map(file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<Self> {
         let out_of_range = |_| io::Error::from_raw_os_error(libc::ENOMEM);
         let place = libc::off_t::try_from(offset).map_err(out_of_range)?;
-        // No child of a `fork` may inherit the file, not even of a fork between the two calls.
+        // While this guard exists, no child is forked: a child must not inherit the mapping between the two system calls.
         let _opening = Opening::begin();
         let room = length
             .checked_add(HUGE)
             .ok_or(io::Error::from_raw_os_error(libc::ENOMEM))?;
-        // SAFETY: new mappings at an address that the kernel chooses: addresses only, in which there
-        // is a place for the segment wherever it is aligned; then the segment over a part of it.
+        // SAFETY: the first mapping reserves addresses that the kernel chooses, enough for an aligned segment. The second
+        // mapping replaces a part of the reservation, and the rest is unmapped. No other memory is affected.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let reserved = mapped(libc::mmap(
@@ -94,7 +94,7 @@ impl Segment {
         self.length
     }
 
-    /// Returns where the segment is in the file.
+    /// Returns the range of the segment in the file.
     pub(super) fn place(&self) -> Range<u64> {
         self.offset..self.offset + self.length as u64
     }
@@ -102,19 +102,19 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's; nothing in it is in use, says its owner.
+        // SAFETY: this `Segment` owns the mapping. The arena drops a segment only when none of its blocks exist.
         unsafe { libc::munmap(self.start.as_ptr(), self.length) };
     }
 }
 
-/// Makes the kernel bring in all pages of a range that is mapped and not yet handed out, huge ones if it can. Fails if
-/// there are none. Pages that are there stay as they are.
+/// Allocates all pages of a mapped range that is not in use yet, with huge pages if possible. Fails if there is not enough
+/// memory. Existing pages keep their contents.
 pub(super) fn populate(address: usize, length: usize) -> io::Result<()> {
     let start = ptr::with_exposed_provenance_mut::<c_void>(address);
-    // SAFETY: bringing pages in changes no byte of them.
+    // SAFETY: allocating pages changes no byte.
     let answer = unsafe {
         if length >= HUGE {
-            // An advice: where shared memory has no huge pages, it goes without them.
+            // This is only a hint: without support for huge pages of shared memory, it has no effect.
             libc::madvise(start, length, libc::MADV_HUGEPAGE);
         }
         libc::madvise(start, length, libc::MADV_POPULATE_WRITE)
@@ -126,30 +126,30 @@ pub(super) fn populate(address: usize, length: usize) -> io::Result<()> {
     if error.raw_os_error() != Some(libc::EINVAL) {
         return Err(error);
     }
-    // The kernel is older than 5.14.
+    // The kernel is older than 5.14 and does not support `MADV_POPULATE_WRITE`.
     for at in (0..length).step_by(page_size()) {
-        // SAFETY: the caller's range is mapped.
+        // SAFETY: the byte is inside the caller's range, which is mapped.
         let byte = unsafe { AtomicU8::from_ptr(start.byte_add(at).cast()) };
         byte.fetch_or(0, Ordering::Relaxed);
     }
     Ok(())
 }
 
-/// Returns the size of a page that is not huge.
+/// Returns the size of a normal page in bytes.
 pub(super) fn page_size() -> usize {
-    // SAFETY: the call has no conditions.
+    // SAFETY: the call takes no pointers.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).expect("the system has pages")
 }
 
-/// Returns the largest size in bytes that this process may give a file (`RLIMIT_FSIZE`). A process that
-/// asks for more is sent the signal SIGXFSZ, which ends it unless it has a handler.
+/// Returns the maximum size in bytes of a file that this process creates (`RLIMIT_FSIZE`). To exceed the limit raises SIGXFSZ,
+/// which ends a process without a handler for it.
 pub(crate) fn file_size_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: there is room for the answer. The call fails only for limits that do not exist.
+    // SAFETY: `limit` is valid for writes. The call fails only for unknown resources.
     if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } != 0 {
         return 0;
     }

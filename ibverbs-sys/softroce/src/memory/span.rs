@@ -1,4 +1,4 @@
-//! A stretch of registered memory, and what may be done with it.
+//! A range of registered memory, and the accesses to it.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::{Block, Piece, Place, copy, is_mapped, kernel};
 use crate::context::Refusal;
 use crate::proto::Misplaced;
 
-/// A stretch of memory that was registered.
+/// A range of registered memory.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// The first byte.
+    /// Address of the first byte.
     address: usize,
     length: u64,
     kind: Kind,
@@ -19,36 +19,36 @@ pub struct Span {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// The program's.
+    /// Memory of the program.
     Mapped,
-    /// The program's, which it has from the device.
+    /// Memory of the program that was allocated from the device's arena.
     Allocated {
-        /// Keeps the bytes at `address`.
+        /// Block that contains the bytes.
         block: Arc<Block>,
     },
-    /// The program's, which may come and go: copied by the kernel, which says when it is not there.
+    /// Memory of the program that may be unmapped at times. The kernel copies it, and reports unmapped bytes.
     OnDemand,
-    /// The device's.
+    /// Device memory.
     Device {
-        /// Keeps the bytes at `address`.
+        /// Device memory that contains the bytes.
         _memory: Arc<DeviceMemory>,
     },
-    /// No memory: reads give zeroes and writes vanish.
+    /// No memory: reads return zeroes, and writes are discarded.
     Null,
 }
 
-/// The memory cannot be accessed as it is asked to.
+/// Error: the memory cannot be accessed in the requested way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Inaccessible;
 
 impl Span {
-    /// Makes a span of the program's memory from `address` on.
+    /// Creates a span of the program's memory.
     ///
     /// # Safety
-    /// Until the span and all its clones are gone, the caller makes sure that nobody on this side holds a reference to
-    /// bytes that are written through the span, and that bytes which are unmapped meanwhile are not replaced by a
-    /// mapping for anything else. Code that accesses the bytes at the same time must do so atomically, or accept the
-    /// results that the C memory model allows.
+    /// While the span or a clone of it exists, the caller must ensure that:
+    /// - no references exist in this process to bytes that are written through the span;
+    /// - if bytes of the span are unmapped, nothing else is mapped at their addresses;
+    /// - code that accesses the bytes concurrently does so atomically, or accepts the results that the C memory model allows.
     pub unsafe fn mapped(address: usize, length: u64) -> Self {
         Self {
             address,
@@ -57,11 +57,12 @@ impl Span {
         }
     }
 
-    /// Makes a span of a part of memory that the device handed out. `None`: the part is not all inside of the block.
+    /// Creates a span in memory that was allocated from the device's arena. Returns `None` if the range is not inside the
+    /// block.
     ///
     /// # Safety
-    /// All that write or read the bytes at the same time do it atomically, or live with what the C
-    /// memory model says of them.
+    /// The caller must ensure that code that accesses the bytes concurrently does so atomically, or accepts the results that
+    /// the C memory model allows.
     pub unsafe fn allocated(block: &Arc<Block>, address: usize, length: u64) -> Option<Self> {
         block.place(address, length).map(|_| Self {
             address,
@@ -72,10 +73,10 @@ impl Span {
         })
     }
 
-    /// Makes a span of the program's memory, parts of which may be unmapped: an access to those fails.
+    /// Creates a span of the program's memory, of which parts may be unmapped. Accesses to those parts fail.
     ///
     /// # Safety
-    /// The caller makes sure that nobody on this side holds a reference to bytes that are written through the span.
+    /// The caller must ensure that no references exist in this process to bytes that are written through the span.
     pub unsafe fn on_demand(address: usize, length: u64) -> Self {
         Self {
             address,
@@ -84,7 +85,7 @@ impl Span {
         }
     }
 
-    /// Makes a span of a part of the device's memory. `None`: the part is not all inside of the memory.
+    /// Creates a span in device memory. Returns `None` if the range is not inside the memory.
     pub fn device(memory: &Arc<DeviceMemory>, offset: u64, length: u64) -> Option<Self> {
         let end = offset.checked_add(length)?;
         (end <= memory.length()).then(|| Self {
@@ -96,7 +97,7 @@ impl Span {
         })
     }
 
-    /// Makes a span without memory.
+    /// Creates a span without memory.
     pub fn null() -> Self {
         Self {
             address: 0,
@@ -105,7 +106,7 @@ impl Span {
         }
     }
 
-    /// Returns the first byte's address.
+    /// Returns the address of the first byte.
     pub fn address(&self) -> usize {
         self.address
     }
@@ -115,7 +116,7 @@ impl Span {
         self.length
     }
 
-    /// Returns whether this is memory of the program.
+    /// Returns whether this is memory of the program, and not of the device.
     pub fn is_program(&self) -> bool {
         matches!(
             self.kind,
@@ -123,8 +124,8 @@ impl Span {
         )
     }
 
-    /// Returns where a peer of the same host finds the bytes in the file of the block's arena. `None`: the device did
-    /// not hand out this memory.
+    /// Returns the location of the bytes in the file of the device's arena, and the block that contains them. Returns `None` if
+    /// the memory was not allocated from the arena.
     pub fn place(&self) -> Option<(&Arc<Block>, Place)> {
         match &self.kind {
             Kind::Allocated { block } => Some((block, block.place(self.address, self.length)?)),
@@ -132,17 +133,17 @@ impl Span {
         }
     }
 
-    /// Returns whether there is no memory behind this.
+    /// Returns whether the span has no memory.
     pub fn is_null(&self) -> bool {
         matches!(self.kind, Kind::Null)
     }
 
-    /// Copies to all of it.
+    /// Copies `data` to the beginning of the span.
     pub(crate) fn copy_in(&self, data: &[u8]) -> Result<(), Refusal> {
         self.write(0, data).map_err(|_| Refusal::Fault)
     }
 
-    /// Copies all of it.
+    /// Copies bytes from the beginning of the span to `out`.
     pub(crate) fn copy_out(&self, out: &mut [u8]) -> Result<(), Refusal> {
         self.read(0, out).map_err(|_| Refusal::Fault)
     }
@@ -151,8 +152,7 @@ impl Span {
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, out.len())?;
         match self.kind {
-            // SAFETY: the bytes are inside of the span, and the function that made it promised that nobody holds a
-            // reference to them.
+            // SAFETY: the bytes are inside the span, whose creator guarantees that no references to them exist.
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => unsafe {
                 copy::read(address, out).map_err(|_| Inaccessible)
             },
@@ -168,7 +168,7 @@ impl Span {
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, data.len())?;
         match self.kind {
-            // SAFETY: as in `read`.
+            // SAFETY: the bytes are inside the span, whose creator guarantees that no references to them exist.
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => unsafe {
                 copy::write(address, data).map_err(|_| Inaccessible)
             },
@@ -177,7 +177,7 @@ impl Span {
         }
     }
 
-    /// Copies `length` bytes from `offset` on to those of another span, from `to_offset` on.
+    /// Copies `length` bytes from `offset` on to the bytes of another span from `to_offset` on.
     #[inline]
     pub(super) fn copy_to(
         &self,
@@ -193,7 +193,7 @@ impl Span {
                 Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. },
                 Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. },
             ) => {
-                // SAFETY: inside the spans, as in `read`.
+                // SAFETY: the bytes are inside the spans, whose creators guarantee that no references to them exist.
                 unsafe { copy::copy(from, place, length) }.map_err(|missing| match missing {
                     Missing::Source => Misplaced::Here,
                     Missing::Target => Misplaced::There,
@@ -216,21 +216,22 @@ impl Span {
         Ok(())
     }
 
-    /// Returns the `length` bytes from `offset` on, to be read or, if `write`, written as well. `None`: they are not
-    /// all inside, or may not be there.
+    /// Returns the `length` bytes from `offset` on, which may be written if `write` is set. Returns `None` if they are not
+    /// inside the span, or if they may be unmapped.
     #[inline]
     pub(super) fn piece(&self, offset: u64, length: usize, write: bool) -> Option<Piece<'_>> {
         let address = self.locate(offset, length).ok()?;
         match self.kind {
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => {
-                // SAFETY: inside the span, which the piece borrows, as in `read`.
+                // SAFETY: the bytes are inside the span, which the piece borrows. The span's creator guarantees that no
+                // references to them exist.
                 Some(unsafe { Piece::new(address, length, write) })
             }
             Kind::OnDemand | Kind::Null => None,
         }
     }
 
-    /// Copies bytes from `offset` on to `to`, as many as that has room for.
+    /// Fills `to` with bytes of the span from `offset` on.
     #[inline]
     pub(super) fn copy_to_piece(&self, offset: u64, to: &Piece<'_>) -> Result<(), Inaccessible> {
         if let Some(from) = self.piece(offset, to.length(), false) {
@@ -242,7 +243,7 @@ impl Span {
         })
     }
 
-    /// Copies all bytes of `from` to those from `offset` on.
+    /// Copies all bytes of `from` to the bytes of the span from `offset` on.
     #[inline]
     pub(super) fn copy_from_piece(
         &self,
@@ -258,7 +259,7 @@ impl Span {
         })
     }
 
-    /// Calls `copy` for each part of a piece, with as much room, and the number of bytes before the part.
+    /// Calls `copy` for each part of a piece, with a buffer of the same length and the offset of the part.
     #[cold]
     fn by_parts(
         &self,
@@ -275,7 +276,7 @@ impl Span {
         Ok(())
     }
 
-    /// Compares and swaps the eight bytes at `offset`; what they were.
+    /// Atomically compares and swaps the eight bytes at `offset`. Returns their previous value.
     pub(super) fn compare_swap(
         &self,
         offset: u64,
@@ -283,18 +284,18 @@ impl Span {
         swap: u64,
     ) -> Result<u64, Inaccessible> {
         let address = self.locate_word(offset)?;
-        // SAFETY: inside the span, as in `read`, and aligned.
+        // SAFETY: the word is aligned and inside the span, whose creator guarantees that no references to it exist.
         unsafe { copy::compare_swap(address, compare, swap) }.map_err(|_| Inaccessible)
     }
 
-    /// Adds to the eight bytes at `offset`; what they were.
+    /// Atomically adds to the eight bytes at `offset`. Returns their previous value.
     pub(super) fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Inaccessible> {
         let address = self.locate_word(offset)?;
-        // SAFETY: as above.
+        // SAFETY: the word is aligned and inside the span, whose creator guarantees that no references to it exist.
         unsafe { copy::fetch_add(address, add) }.map_err(|_| Inaccessible)
     }
 
-    /// Returns the address of `length` bytes from `offset` on.
+    /// Returns the address of the `length` bytes from `offset` on. Fails if they are not inside the span.
     #[inline]
     fn locate(&self, offset: u64, length: usize) -> Result<usize, Inaccessible> {
         let end = offset.checked_add(length as u64).ok_or(Inaccessible)?;
@@ -304,13 +305,14 @@ impl Span {
         Ok(self.address.wrapping_add(offset as usize))
     }
 
-    /// Returns the address of the eight bytes at `offset`, for an atomic operation.
+    /// Returns the address of the eight bytes at `offset` for an atomic operation. Fails if they are not inside the span, not
+    /// aligned or not mapped.
     fn locate_word(&self, offset: u64) -> Result<usize, Inaccessible> {
         let address = self.locate(offset, size_of::<u64>())?;
         match self.kind {
             Kind::Null => return Err(Inaccessible),
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => {}
-            // On processors without guarded accesses, the access would end the program.
+            // Without this check, the access would end the program on processors without guarded accesses.
             Kind::OnDemand if !is_mapped(address, size_of::<u64>() as u64, true) => {
                 return Err(Inaccessible);
             }
@@ -385,7 +387,7 @@ mod tests {
     fn memory_on_demand_may_be_missing() {
         let mut bytes = vec![1_u8; 64];
         let address = bytes.as_mut_ptr().expose_provenance();
-        // SAFETY: nobody holds a reference to the bytes meanwhile.
+        // SAFETY: no references to the bytes exist meanwhile.
         let span = unsafe { Span::on_demand(address, u64::MAX - address as u64) };
         span.write(3, &[5; 7]).unwrap();
         let mut back = [0; 7];
@@ -393,7 +395,7 @@ mod tests {
         assert_eq!(back, [5; 7]);
         assert_eq!(bytes[2..11], [1, 5, 5, 5, 5, 5, 5, 5, 1]);
 
-        // SAFETY: the first page is mapped in no program.
+        // SAFETY: no program maps the first page.
         let nowhere = unsafe { Span::on_demand(0, 4096) };
         assert_eq!(nowhere.read(8, &mut back), Err(Inaccessible));
         assert_eq!(nowhere.write(8, &back), Err(Inaccessible));

@@ -2,65 +2,71 @@
 
 use std::collections::VecDeque;
 
-use crate::cache;
 use crate::context::Refusal;
 use crate::random::{self, Permutation};
 
-/// A table of objects by their keys. A key is the index of a slot and, in its low byte, a tag that changes with every
-/// use of the slot: with the key of an object that is gone, nobody reaches a later object.
+/// A table of objects by their keys. A key consists of an index (24 bits), which names a slot, and a tag (the low byte). The
+/// tag changes with every use of the slot, so the key of a removed object does not name a later object.
 ///
-/// Keys cannot be foreseen, not even from other keys: the first index, the order in which slots are used, and the order
-/// of the tags are random.
+/// Keys are unpredictable, even from other keys: the first index, the order of the indices in a block of slots, and the order
+/// of the tags are random. Slots are used in the order of their numbers: objects that are used one after the other are often
+/// adjacent in memory, so the processor prefetches them.
 #[derive(Debug)]
 pub(super) struct Table<T> {
-    /// Number that is added to a slot's number to give the index: keys of two processes, and of two runs, differ.
+    /// Number that keys add to an index, so that keys differ between processes and runs.
     base: u32,
-    /// The order of the slots in each block, and of each slot's tags.
+    /// Random order of the indices in each block, and of each slot's tags.
     order: Permutation,
     slots: Vec<Slot<T>>,
-    /// Taken from the front and returned to the back: a slot is used again as late as possible.
+    /// For each index, the bits in which the index differs from the number of the slot that the index names. The index and the
+    /// number are in the same block, so only bits of the low byte differ. (LLVM 22 miscompiles an `or` that inserts a low byte.)
+    differences: Vec<u8>,
+    /// Free slots. They are taken from the front and returned to the back, so a slot is reused as late as possible.
     free: VecDeque<u32>,
 }
 
 #[derive(Debug)]
 struct Slot<T> {
     tag: u8,
-    /// Position of the present tag in the order of the slot's tags.
+    /// Position of the current tag in the order of the slot's tags.
     turn: u8,
+    /// Bits in which the slot's index differs from its number.
+    difference: u8,
     content: Option<T>,
 }
 
-/// More slots are not made while fewer are free than this, or the tag of one slot would soon be back where it was.
+/// Minimum free slots, below which a block is added: with few free slots, the tags of a slot would soon repeat.
 const RESERVE: usize = 64;
 
-/// Number of slots that are made at a time, in a random order.
+/// Number of slots that are added at a time, with indices in a random order.
 const BLOCK: usize = 1 << 8;
 
-/// Flag in the family of a permutation that orders the slots of a block. Without the flag the family is a slot's
-/// number, and the permutation orders that slot's tags.
+/// Flag of a permutation that orders the indices of a block. Without the flag, the permutation of a slot's number orders the tags
+/// of that slot.
 const BLOCKS: u32 = 1 << 31;
 
-/// Indices, of which 0 is never used: key 0 is what programs take for none.
+/// Number of indices. Index 0 is never used, because programs use key 0 for "no key".
 const INDICES: u32 = 1 << 24;
 
 impl<T> Table<T> {
     pub(super) fn new() -> Self {
         let [random] = random::words();
         Self {
-            // So that what follows does not run past the last index.
+            // In the lower half, so that the indices of all slots stay below the maximum.
             base: 1 + random as u32 % (INDICES / 2),
             order: Permutation::new(8),
             slots: Vec::new(),
+            differences: Vec::new(),
             free: VecDeque::new(),
         }
     }
 
-    /// Returns the number that keys add to a slot's number.
+    /// Returns the number that keys add to an index.
     pub(super) fn base(&self) -> u32 {
         self.base
     }
 
-    /// Stores a thing; its slot.
+    /// Stores an object in a free slot, and returns the slot.
     pub(super) fn insert(&mut self, content: T) -> Result<u32, Refusal> {
         if self.free.len() < RESERVE && self.slots.len() + BLOCK < INDICES as usize / 2 {
             self.grow();
@@ -70,21 +76,25 @@ impl<T> Table<T> {
         Ok(number)
     }
 
-    /// Makes a block of slots.
+    /// Adds a block of slots.
     fn grow(&mut self) {
         let first = self.slots.len() as u32;
+        self.differences.resize(self.slots.len() + BLOCK, 0);
         for number in 0..BLOCK as u32 {
-            self.free
-                .push_back(first + self.order.apply(BLOCKS | first, number));
+            let index = self.order.apply(BLOCKS | first, number);
+            let difference = (index ^ number) as u8;
+            self.differences[(first + index) as usize] = difference;
+            self.free.push_back(first + number);
             self.slots.push(Slot {
                 tag: self.order.apply(first + number, 0) as u8,
                 turn: 0,
+                difference,
                 content: None,
             });
         }
     }
 
-    /// Takes a thing out; its key is none from now on.
+    /// Removes and returns an object. Its key becomes invalid.
     pub(super) fn remove(&mut self, number: u32) -> Option<T> {
         let content = self.slots.get_mut(number as usize)?.content.take()?;
         self.renew(number);
@@ -92,11 +102,11 @@ impl<T> Table<T> {
         Some(content)
     }
 
-    /// Gives a slot its next tag. Returns the new key. No tag comes again before all others of the slot.
+    /// Assigns the next tag to a slot. Returns the new key. A tag does not repeat before all others of the slot were used.
     pub(super) fn renew(&mut self, number: u32) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             let before = slot.tag;
-            // The content of the slot may have chosen a tag itself: the next tag is a different one.
+            // A memory window may have got a tag of the program's choice; the next tag must differ from it.
             while slot.tag == before {
                 slot.turn = slot.turn.wrapping_add(1);
                 slot.tag = self.order.apply(number, slot.turn.into()) as u8;
@@ -107,11 +117,13 @@ impl<T> Table<T> {
 
     /// Returns the key of a slot.
     pub(super) fn key(&self, number: u32) -> u32 {
-        let tag = self.slots.get(number as usize).map_or(0, |slot| slot.tag);
-        (self.base + number) << 8 | u32::from(tag)
+        let slot = self.slots.get(number as usize);
+        let (tag, difference) = slot.map_or((0, 0), |slot| (slot.tag, slot.difference));
+        let index = number ^ u32::from(difference);
+        (self.base + index) << 8 | u32::from(tag)
     }
 
-    /// Gives a slot another tag; its key.
+    /// Assigns a given tag to a slot. Returns the new key.
     pub(super) fn retag(&mut self, number: u32, tag: u8) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             slot.tag = tag;
@@ -119,15 +131,16 @@ impl<T> Table<T> {
         self.key(number)
     }
 
-    /// Returns the slot that a key names, whatever its tag.
+    /// Returns the slot that a key names, without a check of the tag, or `None` if the slot is empty.
     #[inline]
     pub(super) fn slot_of(&self, key: u32) -> Option<u32> {
-        let number = (key >> 8).checked_sub(self.base)?;
+        let index = (key >> 8).checked_sub(self.base)?;
+        let number = index ^ u32::from(*self.differences.get(index as usize)?);
         let slot = self.slots.get(number as usize)?;
         slot.content.is_some().then_some(number)
     }
 
-    /// Returns the slot that a key names, if the tag is right.
+    /// Returns the slot that a key names, and its object, or `None` if the slot is empty or the tag differs.
     #[inline]
     pub(super) fn find(&self, key: u32) -> Option<(u32, &T)> {
         let number = self.slot_of(key)?;
@@ -136,15 +149,6 @@ impl<T> Table<T> {
             number,
             slot.content.as_ref().filter(|_| slot.tag == key as u8)?,
         ))
-    }
-
-    /// Fetches the slot that a key names into the cache.
-    #[inline]
-    pub(super) fn prefetch(&self, key: u32) {
-        let number = (key >> 8).wrapping_sub(self.base);
-        if let Some(slot) = self.slots.get(number as usize) {
-            cache::prefetch(slot);
-        }
     }
 
     #[inline]
@@ -156,7 +160,7 @@ impl<T> Table<T> {
         self.slots.get_mut(number as usize)?.content.as_mut()
     }
 
-    /// Returns all objects with their slots.
+    /// Returns all stored objects, each with its slot.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.slots
             .iter_mut()
@@ -197,7 +201,24 @@ mod tests {
         assert_eq!(table.slots.len(), BLOCK, "slots are used again");
     }
 
-    /// Checks that keys look random. The chance that random keys fail is below 2^-60.
+    #[test]
+    fn every_key_finds_its_own_object() {
+        let mut table = Table::new();
+        let keys: Vec<u32> = (0..20_000)
+            .map(|content| {
+                let number = table.insert(content).unwrap();
+                table.key(number)
+            })
+            .collect();
+        for (content, &key) in keys.iter().enumerate() {
+            let found = table.find(key);
+            assert_eq!(found.map(|(_, content)| *content), Some(content));
+            let (number, _) = found.unwrap();
+            assert_eq!((table.slot_of(key), table.key(number)), (Some(number), key));
+        }
+    }
+
+    /// Checks that keys look random. The probability that random keys fail is below 2^-60.
     #[test]
     fn keys_cannot_be_foreseen() {
         let [one, other] = [(); 2].map(|()| {

@@ -8,10 +8,10 @@ use crate::context::{DomainId, Refusal};
 use crate::proto::{AccessFlags, LocalFault, Memory, RemoteFault, Segment, WindowBinding};
 
 const SIZE: u64 = 4096;
-/// Where requests find the region's first byte.
+/// Address of the region's first byte in requests.
 const START: u64 = 0x1_0000;
 
-/// A region of a registry, in memory of its own.
+/// A registry with one region.
 struct Fixture {
     registry: Registry,
     domain: DomainId,
@@ -64,7 +64,7 @@ impl Fixture {
         self.registry.allocate_window(self.domain, kind).unwrap()
     }
 
-    /// Binding of a window to all of the region.
+    /// Returns a binding of a window to the whole region.
     fn binding(&self, window: u32, access: AccessFlags) -> WindowBinding {
         WindowBinding {
             window,
@@ -77,7 +77,7 @@ impl Fixture {
     }
 }
 
-/// The key with another tag.
+/// Returns the key with the next tag.
 fn next(key: u32) -> u32 {
     key & !0xff | u32::from((key as u8).wrapping_add(1))
 }
@@ -98,7 +98,7 @@ fn messages_are_scattered_and_gathered_over_a_list() {
         all.segment(20, 100),
     ];
     let message: Vec<u8> = (1..=20).collect();
-    // In two parts, as two packets would.
+    // In two parts, like the payloads of two packets.
     all.view().scatter(&list, 0, &message[..6]).unwrap();
     all.view().scatter(&list, 6, &message[6..]).unwrap();
     assert_eq!(all.bytes(0, 4), [1, 2, 3, 0]);
@@ -219,7 +219,7 @@ fn remote_bounds_keys_and_domains_are_checked() {
     assert_eq!(view.check_remote(0, START, 8, WRITE), refused);
     let stranger = all.registry.view(DomainId::unique(), 1);
     assert_eq!(stranger.check_remote(all.key, START, 8, WRITE), refused);
-    // IBTA 9.7.4.1.5: of zero bytes the key is not looked at.
+    // IBTA 9.7.4.1.5: the key of an access to zero bytes is not checked.
     assert_eq!(stranger.check_remote(0, 0, 0, WRITE), Ok(()));
     assert_eq!(stranger.write_remote(0, 0, &[]), Ok(()));
     assert_eq!(stranger.read_remote(0, 0, &mut []), Ok(()));
@@ -254,7 +254,7 @@ fn a_key_is_none_after_its_region() {
     assert_eq!(all.registry.deregister(old), Err(Refusal::Invalid));
     let refused = Err(RemoteFault::Access);
     assert_eq!(all.view().check_remote(old, START, 1, READ), refused);
-    // Whatever comes after, even in the same slot.
+    // The key stays invalid, whatever is registered later, even in the same slot.
     for _ in 0..200 {
         let span = Span::device(&all.memory, 0, SIZE).unwrap();
         let attributes = RegionAttributes {
@@ -435,7 +435,7 @@ fn a_type_2_window_serves_the_queue_pair_that_bound_it_until_it_is_invalidated()
     let window = all.window(WindowKind::Type2);
     let other = all.registry.view(all.domain, 2);
     let refused = Err(RemoteFault::Access);
-    // The low byte is the caller's.
+    // The caller chooses the low byte.
     let binding = WindowBinding {
         key: window & !0xff | 0xa5,
         ..all.binding(window, READ)
@@ -651,7 +651,7 @@ fn a_window_is_no_local_key_and_a_region_is_not_invalidated() {
     assert_eq!(all.view().check_remote(all.key, START, 1, READ), Ok(()));
 }
 
-/// When a registration has ended, no copy is under way.
+/// Checks that no copy is in progress when a deregistration has returned.
 #[test]
 fn nothing_is_written_after_the_end_of_a_registration() {
     for round in 1..50_u8 {
@@ -688,7 +688,7 @@ fn parts_are_what_they_are_together() {
     view.write_remote_parts(fixture.key, address, length, parts.clone())
         .unwrap();
     assert_eq!(fixture.bytes(7, 200), pattern);
-    // The last one alone would fit, and the first three would.
+    // For these places, the last part alone, or the first three parts, would be accessible.
     let wrong = [(fixture.key, START + SIZE - 199), (fixture.key + 1, START)];
     for (key, address) in wrong {
         let result = view.write_remote_parts(key, address, length, parts.clone());
@@ -696,7 +696,7 @@ fn parts_are_what_they_are_together() {
     }
     assert_eq!(fixture.bytes(SIZE - 199, 199), [0; 199]);
 
-    // In one segment, and over several.
+    // In a single segment, and in several.
     for list in [
         vec![fixture.segment(500, 220)],
         vec![fixture.segment(500, 100), fixture.segment(600, 110)],

@@ -12,7 +12,8 @@ use super::Registry;
 use super::entries::{Entries, Found};
 use super::span::Inaccessible;
 
-/// Memory as a queue pair sees it: that of its protection domain, and type 2 windows bound through it.
+/// The memory that a queue pair can access: the regions and windows of its protection domain, except type 2 windows that are
+/// bound through other queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     registry: &'a Registry,
@@ -37,7 +38,7 @@ impl<'a> View<'a> {
         self.queue_pair
     }
 
-    /// Finds memory that this side names.
+    /// Finds the memory of a local access. `write` requires local write access.
     #[inline]
     pub(super) fn local<'e>(
         &self,
@@ -51,7 +52,7 @@ impl<'a> View<'a> {
         found.ok()
     }
 
-    /// Finds memory that a peer names.
+    /// Finds the memory of a peer's access, and checks that `access` is permitted.
     #[inline]
     pub(super) fn remote<'e>(
         &self,
@@ -65,8 +66,8 @@ impl<'a> View<'a> {
         found.ok()
     }
 
-    /// Returns whether a peer that shares memory with this process can map the memory of all segments, and so can copy from there
-    /// without the system.
+    /// Returns whether a peer process that shares memory with this one can map the memory of all segments, and so copy from it
+    /// without system calls.
     pub(crate) fn is_mappable(&self, list: &[Segment]) -> bool {
         self.registry.with(self.queue_pair, |entries| {
             let is_mappable = |segment: &Segment| {
@@ -78,8 +79,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Goes through the parts of a list that hold `length` bytes from `offset` on: where they are, and which of the bytes they
-    /// hold.
+    /// Calls `visit` for each part of the `length` bytes of a message from `offset` on: with the memory of the part, and the
+    /// range of the part in the `length` bytes. `write` requires local write access.
     #[inline]
     fn walk(
         &self,
@@ -96,7 +97,7 @@ impl<'a> View<'a> {
                 let found = entries.local(self.domain, segment.key, address, length, write)?;
                 visit(&found, bytes).map_err(|_| LocalFault::Protection)
             };
-            // Mostly it is one, and short.
+            // The most frequent case: a single segment.
             if let [only] = list
                 && offset == 0
                 && (1..=only.length as usize).contains(&length)
@@ -116,7 +117,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies `length` bytes of a message from `offset` on to pieces, one behind the other.
+    /// Copies `length` bytes of a message from `offset` on to a list of pieces.
     pub(crate) fn copy_out(
         &self,
         list: &[Segment],
@@ -134,7 +135,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies `length` bytes of pieces to a message from `offset` on.
+    /// Copies `length` bytes of a list of pieces to a message from `offset` on.
     pub(crate) fn copy_in(
         &self,
         list: &[Segment],
@@ -158,7 +159,7 @@ impl<'a> View<'a> {
         address: u64,
         operation: impl FnOnce(&super::Span, u64) -> Option<u64>,
     ) -> Result<u64, RemoteFault> {
-        // IBTA 9.4.5: the address is a multiple of eight, or the request is wrong.
+        // IBTA 9.4.5: a request whose address is not a multiple of eight is invalid.
         if !address.is_multiple_of(8) {
             return Err(RemoteFault::Invalid);
         }
@@ -347,8 +348,8 @@ impl Memory for View<'_> {
     }
 }
 
-/// Returns the parts of a list that hold the `length` bytes from `offset` on: index of the segment, offset in the
-/// segment, and number of bytes. Segments of no bytes are passed over: their keys are not checked.
+/// Returns the parts of a list of segments that contain the `length` bytes from `offset` on: the segment, the offset in the
+/// segment, and the number of bytes. Skips empty segments: their keys are not checked.
 pub(super) fn pieces(
     list: &[Segment],
     offset: u32,

@@ -3,17 +3,17 @@
 use crate::context::DomainId;
 use crate::proto::AccessFlags;
 
-/// The type of a memory window (IBTA 10.6.7).
+/// Type of a memory window (IBTA 10.6.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
-    /// Bound by a verb of its own, again and again; all queue pairs of the protection domain serve it.
+    /// Type 1: bound by `ibv_bind_mw`, any number of times, and accessible through all queue pairs of the protection domain.
     Type1,
-    /// Type 2B: bound by a send request with a key of the caller's choice, from then on served by that queue pair
-    /// alone, and free for another binding when it was invalidated.
+    /// Type 2B: bound by a send request, with a key of the program's choice, and accessible only through that queue pair. Can
+    /// be bound again after it was invalidated.
     Type2,
 }
 
-/// A memory window.
+/// An allocated memory window.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) kind: WindowKind,
@@ -21,17 +21,17 @@ pub(super) struct Window {
     pub(super) binding: Option<Binding>,
 }
 
-/// Where a window is bound.
+/// The binding of a window to a region.
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
     /// Slot of the region.
     pub(super) region: u32,
-    /// Where peers begin to count.
+    /// Address of the window's first byte in requests.
     pub(super) start: u64,
-    /// Where that is in the region's memory, from its first byte on.
+    /// Offset of the window's first byte in the region's memory.
     pub(super) offset: u64,
     pub(super) length: u64,
     pub(super) access: AccessFlags,
-    /// The only queue pair that serves it, of type 2.
+    /// The only queue pair through which a type 2 window is accessible; `None` for type 1.
     pub(super) queue_pair: Option<u32>,
 }

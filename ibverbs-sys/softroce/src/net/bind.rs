@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Where the port lives: the addresses that its sockets are bound to.
+//! The choice of the addresses and the UDP port that the sockets are bound to.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -9,10 +9,10 @@ use super::socket::{Interface, Socket};
 use crate::address;
 use crate::config::Config;
 
-/// How many addresses in 127/8 a process tries on each port.
+/// Maximum addresses in 127/8 that a process tries on each port.
 const ATTEMPTS: u32 = 64;
 
-/// The sockets, and the slot of the port that they have.
+/// Binds the sockets. Returns them with the slot of their port.
 pub(super) fn bind(config: &Config) -> io::Result<(Vec<Socket>, u8)> {
     let buffer = config.receive_buffer;
     if config.addresses.is_empty() {
@@ -28,7 +28,7 @@ pub(super) fn bind(config: &Config) -> io::Result<(Vec<Socket>, u8)> {
         }
         return Err(last);
     }
-    // All slots are free to try only where peers look for them.
+    // Other slots are tried only in 127/8, because peers elsewhere expect the port of slot 0.
     let loopback = |ip: &IpAddr| matches!(ip, IpAddr::V4(ip) if ip.is_loopback());
     let tried = if config.addresses.iter().all(loopback) {
         address::SLOTS.into()
@@ -56,12 +56,12 @@ pub(super) fn bind(config: &Config) -> io::Result<(Vec<Socket>, u8)> {
     Err(last)
 }
 
-/// The slots and their ports.
+/// Returns the slots with their ports.
 fn slots(base: u16) -> impl Iterator<Item = (u8, u16)> {
     (0..address::SLOTS).filter_map(move |slot| Some((slot, address::port_of_slot(base, slot)?)))
 }
 
-/// An error that says what could not be bound.
+/// Adds to an error the address that could not be bound.
 fn naming(error: io::Error, ip: IpAddr, port: u16) -> io::Error {
     let kind = error.kind();
     io::Error::new(

@@ -1,18 +1,18 @@
-//! Which packets may pass the system together.
+//! The choice of packets that are sent to the system together, as one burst.
 
 #![forbid(unsafe_code)]
 
 use super::socket::{LONGEST, SEGMENTS};
 
-/// How many datagrams, from the first on, can go as one, by their sizes: those as long as the first one, and one behind
-/// them that is shorter. At least one, if there is any.
+/// Returns the number of datagrams, from the first on, that can be sent as one burst. All of them must have the size of the
+/// first one, except the last one, which may be shorter. The result is at least 1 unless `sizes` is empty.
 pub(super) fn together(sizes: impl IntoIterator<Item = usize>) -> usize {
     let mut sizes = sizes.into_iter();
     let Some(segment) = sizes.next() else {
         return 0;
     };
     let (mut count, mut total) = (1, segment);
-    // A datagram of nothing has no place in a burst.
+    // An empty datagram cannot be a part of a burst.
     for size in sizes.take_while(|&size| size > 0) {
         total += size;
         if size > segment || total > LONGEST || count == SEGMENTS {
@@ -72,7 +72,7 @@ mod tests {
                 let (burst, others) = rest.split_at(count);
                 let total: usize = burst.iter().sum();
                 prop_assert!(count == 1 || total <= LONGEST);
-                // As the system does: by the size of the first one.
+                // Splits the bytes as the system does: by the size of the first datagram.
                 let bytes = vec![0_u8; total];
                 let apart: Vec<usize> = match burst[0] {
                     0 => vec![0],

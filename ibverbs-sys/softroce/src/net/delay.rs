@@ -10,23 +10,23 @@ use crate::proto::Time;
 use crate::timers::Alarm;
 use crate::wire::ip::Headers;
 
-/// How many packets are held back at most.
+/// Maximum packets that are held back.
 const ROOM: usize = 16_384;
 
-/// How long a packet waits for others to overtake it.
+/// Maximum time for which a packet is held back to be overtaken by others.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// A packet that is not sent yet.
+/// A packet that has not been sent yet.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub(super) headers: Headers,
     pub(super) tunnelled: bool,
-    /// From BTH to ICRC.
+    /// Bytes from the BTH to the ICRC.
     pub(super) bytes: Box<[u8]>,
     pub(super) shipment: Shipment,
 }
 
-/// Packets that are held back by accidents: until a time, or until others have passed them.
+/// Packets that injected faults hold back: until a time, or until other packets have overtaken them.
 #[derive(Debug)]
 pub(super) struct Delay {
     held: Mutex<Held>,
@@ -35,9 +35,10 @@ pub(super) struct Delay {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// By time, and in order of coming where that is equal. The number: how many may still pass it.
+    /// Packets by the time at which they are due, and then by their order of arrival. The first part of the value is the number
+    /// of packets that may still overtake the packet.
     packets: BTreeMap<(Time, u64), (u8, Packet)>,
-    /// How many of them wait to be passed.
+    /// Number of packets that wait to be overtaken.
     overtaken: usize,
     count: u64,
 }
@@ -50,12 +51,13 @@ impl Delay {
         }
     }
 
-    /// Of the timer for [`Delay::next_due`].
+    /// Returns the alarm of the timer for [`Delay::next_due`].
     pub(super) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
 
-    /// Holds a packet back for a time, and until so many others have passed; false if there is no room.
+    /// Holds a packet back for `latency`, and until `overtaken` other packets have been sent. Returns `false` if [`ROOM`]
+    /// packets are held back already.
     pub(super) fn hold(&self, packet: Packet, overtaken: u8, now: Time, latency: Duration) -> bool {
         let mut held = self.held.lock();
         if held.packets.len() >= ROOM {
@@ -69,14 +71,15 @@ impl Delay {
         let due = now + latency + patience;
         held.count += 1;
         let count = held.count;
-        // With a latency it is time that lets others pass.
+        // With a latency, other packets overtake it because of the time, and are not counted.
         let overtaken = if latency.is_zero() { overtaken } else { 0 };
         held.overtaken += usize::from(overtaken > 0);
         held.packets.insert((due, count), (overtaken, packet));
         true
     }
 
-    /// A packet passes; those that have been passed often enough, and go behind it.
+    /// Counts a sent packet, which overtakes those that are held back. Returns the packets that now have been overtaken often
+    /// enough, to be sent after it.
     pub(super) fn pass(&self) -> Vec<Packet> {
         let mut held = self.held.lock();
         if held.overtaken == 0 {
@@ -96,7 +99,7 @@ impl Delay {
         packets.map(|(_, packet)| packet).collect()
     }
 
-    /// Those whose time has come.
+    /// Removes and returns the packets that are due.
     pub(super) fn take_due(&self, now: Time) -> Vec<Packet> {
         let mut held = self.held.lock();
         let mut due = Vec::new();
@@ -110,7 +113,7 @@ impl Delay {
         due
     }
 
-    /// When the first one's time comes.
+    /// Returns the time at which the next packet is due, or `None` if no packet is held back.
     pub(super) fn next_due(&self) -> Option<Time> {
         let held = self.held.lock();
         held.packets.first_key_value().map(|(&(due, _), _)| due)

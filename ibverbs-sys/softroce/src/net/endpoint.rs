@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The port's GIDs, and the sockets by which packets to and from them go.
+//! The GIDs of the port, and the sockets that send and receive their packets.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -9,37 +9,37 @@ use super::socket::Socket;
 /// A GID of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gid {
-    /// The GID.
+    /// Address of the GID.
     pub(crate) address: Ipv6Addr,
-    /// How packets from it travel.
+    /// Encapsulation of the GID's packets.
     pub(crate) kind: GidKind,
-    /// Which socket they go by.
+    /// Index of the socket that the GID's packets use.
     pub(crate) endpoint: usize,
 }
 
-/// How packets travel.
+/// Encapsulation of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GidKind {
-    /// Over IPv4.
+    /// UDP over IPv4.
     Mapped,
-    /// Over IPv6.
+    /// UDP over IPv6.
     Native,
-    /// Over IPv6, in a tunnel over IPv4.
+    /// IPv6 packets in a tunnel over UDP and IPv4.
     Tunnelled,
 }
 
-/// A socket, and whose packets come by it.
+/// A socket, and the GIDs whose packets it receives.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    /// The socket.
+    /// Socket that receives the packets.
     pub(crate) socket: Socket,
-    /// The GID whose address it is bound to, or that the group was joined for.
+    /// Index of the GID whose address the socket is bound to, or for which the multicast group was joined.
     pub(crate) gid: u8,
-    /// The GID whose packets come in a tunnel.
+    /// Index of the GID whose packets arrive in a tunnel, if there is one.
     pub(crate) tunnelled: Option<u8>,
 }
 
-/// All sockets that packets come by.
+/// All sockets that receive packets.
 #[derive(Debug)]
 pub(crate) struct Endpoints(Box<[Arc<Endpoint>]>);
 
@@ -50,7 +50,7 @@ impl FromIterator<Arc<Endpoint>> for Endpoints {
 }
 
 impl Endpoints {
-    /// Their sockets.
+    /// Returns the sockets.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
         self.0.iter().map(|endpoint| &endpoint.socket)
     }

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Multicast groups: each has a socket of its own for as long as anybody is in it.
+//! Multicast groups: a group has a socket of its own while it has members.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +14,7 @@ use crate::address;
 use crate::config::Segmentation;
 
 impl Network {
-    /// Joins a multicast group; once for every time it is left again.
+    /// Joins a multicast group. Each call must be matched by a call of [`leave`](Self::leave).
     pub(crate) fn join(&self, group: Ipv6Addr) -> io::Result<()> {
         let wanted = self.group_addresses(group);
         if wanted.is_empty() {
@@ -52,7 +52,7 @@ impl Network {
         Ok(())
     }
 
-    /// Leaves a multicast group.
+    /// Leaves a multicast group. Closes its sockets after the last member has left.
     pub(crate) fn leave(&self, group: Ipv6Addr) {
         let mut groups = self.groups.lock();
         for (at, _) in self.group_addresses(group) {
@@ -66,7 +66,8 @@ impl Network {
         self.publish(&groups);
     }
 
-    /// Returns the addresses that a group's packets come to.
+    /// Returns the socket addresses at which packets of a group arrive, each with the socket of the port that it corresponds
+    /// to.
     fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, &Arc<Endpoint>)> {
         let of = |own: &Arc<Endpoint>| match own.socket.local() {
             SocketAddr::V4(local) => {
@@ -89,7 +90,7 @@ impl Network {
         let all = self.own.iter().chain(of_groups).cloned().collect();
         *self.endpoints.write() = Arc::new(all);
         self.endpoints_changes.fetch_add(1, Ordering::Release);
-        // The engine waits for the sockets that were there when it fell asleep.
+        // Wakes the engine, which still waits for the previous set of sockets.
         self.timers.sleeper().ring();
     }
 }

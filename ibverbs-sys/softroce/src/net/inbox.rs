@@ -15,10 +15,10 @@ use crate::proto::{Arrival, Counter};
 use crate::wire::ip::{Headers, Route};
 use crate::wire::{Packet, Run, icrc};
 
-/// Where packets are received to; for one who receives at a time.
+/// Buffers and cached checks for receiving packets. Used by one thread at a time.
 pub(crate) struct Inbox {
     ring: Ring,
-    /// The sockets, and how often they had changed then.
+    /// Cached sockets, and the number of changes at the time when they were cached.
     endpoints: Option<(u64, Arc<Endpoints>)>,
     origins: Origins,
 }
@@ -33,15 +33,15 @@ impl Inbox {
     }
 }
 
-/// Results of checking earlier datagrams: the next datagram is likely to be like one of the last two.
+/// A cache of the checks of recent datagrams: the next datagram probably has the same origin as one of the last two.
 #[derive(Default)]
 struct Origins {
     known: [Option<(Origin, Outer)>; 2],
-    /// The one that was found out last.
+    /// Index of the entry that was added last.
     newest: usize,
 }
 
-/// Where a datagram comes from and to, and how long it is.
+/// The properties of a datagram that determine its outer headers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Origin {
     from: SocketAddr,
@@ -52,7 +52,8 @@ struct Origin {
     hop_limit: u8,
 }
 
-/// The headers that such a datagram must have come with, what they contribute to an ICRC, and what they say, if they may.
+/// The outer headers that a datagram must have had, their contribution to the ICRC, and the result of their check: the packet's
+/// arrival, or the counter of the reason for which the packet is refused.
 #[derive(Clone, Copy)]
 struct Outer {
     headers: Headers,
@@ -60,18 +61,19 @@ struct Outer {
     arrival: Result<Arrival, Counter>,
 }
 
-/// The packets of datagrams that came together, those that are right, in runs. The others are counted.
+/// An iterator over the valid packets of datagrams that were received together, in runs. Invalid packets are counted and
+/// skipped.
 pub(crate) struct Arrived<'a> {
     network: &'a Network,
     endpoint: &'a Endpoint,
     message: Message<'a>,
-    /// That of the next datagram.
+    /// Index of the next datagram.
     number: usize,
     origins: &'a mut Origins,
 }
 
 impl Arrived<'_> {
-    /// Returns the number of datagrams.
+    /// Returns the number of datagrams that were received together.
     pub(crate) fn count_together(&self) -> usize {
         self.message.datagrams()
     }
@@ -100,8 +102,8 @@ impl<'a> Iterator for Arrived<'a> {
 }
 
 impl<'a> Arrived<'a> {
-    /// Returns the packet in the next datagram if it is valid, with those behind it that form a run; otherwise the
-    /// counter of such packets.
+    /// Checks the packet in the next datagram. Returns it with those after it that form a run, or the counter of the reason for
+    /// which it is refused.
     fn admit(&mut self, payload: &'a [u8]) -> Result<(Arrival, Run<'a>), Option<Counter>> {
         let (network, endpoint) = (self.network, self.endpoint);
         if !network.faults.link_is_up() {
@@ -128,7 +130,7 @@ impl<'a> Arrived<'a> {
         network
             .counters
             .count(Counter::ReceivedBytes, bytes.len() as u64);
-        // This check comes before the ICRC, which takes longer.
+        // The cheaper check is made before that of the ICRC.
         let arrival = outer.arrival?;
         let from = self.message.from;
         let is_right = |transport: &[u8], sent: u32| {
@@ -139,7 +141,7 @@ impl<'a> Arrived<'a> {
             return Err(Some(Counter::WrongIcrc));
         }
         let packet = Packet::parse(transport).map_err(|_| Counter::Malformed)?;
-        // Each of a run would be written to the capture, and those in a tunnel have headers of their own.
+        // No runs: each packet must be captured separately, and packets in a tunnel have headers of their own.
         if network.is_captured() || bytes.len() != self.message.segment {
             return Ok((arrival, Run::alone(packet)));
         }
@@ -155,15 +157,15 @@ impl<'a> Arrived<'a> {
         Ok((arrival, run))
     }
 
-    /// Checks the headers of a packet to this GID. Returns the arrival that the transport is told, or the counter of
-    /// refused packets.
+    /// Checks the headers of a packet to a GID. Returns the arrival for the transport, or the counter of the reason for which
+    /// the packet is refused.
     fn arrival(&self, gid: u8, headers: &Headers) -> Result<Arrival, Counter> {
         let route = headers.route();
         let from = self.message.from;
         let slot = if Some(gid) != self.endpoint.tunnelled {
             address::slot_of_sender(self.network.base, from).map_err(|_| Counter::Unaddressed)?
         } else if is_sender(&route, from) {
-            // The GID contains the port.
+            // The GID of a tunnel contains the port.
             None
         } else {
             return Err(Counter::Malformed);
@@ -184,8 +186,8 @@ impl<'a> Arrived<'a> {
         })
     }
 
-    /// Checks what a datagram of `len` bytes outside of a tunnel has in its outer headers, or finds the result of an
-    /// equal one.
+    /// Checks the outer headers of a datagram of `len` bytes that is not in a tunnel, or returns the cached result for an equal
+    /// origin.
     fn outer(&mut self, len: usize) -> Outer {
         let (endpoint, message) = (self.endpoint, &self.message);
         let origin = Origin {
@@ -206,7 +208,7 @@ impl<'a> Arrived<'a> {
             icrc: headers.begin_icrc(),
             arrival: self.arrival(endpoint.gid, &headers),
         };
-        // Refused senders do not displace accepted ones.
+        // Refused senders do not displace accepted ones from the cache.
         if found.arrival.is_ok() {
             self.origins.newest ^= 1;
             self.origins.known[self.origins.newest] = Some((origin, found));
@@ -216,8 +218,8 @@ impl<'a> Arrived<'a> {
 }
 
 impl Network {
-    /// Takes one batch from each socket, and hands on datagrams that came together, without a look at the queue pairs
-    /// that they are for. Returns the number of datagrams, valid or not.
+    /// Receives one batch from each socket, and passes datagrams that were received together to `deliver`. Does not look up
+    /// their queue pairs. Returns the number of datagrams, valid or not.
     pub(crate) fn receive(&self, inbox: &mut Inbox, mut deliver: impl FnMut(Arrived<'_>)) -> usize {
         let mut datagrams = 0;
         let Inbox {
@@ -232,8 +234,7 @@ impl Network {
         let (_, endpoints) = known.get_or_insert_with(|| (changes, self.endpoints()));
         for endpoint in endpoints.iter() {
             let count = endpoint.socket.receive(ring).unwrap_or_else(|error| {
-                // Other errors are those of an earlier datagram, or of missing memory; the next call gives another
-                // answer.
+                // Other errors belong to an earlier datagram, or are a temporary lack of memory.
                 if matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK)) {
                     descriptor::lost();
                 }
@@ -255,7 +256,7 @@ impl Network {
     }
 }
 
-/// Returns the headers that a datagram of `len` bytes must have come with.
+/// Returns the outer headers that a datagram of `len` bytes must have had.
 fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     let local = endpoint.socket.local();
     let route = Route {
@@ -270,8 +271,8 @@ fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     route.headers(len.saturating_sub(4))
 }
 
-/// Returns whether an ICRC that does not match may still be right: the sender's IPv4 header has an identification that
-/// a UDP socket does not show. Senders in 127/8 are like this one: their identification is 0.
+/// Returns whether a wrong ICRC may result from the identification in the sender's IPv4 header, which a UDP socket does not
+/// report. Senders in 127/8 use this implementation, with identification 0, so their ICRC is not excused.
 fn is_excused(headers: &Headers, from: SocketAddr, transport: usize, difference: u32) -> bool {
     match headers {
         Headers::V4 { .. } if !from.ip().is_loopback() => {
@@ -281,7 +282,7 @@ fn is_excused(headers: &Headers, from: SocketAddr, transport: usize, difference:
     }
 }
 
-/// Returns whether the source that a tunnelled packet names is the address that the packet came from.
+/// Returns whether the source in a tunnelled packet's header is the address from which the datagram came.
 fn is_sender(route: &Route, from: SocketAddr) -> bool {
     let carried = address::carried(route.source).map(SocketAddr::V4);
     carried == Some(from) && route.source_port == from.port()

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! What the system and the interfaces carry.
+//! Limits of the system and of network interfaces: buffer sizes and MTUs.
 
 use std::fs;
 use std::net::IpAddr;
@@ -7,19 +7,18 @@ use std::net::IpAddr;
 use super::socket::Interface;
 use crate::proto::Mtu;
 
-/// What the headers of a packet take beside its payload at most: those of IPv6 and UDP, BTH, XRCETH, RETH, immediate data
-/// and the ICRC.
+/// Maximum length in bytes of the headers of a packet, and the ICRC: IPv6, UDP, BTH, XRCETH, RETH, immediate data, ICRC.
 pub(super) const HEADERS: usize = 40 + 8 + 12 + 4 + 16 + 4 + 4;
 
-/// The largest receive buffer that a process without privileges may have.
+/// Returns the maximum size of the receive buffer, as the kernel counts it, for a process without privileges.
 pub(super) fn unprivileged_buffer() -> usize {
     let limit = fs::read_to_string("/proc/sys/net/core/rmem_max").ok();
     let limit = limit.and_then(|limit| limit.trim().parse::<usize>().ok());
-    // The kernel doubles what it is asked for.
+    // The kernel doubles the requested size.
     limit.map_or(usize::MAX, |limit| limit.saturating_mul(2))
 }
 
-/// The bytes that the interface of an address carries in a packet.
+/// Returns the MTU in bytes of the interface that has an address.
 pub(super) fn interface_mtu(address: IpAddr) -> usize {
     let interface = Interface::of(address);
     let mtu = interface.and_then(|interface| {
@@ -29,7 +28,7 @@ pub(super) fn interface_mtu(address: IpAddr) -> usize {
     mtu.and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(usual)
 }
 
-/// The largest MTU whose packets an interface carries whole that carries so many bytes.
+/// Returns the largest path MTU whose packets fit into an interface MTU of `bytes` bytes.
 pub(super) fn carried_mtu(bytes: usize) -> Mtu {
     [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512]
         .into_iter()

@@ -1,18 +1,16 @@
-//! The network below the transport: UDP sockets, which GIDs they are reached by, and packets with
-//! their ICRC on their way out and in.
+//! The network below the transport: UDP sockets, the GIDs of the port, and packets with their ICRC in both directions.
 //!
 //! ```text
-//!  poll_transmit ──> Outbox ── ICRC, accidents, capture ──> bursts ── sendmmsg ──┐
-//!                                                                                │ UDP
-//!  QueuePair::receive <── Arrival, Packet <── capture, ICRC check <── recvmmsg <──┘
+//!     poll_transmit ──> Outbox ── ICRC, accidents, capture ──> bursts ── sendmmsg ──┐
+//!                                                                                   │ UDP
+//!     QueuePair::receive <── Arrival, Packet <── capture, ICRC check <── recvmmsg <──┘
 //! ```
 //!
 //! # GIDs
-//! By default a process has an IPv4 address of its own in 127/8. GID 0 is that address, IPv4-mapped.
-//! GID 1 is a unique local IPv6 address (RFC 4193) that carries the IPv4 address and the UDP port:
-//! packets between such GIDs travel over the same socket with a whole IPv6 and UDP header
-//! [in front of the BTH](tunnel), so the receiver has an IPv6 GRH. With `SOFTROCE_ADDRESS` it is the host's
-//! own addresses, which is how kernel drivers and network cards are reached.
+//! By default a process has an IPv4 address of its own in 127/8. GID 0 is that address, IPv4-mapped. GID 1 is a unique local
+//! IPv6 address (RFC 4193) that contains the IPv4 address and the UDP port. Packets between such GIDs use the same socket, with
+//! a complete IPv6 and UDP header [in front of the BTH](tunnel), so the receiver has an IPv6 GRH. With `SOFTROCE_ADDRESS`, a
+//! process uses addresses of the host, with which it can reach kernel drivers and network cards.
 
 mod bind;
 mod bursts;
@@ -40,13 +38,11 @@ pub(crate) use outbox::{Outbox, Shares};
 pub(crate) use shared::{Delivery, tag};
 pub(crate) use socket::Socket;
 
-/// Payloads of sends and writes lie at multiples of this, where processors copy them fastest: elsewhere some copies
-/// take twice the time.
+/// Alignment in bytes of the payloads of sends and writes in buffers. Other positions can double the time of a copy.
 const GRAIN: usize = 16;
 
-/// Distance from such a multiple to a packet's begin that puts payloads there: before the payload is the BTH, and
-/// perhaps a RETH, which is as long as the grain. Payloads behind other headers, of immediate data or of a response,
-/// lie elsewhere.
+/// Distance from a multiple of [`GRAIN`] to the start of a packet. The payload is then aligned if only a BTH, or a BTH and a
+/// RETH (which is as long as the grain), are before it. Payloads after other headers are not aligned.
 const FRONT: usize = GRAIN - BASE % GRAIN;
 
 const _: () = assert!(

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The port's way to the network.
+//! The port's connection to the network: its addresses and sockets.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -28,13 +28,13 @@ use crate::same_host::{Link, Neighbourhood};
 use crate::timers::Timers;
 use crate::wire::ip::Headers;
 
-/// Number of batches that are kept for the next use.
+/// Maximum unused batches that are kept for reuse.
 const POOL: usize = 8;
 
-/// Bytes of the outer headers of a tunnelled packet: IPv4 and UDP.
+/// Length in bytes of the outer headers of a tunnelled packet: IPv4 and UDP.
 const TUNNEL: usize = 20 + 8;
 
-/// The port's way to the network: its addresses and sockets.
+/// The port's connection to the network: its addresses and sockets.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(super) own: Vec<Arc<Endpoint>>,
@@ -43,7 +43,7 @@ pub(crate) struct Network {
     pub(super) base: u16,
     slot: u8,
     mtu: Mtu,
-    /// Size of the socket buffer of a peer, in the kernel's way of counting.
+    /// Assumed size of a peer's socket buffer, as the kernel counts it.
     peer_buffer: usize,
     pub(super) asked_buffer: usize,
     pub(super) segmentation: Segmentation,
@@ -66,8 +66,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Binds the sockets. An address and port that are taken are an error if they were asked for; else
-    /// the next ones are tried.
+    /// Binds the sockets. An address or port that is in use is an error if the configuration requests it; otherwise the next
+    /// ones are tried.
     pub(crate) fn open(
         config: &Config,
         counters: Arc<Counters>,
@@ -160,7 +160,7 @@ impl Network {
         &self.addresses
     }
 
-    /// Returns the number of a GID's network interface; 0 if there is none.
+    /// Returns the index of a GID's network interface, or 0 if there is none.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         let endpoint = self
             .gids
@@ -171,7 +171,7 @@ impl Network {
             .map_or(0, |interface| interface.index)
     }
 
-    /// Returns the slot of the NIC's port, which stands in bits 23 to 20 of its queue pairs' numbers.
+    /// Returns the slot of the NIC's port, which is in bits 23 to 20 of its queue pairs' numbers.
     pub(crate) fn slot(&self) -> u8 {
         self.slot
     }
@@ -181,49 +181,48 @@ impl Network {
         self.mtu
     }
 
-    /// Returns the number of packets of a size that a queue pair may have on the way: about half of the packets that
-    /// fit into the socket buffer of a peer, which is taken to be as large as this process gets without privileges. The
-    /// other half is for other queue pairs, and for memory that the kernel does not free at once.
+    /// Returns the maximum packets of a size that a queue pair may have in flight: about half of the packets that fit into the
+    /// socket buffer of a peer, which is assumed to have the size that a process without privileges gets. The other half is for
+    /// other queue pairs, and for memory that the kernel does not free at once.
     pub(crate) fn window(&self, mtu: Mtu) -> u32 {
         let loopback = self
             .own
             .iter()
             .all(|own| own.socket.local().ip().is_loopback());
         let in_pages = loopback && outbox::goes_in_pages(mtu.bytes()) && self.segments();
-        // The kernel counts the memory that a packet takes, and 256 bytes to describe it: pages, and a buffer for headers;
-        // or a power of two with room for headers and for the 320 bytes at the end of every buffer.
+        // The kernel counts the memory of a packet, and 256 bytes for its description. The memory is either pages and a buffer
+        // for headers; or a power of two with room for headers and for the 320 bytes at the end of every buffer.
         let taken = if in_pages {
             mtu.bytes() + HEADERS + 640 + 256
         } else {
             (mtu.bytes() + 128 + 320).next_power_of_two() + 256
         };
         let packets = self.peer_buffer / taken / 2;
-        // The capacity of a network between two hosts is not known; 128 is what the kernel's driver sends.
+        // The capacity of a network between two hosts is unknown; the kernel's driver sends at most 128 packets.
         packets.clamp(8, if loopback { 512 } else { 128 }) as u32
     }
 
-    /// Returns whether packets may leave in bursts, by all sockets.
+    /// Returns whether all sockets can send bursts.
     fn segments(&self) -> bool {
         let wanted = self.segmentation != Segmentation::Never;
         wanted && self.own.iter().all(|own| own.socket.segments())
     }
 
-    /// Returns whether packets can be sent by this path at all: the local GID exists, and the peer's is of the same
-    /// kind.
+    /// Returns whether a path is usable: the local GID exists, and the peer's GID is of the same kind.
     pub(crate) fn reaches(&self, path: &Path) -> bool {
-        // Any number will do, of those that have a port.
+        // The queue pair number does not matter here, as long as its slot has a port.
         self.way(path, 0).is_some()
     }
 
-    /// Returns the index of the GID at which packets to a queue pair of this NIC arrive. `None`: they go elsewhere.
+    /// Returns the index of the GID at which packets to a queue pair of this NIC arrive, or `None` if the path leads elsewhere.
     pub(crate) fn neighbour(&self, path: &Path, queue_pair: u32) -> Option<u8> {
         let local = (self.addresses.iter()).position(|own| *own == path.destination)?;
         self.way(path, queue_pair)?;
         Some(local as u8)
     }
 
-    /// Returns the GRH of a packet to a queue pair of this NIC, from BTH to pad so long, as [`receive`](Self::receive)
-    /// makes it.
+    /// Returns the GRH of a packet of `length` bytes from BTH to pad to a queue pair of this NIC, as [`receive`](Self::receive)
+    /// would report it.
     pub(crate) fn global_route(
         &self,
         path: &Path,
@@ -238,23 +237,24 @@ impl Network {
         Some(route.headers(length).global_route())
     }
 
-    /// Has packets to processes that share memory go through it.
+    /// Sends packets to processes that share memory with this one through that memory from now on.
     pub(crate) fn share(&self, neighbourhood: Arc<Neighbourhood>) {
         let _ = self.neighbourhood.set(neighbourhood);
     }
 
-    /// Returns the addresses of the sockets.
+    /// Returns the addresses of the port's sockets.
     pub(crate) fn own_addresses(&self) -> Vec<SocketAddr> {
         let own = self.own.iter();
         own.map(|endpoint| endpoint.socket.local()).collect()
     }
 
-    /// Returns the address that packets to a queue pair go to.
+    /// Returns the socket address to which packets to a queue pair are sent, or `None` if the path is not usable.
     pub(crate) fn address(&self, path: &Path, queue_pair: u32) -> Option<SocketAddr> {
         Some(self.way(path, queue_pair)?.to)
     }
 
-    /// Returns the process that has a queue pair, if it shares memory with this one.
+    /// Returns the link to the process that has a queue pair, if it shares memory with this one. Returns `None` while injected
+    /// faults require all packets to go through sockets.
     pub(crate) fn link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         if !self.faults.spare_packets() {
             return None;
@@ -262,12 +262,13 @@ impl Network {
         self.private_link(path, queue_pair)
     }
 
-    /// Returns the link to the process that has a queue pair, even while packets go only through sockets.
+    /// Returns the link to the process that has a queue pair, even while injected faults require all packets to go through
+    /// sockets.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         self.link_to(self.address(path, queue_pair)?)
     }
 
-    /// Returns the link to the process with this address.
+    /// Returns the link to the process with this socket address.
     pub(super) fn link_to(&self, address: SocketAddr) -> Option<Arc<Link>> {
         self.neighbourhood.get()?.link(address)
     }
@@ -277,14 +278,14 @@ impl Network {
         self.capture.is_some()
     }
 
-    /// Returns the way of packets to a queue pair.
+    /// Returns the route of packets to a queue pair, or `None` if the path is not usable.
     pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::Way> {
         let gid = self.gids.get(usize::from(path.source))?;
         let local = self.own.get(gid.endpoint)?.socket.local();
         route::way(gid, local, self.base, path, queue_pair)
     }
 
-    /// Returns an outbox, for packets that are to be sent.
+    /// Returns an empty outbox, for packets to send.
     pub(crate) fn outbox(&self) -> Outbox<'_> {
         Outbox::new(self)
     }
@@ -300,17 +301,17 @@ impl Network {
         }
     }
 
-    /// Returns all sockets that packets come by now.
+    /// Returns all sockets that currently receive packets.
     pub(crate) fn endpoints(&self) -> Arc<Endpoints> {
         Arc::clone(&self.endpoints.read())
     }
 
-    /// Returns the number of changes of the endpoints so far.
+    /// Returns the number of changes of the set of sockets so far.
     pub(super) fn endpoints_changes(&self) -> u64 {
         self.endpoints_changes.load(Ordering::Acquire)
     }
 
-    /// Sends what was held back and is due, by an accident that was arranged. The timer for it was noted for `noted`.
+    /// Sends the packets that injected faults have held back and that are due. The timer for them was set to `noted`.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
         Timers::called(self.delay.alarm(), noted);
         self.send_until(now);
@@ -319,7 +320,7 @@ impl Network {
         }
     }
 
-    /// Sends all that was held back, due or not.
+    /// Sends all packets that injected faults have held back, due or not.
     pub(crate) fn send_held(&self) {
         self.send_until(Time::from_nanos(u64::MAX));
     }
@@ -332,17 +333,17 @@ impl Network {
         }
     }
 
-    /// Writes a packet to the capture, if there is one.
+    /// Writes a packet to the capture file, if there is one.
     pub(super) fn capture(&self, headers: &Headers, packet: &[u8]) {
         if let Some(capture) = &self.capture
             && let Err(error) =
                 capture.record(SystemTime::now(), &[headers.ip(), headers.udp(), packet])
         {
-            // Nobody may be there to read it.
+            // The error is ignored: standard error may be closed.
             let _ = writeln!(io::stderr(), "softroce: the capture ends here: {error}");
         }
     }
 }
 
-/// The key of the timer for packets that are held back; queue pairs have theirs below 2^24.
+/// Key of the timer for packets that are held back. Keys of queue pairs are below 2^24.
 pub(crate) const DELAY: u32 = 1 << 24;

@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! The devices of this host that queue pairs are connected to: sockets take packets for connections from these devices
-//! only.
+//! The devices of this host that queue pairs are connected to. The sockets accept packets of connections only from these
+//! devices.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,13 +11,13 @@ use parking_lot::Mutex;
 use super::network::Network;
 use crate::proto::Path;
 
-/// The addresses of these devices, each with the number of queue pairs that are connected to it.
+/// Addresses of these devices, each with the number of queue pairs that are connected to it.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<HashMap<SocketAddrV4, usize>>);
 
 impl Network {
-    /// Takes packets from the device that has a queue pair, until [`disconnect`](Self::disconnect) was called as often
-    /// as this function.
+    /// Accepts packets from the device that has a queue pair. Each call must be matched by a call of
+    /// [`disconnect`](Self::disconnect).
     pub(crate) fn connect(&self, path: &Path, queue_pair: u32) {
         let Some(peer) = self.filtered(path, queue_pair) else {
             return;
@@ -33,8 +33,8 @@ impl Network {
         }
     }
 
-    /// Ends one [`connect`](Self::connect) to the device that has a queue pair. After the last one the kernel drops
-    /// packets of the device, from the next time on that another device is connected.
+    /// Reverses one [`connect`](Self::connect) to the device that has a queue pair. After the last one, the kernel drops
+    /// packets of the device as soon as another device is connected.
     pub(crate) fn disconnect(&self, path: &Path, queue_pair: u32) {
         let Some(peer) = self.filtered(path, queue_pair) else {
             return;
@@ -47,7 +47,7 @@ impl Network {
         }
     }
 
-    /// Makes the kernel pass all packets, so that a test sees how the receiver treats them.
+    /// Makes the kernel pass all packets, so that a test can check how the receiver handles them.
     #[cfg(test)]
     pub(crate) fn pass_strangers(&self) {
         for endpoint in &self.own {
@@ -55,8 +55,8 @@ impl Network {
         }
     }
 
-    /// Returns the address of the device with a queue pair, if that is a device of this host that sends over IPv4;
-    /// filters pass packets of all others.
+    /// Returns the address of the device that has a queue pair, if the device is on this host and uses IPv4. The filters pass
+    /// packets of all other devices.
     fn filtered(&self, path: &Path, queue_pair: u32) -> Option<SocketAddrV4> {
         match self.address(path, queue_pair)? {
             SocketAddr::V4(peer) if peer.ip().is_loopback() => Some(peer),

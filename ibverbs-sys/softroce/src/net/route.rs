@@ -8,41 +8,42 @@ use crate::multicast::canonical;
 use crate::proto::Path;
 use crate::wire::ip::Route;
 
-/// The hop limit of packets whose path says none, or says that they stay in the subnet. A kernel takes that of
-/// the IP route then, whatever the path says, so programs that say 1 are used to reach peers behind routers.
+/// Hop limit of packets whose path has hop limit 0 or 1. Kernel drivers ignore the path's hop limit and use that of the IP
+/// route, so programs that set 1 expect to reach peers behind routers.
 const HOP_LIMIT: u8 = 64;
 
-/// Which way a packet goes.
+/// The route of a packet: its socket, destination and headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
-    /// The socket.
+    /// Index of the socket.
     pub(super) endpoint: usize,
-    /// Where the datagram goes.
+    /// Destination of the datagram.
     pub(super) to: SocketAddr,
-    /// What the packet's own headers say, which are in the datagram if it is tunnelled.
+    /// Contents of the packet's own headers, which are inside the datagram if it is tunnelled.
     pub(super) route: Route,
-    /// The headers stand in front of the BTH.
+    /// Set if the packet's headers are in front of the BTH.
     pub(super) tunnelled: bool,
-    /// The datagram's hop limit; none: the socket's.
+    /// Hop limit of the datagram; `None` for the socket's default.
     pub(super) hop_limit: Option<u8>,
-    /// Whether it may go in a burst.
+    /// The packets with which this one may be sent as a burst.
     pub(super) company: Company,
 }
 
-/// Whether packets may go together in a burst. The system numbers the datagrams of one from 0 on in the identification of
-/// their IPv4 headers, when it takes the burst apart; and the ICRC covers that.
+/// The packets that may be sent together as a burst. When the system splits a burst, it numbers the datagrams from 0 on in the
+/// identification of their IPv4 headers, which the ICRC covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Company {
-    /// Each goes by itself: to a group, of which nobody knows what its members can.
+    /// None: packets to a multicast group, since the capabilities of its members are unknown.
     None,
-    /// No one ever sees an identification: the ICRC covers an IPv6 header, or the packet stays on this host, where bursts stay
-    /// whole and both sides take it for 0.
+    /// Any packets of the same route. The identification does not matter, because the ICRC covers an IPv6 header, or the packet
+    /// stays on this host, where bursts are not split and both sides assume 0.
     Any,
-    /// Someone else may see it, and the ICRC has to be that of its number.
+    /// Any packets of the same route, but the receiver may see the identification, so the ICRC has to cover the number in the
+    /// burst.
     Numbered,
 }
 
-/// The way from a GID, whose socket is bound to `local`, to a queue pair.
+/// Returns the route from a GID, whose socket is bound to `local`, to a queue pair. Returns `None` if the path is not usable.
 pub(super) fn way(
     gid: &Gid,
     local: SocketAddr,
@@ -54,7 +55,7 @@ pub(super) fn way(
     let group = canonical(destination);
     let to: SocketAddr = match gid.kind {
         GidKind::Mapped => match group {
-            // The members are on ports like this one.
+            // Members of a group use the same port as this process.
             Some(group) => SocketAddrV4::new(address::ipv4_group(group)?, local.port()).into(),
             None => {
                 let ip = destination.to_ipv4_mapped().filter(is_unicast)?;
@@ -74,7 +75,7 @@ pub(super) fn way(
                 return None;
             };
             let port = if group.is_some() { local.port() } else { base };
-            // Link-local addresses are those of the socket's own link.
+            // Link-local addresses are on the link of the socket.
             SocketAddrV6::new(destination, port, 0, local.scope_id()).into()
         }
     };
@@ -114,7 +115,7 @@ fn is_unicast(ip: &Ipv4Addr) -> bool {
     !ip.is_unspecified() && !ip.is_broadcast() && !ip.is_multicast()
 }
 
-/// An address as a GID.
+/// Returns an IP address as a GID.
 pub(super) fn gid_of(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

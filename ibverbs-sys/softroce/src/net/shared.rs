@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Packets that arrive through shared memory.
+//! Packets and briefs (short messages without packet headers) that arrive through shared memory.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use crate::transfer::{Brief, Volume};
 use crate::wire::Packet;
 use crate::wire::ip::Route;
 
-/// Messages that are taken from a link before they are acknowledged. With larger batches a sender of short messages has used
-/// up its send queue before the first acknowledgement comes, and both sides wait in turn.
+/// Maximum messages that are received from a link before they are acknowledged. With larger batches, a sender of short messages
+/// would use up its send queue before the first acknowledgement arrives, and both sides would wait in turn.
 const BATCH: usize = 16;
 
-/// Returns the tag of messages by a path through shared memory: the indices of the path's GIDs in the tables of the two
-/// processes. Returns `None` if the peer has no such GID, or if the slots do not match.
+/// Returns the tag of a path through shared memory: the indices of the path's GIDs in the tables of the two processes. Returns
+/// `None` if the peer has no such GID, or if the slots do not match.
 pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     let mut gids = link.gids().iter();
     let to = gids.position(|gid| *gid == path.destination)?;
     (path.source < 16 && to < 16).then_some(0x100 | u16::from(path.source) << 4 | to as u16)
 }
 
-/// Returns the fields of a datagram's route that the tag does not tell, as the annotation of its packet.
+/// Encodes the fields of a datagram's route that are not in the tag, as the annotation of its packet.
 pub(super) fn annotation(route: &Route) -> u64 {
     u64::from(route.flow_label & 0xf_ffff) << 16
         | u64::from(route.hop_limit) << 8
         | u64::from(route.traffic_class)
 }
 
-/// Returns the route of a datagram with this annotation.
+/// Decodes the route of a datagram from its annotation.
 fn route(annotation: u64, source: Ipv6Addr, destination: Ipv6Addr) -> Route {
     Route {
         source,
@@ -49,17 +49,18 @@ fn gids_of(tag: u16) -> (usize, usize) {
     (usize::from(tag >> 4 & 0xf), usize::from(tag & 0xf))
 }
 
-/// Something that arrived through shared memory.
+/// A packet or brief (short message without packet headers) that has arrived through shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Delivery<'a> {
     Packet(Packet<'a>),
-    /// A brief, and the chunks behind it.
+    /// A brief (short message without packet headers), and the bytes in its chunks.
     Brief(&'a Brief<'a>, &'a [Piece<'a>]),
 }
 
 impl Network {
-    /// Takes packets that came through shared memory, and hands them on; how many there were.
-    /// Names queue pairs that waited for room there, and have some now.
+    /// Receives packets and briefs (short messages without packet headers) from all links, and passes them to `deliver`. Calls
+    /// `go_on` with each queue pair that was waiting for room in a link's ring, if there is room now. Returns the number of
+    /// received messages.
     pub(crate) fn receive_shared(
         &self,
         links: &[Arc<Link>],
@@ -111,7 +112,7 @@ impl Network {
         let (from, to) = gids_of(tag);
         let source = *link.gids().get(from).ok_or(Counter::Malformed)?;
         let destination = *self.addresses.get(to).ok_or(Counter::Malformed)?;
-        // Connections do not read it.
+        // Only datagrams have a GRH.
         let mut global_route = [0; 40];
         let delivery = match said {
             Said::Packet(bytes, annotation) => {

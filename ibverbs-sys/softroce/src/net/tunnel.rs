@@ -1,25 +1,25 @@
-//! IPv6 over the socket of an IPv4 address: the packet's IPv6 and UDP header stand in front of its
-//! BTH. That is how packets travel between the GIDs that [carry](crate::address::carried) an IPv4 address.
+//! Tunnelled packets: IPv6 packets over the socket of an IPv4 address, with the packet's IPv6 and UDP header in front of its
+//! BTH. Used between GIDs that [contain](crate::address::carried) an IPv4 address.
 
 #![forbid(unsafe_code)]
 
 use crate::address::is_unique_local;
 use crate::wire::ip::Headers;
 
-/// Bytes that the headers take.
+/// Length of the headers in bytes.
 pub(crate) const OVERHEAD: usize = 40 + 8;
 
-/// Whether a datagram begins with an IPv6 header of a sender in a tunnel, and not with a BTH.
+/// Returns whether a datagram begins with the IPv6 header of a tunnel, and not with a BTH.
 ///
-/// The version alone does not tell: 0x64 is also the opcode of a datagram. But where such a sender's
-/// address begins, a BTH has the bit that asks for an acknowledgement and seven reserved ones, which are
-/// sent as zero (IBTA 9.2.9); an address that begins with 0xfd has six of those set.
+/// The version field is not sufficient: 0x64 is also the opcode of a UD packet. At the place of the sender's address, a BTH has
+/// the acknowledge request bit and seven reserved bits, which are sent as zero (IBTA 9.2.9). The address begins with 0xfd,
+/// which sets six of the reserved bits.
 pub(crate) fn is_tunnelled(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|first| first >> 4 == 6)
         && datagram.get(8..).is_some_and(is_unique_local)
 }
 
-/// The headers of a datagram in a tunnel and the bytes from BTH to ICRC; none if they are not right.
+/// Returns the headers of a tunnelled datagram and the bytes from BTH to ICRC, or `None` if the headers are invalid.
 pub(crate) fn open(datagram: &[u8]) -> Option<(Headers, &[u8])> {
     match Headers::parse(datagram)? {
         (headers @ Headers::V6 { .. }, rest) => Some((headers, rest)),

@@ -8,14 +8,14 @@ use crate::context::Element;
 use crate::engine::Look;
 
 impl Nic {
-    /// Makes a completion channel.
+    /// Creates a completion channel.
     pub(crate) fn new_channel(&self) -> io::Result<Arc<CompletionChannel>> {
         let bell = (self.neighbourhood.as_ref()).and_then(|neighbourhood| neighbourhood.bell());
         bell.map_or_else(CompletionChannel::new, CompletionChannel::with)
     }
 
-    /// Fetches a channel's next event; waits for one unless its descriptor is non-blocking. While it waits a peer of the
-    /// host that has something wakes this thread, and not the engine to wake it: it does the device's work then.
+    /// Fetches the next event of a channel. Waits for one unless the descriptor is non-blocking. While this thread waits, peers
+    /// on the same host wake it directly instead of the engine, and it receives their messages.
     pub(crate) fn next_event(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         if let Some(event) = channel.try_next_event() {
             return Ok(event);
@@ -56,9 +56,9 @@ impl Nic {
         event
     }
 
-    /// Fetches a channel's next event, or waits for it, while another thread at a channel, or the engine, does the
-    /// device's work. A wakeup without an event may be a peer's, meant for the other thread of this channel. Then no
-    /// thread would receive the peer's message, so the engine is woken to do so.
+    /// Fetches the next event of a channel, or waits for it, while the engine or another waiting thread receives messages. A
+    /// wakeup without an event may come from a peer and be meant for another thread of this channel. Then no thread would
+    /// receive the peer's message, so the engine is woken.
     fn next_event_beside(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         loop {
             if let Some(event) = channel.wait()? {

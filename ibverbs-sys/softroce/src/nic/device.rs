@@ -1,4 +1,4 @@
-//! The NIC as the engine and the queue pairs see it.
+//! The interfaces of the NIC for the engine and the queue pairs.
 
 use std::any::Any;
 use std::net::Ipv6Addr;
@@ -21,8 +21,8 @@ impl engine::Device for Nic {
         match self.look_after(self.now(), Care::Engine) {
             Look::Contended => {
                 self.refused.store(true, Ordering::Relaxed);
-                // Either the thread that has the lock sees the flag when it releases it, or this thread sees that the
-                // lock is free.
+                // Either the thread that holds the lock sees the flag after it has released the lock, or this thread finds the
+                // lock free.
                 fence(Ordering::SeqCst);
                 self.look_after(self.now(), Care::Engine)
             }
@@ -144,7 +144,7 @@ impl queue_pair::Device for Nic {
 
     fn global_route(&self, path: &Path, number: u32, length: usize) -> [u8; 40] {
         let route = self.network.global_route(path, number, length);
-        // A neighbour has one.
+        // A queue pair of the same process always has a route.
         route.unwrap_or([0; 40])
     }
 }

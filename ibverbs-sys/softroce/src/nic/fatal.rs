@@ -1,4 +1,4 @@
-//! Failure of the device: a failed device does no more work, and every waiting thread is told.
+//! Failure of the device: a failed device does no more work, and every waiting thread is notified.
 
 use std::any::Any;
 use std::io::{self, Write};
@@ -11,15 +11,14 @@ use crate::engine;
 use crate::proto::Time;
 
 impl Nic {
-    /// Ends the device's work for good: the link goes down, all queue pairs enter the error state, which flushes their
-    /// requests, and every open context gets `IBV_EVENT_DEVICE_FATAL`. From then on verbs that make or change objects
-    /// fail with `EIO`.
+    /// Ends the device's work permanently: the link goes down, all queue pairs enter the error state, which flushes their
+    /// requests, and every open context gets `IBV_EVENT_DEVICE_FATAL`. Afterwards verbs that create or change objects fail with
+    /// `EIO`.
     ///
-    /// The first call writes `reason` to standard error; later calls do nothing. Returns whether this is the first
-    /// call.
+    /// The first call writes `reason` to standard error; later calls do nothing. Returns whether this is the first call.
     ///
-    /// Any thread may call this, with any locks held. The steps that need locks are done by a thread that is started
-    /// for them, and may not be done yet when this returns.
+    /// Any thread may call this, with any locks held. A new thread does the steps that need locks, possibly after this function
+    /// has returned.
     pub(crate) fn fatal(&self, reason: &str) -> bool {
         if !self.faults.fail_device() {
             return false;

@@ -10,19 +10,19 @@ static FAULTS: PerProcess<Arc<Faults>> = PerProcess::new(|| {
     Arc::new(Config::of_process().unwrap_or(&default).faults())
 });
 
-/// Returns the faults of the process's device. They can be arranged before the device is opened.
+/// Returns the fault injector of the process's device. Faults can be configured before the device is opened.
 #[inline]
 pub fn faults() -> &'static Faults {
     of_process()
 }
 
-/// Returns the faults as the NIC shares them.
+/// Returns the fault injector in the form that the NIC shares.
 #[inline]
 pub(super) fn of_process() -> &'static Arc<Faults> {
     FAULTS.get()
 }
 
-/// Leaves the parent's faults alone, in a child of `fork`: the child's begin with those of the environment.
+/// Gives a child of `fork` a new fault injector, configured from the environment. The parent's one stays untouched.
 pub(super) fn forget() {
     FAULTS.forget();
 }

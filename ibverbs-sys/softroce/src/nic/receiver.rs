@@ -1,4 +1,4 @@
-//! Receiving: who polls does it, or who was woken by a peer, or the engine.
+//! Receiving, by a thread that polls, a thread that a peer has woken, or the engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -24,18 +24,18 @@ use crate::spin;
 use crate::transfer::Brief;
 use crate::wire::Run;
 
-/// State of the one thread that is receiving.
+/// State that only the thread which is receiving uses.
 pub(super) struct Receiver {
     inbox: Inbox,
-    /// The queue pairs that got packets of this batch, or of one before and have not answered yet.
+    /// Queue pairs that received packets and have not answered them yet.
     pub(super) touched: Vec<Arc<QueuePair>>,
     unanswered: Unanswered,
-    /// The queue pair that the last brief was for.
+    /// Queue pair of the last brief.
     recent: Recent,
-    /// The peers of the host, as they are known here.
+    /// Known peers on the same host.
     neighbours: same_host::Known,
     sockets: Sockets,
-    /// Counters of messages from peers of the host.
+    /// Counters of messages from peers on the same host.
     tally: Tally,
 }
 
@@ -53,43 +53,43 @@ impl Receiver {
     }
 }
 
-/// For whom the network is looked after.
+/// Kind of thread that receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Care {
     /// A thread that polls, and will poll again.
     Poll,
-    /// A thread that a peer woke: it does the work that it was woken for, and sends the answers itself.
+    /// A thread that a peer woke. It handles the messages for which it was woken, and sends the responses itself.
     Wake,
-    /// The engine, for nobody else may do it.
+    /// The engine. No other thread can be relied on to receive.
     Engine,
 }
 
-/// Of so many looks by one who polls all but one are at shared memory only.
+/// Of this many polls, all but one check only shared memory.
 const GLANCES: u32 = 8;
 
-/// Looks that find packets before timers that are due run all the same.
+/// Maximum number of receive rounds that find packets while timers are due. Then the timers run all the same.
 const BACKLOG: u32 = 256;
 
-/// Packets of the sockets that come together at most for their acknowledgement to wait: where more are under way it shall not.
+/// Maximum number of packets from sockets for which the acknowledgement may be delayed. With more, further packets are in
+/// flight, and the acknowledgement is sent at once.
 const FEW: usize = 4;
 
-/// After the burst with which so many packets of a batch have come they are answered, however many follow: a peer whose window is
-/// not much larger has none left to send by then.
+/// Number of packets in a batch after which they are answered, even if more follow: a peer with a small window may have no
+/// packets left to send.
 const ENOUGH: usize = 32;
 
-/// Time to wait for a thread that is receiving, where something ends.
+/// Maximum time to wait for a thread that is receiving, when an object is destroyed or the process ends.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Batches that one who refused the engine fetches in its place.
+/// Maximum number of batches that a thread fetches in place of the engine that found the lock taken.
 pub(super) const OWED: usize = 4;
 
 impl Nic {
-    /// Looks after the network in place of the engine: takes one batch of packets from each socket, answers them, and
-    /// runs the timers that are due. For one who polls and finds nothing. False: another thread is at it, nothing was
-    /// done here.
+    /// Receives in place of the engine, for a thread that polls and finds no completion: takes one batch of packets from each
+    /// socket, answers them, and runs due timers. Returns `false` if another thread is receiving; then nothing was done.
     pub(crate) fn progress(&self) -> bool {
         if let Some(neighbourhood) = &self.neighbourhood {
-            // Threads that poll at the same time may count as one poll.
+            // Lost updates are harmless: threads that poll at the same time may count as one poll.
             let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
             self.polls.store(polls, Ordering::Relaxed);
             if !polls.is_multiple_of(GLANCES) && self.glance(neighbourhood) {
@@ -100,17 +100,16 @@ impl Nic {
         self.polled.store(now.as_nanos().max(1), Ordering::Relaxed);
         let looked = self.look_after(now, Care::Poll) != Look::Contended;
         if !looked {
-            // The thread that is receiving may have lost its processor in the middle of it; polling on would keep it
-            // off the processor.
+            // The thread that is receiving may have been descheduled; further polling would keep it off the processor.
             thread::yield_now();
         }
         looked
     }
 
-    /// Fetches packets, and runs the timers that are due. The packets that the timers wait for may have come while this
-    /// process was kept from running. So timers run when there are no more packets to fetch, or after so many that a
-    /// peer floods this side. They do not run if another thread is fetching, which runs them itself. The engine does
-    /// not sleep before they ran.
+    /// Receives packets, and runs due timers. The packets that the timers wait for may have arrived while this process was not
+    /// scheduled. So timers run when no packets are left, or after many rounds with packets, because a peer may flood this
+    /// side. Timers do not run if another thread is receiving, which runs them itself. The engine does not sleep before they
+    /// have run.
     pub(super) fn look_after(&self, now: Time, care: Care) -> Look {
         let is_due = (self.timers.earliest()).is_some_and(|earliest| earliest <= now);
         let look = self.fetch(now, if is_due { Care::Engine } else { care });
@@ -126,7 +125,7 @@ impl Nic {
         look
     }
 
-    /// Looks at shared memory, and nothing else. False: that is not enough.
+    /// Receives from shared memory only. Returns `false` if that is not enough.
     fn glance(&self, neighbourhood: &Neighbourhood) -> bool {
         let Some(mut receiver) = self.receiver.try_lock() else {
             return false;
@@ -140,14 +139,14 @@ impl Nic {
             self.receive_shared(&mut receiver, None, Care::Poll);
         }
         drop(receiver);
-        // As in `fetch`.
+        // This fence pairs with the engine's store of `refused`, as in `fetch`.
         fence(Ordering::SeqCst);
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Receives, unless another thread does. If the engine came meanwhile and was refused, receives some more, because
-    /// the packet that woke the engine does not wake it again. A thread that polls has other things to do, and the peer
-    /// may be waiting for just those, so the engine receives the packets that are left then.
+    /// Receives, unless another thread does. If the engine found the lock taken in the meantime, this receives some more
+    /// batches, because the packet that woke the engine does not wake it again. If packets are still left then, the engine is
+    /// woken to receive them: the polling thread has other work, which the peer may be waiting for.
     fn fetch(&self, now: Time, mut care: Care) -> Look {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
@@ -158,12 +157,13 @@ impl Nic {
             drop(receiver);
             fetched += received;
             batches += 1;
-            // The engine stores and then tries the lock; this is the same the other way around.
+            // The engine stores `refused` and then tries the lock. Here the order is reversed, so one of the two threads sees
+            // the other.
             fence(Ordering::SeqCst);
             let refused = self.refused.load(Ordering::Relaxed);
             if refused {
                 self.refused.store(false, Ordering::Relaxed);
-                // Packets that woke an engine which was refused before this are visible to the next look.
+                // Packets that woke a refused engine before this fence are visible to the next round.
                 fence(Ordering::SeqCst);
                 (owed, care) = (true, Care::Engine);
             }
@@ -183,7 +183,7 @@ impl Nic {
             neighbourhood.refresh_links(&mut receiver.neighbours);
         }
         if receiver.neighbours.links().is_empty() {
-            // Acknowledgements that did not go with messages of the program go now.
+            // Acknowledgements that were delayed, but not sent with messages of the program, are sent now.
             receiver.touched.retain(|queue_pair| queue_pair.owes());
             self.answer(|| now, &mut receiver.touched, is_quiet);
         }
@@ -205,7 +205,7 @@ impl Nic {
                 for (arrival, run) in packets {
                     self.deliver(now, &arrival, &run, touched);
                 }
-                // The next burst is looked at while the peer, which has its answer to these, makes one more.
+                // The next burst is handled while the peer sends more packets.
                 if waiting >= ENOUGH {
                     waiting = 0;
                     self.answer(|| now, touched, is_quiet);
@@ -222,8 +222,8 @@ impl Nic {
         shared + received
     }
 
-    /// Takes what came through shared memory, and has it answered; how much there was. Where the time is not known, it is looked
-    /// for only if a packet came or goes: what briefs are waited for may take somewhat longer.
+    /// Receives from shared memory, and sends responses where needed. Returns the number of packets and briefs. If `now` is
+    /// `None`, the exact time is read only if a packet arrives or is sent; for briefs the coarse clock is enough.
     fn receive_shared(&self, receiver: &mut Receiver, now: Option<Time>, care: Care) -> usize {
         let Receiver {
             touched,
@@ -263,7 +263,7 @@ impl Nic {
             }
         }
         if is_urgent && care == Care::Poll {
-            // A copy of a long message may have taken longer than the engine waits for a thread that polls.
+            // Copying a long message may have taken longer than the engine waits for a polling thread.
             self.polled
                 .store(self.now().as_nanos().max(1), Ordering::Relaxed);
         }
@@ -283,7 +283,7 @@ impl Nic {
         count
     }
 
-    /// Lets queue pairs answer: once for all that came together.
+    /// Lets queue pairs transmit, once for everything that they received.
     fn answer(
         &self,
         mut now: impl FnMut() -> Time,
@@ -299,7 +299,7 @@ impl Nic {
         }
     }
 
-    /// Leaves acknowledgements to a later look where that may be; what else there is to say is said.
+    /// Delays acknowledgements to a later round where allowed, and transmits everything else.
     pub(super) fn answer_later(&self, now: Time, touched: &mut Vec<Arc<QueuePair>>) {
         touched.retain(|queue_pair| {
             let rests = queue_pair.may_rest();
@@ -308,25 +308,25 @@ impl Nic {
             }
             rests
         });
-        // Also where none is left: then nothing is owed any more.
+        // This must also be done for an empty list, so that no response is recorded as delayed.
         if touched.is_empty() || !self.may_answer_later() {
             self.answer(|| now, touched, false);
         }
     }
 
-    /// Returns whether acknowledgements may be left to a later look. A thread that polls for a message looks at it at
-    /// once, and often sends a message itself, which takes the acknowledgement along. If the thread does not look
-    /// again, the engine does.
+    /// Returns whether acknowledgements may be delayed to a later round. A thread that polls for a message handles it at once,
+    /// and often sends a message itself, with which the acknowledgement is sent. If the thread does not poll again, the engine
+    /// sends the acknowledgement.
     fn may_answer_later(&self) -> bool {
         if !self.owes_answers.load(Ordering::Relaxed) {
             self.owes_answers.store(true, Ordering::Relaxed);
-            // The engine says that it is not away, and then looks whether answers are owed.
+            // The engine publishes that it is not away, and then checks whether responses are delayed.
             fence(Ordering::SeqCst);
         }
         self.engine.get().is_some_and(Engine::is_away)
     }
 
-    /// Hands packets to the queue pair that they are for, or to all of the group.
+    /// Passes packets to their queue pair, or to all members of the multicast group.
     fn deliver(
         &self,
         now: Time,
@@ -336,7 +336,7 @@ impl Nic {
     ) {
         let number = run.first().header.bth.destination;
         let to_group = multicast::canonical(arrival.destination).is_some();
-        // The one goes with the other (IBTA 9.6.3).
+        // The multicast address and the multicast queue pair number must occur together (IBTA 9.6.3).
         if to_group != (number == address::MULTICAST) {
             self.counters
                 .count(Counter::Unaddressed, run.count() as u64);
@@ -379,21 +379,21 @@ impl Nic {
         }
     }
 
-    /// Answers all that is not answered yet, unless another thread receives for long.
+    /// Sends all delayed responses, unless another thread is receiving for long.
     pub(super) fn answer_all(&self) {
         if let Some(mut receiver) = self.receiver_soon() {
             self.answer(|| self.now(), &mut receiver.touched, false);
         }
     }
 
-    /// Forgets what it remembers of queue pairs, of which one is going away.
+    /// Clears the cache of the last queue pair, because a queue pair is being destroyed.
     pub(super) fn forget_recent(&self) {
         if let Some(mut receiver) = self.receiver_soon() {
             receiver.recent = Recent::default();
         }
     }
 
-    /// Returns the receiver, unless another thread keeps it for long.
+    /// Returns the receiver, or `None` if another thread holds it for long.
     fn receiver_soon(&self) -> Option<spin::MutexGuard<'_, Receiver>> {
         let deadline = self.now() + PATIENCE;
         loop {

@@ -2,29 +2,30 @@ use std::time::Duration;
 
 use crate::proto::Time;
 
-/// When one who polls, and shares memory with peers, looks at the sockets, too: to look at one is a system call, and takes longer
-/// than a message through shared memory.
+/// Decides when a polling thread checks the sockets, if the process also shares memory with peers. Checking a socket is a
+/// system call, and takes longer than receiving a message through shared memory.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     looked: Time,
-    /// For how long they are let be while nothing comes.
+    /// Present interval between two checks.
     calm: Duration,
 }
 
-/// The longest that they are let be by which nothing comes.
+/// Maximum interval between two checks.
 const CALM: Duration = Duration::from_micros(20);
 
-/// The same where messages come through shared memory: those by the sockets shall not wait for the engine.
+/// Maximum interval while messages arrive through shared memory. It is limited so that packets in the sockets need not wait for
+/// the engine.
 const BUSY: Duration = Duration::from_micros(100);
 
 impl Sockets {
-    /// Whether they are let be; `busy` if something came through shared memory.
+    /// Returns whether the sockets need not be checked now. `busy` is set if messages arrived through shared memory.
     pub(super) fn rest(&self, now: Time, busy: bool) -> bool {
         let is_quiet = !self.calm.is_zero();
         now - self.looked < if busy && is_quiet { BUSY } else { self.calm }
     }
 
-    /// They were looked at, and so many packets were there.
+    /// Records a check that found `received` packets.
     pub(super) fn looked(&mut self, now: Time, received: usize) {
         self.looked = now;
         self.calm = match received {
@@ -47,7 +48,7 @@ mod tests {
             sockets.looked(at(1000), 0);
         }
         assert!(sockets.rest(at(1019), false) && !sockets.rest(at(1020), false));
-        // However much comes by another way.
+        // The limit holds even while messages arrive through shared memory.
         assert!(sockets.rest(at(1099), true) && !sockets.rest(at(1100), true));
         sockets.looked(at(2000), 1);
         assert!(!sockets.rest(at(2000), false) && !sockets.rest(at(2000), true));

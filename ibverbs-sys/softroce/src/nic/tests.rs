@@ -1,4 +1,5 @@
-//! NICs in one process with queue pairs over real sockets. Messages are empty and carry their number as immediate data.
+//! Tests of NICs in one process with queue pairs over real sockets. Messages are empty, and contain their number as immediate
+//! data.
 
 mod strangers;
 
@@ -31,7 +32,7 @@ use crate::proto::{
 };
 use crate::queue_pair::{self, Address, Creation, Draft, Handle, Modification, QueuePair};
 
-/// Longer than anything takes.
+/// Timeout that is never exceeded unless something is lost.
 const LOST: Duration = Duration::from_secs(60);
 
 const QUEUE_KEY: u32 = 7;
@@ -110,13 +111,13 @@ impl Host {
             .unwrap();
     }
 
-    /// Takes the queue pair to RTS, connected with a peer's. Lost packets are sent again after 34 ms: that is soon, and
-    /// eight times of it are longer than a busy machine keeps a thread from running.
+    /// Takes the queue pair to RTS, connected with a peer's. Lost packets are sent again after 34 ms. Eight times that is
+    /// longer than a busy machine keeps a thread from running.
     fn connect(&self, peer: &Self) {
         self.connect_with(peer, 13);
     }
 
-    /// Connects with another timeout.
+    /// Takes the queue pair to RTS, with another acknowledgement timeout.
     fn connect_with(&self, peer: &Self, timeout: u8) {
         type Bit = ibv_qp_attr_mask;
         let mut values = ibv_qp_attr {
@@ -193,7 +194,7 @@ impl Host {
         }
     }
 
-    /// Sends an empty message with a number; of a datagram, there.
+    /// Sends an empty message with a number; a datagram is sent to `to`.
     fn send(&self, number: u32, to: Option<Address>) {
         let immediate = Some(number.to_be_bytes());
         let operation = SendOperation::Send {
@@ -209,7 +210,7 @@ impl Host {
         self.nic.transmit(&self.queue_pair);
     }
 
-    /// Waits for completions; `between` runs while there is none.
+    /// Waits for completions, and calls `between` while there is none.
     fn completions(&self, count: usize, between: impl Fn()) -> Vec<Completion> {
         let (mut completions, end) = (Vec::new(), Instant::now() + LOST);
         while completions.len() < count {
@@ -245,7 +246,7 @@ fn connected(gid: u8, service: Service) -> (Host, Host) {
     (a, b)
 }
 
-/// The engine's thread alone, which is what there is while a program sleeps or computes.
+/// Lets only the engine's thread work, as while a program sleeps or computes.
 fn nobody_polls() {
     thread::sleep(Duration::from_micros(100));
 }
@@ -303,7 +304,7 @@ fn a_queue_pair_that_is_connected_to_itself_gets_its_messages() {
 fn an_answer_that_waits_for_a_program_goes_without_it() {
     let (a, b) = (open(Config::default()), open(Config::default()));
     let [a, b] = [&a, &b].map(|nic| Host::new(nic, Service::ReliableConnection, 0));
-    // Nothing is ever sent again.
+    // Without a timeout, no packet is ever sent again.
     a.connect_with(&b, 0);
     b.connect_with(&a, 0);
     let engine_is_away = || {
@@ -312,7 +313,7 @@ fn an_answer_that_waits_for_a_program_goes_without_it() {
     };
     for number in 0..100 {
         b.post_receives(1);
-        // Nobody but the one who polls looks for packets, at first.
+        // At first only the polling thread receives.
         let end = Instant::now() + Duration::from_millis(5);
         while !engine_is_away() && Instant::now() < end {}
         a.send(number, None);
@@ -348,7 +349,7 @@ fn an_answer_goes_with_what_the_program_says() {
 #[test]
 fn where_no_answer_is_left_none_is_owed() {
     let (a, _b) = connected(0, Service::ReliableConnection);
-    // As a look that came before left it; the answer went with what the program said.
+    // The state that an earlier round leaves after the response was sent with a message of the program.
     let _receiver = a.nic.receiver.lock();
     a.nic.owes_answers.store(true, Ordering::SeqCst);
     let mut touched = vec![Arc::clone(&a.queue_pair)];
@@ -449,7 +450,7 @@ fn every_member_of_a_group_gets_its_datagrams() {
             }),
         );
         for member in [&b, &second] {
-            // A datagram's 40 bytes in front need room that these receives do not have.
+            // A receive for a datagram needs 40 bytes more, which these receives lack.
             let end = Instant::now() + LOST;
             let mut ended = Vec::new();
             while ended.is_empty() {
@@ -461,7 +462,7 @@ fn every_member_of_a_group_gets_its_datagrams() {
             }
             assert_eq!(ended, [CompletionStatus::LocalLength]);
         }
-        // To a group, but to the number of one.
+        // A multicast address with the number of a single queue pair.
         let destination = b.queue_pair.number();
         a.send(
             4,
@@ -546,7 +547,7 @@ fn progress_waits_for_nobody() {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + LOST;
     while !is_so() {
@@ -558,7 +559,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 #[test]
 fn what_has_come_is_looked_at_before_a_timer_that_is_late() {
     let (a, b) = connected(0, Service::ReliableConnection);
-    // The engine does not get at what comes.
+    // While the lock is held, the engine cannot receive.
     let receiver = a.nic.receiver.lock();
     a.post_receives(16);
     b.post_receives(10);
@@ -571,7 +572,7 @@ fn what_has_come_is_looked_at_before_a_timer_that_is_late() {
     b.completions(10, nobody_polls);
     let sent = || b.nic.counters.value(Counter::SentPackets);
     until("the answer is sent", || sent() > 16);
-    // The answer is in the socket, behind more than one batch, when the time for it is over.
+    // When the timeout expires, the response is in the socket, behind more than one batch.
     let late = a.queue_pair.next_timeout().unwrap() + Duration::from_millis(1);
     until("the time is over", || a.nic.now() > late);
     assert!(!a.nic.progress());
@@ -580,7 +581,7 @@ fn what_has_come_is_looked_at_before_a_timer_that_is_late() {
     assert_eq!(a.nic.counters.value(Counter::AcknowledgementTimeout), 0);
 }
 
-/// Datagrams for a NIC whose engine was refused when they came; the lock that refused it goes with the closure.
+/// Sends datagrams to a NIC whose engine finds the lock taken when they arrive. The lock is released after `before_release`.
 fn flooded(count: u32, before_release: impl FnOnce(&Nic)) -> (Host, Host) {
     let (a, b) = connected(0, Service::UnreliableDatagram);
     let path = Path {
@@ -617,7 +618,7 @@ fn what_came_while_the_engine_was_refused_is_fetched() {
 
 #[test]
 fn who_polls_comes_back_however_much_there_is() {
-    // A timer that is late changes nothing.
+    // An expired timer makes no difference.
     for late in [false, true] {
         let (_a, b) = flooded(200, |nic| {
             if late {
@@ -626,7 +627,7 @@ fn who_polls_comes_back_however_much_there_is() {
             }
         });
         let looked = b.nic.look_after(b.nic.now(), Care::Engine);
-        // 8 messages in a batch, and the first one is not of those that are owed.
+        // A batch has 8 messages, and the first batch does not count as fetched for the engine.
         let most = 8 * (super::receiver::OWED + 1);
         assert!(
             matches!(looked, Look::Contended)
@@ -645,7 +646,7 @@ fn a_nic_says_who_it_is() {
     let nic = open(Config::default());
     assert_eq!(nic.gids().len(), 2);
     assert_eq!(nic.interface(2), 0);
-    // Administered locally, and no multicast address.
+    // Locally administered, and not a multicast address.
     assert_eq!(guid() >> 56 & 3, 2);
     assert_eq!(guid() as u32, std::process::id());
 }

@@ -1,20 +1,21 @@
-/// Messages that came and are not acknowledged yet: that waits a while for what the program has to say, with which it goes.
+/// Received messages that are not acknowledged yet. The acknowledgement is delayed for a while, to be sent together with a
+/// message of the program.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
-    /// Messages since the last answers.
+    /// Number of messages since the last acknowledgement.
     messages: u32,
-    /// Looks since the last message.
+    /// Number of receive rounds since the last message.
     looks: u32,
 }
 
-/// Messages that wait at most.
+/// Maximum number of messages for which the acknowledgement is delayed.
 const MESSAGES: u32 = 16;
 
-/// Looks for which they wait at most while there are no others.
+/// Maximum number of receive rounds without a message for which the acknowledgement is delayed.
 const LOOKS: u32 = 4;
 
 impl Unanswered {
-    /// Somebody looked, and so many came.
+    /// Records a receive round in which `came` messages arrived.
     #[inline]
     pub(super) fn looked(&mut self, came: usize) {
         if came == 0 {
@@ -25,13 +26,13 @@ impl Unanswered {
         }
     }
 
-    /// Whether they may wait for longer.
+    /// Returns whether the acknowledgement may be delayed further.
     #[inline]
     pub(super) fn may_wait(&self) -> bool {
         self.messages < MESSAGES && self.looks < LOOKS
     }
 
-    /// All are acknowledged.
+    /// Records that all messages are acknowledged.
     #[inline]
     pub(super) fn answered(&mut self) {
         *self = Self::default();

@@ -1,31 +1,31 @@
 #![forbid(unsafe_code)]
-//! The ways from a queue pair to its peer.
+//! Paths from a queue pair to its peer.
 //!
-//! | way | peer | who moves the bytes |
+//! | path | peer | who copies the bytes |
 //! |---|---|---|
 //! | [`Direct`](Way::Direct) | in this process | the thread that posts, which completes both sides |
-//! | [`Shared`](Way::Shared) | in another process of the host | the thread that posts, and the peer's for what takes its receives |
+//! | [`Shared`](Way::Shared) | in another process of the host | the thread that posts; for messages that consume a receive also a thread of the peer |
 //! | [`Udp`](Way::Udp) | anywhere | packets |
 //!
-//! A queue pair takes the first of these that there is, part of a message by part of a message. It does so without an
-//! agreement, since sequence numbers are the same on all ways: what was not answered on one is settled there before
-//! anything goes by another. So accidents that are
-//! [arranged](crate::fault) while messages go, and captures, have their packets; and what is not clear, as a peer that is
-//! not ready, gone, or connected to someone else, is always found out by packets, in the time that the attributes allow.
+//! A queue pair uses the first of these paths that is available, for each part of a message. This needs no agreement with the
+//! peer, since sequence numbers are the same on all paths: everything that is unacknowledged on one path is completed there
+//! before another path is used. So [injected faults](crate::fault) and captures that begin while messages are transferred get
+//! their packets. Unclear cases, such as a peer that is not ready, that has ended, or that is connected to another queue pair,
+//! are always resolved by packets, within the timeouts of the attributes.
 //!
-//! `SOFTROCE_PATH` (`direct`, `shared` or `udp`) leaves only one way beside packets, or none. [`way()`] tells which one a queue
-//! pair goes, and the [counters](crate::counters()) `direct_messages` and `shared_messages` the number of messages that went so.
-//! Between processes these are reads, writes and atomics. A message that takes a receive goes through a ring in shared memory,
-//! or a side copies its bytes, which other [counters](crate::counters()) tell, each with the bytes and the copies.
+//! `SOFTROCE_PATH` (`direct`, `shared` or `udp`) allows only one path besides packets, or none. [`way()`] returns the present
+//! path of a queue pair, and the [counters](crate::counters()) `direct_messages` and `shared_messages` count the messages on
+//! these paths. Between processes these are reads, writes and atomics. A message that consumes a receive goes through a ring in
+//! shared memory, or one side copies its bytes; other [counters](crate::counters()) count these messages, bytes and copies.
 
 use crate::nic::Nic;
 
 pub use crate::config::Way;
 
-/// Returns the way that messages of this process's queue pair with the number `queue_pair` go at present; `None` if there is
-/// no such queue pair.
+/// Returns the path of messages of this process's queue pair with the number `queue_pair` at present, or `None` if there is no
+/// such queue pair.
 ///
-/// The way of a queue pair that has not sent anything yet is [`Udp`](Way::Udp).
+/// The path of a queue pair that has not sent anything yet is [`Udp`](Way::Udp).
 pub fn way(queue_pair: u32) -> Option<Way> {
     let found = Nic::opened()?.queue_pairs.find(queue_pair)?;
     Some(if found.is_direct() {

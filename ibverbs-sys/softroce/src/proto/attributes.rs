@@ -4,7 +4,7 @@ use bitflags::bitflags;
 
 use super::{Path, Sequence};
 
-/// What a queue pair promises, and which half of it there is.
+/// Transport service of a queue pair. XRC queue pairs have only one half: the requester or the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Reliable connection.
@@ -13,9 +13,9 @@ pub enum Service {
     UnreliableConnection,
     /// Unreliable datagram.
     UnreliableDatagram,
-    /// The sending half of an extended reliable connection.
+    /// XRC initiator: sends requests only.
     XrcInitiator,
-    /// The receiving half of an extended reliable connection.
+    /// XRC target: receives requests only.
     XrcTarget,
 }
 
@@ -32,7 +32,7 @@ pub enum State {
     Error,
 }
 
-/// The largest payload of a packet.
+/// Path MTU: the largest payload of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "a name is its number of bytes")]
 pub enum Mtu {
@@ -44,7 +44,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// In bytes.
+    /// Returns the MTU in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::Mtu256 => 256,
@@ -57,7 +57,7 @@ impl Mtu {
 }
 
 bitflags! {
-    /// What may be done to memory: the bits of `ibv_access_flags`.
+    /// Access rights to memory, with the bits of `ibv_access_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct AccessFlags: u32 {
         /// Local writes.
@@ -68,27 +68,27 @@ bitflags! {
         const REMOTE_READ = 1 << 2;
         /// Atomics by peers.
         const REMOTE_ATOMIC = 1 << 3;
-        /// Memory windows may be bound to it.
+        /// Binding of memory windows to the region.
         const MW_BIND = 1 << 4;
-        /// Peers count addresses from zero.
+        /// Addresses of the memory begin at zero.
         const ZERO_BASED = 1 << 5;
-        /// On-demand paging.
+        /// On-demand paging of the memory.
         const ON_DEMAND = 1 << 6;
-        /// Huge pages.
+        /// Huge pages below the memory.
         const HUGETLB = 1 << 7;
-        /// Relaxed ordering.
+        /// Relaxed ordering of accesses by the device.
         const RELAXED_ORDERING = 1 << 20;
     }
 }
 
-/// What `ibv_modify_qp` sets, as far as the transport goes by it.
+/// Attributes of a queue pair that the transport uses; most are set by `ibv_modify_qp`.
 #[derive(Clone, Debug)]
 pub struct Attributes {
-    /// The peer's queue pair.
+    /// Number of the peer's queue pair.
     pub destination: u32,
-    /// The way to the peer.
+    /// Path to the peer.
     pub path: Option<Path>,
-    /// Largest payload.
+    /// Largest payload of a packet.
     pub path_mtu: Mtu,
     /// Partition key.
     pub partition_key: u16,
@@ -98,30 +98,30 @@ pub struct Attributes {
     pub send_sequence: Sequence,
     /// Sequence number of the next packet expected.
     pub receive_sequence: Sequence,
-    /// How long to wait for an acknowledgement; none: for ever.
+    /// Time to wait for an acknowledgement. `None`: without limit.
     pub ack_timeout: Option<Duration>,
-    /// How often to send again without an answer, 0 to 7.
+    /// Maximum number of retransmissions without a response, 0 to 7.
     pub retry_count: u8,
-    /// How often to send again to a receiver that is not ready, 0 to 6; 7: without end.
+    /// Maximum number of retries after an RNR NAK, 0 to 6; 7 means without limit.
     pub rnr_retry: u8,
-    /// The timer code that a peer is told when there is no receive posted.
+    /// RNR timer code that this side sends when no receive is posted.
     pub min_rnr_timer: u8,
-    /// How many reads and atomics may be under way to the peer.
+    /// Maximum number of outstanding RDMA reads and atomics as the requester.
     pub max_initiated: u8,
-    /// How many reads and atomics of the peer are remembered.
+    /// Maximum number of outstanding RDMA reads and atomics of the peer. The responder keeps so many to answer them again.
     pub max_accepted: u8,
-    /// What the peer may do through this queue pair.
+    /// Remote operations that the peer may do through this queue pair.
     pub access: AccessFlags,
-    /// How many packets may be on the way unacknowledged.
+    /// Maximum number of unacknowledged packets.
     pub window: u32,
-    /// Every send request gives a completion, signaled or not.
+    /// Set if every send request generates a completion, signaled or not.
     pub signal_all: bool,
-    /// Receives come from a shared queue.
+    /// Set if receives are taken from a shared receive queue.
     pub shared_receive: bool,
 }
 
 impl Default for Attributes {
-    /// Those of a queue pair in RESET.
+    /// Returns the attributes of a queue pair in RESET.
     fn default() -> Self {
         Self {
             destination: 0,

@@ -2,7 +2,7 @@ use super::endpoint::Endpoint;
 use super::{Arrival, Completion, CompletionStatus, Counter, Host, Work};
 use crate::wire::Packet;
 
-/// What a datagram says of itself.
+/// Header fields of a datagram that its receiver needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label {
     pub(super) queue_key: u32,
@@ -11,8 +11,11 @@ pub(super) struct Label {
     pub(super) solicited: bool,
 }
 
-/// Takes a datagram. A wrong queue key, too many bytes or no receive: it is dropped (IBTA 9.8.3.2). An error is
-/// that of the receive, whose completion was told.
+/// Receives a datagram packet and completes a receive with it. A datagram with a wrong queue key, with too many bytes, or
+/// without a posted receive is dropped, and the result is `Ok` (IBTA 9.8.3.2).
+///
+/// # Errors
+/// The status of a receive that failed. Its completion has already been generated.
 pub(super) fn receive(
     endpoint: &Endpoint,
     arrival: &Arrival,
@@ -28,7 +31,7 @@ pub(super) fn receive(
     deliver(endpoint, &arrival.route, label, packet.payload, host)
 }
 
-/// The same of a datagram that came in whatever way.
+/// Delivers a datagram that came as a packet or from memory of the sender: the second half of [`receive`]. `route` is the GRH.
 pub(super) fn deliver(
     endpoint: &Endpoint,
     route: &[u8; 40],
@@ -48,7 +51,8 @@ pub(super) fn deliver(
         host.count(Counter::ReceiveDropped, 1);
         return Ok(());
     };
-    // The message begins behind the room for a GRH, which is filled because one came, if that of IPv4.
+    // The message begins after the 40 bytes for the GRH. They are always filled, because every RoCEv2 packet has a GRH or an
+    // IPv4 header.
     let before = route.len() as u32;
     let total = before + length;
     let scattered = if u64::from(total) > receive.length {
@@ -139,7 +143,7 @@ mod tests {
         assert_eq!(way, Some(other));
         let header = Packet::parse(&out).unwrap().header;
         assert_eq!(header.bth.destination, 9);
-        // The top bit asks for the queue pair's own.
+        // The top bit selects the queue key of the sending queue pair.
         assert_eq!(header.deth.unwrap().queue_key, 0x1234);
         assert_eq!(header.deth.unwrap().source, 1);
     }
@@ -156,7 +160,7 @@ mod tests {
         assert_eq!(pair.b.machine.received.len(), 0);
         assert_eq!(pair.b.machine.counted(Counter::ReceiveDropped), 2);
         assert_eq!(pair.b.machine.counted(Counter::Unaddressed), 1);
-        // To a group, and twice: nobody knows.
+        // Datagrams to a group and duplicates are delivered like others.
         pair.b.machine.post_receive(2, 100);
         post(&mut pair.a, 4, 8, datagram(0xff_ffff, 0x1234));
         pair.run_with(|_, _| Fate::Duplicate);

@@ -1,14 +1,14 @@
 use super::{AccessFlags, Attributes, Sequence, Service, State};
 use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
 
-/// The longest message: what the device says of itself, and half of what the specification allows, so that
-/// with the smallest MTU a message still has fewer packets than a quarter of all sequence numbers.
+/// Maximum length of a message in bytes, which the device reports. It is half of what the specification allows, so that with
+/// the smallest MTU a message has fewer packets than a quarter of all sequence numbers.
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 
-/// The destination of packets to multicast groups (IBTA 10.5.2).
+/// Destination queue pair number of packets to multicast groups (IBTA 10.5.2).
 pub(super) const MULTICAST: u32 = 0xff_ffff;
 
-/// What requester and responder of a queue pair have in common.
+/// State that the requester and the responder of a queue pair share.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) number: u32,
@@ -18,7 +18,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Packets are acknowledged.
+    /// Returns whether packets of this service are acknowledged.
     pub(super) fn is_reliable(&self) -> bool {
         match self.service {
             Service::ReliableConnection | Service::XrcInitiator | Service::XrcTarget => true,
@@ -35,7 +35,7 @@ impl Endpoint {
         }
     }
 
-    /// A header of a packet to the peer.
+    /// Creates the header of a packet to the peer.
     pub(super) fn header(&self, operation: Operation, sequence: Sequence) -> Header {
         let opcode = Opcode::new(self.transport(), operation);
         Header::new(Bth {
@@ -44,7 +44,7 @@ impl Endpoint {
         })
     }
 
-    /// Whether a packet is for this queue pair, and of its service (IBTA 9.6.1.1).
+    /// Returns whether a packet is for this queue pair and of its service (IBTA 9.6.1.1).
     pub(super) fn is_addressed(&self, packet: &Packet<'_>) -> bool {
         let bth = &packet.header.bth;
         let datagram = self.service == Service::UnreliableDatagram;
@@ -54,7 +54,7 @@ impl Endpoint {
             _ => true,
         };
         let service = match bth.opcode.transport {
-            // Of a reliable service what was skipped is told, of others how far the receiver is.
+            // Reliable services use manufacturer opcodes for skipped sequence numbers, unreliable services for receipts.
             Transport::Manufacturer => self.is_reliable() == bth.opcode.is_write(),
             transport => transport == self.transport(),
         };
@@ -63,12 +63,12 @@ impl Endpoint {
             && half
     }
 
-    /// Whether a packet with this key is of this queue pair's partition.
+    /// Returns whether a packet with this partition key is in the partition of this queue pair.
     pub(super) fn is_of_partition(&self, partition_key: u16) -> bool {
         is_of_partition(self.attributes.partition_key, partition_key)
     }
 
-    /// Whether packets of another queue pair's are.
+    /// Returns whether this queue pair and `other` are in the same partition.
     pub(super) fn shares_partition(&self, other: &Self) -> bool {
         is_of_partition(
             self.attributes.partition_key,
@@ -76,23 +76,23 @@ impl Endpoint {
         )
     }
 
-    /// Returns whether the peer may write to memory of this side.
+    /// Returns whether the peer may write to memory through this queue pair.
     pub(super) fn may_be_written(&self) -> bool {
         (self.attributes.access).contains(AccessFlags::REMOTE_WRITE)
     }
 
-    /// The largest payload.
+    /// Returns the largest payload of a packet in bytes.
     pub(super) fn mtu(&self) -> u32 {
         self.attributes.path_mtu.bytes() as u32
     }
 
-    /// How many packets a message has: one if it is empty.
+    /// Returns the number of packets of a message of `length` bytes: one for an empty message.
     pub(super) fn packets(&self, length: u32) -> u32 {
         length.div_ceil(self.mtu()).max(1)
     }
 }
 
-/// The keys are the same, and one of the two is that of a full member (IBTA 10.9.3).
+/// Returns whether two partition keys match: the same key, with at least one full membership (IBTA 10.9.3).
 fn is_of_partition(own: u16, other: u16) -> bool {
     let (key, full) = (0x7fff, 0x8000);
     own & key == other & key && own & key != 0 && (own | other) & full != 0

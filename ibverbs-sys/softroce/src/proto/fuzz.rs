@@ -1,4 +1,4 @@
-//! Two queue pairs in any states, with any packets between them.
+//! Fuzz targets for the transport: two queue pairs in any states, with any packets between them.
 
 use std::collections::VecDeque;
 
@@ -13,24 +13,24 @@ use crate::fuzz::Input;
 use crate::sim::Watch;
 use crate::wire::{Aeth, AtomicEth, Deth, Header, Opcode, Packet, Reth, Syndrome, Transport};
 
-/// Steps of one input.
+/// Maximum number of steps of one input.
 const STEPS: usize = 200;
 
-/// Limit of the packets that a queue pair sends at one moment: one that sends more never stops.
+/// Maximum number of packets that a queue pair may send at one moment. A queue pair that sends more would never stop.
 const BURST: usize = 10_000;
 
-/// Bytes of a region.
+/// Length of a region in bytes.
 const REGION: u32 = 2048;
 
-/// A queue pair, with the requests that it got and the completions that it gave.
+/// A queue pair, with the requests that were posted to it and are not complete.
 struct Side {
     node: Node,
     watch: Watch,
-    /// Set after a forged packet of the peer was handed in, which may have acknowledged something.
+    /// Set after a forged or changed packet was delivered, which may have acknowledged something.
     is_deceived: bool,
     posted: VecDeque<u64>,
     receives: VecDeque<u64>,
-    /// The host's memory: a region with all rights, a region for receives, and a window.
+    /// Keys of the memory of this side: a region with all rights, a region for receives, and a memory window.
     keys: [u32; 3],
     next: u64,
 }
@@ -38,13 +38,13 @@ struct Side {
 /// Two connected queue pairs, and the packets between them.
 struct World {
     sides: [Side; 2],
-    /// Packets that are under way to each host.
+    /// Packets on the way to each side.
     wires: [VecDeque<Vec<u8>>; 2],
     now: Time,
 }
 
-/// Runs two queue pairs as the bytes say: transitions, requests, timeouts, and packets that come late, twice, changed,
-/// not at all, or that neither side sent.
+/// Runs two queue pairs as the input bytes choose: transitions, requests, timeouts, and packets that are delayed, duplicated,
+/// changed, dropped or forged.
 pub fn queue_pair(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut world = World::new(&mut input);
@@ -69,8 +69,8 @@ pub fn queue_pair(bytes: &[u8]) {
     world.end();
 }
 
-/// Runs two connected queue pairs, with forged packets of the manufacturer's opcodes between their own packets. Checks
-/// that no forged packet changes memory, ends a request or takes a receive.
+/// Runs two connected queue pairs, and delivers forged packets with manufacturer opcodes between their own packets. Checks that
+/// no forged packet changes memory, completes a request or takes a receive.
 pub fn manufacturer(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut world = World::new(&mut input);
@@ -115,7 +115,8 @@ impl Side {
         side
     }
 
-    /// Returns the bytes of the side's memory, and the numbers of its completions and of the receives that are left.
+    /// Returns the bytes of the side's memory, the numbers of send and receive completions, and the number of receives that are
+    /// left.
     fn told(&self) -> (Vec<Vec<u8>>, usize, usize, usize) {
         let machine = &self.node.machine;
         (
@@ -148,7 +149,7 @@ impl Side {
         }
     }
 
-    /// Checks that requests end once each, in the order of posting, and receives, too.
+    /// Checks that requests and receives each complete once, in the order of posting.
     fn check(&mut self) {
         for completion in self.node.machine.sends.drain(..) {
             assert_eq!(self.posted.pop_front(), Some(completion.id), "in order");
@@ -283,7 +284,7 @@ impl World {
         side.node.machine.receives.push_back(request);
     }
 
-    /// Delivers a packet on the way to a side, or drops, doubles, delays or changes it.
+    /// Delivers a packet on the way to a side, or drops, duplicates, delays or changes the packet.
     fn deliver(&mut self, side: usize, input: &mut Input<'_>) {
         let wire = &mut self.wires[side];
         let Some(mut packet) = wire.pop_front() else {
@@ -323,7 +324,7 @@ impl World {
         self.sides[side].transmit(self.now, &mut self.wires[1 - side]);
     }
 
-    /// Hands in a packet that neither side sent: with the right queue pair number and partition, or of any bytes.
+    /// Delivers a packet that neither side sent: with a valid queue pair number and partition, or of arbitrary bytes.
     fn forge(&mut self, side: usize, input: &mut Input<'_>, only: Option<Transport>) {
         self.sides
             .iter_mut()
@@ -397,13 +398,13 @@ impl World {
         let mut bytes = Vec::new();
         Packet { header, payload }.emit(&mut bytes);
         match only {
-            // Hands over this packet alone, so that its effect can be checked.
+            // Delivers this packet alone, so that its effect can be checked.
             Some(_) => self.sides[side].receive(self.now, &bytes),
             None => self.hand_in(side, &bytes),
         }
     }
 
-    /// Goes to the next moment at which something is due.
+    /// Advances the time to the next timeout.
     fn pass_time(&mut self) {
         let due = (self.sides.iter()).filter_map(|side| side.node.queue_pair.next_timeout());
         let Some(due) = due.min() else { return };
@@ -415,7 +416,7 @@ impl World {
         }
     }
 
-    /// Changes a state, by a transition that the specification allows.
+    /// Changes the state of a queue pair by a transition that the specification allows.
     fn enter(&mut self, side: usize, input: &mut Input<'_>) {
         use State::{
             Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError,
@@ -452,7 +453,7 @@ impl World {
         self.sides[side].transmit(now, &mut self.wires[1 - side]);
     }
 
-    /// Changes the access of the peer to a queue pair in use.
+    /// Changes the remote access rights and the RNR attributes of a queue pair in use.
     fn change(&mut self, side: usize, input: &mut Input<'_>) {
         let Side { node, .. } = &mut self.sides[side];
         let attributes = node.queue_pair.attributes_mut();
@@ -465,7 +466,7 @@ impl World {
         self.sides.iter_mut().for_each(Side::check);
     }
 
-    /// Checks that nothing hangs: in the end every request is over, by an error at the latest.
+    /// Checks that nothing hangs: after a transition to the error state, every request completes and the traffic ends.
     fn end(&mut self) {
         for side in [0, 1] {
             let Side { node, .. } = &mut self.sides[side];
@@ -484,7 +485,7 @@ impl World {
     }
 }
 
-/// Gives a queue pair attributes.
+/// Sets random attributes of a queue pair.
 fn set(node: &mut Node, input: &mut Input<'_>) {
     let number = node.queue_pair.number();
     let mut chosen = attributes(3 - number);

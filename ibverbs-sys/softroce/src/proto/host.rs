@@ -5,66 +5,65 @@ use super::{
     WindowBinding,
 };
 
-/// Why local memory could not be used.
+/// Reason why local memory could not be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalFault {
-    /// A key that is none, another protection domain, out of bounds, or without the right.
+    /// Invalid key, wrong protection domain, out of bounds, or missing access right.
     Protection,
-    /// A window cannot be bound so.
+    /// The window cannot be bound as requested, or the key cannot be invalidated.
     Bind,
 }
 
-/// Why a peer may not use memory.
+/// Reason why a peer may not use memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteFault {
-    /// A key that is none, another protection domain, out of bounds, or without the right.
+    /// Invalid key, wrong protection domain, out of bounds, or missing access right.
     Access,
-    /// The request itself is wrong: an atomic on an address that is not a multiple of eight.
+    /// The request itself is invalid: an atomic on an address that is not a multiple of eight.
     Invalid,
 }
 
-/// Progress of the withdrawal of a key from other processes of the host. Their copies end by themselves; a thread that
-/// holds the lock of a queue pair does not wait for them.
+/// Progress of the withdrawal of a key from other processes of the host. Those processes end their running copies by
+/// themselves; a thread that holds the lock of a queue pair does not wait for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
     /// No copy uses the key any more.
     Complete,
-    /// A copy is still going on: ask again after a time.
+    /// A copy is still running. The caller tries again after a pause.
     Pending {
-        /// Time until then.
+        /// Time to wait before the next attempt.
         again: Duration,
     },
-    /// A copy has taken so long that it may never end. The key is as it was.
+    /// A copy has run for so long that it may never end. The key stays valid.
     Refused,
 }
 
-/// Where the bytes of a part go at the peer.
+/// Destination of the bytes of a part at the peer.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
-    /// To memory that was named by the sender.
+    /// Memory that the sender named by address and remote key.
     Remote(Remote),
-    /// To a message, from this byte on, that is scattered over the segments.
+    /// The segments of a receive, from this byte of the message on.
     Local(&'a [Segment], u32),
 }
 
-/// Reason why nothing could be copied.
+/// Reason why bytes could not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misplaced {
-    /// The memory of this side.
+    /// The memory of this side cannot be used.
     Here,
-    /// The memory of the peer.
+    /// The memory of the peer cannot be used.
     There,
 }
 
-/// The memory that a queue pair reaches: every access is checked against the keys, and that of the
-/// queue pair's protection domain. A copy and its check are one: a region that is deregistered is
-/// not touched afterwards.
+/// Access to the memory of a queue pair. Implementations check every access against the keys and the protection domain of the
+/// queue pair. The check and the copy are one step: the memory of a deregistered region is not touched afterwards.
 pub trait Memory {
-    /// Copies the bytes from `offset` on of a message that is gathered from `list` to `out`.
+    /// Copies bytes of a message that is gathered from `list`, beginning at byte `offset`, to `out`.
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault>;
 
-    /// Copies the `length` bytes from `offset` on of a message that is gathered from `list` to several places, which take so many
-    /// together.
+    /// Copies the `length` bytes from byte `offset` on of a message that is gathered from `list` to several buffers. The
+    /// buffers together have `length` bytes.
     fn gather_parts<'p>(
         &self,
         list: &[Segment],
@@ -81,10 +80,11 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Copies `data` to the places from `offset` on of a message that is scattered over `list`.
+    /// Copies `data` to the memory of a message that is scattered over `list`, beginning at byte `offset`.
     fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault>;
 
-    /// Copies `length` bytes, in several parts, to the places from `offset` on of a message that is scattered over `list`.
+    /// Copies several buffers, together `length` bytes, to the memory of a message that is scattered over `list`, beginning at
+    /// byte `offset`.
     fn scatter_parts<'p>(
         &self,
         list: &[Segment],
@@ -101,7 +101,7 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Checks that a peer may do `access` to `length` bytes. Zero bytes need no key (IBTA 9.7.4.1.5).
+    /// Checks that a peer may access `length` bytes with the rights `access`. Zero bytes need no key (IBTA 9.7.4.1.5).
     fn check_remote(
         &self,
         key: u32,
@@ -110,13 +110,13 @@ pub trait Memory {
         access: AccessFlags,
     ) -> Result<(), RemoteFault>;
 
-    /// Copies bytes that a peer may read to `out`.
+    /// Copies bytes of memory that a peer may read to `out`.
     fn read_remote(&self, key: u32, address: u64, out: &mut [u8]) -> Result<(), RemoteFault>;
 
-    /// Copies `data` to where a peer may write, in ascending order of addresses.
+    /// Copies `data` to memory that a peer may write, in ascending order of addresses.
     fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault>;
 
-    /// Copies `length` bytes, in several parts, to where a peer may write, in ascending order of addresses.
+    /// Copies several buffers, together `length` bytes, to memory that a peer may write, in ascending order of addresses.
     fn write_remote_parts<'p>(
         &self,
         key: u32,
@@ -134,7 +134,7 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Compares and swaps eight bytes atomically, in this machine's byte order; returns what they were.
+    /// Compares and swaps eight bytes atomically, in this machine's byte order. Returns the previous value.
     fn compare_swap(
         &self,
         key: u32,
@@ -143,40 +143,42 @@ pub trait Memory {
         swap: u64,
     ) -> Result<u64, RemoteFault>;
 
-    /// Adds to eight bytes atomically, in this machine's byte order; returns what they were.
+    /// Adds to eight bytes atomically, in this machine's byte order. Returns the previous value.
     fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault>;
 
-    /// Keeps peers from beginning to use the present binding of a window that is to be bound again. The caller repeats
-    /// this until it is not pending, and then [binds](Self::bind) the window, or [keeps](Self::keep) it.
+    /// Withdraws the present key of a window that is about to be bound again: no other process can start to use the key. The
+    /// caller repeats this until the result is not [`Withdrawal::Pending`], and then [binds](Self::bind) the window or
+    /// [keeps](Self::keep) the key.
     fn withdraw_window(&self, _binding: &WindowBinding) -> Withdrawal {
         Withdrawal::Complete
     }
 
-    /// Withdraws a key that is to be [invalidated](Self::invalidate).
+    /// Withdraws a key that is about to be [invalidated](Self::invalidate): no other process can start to use the key. The
+    /// caller repeats this until the result is not [`Withdrawal::Pending`].
     fn withdraw(&self, _key: u32) -> Withdrawal {
         Withdrawal::Complete
     }
 
-    /// Publishes a withdrawn key again: the key is neither bound anew nor invalidated.
+    /// Publishes a withdrawn key again, because the key is neither bound again nor invalidated.
     fn keep(&self, _key: u32) {}
 
-    /// Binds a window.
+    /// Binds a memory window.
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault>;
 
-    /// Makes a key invalid at the wish of this side.
+    /// Invalidates a key at the request of this side (a local invalidate).
     fn invalidate(&self, key: u32) -> Result<(), LocalFault>;
 
-    /// Makes a key invalid at the wish of the peer.
+    /// Invalidates a key at the request of the peer (a send with invalidate).
     fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault>;
 
-    /// Checks that the `length` bytes from `offset` on of a message can be gathered from `list`.
+    /// Checks that the `length` bytes from byte `offset` on of a message can be gathered from `list`.
     fn check_local(&self, list: &[Segment], offset: u32, length: u32) -> Result<(), LocalFault> {
         let mut bytes = vec![0; length as usize];
         self.gather(list, offset, &mut bytes)
     }
 
-    /// Copies the `length` bytes from `offset` on of a message of this side to memory of `peer`'s, in ascending order
-    /// of addresses. All keys are checked before the first byte goes, those of this side first.
+    /// Copies the `length` bytes from byte `offset` on of a message of this side to memory of `peer`, in ascending order of
+    /// addresses. All keys are checked before the first byte is copied, the keys of this side first.
     fn carry(
         &self,
         message: Data<'_>,
@@ -209,8 +211,8 @@ pub trait Memory {
         }
     }
 
-    /// Copies `length` bytes that `peer` lets be read to the places from `offset` on of a message that is scattered
-    /// over `list` here. All keys are checked before the first byte comes, those of the peer's side first.
+    /// Copies `length` bytes of memory that `peer` allows to be read to the memory of a message that is scattered over `list`
+    /// on this side, beginning at byte `offset`. All keys are checked before the first byte is copied, the peer's keys first.
     fn fetch(
         &self,
         list: &[Segment],
@@ -230,24 +232,24 @@ pub trait Memory {
     }
 }
 
-/// Reports of a queue pair other than completions: affiliated asynchronous events (IBTA 11.6.3).
+/// Affiliated asynchronous event of a queue pair (IBTA 11.6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// A packet came before the queue pair was ready to send.
+    /// A packet came while the queue pair was ready to receive, but not ready to send.
     CommunicationEstablished,
     /// The send queue is drained.
     SendQueueDrained,
-    /// The queue pair failed: a local error that no completion tells.
+    /// The queue pair failed because of a local error that no completion reports.
     Fatal,
-    /// The peer's request was wrong.
+    /// A request of the peer was invalid.
     InvalidRequest,
-    /// The peer's request had no right to the memory.
+    /// A request of the peer had no right to access the memory.
     AccessViolation,
-    /// A queue pair in error will take no more from its shared receive queue.
+    /// The queue pair is in the error state and takes no more receives from its shared receive queue.
     LastRequestReached,
 }
 
-/// The counters, by the names of the kernel's and of vendors' hardware counters.
+/// Statistics counter, named after the hardware counters of the kernel and of vendors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 #[expect(missing_docs, reason = "the kernel's own names")]
@@ -273,17 +275,17 @@ pub enum Counter {
     RemoteAccessErrors,
     RemoteInvalidRequests,
     SendDiscarded,
-    /// Messages to queue pairs of the same process.
+    /// Messages that were delivered to queue pairs of the same process without packets.
     DirectMessages,
     DirectBytes,
     DirectCopies,
-    /// One-sided messages: reads, writes and atomics done in the memory of another process.
+    /// RDMA reads, writes and atomics that were executed directly in the memory of another process.
     SharedMessages,
     OneSidedBytes,
     OneSidedCopies,
-    /// The part of `SentPackets` that went through memory shared with other processes.
+    /// Subset of `SentPackets` that was sent through memory shared with other processes.
     SharedSentPackets,
-    /// The part of `ReceivedPackets` that came through memory shared with other processes.
+    /// Subset of `ReceivedPackets` that was received through memory shared with other processes.
     SharedReceivedPackets,
     SlotSentMessages,
     SlotSentBytes,
@@ -304,7 +306,7 @@ pub enum Counter {
     RingReceivedMessages,
     RingReceivedBytes,
     SharedWakings,
-    /// The part of `SharedWakings` that woke a thread of the program which waited at a channel.
+    /// Subset of `SharedWakings` that woke an application thread waiting on a completion channel.
     SharedChannelWakings,
 }
 
@@ -313,39 +315,39 @@ impl Counter {
     pub const COUNT: usize = Self::SharedChannelWakings as usize + 1;
 }
 
-/// Everything that a queue pair needs of the world.
+/// Environment of a queue pair: memory, receives, completions, events and counters.
 pub trait Host: Memory {
-    /// Takes a receive request: of the queue pair's own queue, of its shared one, or, for an XRC
-    /// target, of the shared queue with the number `xrc_srq`.
+    /// Takes a receive from the queue pair's own or shared receive queue or, for an XRC target, from the shared receive queue
+    /// with the number `xrc_srq`.
     fn next_receive(&mut self, xrc_srq: Option<u32>) -> Option<ReceiveRequest>;
 
-    /// Returns whether the XRC shared receive queue exists and is of the queue pair's domain.
+    /// Returns whether the XRC shared receive queue `number` exists and belongs to the queue pair's XRC domain.
     fn has_xrc_srq(&self, number: u32) -> bool;
 
-    /// Completes a send request.
+    /// Generates the completion of a send request.
     fn complete_send(&mut self, completion: Completion);
 
-    /// Completes a receive request; for an XRC target, one of the shared queue `xrc_srq`.
+    /// Generates the completion of a receive; for an XRC target, of a receive of the shared receive queue `xrc_srq`.
     fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>);
 
     /// Returns whether a peer that shares memory with this process can map the memory of the request's bytes. Called once, when
-    /// the request starts. May return `false` where the answer makes no difference to the path of the request.
+    /// the request starts. May return `false` where the result makes no difference to the path of the request.
     fn is_mappable(&self, _request: &SendRequest) -> bool {
         false
     }
 
-    /// Returns whether packets must not carry the next part of a request, because it goes by another path.
+    /// Returns whether the next part of a request must not be sent as packets, because the part takes another path.
     fn holds_back(&self, _request: &SendRequest, _upcoming: &Upcoming) -> bool {
         false
     }
 
-    /// Takes back what peers were told of the queue pair: its requests end with errors. This is called before the first of
-    /// their completions, after which the program may change the bytes of its messages.
+    /// Withdraws what was published to peers about the queue pair, because its requests fail. Called before the first of their
+    /// completions: after a completion, the program may change the bytes of its message.
     fn fails(&mut self) {}
 
-    /// Raises an event of the queue pair.
+    /// Raises an asynchronous event of the queue pair.
     fn raise(&mut self, event: Event);
 
-    /// Adds to a counter.
+    /// Adds `by` to a counter.
     fn count(&mut self, counter: Counter, by: u64);
 }

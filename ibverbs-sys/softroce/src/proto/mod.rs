@@ -1,8 +1,7 @@
-//! The transport as state machines: what a queue pair answers to a packet, what it sends, and when
-//! it does so again. There is no socket here, no clock and no unsafe code: a caller hands in the
-//! time and the packets that came, takes the packets that are to go, and is asked for memory,
-//! receive requests and room for completions through [`Host`]. The same calls in the same order
-//! give the same packets, so a network with virtual time can test all of it.
+//! The RoCEv2 transport as a sans-IO state machine: how a queue pair responds to packets, what it sends, and when it sends
+//! again. This module has no socket, no clock and no unsafe code. The caller passes in the time and the received packets, and
+//! takes the packets to send. Memory, receives, completions and events come through [`Host`]. The same calls in the same order
+//! give the same packets, so tests can use a simulated network with virtual time.
 //!
 //! ```text
 //!   post ──> ┌───────────┐ ──> poll_transmit ──> packets
@@ -11,8 +10,9 @@
 //!    time ──>└───────────┘ ──> next_timeout
 //! ```
 //!
-//! The bytes of a message can also reach the peer without packets, [part](Part) by part: the caller (module `transfer`) carries them,
-//! and the transport keeps the books. Both use the same sequence numbers, so they can follow each other within a message.
+//! The bytes of a message can also reach the peer without packets, [part](Part) by part. Then the caller (module `transfer`)
+//! copies the bytes, and the transport keeps sequence numbers, windows and completions. Parts and packets use the same sequence
+//! numbers, so they can follow each other within a message.
 #![forbid(unsafe_code)]
 
 mod attributes;

@@ -1,11 +1,11 @@
-//! Messages that reach the peer without packets, part by part.
+//! Transfer of messages to the peer without packets, in parts.
 //!
-//! The caller carries the bytes of a part, in whatever way, and the transport keeps the books: order, sequence numbers,
-//! windows, acknowledgements, receive requests and completions. A part has the sequence numbers that its packets would
-//! have, so parts and packets can follow each other, also within a message.
+//! The caller copies the bytes of a part by any path. The transport keeps order, sequence numbers, windows, acknowledgements,
+//! receives and completions. A part uses the sequence numbers that its packets would have, so parts and packets can follow each
+//! other, also within a message.
 //!
 //! ```text
-//! sender:   upcoming -> part -> the caller carries the bytes -> conclude_part
+//! sender:   upcoming -> part -> the caller copies the bytes -> conclude_part
 //! receiver: take_part, which copies the bytes from a Source
 //! ```
 
@@ -17,41 +17,42 @@ use super::{
     SendRequest, Sequence, Service, State, Time,
 };
 
-/// The place where the next part of a send queue begins.
+/// Position of the next part of a send queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Upcoming {
-    /// Number of the message's first packet.
+    /// Sequence number of the message's first packet.
     pub first: Sequence,
-    /// Number of packets of the message that are sent.
+    /// Number of packets of the message that were sent before this part.
     pub packet: u32,
-    /// Number of packets of the message.
+    /// Total number of packets of the message.
     pub packets: u32,
-    /// Number of sequence numbers before the part that are not acknowledged.
+    /// Number of unacknowledged sequence numbers before the part.
     pub on_the_way: u32,
-    /// Set if all messages before this one have ended.
+    /// Set if all messages before this one have completed.
     pub is_oldest: bool,
-    /// Set if a packet must tell the peer of [skipped](QueuePair::skip) sequence numbers before the part.
+    /// Set if a packet must announce [skipped](QueuePair::skip) sequence numbers to the peer before the part.
     pub is_gap_untold: bool,
-    /// Set if the peer declined this message, or several messages in a row: only packets may carry the message.
+    /// Set if the peer could not copy the bytes of this message, or of several messages in a row, so that the sender must
+    /// transfer the bytes.
     pub is_declined: bool,
-    /// The answer of [`Host::is_mappable`] for the request.
+    /// Result of [`Host::is_mappable`] for the request.
     pub is_mappable: bool,
     /// Set if the peer acknowledges messages.
     pub is_reliable: bool,
 }
 
-/// A part of a message, which begins and ends at the boundaries of packets.
+/// A part of a message. It begins and ends at packet boundaries.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// The request.
+    /// The send request.
     pub request: &'a SendRequest,
     /// Sequence number of the part's first packet.
     pub sequence: Sequence,
-    /// Number of sequence numbers of the part.
+    /// Number of sequence numbers that the part takes.
     pub packets: u32,
     /// Number of bytes of the message before the part.
     pub offset: u32,
-    /// Number of bytes of the part.
+    /// Length of the part in bytes.
     pub length: u32,
     /// Set if the part is the first of the message.
     pub starts: bool,
@@ -63,28 +64,29 @@ pub struct Part<'a> {
     pub queue_key: u32,
 }
 
-/// Result of carrying a part.
+/// Result of transferring a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The part was executed, and counts as acknowledged.
     Executed,
-    /// A whole message was executed without the peer's queue pair, which has to be told of its sequence numbers before the
-    /// next packet.
+    /// A whole message was executed without the peer's queue pair. A packet must announce the skipped sequence numbers to the
+    /// peer before the next packet.
     ExecutedAlone,
-    /// The part is on its way, with its bytes. The peer will acknowledge it.
+    /// The part was sent with its bytes. The peer will acknowledge it.
     Sent,
-    /// The part is on its way, without its bytes. The peer will acknowledge it, or decline the message.
+    /// The part was sent as a description of its bytes. The peer will copy the bytes and acknowledge the part, or decline the
+    /// message.
     Offered,
-    /// Nothing was done. Packets have to carry the message.
+    /// Nothing was done. The message must be sent as packets.
     Left,
-    /// Nothing was done: the peer has no receive request.
+    /// Nothing was done, because the peer has no receive posted.
     NotReady {
         /// RNR timer code of the peer.
         timer: u8,
     },
-    /// Nothing was done: to be tried again after a time.
+    /// Nothing was done. The caller tries again after a pause.
     Later {
-        /// Time until then.
+        /// Time to wait before the next attempt.
         again: Duration,
     },
     /// The request fails, and the connection with it.
@@ -94,22 +96,22 @@ pub enum Outcome {
 /// Next step of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A part was carried, and there may be more.
+    /// A part was transferred, and there may be more.
     Moved,
-    /// Nothing can go now.
+    /// Nothing can be sent now.
     Idle,
-    /// Packets have to go, or nothing.
+    /// Only packets can be sent now, if anything.
     Packets,
 }
 
-/// A part of a message that takes a receive request, as it reaches the receiver.
+/// A part of a message that consumes a receive, as the receiver gets it.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
     /// Sequence number of the part's first packet.
     pub sequence: Sequence,
     /// Kind of the message.
     pub kind: Kind,
-    /// Number of bytes of the part. Of [`Kind::Written`]: of the message.
+    /// Length of the part in bytes. For [`Kind::Written`]: length of the message.
     pub length: u32,
     /// Set if the part is the first of the message.
     pub starts: bool,
@@ -123,43 +125,43 @@ pub struct Incoming {
     pub solicited: bool,
 }
 
-/// Kind of a message that takes a receive request, which says where its bytes go.
+/// Kind of a message that consumes a receive. It determines where the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A send: its bytes go to the memory of the receive request.
+    /// A send: the bytes go to the memory of the receive.
     Send,
-    /// A write with immediate data: its bytes go to the memory that the write names, and the [`Source`] knows it.
+    /// A write with immediate data: the bytes go to the memory that the write names, which the [`Source`] knows.
     Written,
 }
 
-/// The bytes of a part, for its receiver.
+/// Source of the bytes of a part at its receiver.
 pub trait Source<H> {
-    /// Copies the bytes to the places from `offset` on of a message that is scattered over `to`, or to where they belong if they are
-    /// those of a [write](Kind::Written). `host` is the receiver's.
+    /// Copies the bytes to the memory of a message that is scattered over `to`, beginning at byte `offset`. The bytes of a
+    /// [write](Kind::Written) go to the memory that the write names instead. `host` is the receiver's host.
     ///
     /// # Errors
     /// [`Misplaced::Here`] if `to` cannot be written, and [`Misplaced::There`] if the bytes cannot be read.
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced>;
 }
 
-/// Reason why a receiver did not take a part that is handed over by the sender's thread.
+/// Reason why a receiver did not take a part that the sender's thread passed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotTaken {
-    /// The queue pair has no receive request.
+    /// The queue pair has no receive posted.
     NotReady {
         /// RNR timer code.
         timer: u8,
     },
-    /// The key that the message invalidates is still in use. To be tried again after a time.
+    /// The key that the message invalidates is still in use. The caller tries again after a pause.
     Later {
-        /// Time until then.
+        /// Time to wait before the next attempt.
         again: Duration,
     },
-    /// Anything else, which packets find out.
+    /// Any other reason. The message must be sent as packets, whose responses report errors.
     Left,
 }
 
-/// Longest datagram in bytes.
+/// Maximum length of a datagram in bytes.
 const DATAGRAM: usize = 4096;
 
 impl Upcoming {
@@ -170,7 +172,10 @@ impl Upcoming {
 }
 
 impl QueuePair {
-    /// Starts the next request, if it may start, and returns where its next part begins. Otherwise returns the next step.
+    /// Starts the next request, if it may start, and returns the position of its next part.
+    ///
+    /// # Errors
+    /// The next step, if no part can be sent.
     pub fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -186,7 +191,7 @@ impl QueuePair {
         })
     }
 
-    /// Returns the next step, as far as this side knows: [`Step::Moved`] if a part may go and nothing is on the way.
+    /// Returns the next step, as far as this side knows: [`Step::Moved`] if a part may be sent and no packet is unacknowledged.
     pub fn next_step(&self, now: impl FnOnce() -> Time) -> Step {
         if self.sends() {
             self.requester.next_step(now, &self.endpoint)
@@ -195,12 +200,12 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether packets must not carry the next part, because it goes by another path.
+    /// Returns whether the next part must not be sent as packets, because it takes another path.
     pub fn is_held_back(&self, host: &impl Host) -> bool {
         self.requester.is_held_back(&self.endpoint, host)
     }
 
-    /// Returns the request whose next part or packet goes next.
+    /// Returns the request whose next part or packet is sent next.
     pub fn next_request(&self) -> Option<&SendRequest> {
         self.requester.next_request()
     }
@@ -210,12 +215,13 @@ impl QueuePair {
         self.requester.part(upcoming, packets, &self.endpoint)
     }
 
-    /// Returns whether the window has room for `packets` sequence numbers more.
+    /// Returns whether the window has room for `packets` more sequence numbers.
     pub fn has_window(&self, upcoming: &Upcoming, packets: u32) -> bool {
         self.requester.has_window(upcoming.on_the_way, packets)
     }
 
-    /// Notes the result of carrying the part of `packets` sequence numbers that began at `upcoming`. Returns the next step.
+    /// Records the outcome of transferring the part of `packets` sequence numbers that began at `upcoming`. Returns the next
+    /// step.
     pub fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -231,48 +237,49 @@ impl QueuePair {
         step
     }
 
-    /// Leaves the next message to packets.
+    /// Excludes the next message from paths on which the peer copies its bytes, or on which this side writes them to the peer's
+    /// memory.
     pub fn leave_to_packets(&mut self) {
         self.requester.leave_to_packets();
     }
 
-    /// Returns whether a request that is posted now would be the next to go: all requests before it are done.
+    /// Returns whether all requests are complete, so that a request that is posted now would be sent next.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.is_idle()
     }
 
-    /// Returns whether packets of an unreliable connection have gone that the peer may not have taken yet: a message that
-    /// goes without packets would overtake them. If so, the peer is asked for a receipt of the next packet.
+    /// Returns whether the peer may not yet have received all packets that an unreliable connection sent. A message without
+    /// packets would overtake them. If so, the peer is asked for a receipt of the next packet.
     pub fn awaits_receipt(&mut self) -> bool {
         self.requester.awaits_receipt()
     }
 
-    /// Returns the number of sequence numbers of a message of `length` bytes.
+    /// Returns the number of sequence numbers that a message of `length` bytes takes.
     #[inline]
     pub fn packets(&self, length: u32) -> u32 {
         if length <= 256 {
-            // No packet is smaller.
+            // 256 bytes is the smallest MTU.
             1
         } else {
             self.endpoint.packets(length)
         }
     }
 
-    /// Returns the number of bytes of the largest packet's payload.
+    /// Returns the largest payload of a packet in bytes.
     #[inline]
     pub fn mtu(&self) -> u32 {
         self.endpoint.mtu()
     }
 
-    /// Notes that messages with `packets` sequence numbers, which were never posted here, were executed without the peer's
-    /// queue pair. To be called where [`is_idle`](Self::is_idle) returned `true`.
+    /// Records that messages with `packets` sequence numbers were executed without the peer's queue pair, and without being
+    /// posted here. The caller must have checked that [`is_idle`](Self::is_idle) returns `true`.
     pub fn skip(&mut self, packets: u32) {
         self.requester.skip(packets);
     }
 
-    /// Returns whether a message that is posted now could be [sent](Self::post_sent) at once, with `packets` sequence
-    /// numbers: all messages before it have gone, and nothing holds it up.
+    /// Returns whether a message with `packets` sequence numbers could be [posted as sent](Self::post_sent) now: all earlier
+    /// messages have been sent, and the window has room.
     #[inline]
     pub fn may_post_sent(&self, packets: u32) -> bool {
         self.endpoint.state == State::ReadyToSend
@@ -281,43 +288,44 @@ impl QueuePair {
             && self.requester.may_post_sent(packets)
     }
 
-    /// Returns the number of sequence numbers that are not acknowledged.
+    /// Returns the number of unacknowledged sequence numbers.
     #[inline]
     pub fn on_the_way(&self) -> u32 {
         self.requester.all_on_the_way()
     }
 
-    /// Returns whether the peer has declined so many messages in a row that only packets may carry more.
+    /// Returns whether the peer could not copy the bytes of so many messages in a row that this side must transfer the bytes of
+    /// further messages.
     #[inline]
     pub fn is_declined(&self) -> bool {
         self.requester.is_declined()
     }
 
     /// Posts a message that was sent with the [next sequence number](Self::send_sequence), where
-    /// [`may_post_sent`](Self::may_post_sent) allows it. Set `is_offered` if the peer may decline the message, as after
-    /// [`Outcome::Offered`]. Then [`arm`](Self::arm) must be called.
+    /// [`may_post_sent`](Self::may_post_sent) allows this. `is_offered` is set if the peer may decline the message, as after
+    /// [`Outcome::Offered`]. The caller must then call [`arm`](Self::arm).
     #[inline(always)]
     pub fn post_sent(&mut self, message: &Posted, data: Data<'_>, length: u32, is_offered: bool) {
         let size = (length, self.packets(length));
         (self.requester).post_sent(message, data, size, is_offered, &self.endpoint);
     }
 
-    /// Returns whether the peer must answer a message that was [posted as sent](Self::post_sent) by a time that is not set.
+    /// Returns whether a message that was [posted as sent](Self::post_sent) awaits a response, and the timeout for it is not
+    /// set.
     #[inline]
     pub fn is_unarmed(&self) -> bool {
         self.requester.is_unarmed()
     }
 
-    /// Sets the time by which the peer must answer messages that were [posted as sent](Self::post_sent), unless that is set.
-    /// [`handle_timeout`](Self::handle_timeout) sets the time, too, so a caller for which a timer is set need not call this. Until
-    /// the time is set, [`next_timeout`](Self::next_timeout) does not count the answer.
+    /// Sets the timeout for the response to messages that were [posted as sent](Self::post_sent), if it is not set.
+    /// [`handle_timeout`](Self::handle_timeout) does this too, so a caller for which a timer is set need not call `arm`. Until
+    /// the timeout is set, [`next_timeout`](Self::next_timeout) does not include it.
     #[inline]
     pub fn arm(&mut self, now: Time) {
         self.requester.arm(now, &self.endpoint);
     }
 
-    /// Returns whether this queue pair and `peer` are connected to each other. For datagrams only the partition has to
-    /// match.
+    /// Returns whether this queue pair and `peer` are connected to each other. For datagrams only the partition must match.
     pub fn is_connected_to(&self, peer: &Self) -> bool {
         let (own, other) = (&self.endpoint, &peer.endpoint);
         let connected = own.service == Service::UnreliableDatagram
@@ -327,20 +335,20 @@ impl QueuePair {
         own.service == other.service && connected && own.shares_partition(other)
     }
 
-    /// Returns whether this queue pair expects a part of `peer` next, and nothing is to be transmitted before the part.
+    /// Returns whether this queue pair expects the part next, and nothing must be transmitted before it.
     pub fn expects(&self, part: &Part<'_>) -> bool {
         self.listens() && self.responder.expects(part)
     }
 
-    /// Notes that a part of a write, or a read or an atomic, was executed in the memory of this side. The caller has checked
-    /// that the part is [expected](Self::expects).
+    /// Records that a part of a write, a read or an atomic was executed in the memory of this side. The caller must have
+    /// checked that the part is [expected](Self::expects).
     pub fn executed(&mut self, part: &Part<'_>, host: &mut impl Host) {
         self.tell_established(host);
         self.responder.executed(part);
     }
 
-    /// Takes a part that the sender's thread hands over, and copies its bytes. The caller has checked that the part is
-    /// [expected](Self::expects), and that the two are connected.
+    /// Takes a part that the sender's thread passes in, and copies its bytes. The caller must have checked that the part is
+    /// [expected](Self::expects), and that the two queue pairs are connected.
     pub fn take_part<H: Host>(
         &mut self,
         part: &Incoming,
@@ -354,8 +362,8 @@ impl QueuePair {
         taken
     }
 
-    /// Receives a part, as [`receive`](Self::receive) receives packets: whatever becomes of it, the peer is told later. The
-    /// caller has checked that the part comes from the peer.
+    /// Receives a part, as [`receive`](Self::receive) receives packets: acknowledgements and NAKs are sent later. The caller
+    /// must have checked that the part comes from the peer.
     #[inline(always)]
     pub fn receive_part<H: Host>(
         &mut self,
@@ -371,8 +379,8 @@ impl QueuePair {
         self.end_if_due(host);
     }
 
-    /// Receives an acknowledgement of everything up to `sequence`. `now` may return a time somewhat later than the present: only
-    /// the time until the next answer follows from it.
+    /// Receives an acknowledgement of everything up to `sequence`. `now` may return a time somewhat later than the present:
+    /// only the timeout of the next response depends on it.
     #[inline]
     pub fn receive_acknowledgement(
         &mut self,
@@ -386,8 +394,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns the sequence number up to which everything is to be acknowledged now, and counts the acknowledgement as
-    /// transmitted. Returns `None` if none is due, or if a packet has to tell more.
+    /// Returns the sequence number up to which everything must be acknowledged now, and marks the acknowledgement as sent.
+    /// Returns `None` if no acknowledgement is due.
     #[inline]
     pub fn take_acknowledgement(&mut self) -> Option<Sequence> {
         self.responder.take_acknowledgement()
@@ -399,25 +407,26 @@ impl QueuePair {
         self.responder.acknowledgement()
     }
 
-    /// Notes that the [acknowledgement](Self::acknowledgement) was transmitted, if one was due.
+    /// Records that the [acknowledgement](Self::acknowledgement) was sent, if one was due.
     #[inline]
     pub fn acknowledgement_sent(&mut self) {
         self.responder.acknowledgement_sent();
     }
 
-    /// Returns whether a message for this number and partition is accepted in the present state, and counts it if not.
+    /// Returns whether a message for this queue pair number and partition key is accepted in the present state. Counts a
+    /// message that is not accepted.
     #[inline]
     pub fn accepts(&self, destination: u32, partition_key: u16, host: &mut impl Host) -> bool {
         self.takes(destination, partition_key, host)
     }
 
-    /// Returns whether the responder has nothing to transmit but perhaps an acknowledgement.
+    /// Returns whether the responder has nothing to send except, possibly, an acknowledgement.
     #[inline]
     pub fn responds_briefly(&self) -> bool {
         self.responder.has_no_packet()
     }
 
-    /// Returns how urgently something has to be transmitted.
+    /// Returns how urgently this queue pair must transmit something.
     #[inline]
     pub fn prospect(&self) -> Prospect {
         if self.endpoint.state != State::ReadyToSend || !self.requester.is_silent() {
@@ -439,10 +448,10 @@ impl QueuePair {
         self.prospect() == Prospect::Nothing
     }
 
-    /// Takes a datagram of `sender`'s. `route` is the GRH that the receiver finds in its buffer. Returns `Ok` also for a
-    /// datagram that is dropped.
+    /// Delivers a datagram of the host `sender` to this queue pair. `route` is the GRH for the first 40 bytes of the receive.
+    /// Returns [`Outcome::Executed`] also for a datagram that is dropped.
     ///
-    /// The caller has checked the queue pair number and the partition.
+    /// The caller must have checked the queue pair number and the partition.
     pub fn take_datagram<H: Host>(
         &mut self,
         part: &Part<'_>,
@@ -490,7 +499,7 @@ impl QueuePair {
         Outcome::Executed
     }
 
-    /// Returns whether requests may go in the present state.
+    /// Returns whether requests may be sent in the present state.
     #[inline]
     fn sends(&self) -> bool {
         matches!(
@@ -499,7 +508,7 @@ impl QueuePair {
         )
     }
 
-    /// Returns whether the queue pair receives anything in its state.
+    /// Returns whether the queue pair receives anything in the present state.
     fn listens(&self) -> bool {
         !matches!(
             self.endpoint.state,
@@ -508,18 +517,18 @@ impl QueuePair {
     }
 }
 
-/// A send, or a write with immediate data, that is posted, beside its bytes.
+/// A send, or a write with immediate data, to be posted; its bytes are passed separately.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
-    /// The caller's number for the request.
+    /// Work request id.
     pub id: u64,
     /// Immediate data.
     pub immediate: Option<[u8; 4]>,
-    /// Memory that the bytes go to, of a write with immediate data.
+    /// Destination memory of a write with immediate data. `None` for a send.
     pub remote: Option<Remote>,
-    /// Set if a successful end is reported, too.
+    /// Set if a successful completion is reported too.
     pub signaled: bool,
-    /// Set if the completion of the peer raises a solicited event.
+    /// Set if the completion at the peer raises a solicited event.
     pub solicited: bool,
 }
 
@@ -528,7 +537,7 @@ pub struct Posted {
 pub enum Prospect {
     /// Nothing is to be transmitted.
     Nothing,
-    /// An acknowledgement is to be transmitted. It may wait for a message of the program, and go together with it.
+    /// Only an acknowledgement is to be transmitted. It may be delayed to be sent together with a message of the program.
     Acknowledgement,
     /// Something is to be transmitted now.
     Urgent,

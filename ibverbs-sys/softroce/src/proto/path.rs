@@ -3,14 +3,14 @@ use std::net::Ipv6Addr;
 use super::Attributes;
 use crate::number;
 
-/// The path of packets to a peer: the contents of an address handle.
+/// Path of packets to a peer: the contents of an address handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
-    /// Index of the local GID.
+    /// Index of the local GID that packets are sent from.
     pub source: u8,
-    /// The peer's GID; an IPv4-mapped one is an IPv4 address.
+    /// GID of the peer. An IPv4-mapped GID stands for an IPv4 address.
     pub destination: Ipv6Addr,
-    /// The GRH's traffic class, IPv4's TOS.
+    /// Traffic class of the GRH, or TOS of IPv4.
     pub traffic_class: u8,
     /// Time to live.
     pub hop_limit: u8,
@@ -18,28 +18,28 @@ pub struct Path {
     pub flow_label: u32,
 }
 
-/// Facts about a packet that come from the layers below.
+/// Addressing information about a received packet, from the layers below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Index of the local GID that it was sent to.
+    /// Index of the local GID that the packet was sent to.
     pub local: u8,
-    /// The sender's GID; an IPv4 address is mapped.
+    /// GID of the sender, IPv4-mapped for an IPv4 address.
     pub source: Ipv6Addr,
-    /// The GID that it was sent to: the local one, or that of a multicast group.
+    /// GID that the packet was sent to: a local GID, or the GID of a multicast group.
     pub destination: Ipv6Addr,
-    /// The GRH that a datagram's receiver finds in the first 40 bytes of its buffer: of IPv6 the header, of IPv4
-    /// 20 bytes of which nothing is said and then the header (IBTA annex A17.4.5.1).
+    /// GRH for the first 40 bytes of a datagram's receive: the IPv6 header, or 20 unspecified bytes and the IPv4 header (IBTA
+    /// annex A17.4.5.1).
     pub route: [u8; 40],
-    /// Slot in the numbers of all queue pairs of the sender. It is known for senders of this host, by the port that
-    /// they send from. `None`: the sender's queue pairs may have any numbers.
+    /// Slot that all queue pair numbers of the sender contain. Known for senders on this host, by their source port. `None` if
+    /// the sender may use any queue pair numbers.
     pub slot: Option<u8>,
-    /// Set if the packet came through memory that is shared with only the process that has the sender's address, so
-    /// that no other process can have sent it.
+    /// Set if the packet came through memory that is shared only with the process that owns the sender's address, so that no
+    /// other process can have sent it.
     pub private: bool,
 }
 
 impl Arrival {
-    /// Returns whether the packet came from the peer of a connection with these attributes, by the connection's path.
+    /// Returns whether the packet came from the peer of a connection with these attributes, on the connection's path.
     #[inline]
     pub(crate) fn is_of(&self, attributes: &Attributes) -> bool {
         let path = attributes.path.as_ref();

@@ -8,30 +8,29 @@ use super::{
 };
 use crate::wire::{Opcode, Packet, Transport};
 
-/// A queue pair of the transport: its requester, its responder, and its state.
+/// Transport part of a queue pair: its requester, its responder and its state.
 ///
-/// The calls bring everything from outside: the time, packets, and the [`Host`]. The caller keeps the rules that a
-/// queue pair cannot check by itself: the order of the states, the limit of requests, and the addresses that packets
-/// come from.
+/// The caller passes in the time, the packets and the [`Host`]. The caller also enforces the rules that this type cannot check:
+/// the order of state transitions, the limit on outstanding requests, and the source addresses of packets.
 #[derive(Debug)]
 pub struct QueuePair {
     pub(super) endpoint: Endpoint,
     pub(super) requester: Requester,
     pub(super) responder: Responder,
     receipts: Receipts,
-    /// The peer was heard.
+    /// Set once the event for an established connection was raised.
     established: bool,
-    /// That the send queue is drained was told.
+    /// Set once the event for a drained send queue was raised.
     drained: bool,
-    /// Packets that went before an acknowledgement that may wait.
+    /// Number of packets sent ahead of a delayed acknowledgement.
     pub(super) passed: u32,
 }
 
-/// So many packets go before an acknowledgement at most.
+/// Maximum number of packets that may be sent ahead of a delayed acknowledgement.
 const PATIENCE: u32 = 8;
 
 impl QueuePair {
-    /// Makes a queue pair in RESET.
+    /// Creates a queue pair in RESET.
     pub fn new(number: u32, service: Service) -> Self {
         let attributes = Attributes::default();
         Self {
@@ -70,19 +69,19 @@ impl QueuePair {
         &self.endpoint.attributes
     }
 
-    /// Returns the attributes, which are to be set before the [transition](Self::enter) that needs them. The sequence
-    /// numbers are the first ones, and are used at the transitions to ready to receive and ready to send; the window is
-    /// used at the latter.
+    /// Returns a mutable reference to the attributes. They must be set before the [transition](Self::enter) that needs them.
+    /// The sequence numbers are initial values; the transitions to ready to receive and ready to send read them. The window is
+    /// read at the transition to ready to send.
     pub fn attributes_mut(&mut self) -> &mut Attributes {
         &mut self.endpoint.attributes
     }
 
-    /// Requests that have not completed.
+    /// Returns the number of send requests that have not completed.
     pub fn outstanding(&self) -> usize {
         self.requester.outstanding()
     }
 
-    /// Returns the number of the next request's first packet.
+    /// Returns the sequence number of the next request's first packet.
     #[inline]
     pub fn send_sequence(&self) -> Sequence {
         match self.endpoint.state {
@@ -93,7 +92,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the number of the next new packet from the peer.
+    /// Returns the sequence number of the next new packet expected from the peer.
     pub fn receive_sequence(&self) -> Sequence {
         match self.endpoint.state {
             State::Reset | State::Init => self.endpoint.attributes.receive_sequence,
@@ -101,20 +100,20 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether requests that were begun before the send queue was to be drained are still going on.
+    /// Returns whether requests that were started before the transition to send queue drained are still in progress.
     pub fn is_draining(&self) -> bool {
         self.endpoint.state == State::SendQueueDrained && !self.drained
     }
 
-    /// Changes the state, which has these effects:
-    /// - to RESET: everything is forgotten and nothing is told; attributes are what they were at first, but for
-    ///   those of the queue pair's creation;
-    /// - to ready to receive or to send: the sequence numbers of the attributes begin;
-    /// - to send queue drained: nothing new is begun; what is begun goes on, and its end raises an event;
-    /// - to send queue error: sends are flushed;
-    /// - to error: sends are flushed, and receives unless their queue is shared.
+    /// Changes the state. Effects of the new state:
+    /// - RESET: all requests are discarded without completions; the attributes return to their defaults, except those set when
+    ///   the queue pair was created;
+    /// - ready to receive, ready to send: the sequence numbers of the attributes take effect;
+    /// - send queue drained: no new request is started; started requests continue, and an event is raised when they have ended;
+    /// - send queue error: send requests are flushed;
+    /// - error: send requests are flushed, and receives too unless their queue is shared.
     ///
-    /// The caller has checked that the transition is legal.
+    /// The caller must have checked that the transition is legal.
     pub fn enter(&mut self, state: State, _now: Time, host: &mut impl Host) {
         let before = self.endpoint.state;
         let attributes = &mut self.endpoint.attributes;
@@ -154,8 +153,8 @@ impl QueuePair {
         self.tell_drained(host);
     }
 
-    /// Queues a request, which completes flushed in an error state. The caller has checked that the service
-    /// has it, that the state allows it, and the limits.
+    /// Queues a send request. In an error state the request is flushed at once. The caller must have checked that the service
+    /// supports the operation, that the state allows it, and the limits.
     #[inline]
     pub fn post(&mut self, request: SendRequest, host: &mut impl Host) {
         self.queue(request);
@@ -164,30 +163,31 @@ impl QueuePair {
         }
     }
 
-    /// Queues a request in a state in which nothing is flushed.
+    /// Queues a send request in a state in which requests are not flushed.
     #[inline]
     pub fn queue(&mut self, request: SendRequest) {
         self.requester.post(request);
     }
 
-    /// Returns whether the request that was posted last may wait for an answer that is on its way, so that
-    /// [`poll_transmit`](Self::poll_transmit) need not be called before the answer has come.
+    /// Returns whether the request that was posted last may be delayed until a response arrives that is due, so that
+    /// [`poll_transmit`](Self::poll_transmit) need not be called before.
     pub fn may_wait(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
     }
 
-    /// Notes that the peer is gone: requests that wait for it end as soon as their attributes allow.
+    /// Records that the peer no longer exists: requests that wait for it fail as soon as their attributes allow.
     pub fn peer_is_gone(&mut self) {
         self.requester.peer_is_gone();
     }
 
-    /// Returns whether an acknowledgement is all there is to transmit, for a message that the program was told of. The
-    /// acknowledgement may wait for a message of the program to go with, for as long as looking at a message takes.
+    /// Returns whether the only thing to transmit is an acknowledgement of a message that was reported to the program. The
+    /// acknowledgement may be delayed for about as long as the program takes to handle a message, and then be sent with its
+    /// response.
     pub fn may_rest(&self) -> bool {
         self.is_patient() && self.requester.is_silent()
     }
 
-    /// Returns whether an acknowledgement is to be transmitted.
+    /// Returns whether an acknowledgement must be sent.
     pub fn owes(&self) -> bool {
         self.responder.owes()
     }
@@ -198,10 +198,10 @@ impl QueuePair {
             && self.responder.is_patient()
     }
 
-    /// Takes a packet. The answer comes from [`poll_transmit`](Self::poll_transmit): call that once after all packets
-    /// that came together, and one acknowledgement answers them all.
+    /// Receives a packet. The response comes from [`poll_transmit`](Self::poll_transmit). Call that once after all packets that
+    /// came together, so that one acknowledgement covers all of them.
     ///
-    /// The caller has checked the ICRC, and that the packet came from the peer's address.
+    /// The caller must have checked the ICRC, and that the packet came from the peer's address.
     pub fn receive(
         &mut self,
         now: Time,
@@ -256,14 +256,14 @@ impl QueuePair {
                 Ok(())
             }
         };
-        // An error of the receive queue (IBTA 9.9.3, class E, and 10.3.1.7).
+        // An error of the receive queue ends the connection (IBTA 9.9.3, class E, and 10.3.1.7).
         if let Err(status) = done {
             self.responder.abort(status, host);
             self.fall(host);
         }
     }
 
-    /// Returns whether a packet for this number and partition is taken, and counts it if not.
+    /// Returns whether a packet for this queue pair number and partition key is accepted. Counts a packet that is not accepted.
     pub(super) fn takes(&self, destination: u32, partition_key: u16, host: &mut impl Host) -> bool {
         let is_closed = matches!(
             self.endpoint.state,
@@ -280,10 +280,12 @@ impl QueuePair {
         is_of_partition
     }
 
-    /// Appends the next packet to `out`, from the BTH to the pad, without the ICRC: answers first, then what
-    /// was lost or is new, as much as the window allows; and an acknowledgement that [may rest](Self::may_rest) last, as the
-    /// system takes a shorter packet behind a longer one as one with it. Gives the way that the packet goes. Without one,
-    /// nothing can go now; so call this until then.
+    /// Appends the next packet to `out`, from the BTH to the pad, without the ICRC, and returns the path of the packet. Returns
+    /// `None` if nothing can be sent now; call this until then.
+    ///
+    /// The order is: responses; then retransmissions and new packets, as far as the window allows; then an acknowledgement that
+    /// [may be delayed](Self::may_rest). The acknowledgement comes last because the kernel segments a shorter packet together
+    /// with the longer packets before it.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -325,7 +327,7 @@ impl QueuePair {
         if sent.is_some() {
             self.passed = if patient { self.passed + 1 } else { 0 };
         } else if self.is_patient() {
-            // Also before it fails.
+            // The acknowledgement is also sent before the queue pair fails.
             self.passed = 0;
             let said = self.responder.poll_transmit(now, &self.endpoint, host, out);
             sent = path.filter(|_| said);
@@ -334,34 +336,35 @@ impl QueuePair {
         sent
     }
 
-    /// Returns the earliest moment at which [`handle_timeout`](Self::handle_timeout), and then
-    /// [`poll_transmit`](Self::poll_transmit), have something to do.
+    /// Returns the earliest time at which [`handle_timeout`](Self::handle_timeout), and then
+    /// [`poll_transmit`](Self::poll_transmit), have work to do.
     #[inline]
     pub fn next_timeout(&self) -> Option<Time> {
         sooner(self.requester.next_timeout(), self.responder.next_timeout())
     }
 
-    /// Notes that the packets of [`poll_transmit`](Self::poll_transmit) cannot be sent, because the peer has no room
-    /// for them. The room is waited for as an answer is: not without end.
+    /// Records that the packets of [`poll_transmit`](Self::poll_transmit) cannot be sent, because the shared ring of the peer
+    /// has no room. The wait is limited by the same timeout and retries as the wait for a response.
     pub fn expect_room(&mut self, now: Time) {
         if self.endpoint.is_reliable() {
             self.requester.expect_room(now, &self.endpoint);
         }
     }
 
-    /// Notes that the peer has made room, if perhaps for others: [`expect_room`](Self::expect_room) begins anew.
+    /// Records that the peer has taken packets from its ring. The wait of [`expect_room`](Self::expect_room) starts again, even
+    /// if other senders used the room.
     pub fn room_came(&mut self) {
         self.requester.room_came();
     }
 
-    /// Does what is due: goes back to what was not answered in time, or gives it up.
+    /// Handles expired timeouts: retransmits what was not answered in time, or fails it.
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
         self.responder.handle_timeout(now);
         let done = self.requester.handle_timeout(now, &self.endpoint, host);
         self.conclude(done, host);
     }
 
-    /// Acts on what the requester came to.
+    /// Handles the result of the requester: a failure moves the queue pair to an error state.
     pub(super) fn conclude(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {
             Ok(()) => self.tell_drained(host),
@@ -371,7 +374,7 @@ impl QueuePair {
                 if self.endpoint.is_reliable() {
                     self.fall(host);
                 } else {
-                    // Receiving goes on (IBTA 10.3.1.6).
+                    // Receiving continues (IBTA 10.3.1.6).
                     self.requester.flush(&self.endpoint, host);
                     self.endpoint.state = State::SendQueueError;
                 }
@@ -379,7 +382,7 @@ impl QueuePair {
         }
     }
 
-    /// Ends if a request of the peer asked for it.
+    /// Ends the connection if an invalid request of the peer requires that. Returns whether it ended.
     pub(super) fn end_if_due(&mut self, host: &mut impl Host) -> bool {
         let Some(end) = self.responder.due_end() else {
             return false;
@@ -389,7 +392,7 @@ impl QueuePair {
         true
     }
 
-    /// Goes to the error state.
+    /// Moves the queue pair to the error state.
     pub(super) fn fall(&mut self, host: &mut impl Host) {
         let before = self.endpoint.state;
         host.fails();

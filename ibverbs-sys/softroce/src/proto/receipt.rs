@@ -4,13 +4,13 @@ use super::endpoint::{Endpoint, MULTICAST};
 use super::{Arrival, Path, Sequence, Service};
 use crate::wire::{Aeth, Header, Opcode, Operation, Packet, Syndrome, Transport};
 
-/// What a receiver of an unreliable service owes senders that asked how far it is.
+/// Receipts that a receiver of an unreliable service owes to senders that requested them.
 ///
-/// Such a service has no acknowledgements, because in InfiniBand the link holds a sender back. A socket does not: it
-/// drops what it has no room for, and a sender on the same host would lose most of a long message. So every
-/// now and then it asks, in a packet of its own, and the receiver of this crate answers when it has taken that
-/// packet from its socket. Others do not know the opcode, which is of those that the specification leaves to
-/// manufacturers, and drop it (IBTA 9.2.1, 9.7.2).
+/// An unreliable service has no acknowledgements, because in InfiniBand the link has flow control. A socket has no flow
+/// control: it drops packets when its buffer is full, and a sender on the same host would lose most of a long message. So the
+/// sender regularly requests a receipt, in a packet of its own. A receiver of this crate sends the receipt once it has taken
+/// that packet from its socket. Other implementations drop the packet, because its opcode is reserved for manufacturers (IBTA
+/// 9.2.1, 9.7.2).
 #[derive(Debug, Default)]
 pub(super) struct Receipts {
     owed: SmallVec<[Receipt; 4]>,
@@ -23,11 +23,12 @@ struct Receipt {
     sequence: Sequence,
 }
 
-/// Senders that ask at once; of more, some wait in vain for a while.
+/// Maximum number of senders with a receipt outstanding. The requests of further senders are dropped, and those senders wait
+/// for their timeout.
 const MOST: usize = 32;
 
 impl Receipts {
-    /// Notes a question.
+    /// Records the receipt request of a packet.
     pub(super) fn asked(&mut self, endpoint: &Endpoint, arrival: &Arrival, packet: &Packet<'_>) {
         let bth = &packet.header.bth;
         let Some(deth) = packet.header.deth else {
@@ -62,7 +63,7 @@ impl Receipts {
         }
     }
 
-    /// Appends an answer.
+    /// Appends a receipt packet to `out`, if one is owed, and returns its path.
     pub(super) fn poll_transmit(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> Option<Path> {
         let receipt = self.owed.pop()?;
         let mut header = header(endpoint, Operation::Acknowledge, receipt.sequence);
@@ -76,7 +77,7 @@ impl Receipts {
     }
 }
 
-/// A header of ours.
+/// Creates a header with a manufacturer opcode of this crate.
 pub(super) fn header(endpoint: &Endpoint, operation: Operation, sequence: Sequence) -> Header {
     let mut header = endpoint.header(operation, sequence);
     header.bth.opcode = Opcode::new(Transport::Manufacturer, operation);

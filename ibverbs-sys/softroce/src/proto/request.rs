@@ -2,20 +2,20 @@ use smallvec::SmallVec;
 
 use super::{AccessFlags, Path};
 
-/// A piece of local memory: `ibv_sge`.
+/// A piece of local memory, as `ibv_sge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Segment {
-    /// First byte, counted as the region counts.
+    /// Address of the first byte. A zero-based region counts from zero.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
-    /// The local key.
+    /// Local key.
     pub key: u32,
 }
 
 impl Segment {
-    /// Returns the parts of a list that hold `length` bytes from `offset` on.
+    /// Returns the parts of `list` that hold the `length` bytes from byte `offset` on.
     pub(crate) fn parts(list: &[Self], offset: u32, length: u32) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (offset, length);
         list.iter().filter_map(move |segment| {
@@ -32,32 +32,32 @@ impl Segment {
     }
 }
 
-/// The pieces of a message, in order.
+/// Scatter/gather list of a message.
 pub type GatherList = SmallVec<[Segment; 4]>;
 
-/// Bytes of a message that were copied when the message was posted.
+/// Inline data: bytes of a message that were copied when the message was posted.
 pub type Inline = SmallVec<[u8; 64]>;
 
-/// Location of the bytes of a message.
+/// Location of the bytes of a posted message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// In memory regions.
     Gathered(GatherList),
-    /// In the request.
+    /// In the request itself.
     Inline(Inline),
 }
 
-/// Bytes of a message that is posted now or was posted before.
+/// Bytes of a message, borrowed from the caller or from a queued request.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
     /// In memory regions.
     Gathered(&'a [Segment]),
-    /// These bytes.
+    /// In this slice.
     Inline(&'a [u8]),
 }
 
 impl Payload {
-    /// Returns the bytes.
+    /// Returns the bytes as borrowed data.
     #[inline]
     pub fn data(&self) -> Data<'_> {
         match self {
@@ -68,7 +68,7 @@ impl Payload {
 }
 
 impl Data<'_> {
-    /// Returns the number of bytes, or `None` if there are more than a request can have.
+    /// Returns the total length in bytes, or `None` if it exceeds 32 bits.
     #[inline(always)]
     pub(crate) fn length(&self) -> Option<u32> {
         match self {
@@ -80,11 +80,11 @@ impl Data<'_> {
         }
     }
 
-    /// Returns a copy.
+    /// Returns an owned copy.
     #[inline(always)]
     pub(super) fn to_payload(self) -> Payload {
         match self {
-            // Mostly it is one.
+            // Most lists have one segment.
             Self::Gathered(&[only]) => {
                 let mut list = GatherList::new();
                 list.push(only);
@@ -96,12 +96,12 @@ impl Data<'_> {
     }
 }
 
-/// Memory of the peer.
+/// Memory of the peer, named by address and remote key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// First byte, counted as the region counts.
+    /// Address of the first byte. A zero-based region counts from zero.
     pub address: u64,
-    /// The remote key.
+    /// Remote key.
     pub key: u32,
 }
 
@@ -110,15 +110,15 @@ pub struct Remote {
 pub struct WindowBinding {
     /// Present key of the window.
     pub window: u32,
-    /// Key of the window after the binding. Of a type 2 window, the caller chooses the low byte.
+    /// Key of the window after the binding. The caller chooses the low byte of a type 2 window's key.
     pub key: u32,
-    /// The region's local key.
+    /// Local key of the region.
     pub region: u32,
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Operations that peers may do by the window.
+    /// Operations that peers may do through the window.
     pub access: AccessFlags,
 }
 
@@ -129,7 +129,7 @@ pub enum SendOperation {
     Send {
         /// Immediate data.
         immediate: Option<[u8; 4]>,
-        /// A key for the peer to invalidate; excludes immediate data.
+        /// Remote key that the peer invalidates; excludes immediate data.
         invalidate: Option<u32>,
     },
     /// Sends a datagram.
@@ -140,83 +140,83 @@ pub enum SendOperation {
         path: Path,
         /// Number of the peer's queue pair.
         destination: u32,
-        /// Queue key to send; with the top bit set the queue pair's own is sent (IBTA 10.2.5).
+        /// Queue key to send. If the top bit is set, the queue pair's own key is sent (IBTA 10.2.5).
         queue_key: u32,
     },
-    /// Writes to the peer's memory.
+    /// Writes to memory of the peer.
     Write {
-        /// Place of the bytes at the peer.
+        /// Destination at the peer.
         remote: Remote,
-        /// Immediate data, for which the peer takes a receive request.
+        /// Immediate data, which consumes a receive of the peer.
         immediate: Option<[u8; 4]>,
     },
-    /// Reads the peer's memory.
+    /// Reads memory of the peer.
     Read {
-        /// Place of the bytes at the peer.
+        /// Source at the peer.
         remote: Remote,
     },
-    /// Compares eight bytes of the peer with a value, and swaps if they are equal.
+    /// Compares eight bytes of the peer's memory with a value, and swaps them if they are equal.
     CompareSwap {
-        /// Place of the bytes at the peer.
+        /// Location of the eight bytes at the peer.
         remote: Remote,
-        /// Value that the bytes must have.
+        /// Expected value.
         compare: u64,
         /// New value.
         swap: u64,
     },
-    /// Adds to eight bytes of the peer.
+    /// Adds to eight bytes of the peer's memory.
     FetchAdd {
-        /// Place of the bytes at the peer.
+        /// Location of the eight bytes at the peer.
         remote: Remote,
         /// Number to add.
         add: u64,
     },
     /// Binds a memory window.
     Bind(WindowBinding),
-    /// Invalidates a key of this side.
+    /// Invalidates a key of this side's memory.
     LocalInvalidate {
-        /// The key.
+        /// Key to invalidate.
         key: u32,
     },
 }
 
-/// A request of the send queue.
+/// A work request of the send queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendRequest {
-    /// The caller's number for the request.
+    /// Work request id.
     pub id: u64,
-    /// Operation.
+    /// The operation, with its own parameters.
     pub operation: SendOperation,
-    /// The bytes of the message, or the place for those of the response.
+    /// Bytes of the message, or memory for the bytes of the response.
     pub payload: Payload,
-    /// Number of bytes of the message.
+    /// Length of the message in bytes.
     pub length: u32,
-    /// The shared receive queue at the target of an XRC queue pair.
+    /// Number of the shared receive queue at the XRC target.
     pub xrc_srq: Option<u32>,
-    /// Set if a successful end is reported, too.
+    /// Set if a successful completion is reported too.
     pub signaled: bool,
-    /// Set if the completion of the peer raises a solicited event.
+    /// Set if the completion at the peer raises a solicited event.
     pub solicited: bool,
-    /// Set if the request waits for the reads and atomics before it.
+    /// Set if the request waits until all earlier reads and atomics have completed.
     pub fence: bool,
 }
 
-/// A request of a receive queue.
+/// A work request of a receive queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveRequest {
-    /// The caller's number for the request.
+    /// Work request id.
     pub id: u64,
     /// Memory for the message.
     pub segments: GatherList,
-    /// Number of bytes of the memory.
+    /// Length of the memory in bytes.
     pub length: u64,
 }
 
 impl ReceiveRequest {
-    /// Makes a request with this number, for a message that goes to `segments`.
+    /// Creates a receive with this work request id, for a message that goes to `segments`.
     #[inline]
     pub fn new(id: u64, segments: &[Segment]) -> Self {
-        // Mostly it is one.
+        // Most lists have one segment.
         let (list, length) = if let &[only] = segments {
             let mut list = GatherList::new();
             list.push(only);
@@ -233,7 +233,7 @@ impl ReceiveRequest {
     }
 }
 
-/// Result of a request: `ibv_wc_status` with its numbers.
+/// Status of a completed request: the values of `ibv_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[expect(missing_docs, reason = "the specification's own names")]
@@ -272,12 +272,12 @@ pub enum Work {
     ReceiveWithImmediate,
 }
 
-/// The end of a request, as an `ibv_wc` reports it.
+/// Work completion of a request, as `ibv_wc` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The caller's number for the request.
+    /// Work request id.
     pub id: u64,
-    /// Result. Beside an error, only the number is valid.
+    /// Status. If it is an error, no other field than the id is valid.
     pub status: CompletionStatus,
     /// Kind of the request.
     pub work: Work,
@@ -285,18 +285,18 @@ pub struct Completion {
     pub length: u32,
     /// Immediate data.
     pub immediate: Option<[u8; 4]>,
-    /// Key that the peer's message invalidated.
+    /// Key that the message of the peer invalidated.
     pub invalidated: Option<u32>,
-    /// Number of the sending queue pair, of a datagram.
+    /// Number of the sending queue pair. Valid for datagrams.
     pub source: u32,
-    /// Set if a GRH is in front of the message.
+    /// Set if a GRH precedes the message.
     pub route: bool,
-    /// Set if the peer asked for a solicited event.
+    /// Set if the peer requested a solicited event.
     pub solicited: bool,
 }
 
 impl Completion {
-    /// Makes the completion of the request with this number, without bytes.
+    /// Creates the completion of the request with this id, with a length of zero.
     #[inline]
     pub fn new(id: u64, status: CompletionStatus, work: Work) -> Self {
         Self {

@@ -1,24 +1,24 @@
-//! Packets from the middle of a message: of one length, and with one header but for their numbers. They are made in one go, and
-//! taken in one go.
+//! Runs: packets from the middle of a message, which have the same length and the same header except for their sequence
+//! numbers. A run is written in one step, and received in one step.
 
 use super::{Arrival, Host, Path, QueuePair, Service, State, Time};
 use crate::wire;
 
-/// Packets from the middle of a message, that go next.
+/// A run that can be sent next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The way that they go.
+    /// Path of the packets.
     pub path: Path,
-    /// The queue pair that they are for.
+    /// Number of the destination queue pair.
     pub destination: u32,
-    /// The bytes of each, from BTH to pad.
+    /// Length of each packet in bytes, from the BTH to the pad.
     pub length: usize,
-    /// How many may go: two or more.
+    /// Number of packets that may be sent: two or more.
     pub count: usize,
 }
 
 impl QueuePair {
-    /// What [`poll_transmit`](Self::poll_transmit) has next, if that is several packets of one kind.
+    /// Returns the run that [`poll_transmit`](Self::poll_transmit) would send next, if the next packets form one.
     pub fn next_run(&self, host: &impl Host) -> Option<Run> {
         let sends = matches!(
             self.endpoint.state,
@@ -32,8 +32,9 @@ impl QueuePair {
         self.requester.next_run(&self.endpoint, path, host)
     }
 
-    /// Writes the packets of a [run](Self::next_run), or the first `count` of them, each to the front of one of so many equal parts of
-    /// `out`, from BTH to pad. False: that cannot be; then [`poll_transmit`](Self::poll_transmit) says why.
+    /// Writes the first `count` packets of a [run](Self::next_run), from the BTH to the pad. `out` is divided into `count`
+    /// equal parts, and each packet is written to the beginning of one. Returns `false` if the run cannot be written;
+    /// [`poll_transmit`](Self::poll_transmit) then reports the reason.
     pub fn write_run(
         &mut self,
         count: usize,
@@ -45,7 +46,7 @@ impl QueuePair {
         (self.requester).write_run(count as u32, now, &self.endpoint, host, out)
     }
 
-    /// Takes packets that came in a row, as [`receive`](Self::receive) takes each.
+    /// Receives the packets of a run, as [`receive`](Self::receive) receives each of them.
     pub fn receive_run(
         &mut self,
         now: Time,
@@ -60,7 +61,7 @@ impl QueuePair {
         }
     }
 
-    /// Takes all of a run, if nothing is to be said of any of them but that it came. False: nothing was done.
+    /// Takes all packets of a run, if their only effect is that they arrived in order. Returns `false` if nothing was done.
     fn take_run(&mut self, run: &wire::Run<'_>, host: &mut impl Host) -> bool {
         let bth = &run.first().header.bth;
         let takes = matches!(

@@ -1,28 +1,28 @@
 use std::fmt;
 use std::ops::Add;
 
-/// A packet sequence number: 24 bits that wrap, compared within a half circle (IBTA 9.7.2).
+/// Packet sequence number (PSN): 24 bits with wraparound. Numbers are compared by their signed distance (IBTA 9.7.2).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Sequence(u32);
 
 impl Sequence {
-    /// The number of the low 24 bits of `value`.
+    /// Creates the sequence number of the low 24 bits of `value`.
     pub const fn new(value: u32) -> Self {
         Self(value & 0xff_ffff)
     }
 
-    /// The number, below 2^24.
+    /// Returns the number, below 2^24.
     pub const fn value(self) -> u32 {
         self.0
     }
 
-    /// How far this is after `other`: negative if it is before it; between -2^23 and 2^23 - 1.
+    /// Returns the distance from `other` to this number, between -2^23 and 2^23 - 1: negative if this number is before `other`.
     pub const fn distance(self, other: Self) -> i32 {
-        // Moves bit 23 to the sign, and back with its copies.
+        // Shifts bit 23 to the sign bit, and back with sign extension.
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
     }
 
-    /// The number after this one.
+    /// Returns the next sequence number.
     pub const fn next(self) -> Self {
         Self::new(self.0.wrapping_add(1))
     }

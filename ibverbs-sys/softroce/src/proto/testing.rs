@@ -1,4 +1,4 @@
-//! Two queue pairs, the machines that they are in, and a wire between them that a test can cut.
+//! Test environment of the transport: two queue pairs, their simulated machines, and a wire on which tests can drop packets.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +15,7 @@ use super::{
 use crate::transfer::{Carrier, Kind, Peer, Transfer, Work, choose, depends_on_memory};
 use crate::wire::{Header, Packet};
 
-/// Memory, receives, and a record of all that happened.
+/// A simulated machine: memory, receives, and a record of all completions and events.
 #[derive(Debug)]
 pub(crate) struct Machine {
     regions: RefCell<Vec<Region>>,
@@ -26,7 +26,7 @@ pub(crate) struct Machine {
     pub(crate) events: Vec<Event>,
     /// Set if peers can map the memory.
     pub(crate) is_mappable: bool,
-    /// Location of the peer.
+    /// Where the peer runs.
     pub(crate) peer: Peer,
     counts: [u64; Counter::COUNT],
 }
@@ -40,7 +40,7 @@ struct Region {
     window: Option<u32>,
 }
 
-/// Where the first region lies; each has its own terabyte.
+/// Address of the first region. Each region has its own terabyte.
 const BASE: u64 = 1 << 40;
 
 impl Default for Machine {
@@ -60,7 +60,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// Makes a region of all rights with these bytes. Returns its key.
+    /// Registers a region with all rights and these bytes. Returns its key.
     pub(crate) fn register(&mut self, bytes: Vec<u8>) -> u32 {
         self.register_for(
             bytes,
@@ -84,7 +84,7 @@ impl Machine {
         key
     }
 
-    /// Makes a memory window that is bound nowhere.
+    /// Creates an unbound memory window. Returns its key.
     pub(crate) fn window(&mut self) -> u32 {
         let key = self.register_for(Vec::new(), AccessFlags::empty());
         self.regions.borrow_mut()[key as usize - 1].valid = false;
@@ -103,13 +103,13 @@ impl Machine {
         self.regions.borrow()[key as usize - 1].bytes.clone()
     }
 
-    /// Returns the bytes of all regions.
+    /// Returns the contents of all regions.
     pub(crate) fn content(&self) -> Vec<Vec<u8>> {
         let regions = self.regions.borrow();
         regions.iter().map(|region| region.bytes.clone()).collect()
     }
 
-    /// Returns the bytes of a region from `offset` on, as its owner names them.
+    /// Returns `length` bytes of a region from `offset` on, as a local segment.
     pub(crate) fn segment(&self, key: u32, offset: u64, length: u32) -> Segment {
         Segment {
             address: BASE * u64::from(key) + offset,
@@ -118,7 +118,7 @@ impl Machine {
         }
     }
 
-    /// Returns the byte `offset` of a region, as a peer names it.
+    /// Returns the byte `offset` of a region, as a remote address.
     pub(crate) fn remote(&self, key: u32, offset: u64) -> Remote {
         Remote {
             address: BASE * u64::from(key) + offset,
@@ -126,7 +126,7 @@ impl Machine {
         }
     }
 
-    /// Posts a receive into the whole of a new region; its key.
+    /// Posts a receive of `length` bytes into a new region. Returns the region's key.
     pub(crate) fn post_receive(&mut self, id: u64, length: u32) -> u32 {
         let (key, request) = self.receive_request(id, length);
         self.receives.push_back(request);
@@ -147,12 +147,12 @@ impl Machine {
         self.counts[counter as usize]
     }
 
-    /// Returns the numbers and ends of the sends.
+    /// Returns the ids and statuses of the send completions.
     pub(crate) fn ends(&self) -> Vec<(u64, CompletionStatus)> {
         self.sends.iter().map(|c| (c.id, c.status)).collect()
     }
 
-    /// Returns the numbers and ends of the receives.
+    /// Returns the ids and statuses of the receive completions.
     pub(crate) fn receive_ends(&self) -> Vec<(u64, CompletionStatus)> {
         let ends = self.received.iter();
         ends.map(|(c, _)| (c.id, c.status)).collect()
@@ -186,7 +186,7 @@ impl Machine {
         regions[index].bytes.get_mut(offset..end).map(work)
     }
 
-    /// Returns the parts of a message that lie in the pieces of `list`: address, key, and the part's place.
+    /// Returns the parts of a message that lie in the segments of `list`: address, key, offset in the message, and length.
     fn pieces(
         list: &[Segment],
         offset: u32,
@@ -387,7 +387,7 @@ impl Host for Machine {
     }
 }
 
-/// A queue pair and its machine.
+/// A queue pair with its machine.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) queue_pair: QueuePair,
@@ -395,7 +395,7 @@ pub(crate) struct Node {
     pub(crate) sent: usize,
 }
 
-/// Which of the two nodes sends.
+/// The node that sends a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum From {
     A,
@@ -418,7 +418,7 @@ pub(crate) struct Pair {
     pub(crate) b: Node,
 }
 
-/// Returns the attributes of a connection between nodes 1 and 2.
+/// Returns the attributes of a connection between nodes 1 and 2, for the node whose peer is `destination`.
 pub(crate) fn attributes(destination: u32) -> Attributes {
     Attributes {
         destination,
@@ -459,7 +459,7 @@ pub(crate) fn arrival() -> Arrival {
     }
 }
 
-/// Makes a signaled request of gathered bytes.
+/// Creates a signaled request for gathered bytes.
 pub(crate) fn request(id: u64, operation: SendOperation, list: &[Segment]) -> SendRequest {
     SendRequest {
         id,
@@ -473,7 +473,7 @@ pub(crate) fn request(id: u64, operation: SendOperation, list: &[Segment]) -> Se
     }
 }
 
-/// Makes a send.
+/// Creates a plain send operation.
 pub(crate) fn send() -> SendOperation {
     SendOperation::Send {
         immediate: None,
@@ -481,7 +481,7 @@ pub(crate) fn send() -> SendOperation {
     }
 }
 
-/// Returns bytes of which no two parts are the same.
+/// Returns `length` bytes of a pattern that does not repeat itself.
 pub(crate) fn pattern(length: usize) -> Vec<u8> {
     (0..length as u32)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
@@ -497,7 +497,7 @@ impl Node {
         }
     }
 
-    /// Makes a node in ready to receive.
+    /// Creates a node in ready to receive.
     pub(crate) fn ready_to_receive(number: u32, service: Service) -> Self {
         let mut node = Self::new(number, service);
         *node.queue_pair.attributes_mut() = attributes(3 - number);
@@ -506,7 +506,7 @@ impl Node {
         node
     }
 
-    /// Makes a node in ready to send.
+    /// Creates a node in ready to send.
     pub(crate) fn ready_to_send(number: u32, service: Service) -> Self {
         let mut node = Self::ready_to_receive(number, service);
         node.enter(State::ReadyToSend);
@@ -522,7 +522,7 @@ impl Node {
         self.queue_pair.post(request, &mut self.machine);
     }
 
-    /// Posts a send of a new region that has these bytes.
+    /// Posts a send of a new region with these bytes.
     pub(crate) fn post_send(&mut self, id: u64, bytes: Vec<u8>) {
         let length = bytes.len() as u32;
         let key = self.machine.register(bytes);
@@ -530,7 +530,7 @@ impl Node {
         self.post(request(id, send(), &list));
     }
 
-    /// Takes the next packet.
+    /// Returns the next packet that may be sent.
     pub(crate) fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         let path = self
@@ -541,19 +541,19 @@ impl Node {
         path.map(|_| out)
     }
 
-    /// Takes all packets that may go.
+    /// Returns all packets that may be sent.
     pub(crate) fn transmit_all(&mut self, now: Time) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.transmit(now)).collect()
     }
 
-    /// Hands in a packet.
+    /// Delivers a packet to the node.
     pub(crate) fn receive(&mut self, now: Time, bytes: &[u8]) {
         let packet = Packet::parse(bytes).expect("a packet");
         self.queue_pair
             .receive(now, &arrival(), &packet, &mut self.machine);
     }
 
-    /// Hands in a packet made by hand.
+    /// Delivers a packet with this header and payload to the node.
     pub(crate) fn receive_made(&mut self, header: Header, payload: &[u8]) {
         let packet = Packet { header, payload };
         self.queue_pair
@@ -562,7 +562,7 @@ impl Node {
 }
 
 impl Pair {
-    /// Makes two nodes, 1 and 2, that are ready to send.
+    /// Creates two nodes, 1 and 2, that are ready to send.
     pub(crate) fn new(service: Service) -> Self {
         Self::of(
             Node::ready_to_send(1, service),
@@ -578,12 +578,12 @@ impl Pair {
         }
     }
 
-    /// Delivers everything until nothing happens any more.
+    /// Delivers all packets and timeouts until nothing is left to do.
     pub(crate) fn run(&mut self) {
         self.run_with(|_, _| Fate::Deliver);
     }
 
-    /// Runs both nodes as [`run`](Self::run) does, over a wire that decides about each packet.
+    /// Runs both nodes like [`run`](Self::run), over a wire on which `fate` decides about each packet.
     pub(crate) fn run_with(&mut self, mut fate: impl FnMut(From, &Packet<'_>) -> Fate) {
         for _ in 0..100_000 {
             let moved = self.turn(From::A, &mut fate) | self.turn(From::B, &mut fate);
@@ -602,7 +602,7 @@ impl Pair {
         panic!("it does not end");
     }
 
-    /// Delivers what one side has to say now, and not what the other says to it.
+    /// Delivers the packets that one side sends now, without the responses.
     pub(crate) fn deliver(&mut self, from: From) {
         self.turn(from, &mut |_, _| Fate::Deliver);
     }

@@ -1,17 +1,17 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A moment: nanoseconds since a beginning that the caller chose, the same for all queue pairs.
+/// A point in time: nanoseconds since an epoch that the caller chooses, the same for all queue pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
 impl Time {
-    /// The moment `nanoseconds` after the beginning.
+    /// Creates the time `nanoseconds` after the epoch.
     pub const fn from_nanos(nanoseconds: u64) -> Self {
         Self(nanoseconds)
     }
 
-    /// Nanoseconds since the beginning.
+    /// Returns the nanoseconds since the epoch.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
@@ -29,7 +29,7 @@ impl Add<Duration> for Time {
 impl Sub for Time {
     type Output = Duration;
 
-    /// The time from `earlier` to here, none if `earlier` is later.
+    /// Returns the duration from `earlier` to this time, or zero if `earlier` is later.
     fn sub(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

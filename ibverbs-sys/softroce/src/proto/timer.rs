@@ -2,31 +2,30 @@ use std::time::Duration;
 
 use super::Time;
 
-/// Units of ten microseconds, by the timer field of a receiver-not-ready NAK (IBTA 9.7.5.2.8, table 45).
+/// Waiting times in units of ten microseconds, indexed by the timer field of an RNR NAK (IBTA 9.7.5.2.8, table 45).
 const RECEIVER_NOT_READY: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// Returns how long a requester waits after an RNR NAK with the timer `code`.
+/// Returns how long a requester waits after an RNR NAK with the timer field `code`.
 pub(super) fn receiver_not_ready(code: u8) -> Duration {
     let units = RECEIVER_NOT_READY[usize::from(code & 31)];
     Duration::from_micros(u64::from(units) * 10)
 }
 
-/// Divides packets that nothing holds back into bursts with pauses: those of services without
-/// acknowledgements, and long answers to a peer that asked for more than it may have on the way.
-/// Without it a large message would leave in one go, and most of it be lost in a socket's buffer.
+/// Divides packets that no window limits into bursts with pauses: packets of unreliable services, and responses that are longer
+/// than the window. Without pauses, a socket's buffer would drop most of a large message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pacer {
     left: u32,
     again: Time,
-    /// A packet was held back.
+    /// Set while a packet waits for the next burst.
     paused: bool,
 }
 
 impl Pacer {
-    /// Returns whether a packet may go now, as one of a burst of `burst` packets, each of which takes `interval`.
+    /// Returns whether a packet may be sent now, as part of a burst of `burst` packets. Each packet takes up `interval`.
     pub(super) fn take(&mut self, now: Time, burst: u32, interval: Duration) -> bool {
         if self.left == 0 {
             self.paused = now < self.again;
@@ -40,21 +39,21 @@ impl Pacer {
         true
     }
 
-    /// Notes that no packet waits any more.
+    /// Records that no packet waits any more.
     pub(super) fn forget(&mut self) {
         self.paused = false;
     }
 
-    /// Returns when the next burst begins, if a packet waits for it.
+    /// Returns the time of the next burst, if a packet waits for it.
     pub(super) fn again(&self) -> Option<Time> {
         self.paused.then_some(self.again)
     }
 }
 
-/// A pause between two checks of an event that gives no notice.
+/// A pause between two checks of a condition whose change is not notified.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pause {
-    /// Duration of a pause that begins as soon as the time is known.
+    /// Length of a requested pause, which begins as soon as the time is known.
     wished: Option<Duration>,
     end: Option<Time>,
 }
@@ -65,20 +64,20 @@ impl Pause {
         self.wished = Some(length);
     }
 
-    /// Begins a pause that was requested.
+    /// Begins the pause that was requested, if any.
     pub(super) fn begin(&mut self, now: impl FnOnce() -> Time) {
         if let Some(length) = self.wished.take() {
             self.end = Some(now() + length);
         }
     }
 
-    /// Returns the end of the pause.
+    /// Returns the end of the pause, if one is in progress.
     #[inline]
     pub(super) fn end(&self) -> Option<Time> {
         self.end
     }
 
-    /// Ends the pause if its time is over.
+    /// Ends the pause if it has expired.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.end.is_some_and(|end| end <= now) {
             self.end = None;

@@ -1,4 +1,4 @@
-//! Executing and sending what is queued: by the paths without packets first, and the rest by packets.
+//! Execution and transmission of queued requests: first by the paths without packets, then by packets.
 
 use super::QueuePair;
 use super::device::Outgoing;
@@ -8,7 +8,8 @@ use crate::proto::{Counter, Step, Time};
 use crate::spin::MutexGuard;
 
 impl QueuePair {
-    /// Moves what can go without packets and briefs. Returns whether something is left for them.
+    /// Executes queued requests that can be completed without sending packets or briefs (short messages in the shared ring).
+    /// Returns the next step of the send queue.
     pub(super) fn move_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> Step {
         loop {
             let step = mine.transport.next_step(|| self.device().now());
@@ -26,8 +27,8 @@ impl QueuePair {
         }
     }
 
-    /// Hands over all briefs and packets that may go now. They are on their way before the queue pair is unlocked: those of the
-    /// next thread do not overtake them.
+    /// Passes all packets and briefs (short messages in the shared ring) that may be sent now to `outgoing`. They are sent
+    /// before the queue pair is unlocked, so messages of another thread cannot overtake them.
     pub(super) fn transmit_queued(
         &self,
         inner: &mut Inner,
@@ -38,8 +39,8 @@ impl QueuePair {
             return;
         }
         let now = now();
-        // Packets may have to go before a message of another path, and packets may have to carry a message that its path has
-        // declined.
+        // The loop alternates because packets may have to be sent before a message of another path, and packets may have to
+        // transmit a message that its path has declined.
         while self.transmit_packets(inner, now, outgoing) {
             if self.transmit_briefs(inner, outgoing) {
                 return;
@@ -47,7 +48,7 @@ impl QueuePair {
         }
     }
 
-    /// Hands over packets. Returns whether some have gone, and the next message goes by another path.
+    /// Passes packets to `outgoing`. Returns whether packets were sent and the next message takes another path.
     fn transmit_packets(&self, inner: &mut Inner, now: Time, outgoing: &mut impl Outgoing) -> bool {
         self.choose_packets_way(inner, outgoing);
         let mut has_sent = false;

@@ -4,11 +4,9 @@ use super::draft::{Address, Draft, Rules};
 use super::error::PostError;
 use crate::proto::{Inline, Segment, SendOperation, SendRequest};
 
-/// The requests between `ibv_wr_start` and `ibv_wr_complete`: of one thread at a time, as
-/// `ibv_wr_post(3)` promises.
+/// The send requests between `ibv_wr_start` and `ibv_wr_complete`, which one thread at a time builds (`ibv_wr_post(3)`).
 ///
-/// The calls between the two give no answer. What goes wrong is kept, and is what completing
-/// answers: then none of the batch is posted.
+/// The calls in between return no errors. The first error is stored, and `ibv_wr_complete` returns it and posts nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     content: Mutex<Content>,
@@ -17,16 +15,16 @@ pub(crate) struct Batch {
 
 #[derive(Debug, Default)]
 struct Content {
-    /// A thread is between start and complete.
+    /// Set between start and complete or abort.
     started: bool,
     requests: Vec<SendRequest>,
-    /// The request that setters still complete.
+    /// The last request, which setters still change.
     draft: Option<Draft>,
     error: Option<PostError>,
 }
 
 impl Batch {
-    /// Begins a batch, when no other thread is at one.
+    /// Begins a batch. Waits while another thread is building one.
     pub(crate) fn start(&self) {
         let mut content = self.content.lock();
         while content.started {
@@ -35,48 +33,48 @@ impl Batch {
         content.started = true;
     }
 
-    /// Begins a request.
+    /// Begins a request. Finishes the previous one.
     pub(crate) fn begin(&self, rules: &Rules, id: u64, flags: u32, operation: SendOperation) {
         let mut content = self.content.lock();
         content.close(rules);
-        // How the data is given says whether it is inline, not the flag.
+        // The data setters determine whether data is inline, not the flag.
         let flags = flags & !super::SendFlags::INLINE.bits();
         content.draft = Some(Draft::new(id, flags, operation));
     }
 
-    /// Begins a request of a kind that the device does not have: the whole batch fails.
+    /// Makes the batch fail because of a request type that the device does not support.
     pub(crate) fn refuse(&self, rules: &Rules) {
         let mut content = self.content.lock();
         content.close(rules);
         content.error = content.error.or(Some(PostError::Unsupported));
     }
 
-    /// Makes the whole batch fail.
+    /// Makes the batch fail with an error, unless it has failed already.
     pub(crate) fn poison(&self, error: PostError) {
         self.content.lock().error.get_or_insert(error);
     }
 
-    /// The request's data is in memory regions.
+    /// Sets the current request's data: segments of memory regions.
     pub(crate) fn gather(&self, segments: impl Iterator<Item = Segment>) {
         self.set(|draft| draft.gather(segments));
     }
 
-    /// The request's data is this.
+    /// Sets the current request's data: inline bytes.
     pub(crate) fn inline(&self, data: Inline) {
         self.set(|draft| draft.inline(data));
     }
 
-    /// The request goes there.
+    /// Sets the destination of the current datagram.
     pub(crate) fn address(&self, address: Address) {
         self.set(|draft| draft.address(address));
     }
 
-    /// The request is for that queue.
+    /// Sets the XRC shared receive queue of the current request.
     pub(crate) fn xrc_srq(&self, number: u32) {
         self.set(|draft| draft.xrc_srq(number));
     }
 
-    /// Ends the batch, posts it with `post`, and lets the next thread in.
+    /// Ends the batch, posts its requests with `post` unless an error was stored, and lets another thread begin.
     pub(crate) fn complete(
         &self,
         rules: &Rules,
@@ -94,7 +92,7 @@ impl Batch {
         result
     }
 
-    /// Ends the batch without posting any of it, and lets the next thread in.
+    /// Ends the batch without posting, and lets another thread begin.
     pub(crate) fn abort(&self) {
         self.content.lock().end();
         self.free.notify_one();
@@ -104,14 +102,14 @@ impl Batch {
         let mut content = self.content.lock();
         match &mut content.draft {
             Some(draft) => set(draft),
-            // A setter without a request to set. That of one that was refused has its error already.
+            // No request was begun. If the request was refused, its error is already stored.
             None => content.error = content.error.or(Some(PostError::Order)),
         }
     }
 }
 
 impl Content {
-    /// Makes a request of the draft.
+    /// Finishes the current request, if there is one.
     fn close(&mut self, rules: &Rules) {
         let Some(draft) = self.draft.take() else {
             return;

@@ -11,10 +11,10 @@ use crate::proto::Service;
 use crate::receive::SharedReceiveQueue;
 use crate::xrc::XrcDomain;
 
-/// What a queue pair is made of.
+/// Attributes of a queue pair to create.
 #[derive(Debug)]
 pub(crate) struct Creation<'a> {
-    /// Who makes it.
+    /// The open device that creates the queue pair.
     pub(crate) handle: Handle,
     pub(crate) service: Service,
     pub(crate) domain: Option<&'a Arc<ProtectionDomain>>,
@@ -23,11 +23,11 @@ pub(crate) struct Creation<'a> {
     pub(crate) shared_queue: Option<&'a Arc<SharedReceiveQueue>>,
     pub(crate) xrc: Option<&'a Arc<XrcDomain>>,
     pub(crate) capabilities: ibv_qp_cap,
-    /// Every send request gives a completion.
+    /// Set if every send request generates a completion.
     pub(crate) signal_all: bool,
 }
 
-/// The service of a type; none that the device does not have.
+/// Returns the service of a queue pair type. Fails if the device does not support the type.
 pub(crate) fn service_of(kind: ibv_qp_type) -> Result<Service, CreateError> {
     Ok(match kind {
         ibv_qp_type::IBV_QPT_RC => Service::ReliableConnection,
@@ -43,8 +43,8 @@ pub(crate) fn service_of(kind: ibv_qp_type) -> Result<Service, CreateError> {
 }
 
 impl Creation<'_> {
-    /// Checks that what the service needs is there, that nothing is asked for beyond the limits, and says
-    /// what the queue pair will be able to do.
+    /// Checks that the objects which the service needs are present, and that the capabilities are within the limits. Returns
+    /// the capabilities of the queue pair.
     pub(super) fn check(&self) -> Result<ibv_qp_cap, CreateError> {
         let has_receives = match self.service {
             Service::XrcTarget => {
@@ -65,7 +65,8 @@ impl Creation<'_> {
             present(self.receive_queue.is_some(), what)?;
         }
         if let Some(shared) = self.shared_queue.filter(|_| has_receives) {
-            // ibv_create_qp(3): of RC and UD alone. An XRC queue is reached by XRC targets alone.
+            // ibv_create_qp(3): only RC and UD queue pairs may have a shared receive queue. XRC queues are only for XRC
+            // targets.
             let may = matches!(
                 self.service,
                 Service::ReliableConnection | Service::UnreliableDatagram
@@ -81,7 +82,7 @@ impl Creation<'_> {
             limit("max_recv_wr", capabilities.max_recv_wr, MAX_QP_WR)?;
             limit("max_recv_sge", capabilities.max_recv_sge, MAX_SGE)?;
         } else {
-            // They are ignored (ibv_create_qp(3)): there is no such queue.
+            // The values are ignored (ibv_create_qp(3)): the queue pair has no receive queue of its own.
             capabilities.max_recv_wr = 0;
             capabilities.max_recv_sge = 0;
         }

@@ -10,37 +10,37 @@ use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::receive;
 use crate::same_host::{Link, Neighbourhood};
 
-/// The NIC, as a queue pair on it uses it.
+/// The services that a queue pair requires from its NIC.
 pub trait Device: fmt::Debug + Send + Sync {
-    /// Returns the regions and windows.
+    /// Returns the registry of memory regions and windows.
     fn memory(&self) -> &memory::Registry;
 
     /// Returns the shared receive queues by their numbers, for XRC.
     fn shared_queues(&self) -> &receive::Directory;
 
-    /// Returns the size of the largest packet.
+    /// Returns the maximum path MTU.
     fn mtu(&self) -> Mtu;
 
-    /// Returns the entry of the GID table; `None` if the entry is empty or does not exist.
+    /// Returns an entry of the GID table, or `None` if the entry is empty or does not exist.
     fn gid(&self, index: u8) -> Option<Ipv6Addr>;
 
-    /// Returns whether packets can go this way at all: the local GID exists, and the peer's is of the same kind.
+    /// Returns whether a path is usable: the local GID exists, and both GIDs are of the same kind.
     fn reaches(&self, path: &Path) -> bool;
 
-    /// Receives packets of the queue pair at the end of this path from now on; called once for each queue pair that is
-    /// connected to it.
+    /// Begins to receive packets of the queue pair at the end of this path. Called once for each queue pair that is connected
+    /// to it.
     fn connect(&self, _path: &Path, _number: u32) {}
 
-    /// Ends one call of [`connect`](Self::connect).
+    /// Reverses one call of [`connect`](Self::connect).
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
-    /// Returns how many packets of this size may be on the way to a peer without acknowledgement.
+    /// Returns the maximum unacknowledged packets of this size in flight to a peer.
     fn window(&self, mtu: Mtu) -> u32;
 
-    /// Returns the time.
+    /// Returns the current time.
     fn now(&self) -> Time;
 
-    /// Returns the time, cheaply, and with an error of some milliseconds: for waits that are much longer.
+    /// Returns the current time with an error of some milliseconds, at low cost. Suitable for timeouts that are much longer.
     fn coarse_now(&self) -> Time {
         self.now()
     }
@@ -48,64 +48,67 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Adds to a counter.
     fn count(&self, counter: Counter, by: u64);
 
-    /// Makes counters for an owner that counts often.
+    /// Creates counters for an owner that counts often.
     fn tally(&self) -> Tally;
 
-    /// Returns whether messages to queue pairs of this NIC go without packets now.
+    /// Returns whether messages to queue pairs of this NIC are moved directly, without packets, at present.
     fn is_direct(&self) -> bool {
         false
     }
 
-    /// Returns the queue pair of this NIC that packets to `number` would come to by this way.
+    /// Returns the queue pair of this NIC that packets on this path to `number` would reach, or `None` if there is none.
     fn neighbour(&self, _path: &Path, _number: u32) -> Option<Neighbour> {
         None
     }
 
-    /// Returns whether messages go through memory that is shared with other processes of the host now.
+    /// Returns whether shared memory is used for messages to other processes of the host at present.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// Returns the process of the host that packets to `number` would come to by this way, if memory is shared with it.
+    /// Returns the link to the process of the host that packets on this path to `number` would reach, or `None` if no memory is
+    /// shared with it.
     fn partner(&self, _path: &Path, _number: u32) -> Option<Arc<Link>> {
         None
     }
 
-    /// Returns the processes of the host that memory is shared with.
+    /// Returns the other processes of the host, if this NIC shares memory with them.
     fn neighbourhood(&self) -> Option<&Neighbourhood> {
         None
     }
 
-    /// Returns the GRH of a packet that goes this way to `number`, with the given number of bytes behind the UDP
-    /// header, as its receiver finds it.
+    /// Returns the GRH of a packet on this path to `number`, as its receiver would see it. `length` is the number of bytes
+    /// after the UDP header.
     fn global_route(&self, _path: &Path, _number: u32, _length: usize) -> [u8; 40] {
         [0; 40]
     }
 }
 
-/// A queue pair of the same NIC, at the end of a way.
+/// A queue pair of the same NIC at the end of a path.
 #[derive(Debug)]
 pub struct Neighbour {
-    /// The queue pair.
+    /// Queue pair at the end of the path.
     pub queue_pair: Arc<QueuePair>,
-    /// Index of the GID that packets arrive at.
+    /// Index of the GID at which packets arrive.
     pub local: u8,
-    /// The GID that they come from.
+    /// GID that the packets come from.
     pub source: Ipv6Addr,
 }
 
-/// Where a queue pair's packets go.
+/// Destination of the packets of a queue pair.
 pub(crate) trait Outgoing {
-    /// Takes the packet that `write` appends, from BTH to pad, and says the way of; whether there was one.
+    /// Accepts the packet that `write` appends, from the BTH to the pad. `write` returns the packet's path, or `None` if there
+    /// is no packet. Returns whether there was a packet.
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool;
 
-    /// Takes packets of a run, which `write` writes to so many equal parts of what it is given. False: none.
+    /// Accepts a run of packets. `write` gets the number of packets and a buffer with one equal part for each. Returns whether
+    /// packets were accepted.
     fn push_run(&mut self, run: &Run, write: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
         let _ = (run, write);
         false
     }
 
-    /// Sends what was taken, in that order.
+    /// Sends the accepted packets, in order.
     fn flush(&mut self);
 
     /// Returns whether wakeups of processes that share memory are deferred.
@@ -113,16 +116,16 @@ pub(crate) trait Outgoing {
         false
     }
 
-    /// Sends each datagram pushed from now on through memory shared with its receiver, if there is such memory.
+    /// Sends each datagram accepted from now on through memory shared with its receiver, if there is such memory.
     fn share_datagrams(&mut self) {}
 
-    /// Sends the packets pushed from now on through memory shared with this process, as those of one queue pair. The
-    /// tag tells the peer their GIDs.
+    /// Sends the packets accepted from now on through the memory of a link, as those of one queue pair. `tag` names their GIDs
+    /// to the peer.
     fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         let _ = (link, tag, queue_pair);
     }
 
-    /// Takes the amount of packets that went through shared memory since the last call.
+    /// Returns the volume of packets that were sent through shared memory since the last call, and resets it.
     fn take_shares(&mut self) -> Shares {
         Shares::default()
     }
@@ -139,7 +142,7 @@ pub(super) mod tests {
     use crate::proto::{Counter, Mtu, Path, Time};
     use crate::receive::Directory;
 
-    /// Two GIDs, packets of 2048 bytes, and no network.
+    /// A device with two GIDs, an MTU of 2048 bytes, and no network.
     #[derive(Debug, Default)]
     pub(in crate::queue_pair) struct TestDevice {
         pub(in crate::queue_pair) memory: Registry,

@@ -13,25 +13,24 @@ use crate::random::Permutation;
 
 /// The queue pairs of a NIC by their numbers.
 ///
-/// The four high bits of a number are the slot of the NIC's port, so that a peer knows from the number where to send.
-/// The bits below are taken in turn from a random permutation: other processes cannot foresee them, and a number comes
-/// again as late as possible, so that a late packet for a queue pair that is gone finds none. Numbers whose record is
-/// in use are left out.
+/// The four high bits of a number are the slot of the NIC's UDP port, so a peer finds the port from the number. The low 20 bits
+/// are taken in turn from a random permutation. So other processes cannot predict them, and a number is reused as late as
+/// possible: late packets for a destroyed queue pair are dropped. Numbers whose record is in use are skipped.
 ///
-/// The low bits of numbers that are given out one after the other differ; threads choose lanes by them.
+/// The low bits of consecutively assigned numbers differ, because threads use them to choose lanes.
 pub struct Directory<T = QueuePair> {
     slot: u32,
     order: Order,
     next: AtomicU32,
     queue_pairs: RwLock<Listed<T>>,
-    /// Another one after each change.
+    /// Number that changes with each insertion and removal.
     version: AtomicU64,
 }
 
-/// Queue pairs by their records, each with its number.
+/// Queue pairs by the indices of their records, each with its number.
 type Listed<T> = HashMap<u32, (u32, Arc<T>), BuildHasherDefault<Spread>>;
 
-/// The result of the last look-up.
+/// A cached result of the last lookup.
 #[derive(Debug)]
 pub struct Recent<T = QueuePair> {
     number: u32,
@@ -39,12 +38,12 @@ pub struct Recent<T = QueuePair> {
     found: Option<Arc<T>>,
 }
 
-/// There are as many queue pairs as there may be.
+/// Error: the maximum number of queue pairs exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there are no more queue pairs")]
 pub struct Exhausted;
 
-/// Spreads numbers over a table. They are given out here, so nobody can choose them to be alike.
+/// A fast hash function. Resistance to attacks is not needed, because the directory itself assigns the numbers.
 #[derive(Debug, Default)]
 struct Spread(u64);
 
@@ -63,12 +62,11 @@ impl Hasher for Spread {
     }
 }
 
-/// Reserved numbers, which no queue pair gets: those of the management queue pairs, and the one for multicast (IBTA
-/// 9.2.2, 9.6.3).
+/// Reserved numbers that are not assigned: those of the management queue pairs and of multicast (IBTA 9.2.2, 9.6.3).
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
 impl<T> Directory<T> {
-    /// Makes an empty directory for the numbers of a slot, in a random order.
+    /// Creates an empty directory for the numbers of a slot, in a random order.
     pub fn new(slot: u8) -> Self {
         Self {
             slot: u32::from(slot & 0xf) << number::BITS,
@@ -79,7 +77,7 @@ impl<T> Directory<T> {
         }
     }
 
-    /// Makes a queue pair that knows its number, and lists it.
+    /// Assigns a number, calls `make` to create the queue pair with it, and inserts the queue pair.
     pub fn insert<E: From<Exhausted>>(
         &self,
         make: impl FnOnce(u32) -> Result<Arc<T>, E>,
@@ -88,7 +86,7 @@ impl<T> Directory<T> {
         if queue_pairs.len() >= MAX_QP {
             return Err(Exhausted.into());
         }
-        // There are as many records as queue pairs are allowed, and sixteen numbers for each.
+        // There are as many records as queue pairs are allowed, and 16 numbers for each record.
         let number = (0..number::COUNT)
             .map(|_| self.next.fetch_add(1, Ordering::Relaxed) % number::COUNT)
             .map(|next| self.slot | self.order.number(next))
@@ -100,15 +98,15 @@ impl<T> Directory<T> {
         Ok(queue_pair)
     }
 
-    /// Returns the queue pair with this number.
+    /// Returns the queue pair with this number, or `None` if there is none.
     pub fn find(&self, number: u32) -> Option<Arc<T>> {
         let queue_pairs = self.queue_pairs.read();
         let (found, queue_pair) = queue_pairs.get(&key(number))?;
         (*found == number).then(|| Arc::clone(queue_pair))
     }
 
-    /// Finds a queue pair, fast if it is the one that the last look-up found: then no lock is taken and no reference
-    /// counted.
+    /// Returns the queue pair with this number. If the last lookup in `recent` had the same number, takes no lock and changes
+    /// no reference count.
     #[inline]
     pub fn find_again<'r>(&self, number: u32, recent: &'r mut Recent<T>) -> Option<&'r Arc<T>> {
         let version = self.version.load(Ordering::Acquire);
@@ -122,7 +120,7 @@ impl<T> Directory<T> {
         recent.found.as_ref()
     }
 
-    /// Takes a queue pair off the list: packets no longer find it.
+    /// Removes a queue pair, so that packets no longer find it. Returns the queue pair, or `None` if there is none.
     pub fn remove(&self, number: u32) -> Option<Arc<T>> {
         let mut queue_pairs = self.queue_pairs.write();
         self.version.fetch_add(1, Ordering::Release);
@@ -143,7 +141,7 @@ impl<T> Directory<T> {
         self.len() == 0
     }
 
-    /// Returns all queue pairs that exist at this moment, in no order.
+    /// Returns all current queue pairs, in no particular order.
     pub fn all(&self) -> Vec<Arc<T>> {
         let queue_pairs = self.queue_pairs.read();
         let all = queue_pairs.values();
@@ -151,14 +149,14 @@ impl<T> Directory<T> {
     }
 }
 
-/// The order in which numbers are taken.
+/// The order in which numbers are assigned.
 #[derive(Debug)]
 struct Order {
     high: Permutation,
     low: Permutation,
 }
 
-/// Number of low bits: as many consecutive numbers as these bits have values differ in them.
+/// Number of low bits in which the numbers of 2^`LOW` consecutive turns differ.
 const LOW: u32 = 5;
 
 impl Order {
@@ -169,16 +167,16 @@ impl Order {
         }
     }
 
-    /// Returns the number, without the slot, for a turn.
+    /// Returns the low 20 bits of the number that is assigned in a turn.
     fn number(&self, turn: u32) -> u32 {
         let (high, low) = (turn >> LOW, turn & ((1 << LOW) - 1));
-        // Each half selects the permutation of the other, so the whole is a permutation, too.
+        // Each half selects the permutation of the other half, so the whole is a permutation.
         let low = self.low.apply(high, low);
         self.high.apply(low, high) << LOW | low
     }
 }
 
-/// Returns the key of a queue pair in the directory.
+/// Returns the key of a queue pair in the map: the index of its record.
 fn key(number: u32) -> u32 {
     number::record(number) as u32
 }
@@ -217,7 +215,7 @@ mod tests {
             .map(|number| *number)
     }
 
-    /// Returns the numbers of `count` queue pairs, of which only one exists at a time.
+    /// Returns the numbers of `count` queue pairs that exist one after the other.
     fn one_by_one(directory: &Directory<u32>, count: u32) -> impl Iterator<Item = u32> {
         (0..count).map(|_| {
             let number = insert(directory).unwrap();
@@ -254,7 +252,7 @@ mod tests {
         assert_eq!(insert(&directory), Ok(first));
     }
 
-    /// Checks that numbers look random. The chance that random numbers fail is below 2^-60.
+    /// Checks that numbers look random. The probability that random numbers fail is below 2^-60.
     #[test]
     fn numbers_cannot_be_foreseen() {
         let [one, other] = [(); 2].map(|()| {
@@ -310,10 +308,10 @@ mod tests {
                 &number
             );
         }
-        // The removed queue pair is not found, although the last look-up found it.
+        // A removed queue pair is not found, although the last lookup found it.
         directory.remove(one);
         assert_eq!(directory.find_again(one, &mut recent), None);
-        // A new queue pair is found, although the last look-up for its number found none.
+        // A new queue pair is found, although the last lookup of its number found none.
         let next = directory.next.load(Ordering::Relaxed);
         let next = directory.slot | directory.order.number(next);
         assert_eq!(directory.find_again(next, &mut recent), None);

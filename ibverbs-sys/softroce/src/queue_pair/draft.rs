@@ -7,7 +7,7 @@ use crate::proto::{
 };
 
 bitflags! {
-    /// The bits of `ibv_send_flags`.
+    /// Bits of `ibv_send_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct SendFlags: u32 {
         const FENCE = 1;
@@ -18,7 +18,7 @@ bitflags! {
     }
 }
 
-/// What a queue pair lets be posted: fixed when it was made.
+/// Properties of a queue pair that limit the requests which can be posted. They are fixed at creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) service: Service,
@@ -26,17 +26,17 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// The number of pieces of a send request, if there may be so many.
+    /// Returns the number of segments of a send request. Fails if it exceeds `max_send_sge`.
     pub(crate) fn send_segments(&self, number: usize) -> Result<usize, PostError> {
         within(number, self.capabilities.max_send_sge)
     }
 
-    /// The number of pieces of a receive request, if there may be so many.
+    /// Returns the number of segments of a receive request. Fails if it exceeds `max_recv_sge`.
     pub(crate) fn receive_segments(&self, number: usize) -> Result<usize, PostError> {
         within(number, self.capabilities.max_recv_sge)
     }
 
-    /// The length of inline data, if there may be so much.
+    /// Returns the length of inline data. Fails if it exceeds `max_inline_data`.
     pub(crate) fn inline(&self, bytes: u64) -> Result<u32, PostError> {
         u32::try_from(bytes)
             .ok()
@@ -44,7 +44,7 @@ impl Rules {
             .ok_or(PostError::Inline)
     }
 
-    /// Whether this type of queue pair has the operation: the table of `ibv_post_send(3)`.
+    /// Returns whether this type of queue pair supports an operation, according to the table of `ibv_post_send(3)`.
     #[inline]
     fn allows(&self, operation: &SendOperation) -> bool {
         match self.service {
@@ -76,7 +76,7 @@ fn within(number: usize, most: u32) -> Result<usize, PostError> {
     }
 }
 
-/// Where a datagram goes.
+/// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) path: Path,
@@ -84,7 +84,7 @@ pub(crate) struct Address {
     pub(crate) queue_key: u32,
 }
 
-/// A send request while the caller describes it.
+/// A send request under construction.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     id: u64,
@@ -97,7 +97,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// A request without data. That of a datagram is a plain send with an [`Address`].
+    /// Creates a request without data. A datagram is a plain send with an [`Address`].
     #[inline]
     pub(crate) fn new(id: u64, flags: u32, operation: SendOperation) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl Draft {
         }
     }
 
-    /// The data is in memory regions, or goes there.
+    /// Sets the data: segments of memory regions, which the request reads or writes.
     #[inline]
     pub(crate) fn gather(&mut self, segments: impl Iterator<Item = Segment>) {
         let mut list = GatherList::new();
@@ -123,7 +123,7 @@ impl Draft {
         self.payload = Payload::Gathered(list);
     }
 
-    /// The data is this.
+    /// Sets the data: inline bytes.
     pub(crate) fn inline(&mut self, data: Inline) {
         self.length = data.len() as u64;
         self.payload = Payload::Inline(data);
@@ -137,7 +137,7 @@ impl Draft {
         self.xrc_srq = Some(number);
     }
 
-    /// The request, if a queue pair with these rules takes it.
+    /// Checks the request against the rules of a queue pair, and returns it in its final form.
     #[inline]
     pub(crate) fn finish(self, rules: &Rules) -> Result<SendRequest, PostError> {
         if !rules.allows(&self.operation) {
@@ -145,7 +145,7 @@ impl Draft {
         }
         let flags = SendFlags::from_bits(self.flags).ok_or(PostError::Flags)?;
         if flags.contains(SendFlags::IP_CHECKSUM) {
-            // The device does not say that it can (IBV_DEVICE_UD_IP_CSUM).
+            // The device does not report IBV_DEVICE_UD_IP_CSUM.
             return Err(PostError::Flags);
         }
         let is_inline = matches!(self.payload, Payload::Inline(_));
@@ -154,7 +154,7 @@ impl Draft {
             SendOperation::Send { .. } => solicited = true,
             SendOperation::Write { immediate, .. } => solicited = immediate.is_some(),
             _ if is_inline => return Err(PostError::Inline),
-            // The answer is eight bytes, no more and no less (IBTA 9.4.5).
+            // The result is exactly eight bytes (IBTA 9.4.5).
             SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. }
                 if self.length != 8 =>
             {
@@ -178,7 +178,7 @@ impl Draft {
             (_, operation) => operation,
         };
         let xrc_srq = match (rules.service, &operation) {
-            // These two stay here.
+            // Local operations have no destination.
             (_, SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. }) => None,
             (Service::XrcInitiator, _) => Some(self.xrc_srq.ok_or(PostError::Order)?),
             _ => None,
@@ -187,7 +187,7 @@ impl Draft {
             id: self.id,
             operation,
             payload: self.payload,
-            // Too long a message is no immediate error but ends with one of length (IBTA 11.6.2).
+            // A message that is too long is not rejected here, but completes with a length error (IBTA 11.6.2).
             length: u32::try_from(self.length).unwrap_or(u32::MAX),
             xrc_srq,
             signaled: flags.contains(SendFlags::SIGNALED),
@@ -316,7 +316,7 @@ pub(super) mod tests {
         ]
     }
 
-    /// A whole and right request, were it not for the type.
+    /// Returns a complete request that is valid for any queue pair type that supports the operation.
     fn draft(operation: SendOperation) -> Draft {
         let length = match operation {
             SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => 0,

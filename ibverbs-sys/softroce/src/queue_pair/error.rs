@@ -4,7 +4,7 @@ use super::Exhausted;
 use super::transition::Mask;
 use crate::proto::State;
 
-/// Why a queue pair was not modified.
+/// Reason why a queue pair was not modified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ModifyError {
@@ -39,7 +39,7 @@ pub(crate) enum ModifyError {
 }
 
 impl ModifyError {
-    /// What `ibv_modify_qp` returns.
+    /// Returns the error number that `ibv_modify_qp` returns.
     pub(crate) fn errno(self) -> c_int {
         match self {
             Self::Unknown(_) => libc::EOPNOTSUPP,
@@ -49,7 +49,7 @@ impl ModifyError {
     }
 }
 
-/// Why a queue pair was not made.
+/// Reason why a queue pair was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum CreateError {
@@ -78,7 +78,7 @@ pub(crate) enum CreateError {
 }
 
 impl CreateError {
-    /// What `ibv_create_qp` sets errno to.
+    /// Returns the error number that `ibv_create_qp` sets.
     pub(crate) fn errno(self) -> c_int {
         match self {
             Self::UnsupportedType(_) | Self::Unsupported(_) => libc::EOPNOTSUPP,
@@ -88,7 +88,7 @@ impl CreateError {
     }
 }
 
-/// Why a request was not posted: the immediate errors of IBTA 11.4.1.
+/// Reason why a request was not posted: an immediate error of IBTA 11.4.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum PostError {
@@ -119,7 +119,7 @@ pub(crate) enum PostError {
 }
 
 impl PostError {
-    /// What `ibv_post_send`, `ibv_post_recv` and `ibv_wr_complete` return.
+    /// Returns the error number that `ibv_post_send`, `ibv_post_recv` and `ibv_wr_complete` return.
     pub(crate) fn errno(self) -> c_int {
         match self {
             Self::Full => libc::ENOMEM,

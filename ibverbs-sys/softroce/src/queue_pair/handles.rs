@@ -6,16 +6,16 @@ use smallvec::SmallVec;
 
 use crate::context::{Context, Element};
 
-/// A queue pair as one open device knows it.
+/// The reference of an open device to a queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
-    /// The open device.
+    /// Open device that holds the reference.
     pub(crate) context: Arc<Context>,
-    /// What its asynchronous events name.
+    /// The C object that asynchronous events name.
     pub(crate) element: Arc<Element>,
 }
 
-/// All that know a queue pair: one, but for XRC targets, which can be opened (`ibv_open_qp(3)`).
+/// The open devices that know a queue pair: one, or several for an XRC target (`ibv_open_qp(3)`).
 #[derive(Debug)]
 pub(super) struct Handles(Mutex<SmallVec<[Handle; 1]>>);
 
@@ -24,7 +24,7 @@ impl Handles {
         Self(Mutex::new(SmallVec::from_buf([first])))
     }
 
-    /// One more; refused if the last one is gone.
+    /// Adds an open device. Returns `false` if the last one was removed already.
     pub(super) fn add(&self, handle: Handle) -> bool {
         let mut handles = self.0.lock();
         let alive = !handles.is_empty();
@@ -34,14 +34,14 @@ impl Handles {
         alive
     }
 
-    /// One less; whether it was the last.
+    /// Removes a reference. Returns whether it was the last one.
     pub(super) fn remove(&self, element: &Arc<Element>) -> bool {
         let mut handles = self.0.lock();
         handles.retain(|handle| !Arc::ptr_eq(&handle.element, element));
         handles.is_empty()
     }
 
-    /// None of an open device any more; whether that had some, and no other device has any.
+    /// Removes all references of an open device. Returns whether there were any, and they were the last ones.
     pub(super) fn remove_all(&self, context: &Arc<Context>) -> bool {
         let mut handles = self.0.lock();
         let before = handles.len();
@@ -49,7 +49,7 @@ impl Handles {
         handles.len() < before && handles.is_empty()
     }
 
-    /// Tells all of them.
+    /// Raises an asynchronous event at all open devices.
     pub(super) fn raise(&self, kind: ibv_event_type) {
         for handle in self.0.lock().iter() {
             handle.context.raise(kind, &handle.element);

@@ -17,55 +17,55 @@ use crate::receive::{ReceiveQueue, SharedReceiveQueue};
 use crate::transfer::{Carrier, Kind, Peer, Portion, Transfer, Work, choose, depends_on_memory};
 use crate::xrc::XrcDomain;
 
-/// The objects that a queue pair uses as long as it exists.
+/// The objects that a queue pair uses until its destruction.
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// `None` for an XRC target: its memory is that of the shared receive queues that packets name.
+    /// Protection domain. `None` for an XRC target, which uses the domains of the shared receive queues that requests name.
     pub(super) domain: Option<Held<ProtectionDomain>>,
     pub(super) send_queue: Option<Held<CompletionQueue>>,
     pub(super) receive_queue: Option<Held<CompletionQueue>>,
     pub(super) receives: Receives,
     pub(super) xrc: Option<Held<XrcDomain>>,
-    /// The protection domain of the XRC queue that the peer named last.
+    /// Protection domain of the XRC queue that the peer named last.
     pub(super) named: Cell<Option<DomainId>>,
 }
 
-/// Where receive requests come from.
+/// Source of receive requests.
 #[derive(Debug)]
 pub(super) enum Receives {
-    /// Under the queue pair's lock, as all of it.
+    /// The queue pair's own queue, protected by the queue pair's lock.
     Own(RefCell<ReceiveQueue>),
     Shared(Held<SharedReceiveQueue>),
-    /// From the queues that XRC requests name, or from nowhere.
+    /// The queues that XRC requests name, or none.
     Named,
 }
 
-/// State of a queue pair that follows from events of the transport.
+/// State of a queue pair that results from events of the transport.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Notes {
-    /// The send queue has not drained yet.
+    /// Set while the send queue has not drained.
     pub(super) draining: bool,
-    /// The program wants to know when it has.
+    /// Set if the program has requested an event when the send queue has drained.
     pub(super) notify_drained: bool,
-    /// Set if a completion found no room.
+    /// Set if a completion did not fit into its completion queue.
     pub(super) overrun: bool,
     /// Location of the peer of the next request.
     pub(super) peer: Peer,
 }
 
-/// The transport's surroundings, for one call.
+/// The host of the transport: the services that it needs, for one call.
 pub(super) struct Surroundings<'a> {
     pub(super) number: u32,
     pub(super) device: &'a dyn Device,
     pub(super) handles: &'a Handles,
     pub(super) attached: &'a Attached,
     pub(super) notes: &'a mut Notes,
-    /// Packets go, in answer to what came before.
+    /// Set while packets are sent, which may include responses to earlier requests.
     pub(super) answering: bool,
 }
 
 impl Surroundings<'_> {
-    /// Returns the memory of this side's requests.
+    /// Returns the memory for this side's requests.
     fn local(&self) -> Result<View<'_>, LocalFault> {
         let domain = match &self.attached.domain {
             Some(domain) => Some(domain.id()),
@@ -75,11 +75,11 @@ impl Surroundings<'_> {
         Ok(self.device.memory().view(domain, self.number))
     }
 
-    /// Does something with the memory that the peer may use.
+    /// Accesses the memory that the peer may access.
     ///
-    /// An XRC target has no protection domain: a request's keys are those of the domain of the queue that it
-    /// names (IBTA annex A14). An answer to a read that was accepted so comes later, when the peer may have named
-    /// other queues; it is looked for in the domains of all.
+    /// An XRC target has no protection domain: the keys of a request belong to the domain of the queue that it names (IBTA
+    /// annex A14). The response to an accepted read is sent later, when the peer may have named other queues, so all their
+    /// domains are tried.
     fn remote<T>(
         &self,
         mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,
@@ -109,8 +109,8 @@ impl Surroundings<'_> {
         result
     }
 
-    /// Calls `act` with bytes of a message of this side that is spread over `list`. Returns `None` if the bytes cannot be
-    /// accessed as requested.
+    /// Calls `act` with bytes of a local message that is spread over `list`. Returns `None` if the bytes cannot be accessed as
+    /// requested.
     pub(super) fn with_segments<T>(
         &self,
         list: &[Segment],
@@ -123,7 +123,7 @@ impl Surroundings<'_> {
         memory.with_segments(list, offset, length as usize, write, act)
     }
 
-    /// Copies bytes of a message of this side to pieces. Returns `None` if the bytes cannot be read.
+    /// Copies bytes of a local message to pieces. Returns `None` if the bytes cannot be read.
     #[inline]
     pub(super) fn copy_out(&self, portion: Portion<'_>, to: &[Piece<'_>]) -> Option<()> {
         let (offset, length) = (portion.offset, portion.length as usize);
@@ -160,7 +160,7 @@ impl Surroundings<'_> {
         self.local().is_ok_and(|memory| memory.is_mappable(list))
     }
 
-    /// Tells how requests of this side ended, in order.
+    /// Reports completions of send requests, in order.
     #[inline(always)]
     pub(super) fn complete_sends(&mut self, completions: impl Iterator<Item = Completion>) {
         if let Some(queue) = &self.attached.send_queue {
@@ -168,7 +168,7 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Returns the queue with this number, if it is of the queue pair's XRC domain.
+    /// Returns the shared receive queue with this number, if it belongs to the queue pair's XRC domain.
     fn xrc_queue(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
         let domain = self.attached.xrc.as_ref()?.id();
         self.device
@@ -178,7 +178,7 @@ impl Surroundings<'_> {
     }
 }
 
-/// Adds completions to a queue.
+/// Adds completions to a completion queue. Records an overrun if they do not fit.
 #[inline]
 fn complete(
     queue: &CompletionQueue,

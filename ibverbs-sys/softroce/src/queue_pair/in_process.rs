@@ -1,13 +1,14 @@
-//! Messages between two queue pairs of the NIC: the thread that posts copies them and completes both sides.
+//! Messages between two queue pairs of this NIC: the posting thread copies the bytes and completes both sides.
 //!
-//! The thread holds the locks of both queue pairs for that. Of two locks, a thread may wait for the one at the lower address
-//! while it holds none, and for the other while it holds the first; so two threads that post towards each other cannot
-//! wait for each other. Usually a thread holds its own lock anyway and finds the other one free, in whatever order. At most some
-//! 64 KiB, or some tens of messages, are moved before both locks are free for others again.
+//! The thread holds the locks of both queue pairs meanwhile. A thread without a lock may wait for the lock at the lower
+//! address, and then for the other one; so two threads that post towards each other cannot deadlock. Usually a thread holds its
+//! own lock already and finds the other one free, in any order. After about 64 KiB or 64 messages, both queue pairs are
+//! unlocked for other threads.
 //!
-//! Nothing is agreed beforehand. Both sides keep the sequence numbers that packets would have, and a part of a message goes
-//! directly if it is at the same number on both sides, with nothing on the way. Otherwise packets go, which find out what is
-//! wrong, or that nobody answers, as often as the attributes say. Once they are answered, the next part goes directly again.
+//! No handshake is necessary. Both sides keep the sequence numbers that packets would have. A part of a message is moved
+//! directly if both sides expect the same sequence number and no packets are in flight. Otherwise packets are sent, which
+//! detect errors and missing responses with the retries of the attributes. Once the packets are acknowledged, the next part is
+//! moved directly.
 
 use std::net::Ipv6Addr;
 use std::ptr;
@@ -21,32 +22,33 @@ use crate::proto::{self, Data, Outcome, Part, Path, SendOperation, Service, Step
 use crate::spin::MutexGuard;
 use crate::transfer::{Carrier, Peer, Transfer, Volume, in_process};
 
-/// The queue pair of this NIC that a queue pair sends to.
+/// The destination queue pair of this NIC to which messages are moved directly.
 pub(super) struct Link {
     peer: Arc<QueuePair>,
     /// The path to the peer.
     path: Path,
     number: u32,
-    /// Index of the peer's GID that packets would arrive at.
+    /// Index of the peer's GID at which packets of this side would arrive.
     local: u8,
     source: Ipv6Addr,
-    /// The version of this side that the link is for.
+    /// Version of this queue pair for which the link is valid.
     own: u64,
-    /// The version of the peer with which the two were found to be connected.
+    /// Version of the peer at which the two were found to be connected.
     theirs: Option<u64>,
 }
 
-/// Messages and bytes that are moved before other threads get at the queue pairs.
+/// Maximum messages and bytes that are moved before both queue pairs are unlocked for other threads.
 const MESSAGES: u64 = 64;
 const BYTES: u64 = 64 << 10;
 
 impl QueuePair {
-    /// Returns whether messages go to a queue pair of this process, as far as is known.
+    /// Returns whether messages are moved directly to a queue pair of this process, as far as is known.
     pub(crate) fn is_direct(&self) -> bool {
         self.device().is_direct() && self.inner.lock().link.is_some()
     }
 
-    /// Takes the link to the queue pair of this process that the next message is for. The caller puts the link back.
+    /// Takes the link to the queue pair of this process that the next message is for, or returns `None` if there is none. The
+    /// caller puts the link back.
     pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<Link>> {
         let may_have_one =
             mine.partner.is_none() && self.device().is_direct() && has_direct(self.service());
@@ -75,7 +77,7 @@ impl QueuePair {
             return known;
         }
         let found = self.device().neighbour(&path, number)?;
-        // To itself a queue pair sends packets, since it has one lock.
+        // A queue pair that is connected to itself uses packets, because it has only one lock.
         (!ptr::eq(&*found.queue_pair, self)).then(|| {
             Box::new(Link {
                 peer: found.queue_pair,
@@ -89,11 +91,11 @@ impl QueuePair {
         })
     }
 
-    /// Moves parts to the queue pair of a link.
+    /// Moves parts of messages to the queue pair of a link.
     pub(super) fn move_to(&self, mine: &mut MutexGuard<'_, Inner>, mut link: Box<Link>) -> Step {
         let mut theirs = self.lock_peer(mine, &link.peer);
         if mine.version != link.own {
-            // Another thread has changed this queue pair meanwhile.
+            // Another thread has modified this queue pair while it was unlocked.
             return Step::Moved;
         }
         let version = theirs.version;
@@ -107,7 +109,7 @@ impl QueuePair {
         step
     }
 
-    /// Locks the peer beside this queue pair, which may be unlocked in between.
+    /// Locks the peer in addition to this queue pair, which may be unlocked temporarily.
     fn lock_peer<'a>(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -122,7 +124,7 @@ impl QueuePair {
         }
     }
 
-    /// Moves parts until there are no more, or until others get at the queue pairs.
+    /// Moves parts until there are no more, or until other threads should get the locks.
     fn move_parts(&self, mine: &mut Inner, link: &Link, theirs: &mut Inner) -> Step {
         let peer = &*link.peer;
         let (Some(attached), Some(their_attached)) = (&mine.attached, &theirs.attached) else {
@@ -181,12 +183,12 @@ struct End<'a, 'h> {
     link: &'a Link,
     transport: &'a mut proto::QueuePair,
     host: Surroundings<'h>,
-    /// Amounts of the messages that were moved.
+    /// Number of messages, bytes and copies that were moved.
     volume: Volume,
 }
 
 impl<'h> End<'_, 'h> {
-    /// Returns whether a part is for this queue pair.
+    /// Returns whether a part is for the queue pair of this link.
     fn is_for(&self, part: &Part<'_>) -> bool {
         match part.request.operation {
             SendOperation::Datagram {
@@ -209,7 +211,7 @@ impl<'h> End<'_, 'h> {
                 let headers = 20 + 4 * usize::from(immediate.is_some());
                 let length = headers + part.length.next_multiple_of(4) as usize;
                 let route = self.host.device.global_route(&path, destination, length);
-                // The bytes of a datagram are copied together before they are delivered.
+                // The bytes of a datagram are first gathered in a buffer.
                 if let Data::Gathered(_) = part.request.payload.data() {
                     copies = 2;
                 }
@@ -225,22 +227,22 @@ impl<'h> End<'_, 'h> {
     }
 }
 
-/// Returns whether queue pairs of this service have peers in the process that they can reach directly.
+/// Returns whether messages of this service can be moved directly.
 fn has_direct(service: Service) -> bool {
     match service {
         Service::ReliableConnection
         | Service::UnreliableConnection
         | Service::UnreliableDatagram => true,
-        // The memory that an XRC target reaches is known from request to request.
+        // The memory that an XRC target can access depends on the queue that each request names.
         Service::XrcInitiator | Service::XrcTarget => false,
     }
 }
 
-/// Returns whether packets by the link reach a queue pair that takes them, and so do those in the other direction.
+/// Returns whether packets from one queue pair would reach and be accepted by the other, in both directions.
 fn connected(mine: &Inner, theirs: &Inner, link: &Link) -> bool {
     let datagrams = mine.transport.service() == Service::UnreliableDatagram;
     let back = theirs.transport.attributes().path;
-    // IBTA 9.6.1.4: a connection takes packets of its own path alone.
+    // IBTA 9.6.1.4: a connection accepts only packets of its own path.
     let by_its_path =
         back.is_some_and(|back| back.destination == link.source && back.source == link.local);
     (datagrams || by_its_path) && mine.transport.is_connected_to(&theirs.transport)

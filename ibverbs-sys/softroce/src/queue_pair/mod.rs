@@ -1,23 +1,23 @@
-//! The queue pair that programs hold: the state machine of `ibv_modify_qp`, the checks of what is
-//! posted, and the [transport](crate::proto) between its queues and the NIC.
+//! Queue pairs as programs use them: the state machine of `ibv_modify_qp`, checks of posted requests, and the connection
+//! between their queues, the [transport](crate::proto) and the NIC.
 //!
-//! | file | is |
+//! | file | contents |
 //! |---|---|
-//! | `transition` | which state follows which, and which attributes go with it |
-//! | `modify` | the attributes' values |
-//! | `create` | what each type needs, and the limits |
+//! | `transition` | the legal state transitions, and the attributes of each |
+//! | `modify` | checks of attribute values, and their conversion |
+//! | `create` | checks of what each type needs, and of the limits |
 //! | `object` | the queue pair itself |
-//! | `post` | its queues, for who posts to them |
-//! | `host` | what the transport asks of its surroundings |
-//! | `handles` | who knows a queue pair: several, of an XRC target |
-//! | `device` | what is asked of the NIC |
-//! | `advance` | executing and sending what is queued, by the paths in their order |
-//! | `in_process` | messages between two queue pairs of the NIC |
+//! | `post` | posting to the send queue and the receive queue |
+//! | `host` | the services that the transport requires: memory, receive requests, completions, events |
+//! | `handles` | the open devices that know a queue pair: several for an XRC target |
+//! | `device` | the services that a queue pair requires from the NIC |
+//! | `advance` | execution and transmission of queued requests, by each path in order |
+//! | `in_process` | messages between two queue pairs of this NIC |
 //! | `same_host` | messages to a queue pair of another process of the host |
 //! | `publication` | the record of a queue pair that other processes read |
-//! | `posted` | one-sided work that is executed while it is posted |
-//! | `draft` | a send request while it is described, and its checks |
-//! | `batch` | the requests of `ibv_wr_start` to `ibv_wr_complete` |
+//! | `posted` | one-sided requests that are executed while they are posted |
+//! | `draft` | a send request under construction, and its checks |
+//! | `batch` | the requests between `ibv_wr_start` and `ibv_wr_complete` |
 //! | `directory` | the queue pairs by their numbers |
 #![forbid(unsafe_code)]
 
@@ -52,4 +52,4 @@ pub(crate) use handles::Handle;
 pub(crate) use modify::{Modification, number_of};
 pub use object::QueuePair;
 pub(crate) use post::Sender;
-pub(crate) use posted::{Keys, List};
+pub(crate) use posted::List;

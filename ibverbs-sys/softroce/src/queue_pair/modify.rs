@@ -10,40 +10,40 @@ use crate::limits::{MAX_PKEYS, MAX_QP_INIT_RD_ATOM, MAX_QP_RD_ATOM, PORTS};
 use crate::multicast::canonical;
 use crate::proto::{AccessFlags, Attributes, Mtu, Path, Sequence, Service, State};
 
-/// What `ibv_modify_qp` is asked for.
+/// The arguments of `ibv_modify_qp`.
 #[derive(Clone, Copy)]
 pub(crate) struct Modification<'a> {
-    /// The attribute mask, as it was given.
+    /// The attribute mask as passed by the caller.
     pub(crate) mask: u32,
-    /// The attributes.
+    /// The attribute values.
     pub(crate) values: &'a ibv_qp_attr,
-    /// The GID in them.
+    /// The destination GID in the attribute values.
     pub(crate) destination: Ipv6Addr,
 }
 
-/// A queue pair as it is before the modification.
+/// The state of a queue pair before a modification.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Present {
     pub(super) service: Service,
     pub(super) state: State,
-    /// In SQD, and still at it.
+    /// Set if the queue pair is in SQD and has not drained yet.
     pub(super) draining: bool,
-    /// The port it was bound to.
+    /// The port that the queue pair was bound to.
     pub(super) port: u8,
 }
 
-/// A modification that is right, so that nothing can fail any more.
+/// A checked modification, which can be applied without failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// The state to enter, if the caller wants that.
+    /// State to enter; `None` if the state does not change.
     pub(super) enter: Option<State>,
-    /// What else is to be set.
+    /// Other attributes to set.
     pub(super) set: Mask,
-    /// The way to the peer, if that is to be set.
+    /// Path to the peer, if it is to be set.
     path: Option<Path>,
 }
 
-/// Checks all of a modification: if any of it is invalid, none of it is done.
+/// Checks a modification completely before anything is changed.
 pub(super) fn check(
     present: Present,
     wanted: &Modification<'_>,
@@ -71,8 +71,7 @@ pub(super) fn check(
     if !(rule.required | rule.optional).contains(set) {
         return Err(ModifyError::Excess(set - rule.required - rule.optional));
     }
-    // What is sent must not change under the requests that are under way (IBTA 10.3.1.5); whoever
-    // gives up may do so at any time.
+    // Attributes must not change under requests in progress (IBTA 10.3.1.5). RESET and ERROR may be entered at any time.
     if present.draining && !matches!(to, State::Reset | State::Error) {
         return Err(ModifyError::Draining);
     }
@@ -128,8 +127,7 @@ fn check_ranges(set: Mask, values: &ibv_qp_attr, device: &dyn Device) -> Result<
         values.max_dest_rd_atomic <= MAX_QP_RD_ATOM,
     )?;
     range(Mask::DESTINATION, values.dest_qp_num < 1 << 24)?;
-    // Without automatic path migration there is no second path, and the state is always "migrated"
-    // (IBTA 17.2.8).
+    // Automatic path migration is not supported: there is no alternate path, and the state is always "migrated" (IBTA 17.2.8).
     let migrated = values.path_mig_state == ibv_mig_state::IBV_MIG_MIGRATED;
     if set.contains(Mask::ALTERNATE_PATH) || (set.contains(Mask::MIGRATION) && !migrated) {
         return Err(ModifyError::Migration);
@@ -140,7 +138,7 @@ fn check_ranges(set: Mask, values: &ibv_qp_attr, device: &dyn Device) -> Result<
 fn way(wanted: &Modification<'_>, device: &dyn Device) -> Result<Path, ModifyError> {
     let address = &wanted.values.ah_attr;
     if address.is_global == 0 {
-        // IBTA annex A17.4.4: a RoCE port has no addresses but GIDs.
+        // IBTA annex A17.4.4: RoCE addresses are GIDs, so a GRH is required.
         return Err(ModifyError::NoRoute);
     }
     let route = &address.grh;
@@ -166,7 +164,7 @@ fn way(wanted: &Modification<'_>, device: &dyn Device) -> Result<Path, ModifyErr
 }
 
 impl Plan {
-    /// Sets what the transport goes by.
+    /// Sets the attributes of the transport.
     pub(super) fn apply(&self, values: &ibv_qp_attr, to: &mut Attributes) {
         let set = |attribute| self.set.contains(attribute);
         if let Some(path) = self.path {
@@ -212,7 +210,7 @@ impl Plan {
         }
     }
 
-    /// Remembers the attributes for `ibv_query_qp`.
+    /// Stores the attributes for `ibv_query_qp`.
     pub(super) fn remember(&self, values: &ibv_qp_attr, as_set: &mut ibv_qp_attr) {
         macro_rules! remember {
             ($($attribute:ident => $($field:ident),+;)+) => {
@@ -240,12 +238,12 @@ impl Plan {
     }
 }
 
-/// The timeout of a code: 4.096 µs times a power of two; without an end for 0 (IBTA 9.9.2.1.1).
+/// Returns the timeout of a code: 4.096 µs times a power of two, or `None` (no timeout) for 0 (IBTA 9.9.2.1.1).
 fn timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << code))
 }
 
-/// The state of the C ABI's number.
+/// Converts a state of the C ABI.
 pub(super) fn state_of(state: ibv_qp_state) -> Result<State, ModifyError> {
     Ok(match state {
         ibv_qp_state::IBV_QPS_RESET => State::Reset,
@@ -259,7 +257,7 @@ pub(super) fn state_of(state: ibv_qp_state) -> Result<State, ModifyError> {
     })
 }
 
-/// The C ABI's number of a state.
+/// Returns the C ABI's number of a state.
 pub(crate) fn number_of(state: State) -> ibv_qp_state {
     match state {
         State::Reset => ibv_qp_state::IBV_QPS_RESET,
@@ -272,7 +270,7 @@ pub(crate) fn number_of(state: State) -> ibv_qp_state {
     }
 }
 
-/// The C ABI's number of a packet size.
+/// Returns the C ABI's number of an MTU.
 pub(super) fn mtu_number(mtu: Mtu) -> ibv_mtu {
     match mtu {
         Mtu::Mtu256 => ibv_mtu::IBV_MTU_256,
@@ -311,7 +309,7 @@ mod tests {
 
     const PEER: Ipv6Addr = Ipv4Addr::new(127, 4, 5, 6).to_ipv6_mapped();
 
-    /// Right values for every attribute.
+    /// Returns valid values for every attribute.
     fn values() -> ibv_qp_attr {
         let mut values = ibv_qp_attr {
             path_mtu: ibv_mtu::IBV_MTU_1024,
@@ -366,8 +364,7 @@ mod tests {
         check(present, &wanted, &TestDevice::default())
     }
 
-    /// Every service, every pair of states, and every attribute: left out where it is required, and
-    /// added where it is not.
+    /// Checks every service, pair of states and attribute: with a required attribute missing, and with an illegal one added.
     #[test]
     fn each_attribute_is_required_allowed_or_refused() {
         let mut cases = 0;
@@ -378,9 +375,8 @@ mod tests {
                 }
             }
         }
-        // 21 attributes beside the state for each legal pair, and again without the state where it is
-        // kept, of which there are five; three masks for each of the others. Reliable services have 21
-        // legal pairs of 49, the two others leave SQE too.
+        // For each legal pair: 21 attributes besides the state; again without the state where it is kept (five pairs). Three
+        // masks for each illegal pair. Reliable services have 21 legal pairs of 49, the two others also SQE to RTS.
         let all = |legal: usize| (legal + 5) * 21 + (49 - legal) * 3;
         assert_eq!(cases, 3 * all(21) + 2 * all(22));
     }
@@ -506,7 +502,7 @@ mod tests {
             assert_eq!(result, Err(ModifyError::Range(attribute)));
             assert_eq!(result.unwrap_err().errno(), libc::EINVAL);
         }
-        // The largest that fit are in `values`; a value that is not to be set is not looked at.
+        // `values` has the largest valid values. A value whose mask bit is clear is not checked.
         let mask = Mask::STATE;
         let reset = checked(present(service, State::Error), State::Reset, mask, |v| {
             v.timeout = 255;
@@ -631,7 +627,7 @@ mod tests {
             | AccessFlags::REMOTE_READ
             | AccessFlags::REMOTE_ATOMIC;
         assert_eq!(attributes.access, access);
-        // A queue key is nothing of a connection.
+        // Connected services have no queue key.
         assert_eq!((attributes.queue_key, as_set.qkey), (0, 0));
 
         assert_eq!(as_set.path_mtu, ibv_mtu::IBV_MTU_1024);

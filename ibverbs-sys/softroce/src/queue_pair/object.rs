@@ -25,11 +25,12 @@ use crate::wire::Run;
 
 /// A queue pair: `ibv_qp`.
 ///
-/// One lock holds everything that changes. This lock is taken before the locks of receive queues and completion queues.
-/// Another queue pair's lock is taken with it only where the two exchange messages without packets (module `direct`),
-/// which has an order for that.
+/// A single lock protects all mutable state. It is taken before the locks of receive queues and completion queues. Only a
+/// thread that moves messages between two queue pairs of this process holds the locks of both; module `in_process` defines the
+/// order.
 ///
-/// Destruction releases the objects that it uses at once. Holders of other references then find it dead.
+/// Destruction releases the objects that the queue pair uses at once. Functions that are called through remaining references
+/// then do nothing.
 pub struct QueuePair {
     number: u32,
     rules: Rules,
@@ -45,25 +46,25 @@ pub struct QueuePair {
 
 pub(super) struct Inner {
     pub(super) transport: proto::QueuePair,
-    /// The attributes that were set last, for `ibv_query_qp`.
+    /// Attributes as they were last set, for `ibv_query_qp`.
     as_set: ibv_qp_attr,
-    /// `None` once the queue pair is destroyed.
+    /// Objects that the queue pair uses; `None` after its destruction.
     pub(super) attached: Option<Attached>,
     pub(super) notes: Notes,
-    /// Another one after each change by the program.
+    /// Number that changes with each modification by the program. Cached links and partners are valid for one version.
     pub(super) version: u64,
-    /// The queue pair of this process that it exchanges messages with directly.
+    /// The queue pair of this process to which messages go directly.
     pub(super) link: Option<Box<Link>>,
-    /// The peer in another process that it shares memory with.
+    /// The peer in another process, which shares memory with this one.
     pub(super) partner: Option<Partner>,
-    /// The information about this queue pair that other processes have.
+    /// The record of this queue pair that other processes read.
     pub(super) publication: Publication,
-    /// Counters of its messages.
+    /// Counters of the queue pair's messages.
     pub(super) tally: Tally,
 }
 
 impl QueuePair {
-    /// Makes a queue pair with this number, in RESET.
+    /// Creates a queue pair with this number, in the RESET state.
     pub(crate) fn new(
         number: u32,
         device: &Arc<dyn Device>,
@@ -142,12 +143,12 @@ impl QueuePair {
         self.rules.service
     }
 
-    /// Returns the state at this moment: the queue pair may leave the state by itself.
+    /// Returns the current state, which may change without an action of the program.
     pub fn state(&self) -> State {
         self.inner.lock().transport.state()
     }
 
-    /// Returns the path to the connected queue pair, and its number.
+    /// Returns the path to the connected queue pair and its number, or `None` for UD and before a path is set.
     pub(crate) fn peer(&self) -> Option<(Path, u32)> {
         self.peer_of(&self.inner.lock())
     }
@@ -162,22 +163,22 @@ impl QueuePair {
         self.rules.capabilities
     }
 
-    /// Returns whether every send request gives a completion.
+    /// Returns whether every send request generates a completion.
     pub(crate) fn signal_all(&self) -> bool {
         self.signal_all
     }
 
-    /// Returns the XRC domain of a target.
+    /// Returns the XRC domain of an XRC target, or `None` for other types.
     pub(crate) fn xrc_domain(&self) -> Option<DomainId> {
         self.xrc
     }
 
-    /// Returns the protection domain; `None` for an XRC target.
+    /// Returns the protection domain, or `None` for an XRC target.
     pub(crate) fn domain(&self) -> Option<DomainId> {
         self.domain
     }
 
-    /// Sets attributes and enters a state: all of it, or nothing. The state it is in then.
+    /// Sets attributes and enters a state (`ibv_modify_qp`). If a check fails, changes nothing. Returns the new state.
     pub(crate) fn modify(&self, wanted: &Modification<'_>) -> Result<State, ModifyError> {
         let mut inner = self.inner.lock();
         let mut plan = check(self.present(&inner), wanted, &*self.device)?;
@@ -232,7 +233,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the attributes that were set, with their present values.
+    /// Returns the attributes that were set, with the current state, sequence numbers and capabilities.
     pub(crate) fn query(&self) -> ibv_qp_attr {
         let inner = self.inner.lock();
         let state = inner.transport.state();
@@ -249,15 +250,15 @@ impl QueuePair {
         }
     }
 
-    /// Takes packets. The answer is to be transmitted.
+    /// Receives a run of packets. The caller has to transmit the responses afterwards.
     pub fn receive(&self, now: Time, arrival: &Arrival, run: &Run<'_>) {
         let mut inner = self.inner.lock();
         #[cfg(any(test, feature = "sim"))]
         crate::fault::panics::pass(crate::fault::panics::PanicPoint::Receive);
         let connected = self.rules.service != Service::UnreliableDatagram;
         self.with(&mut inner, |transport, host| {
-            // IBTA 9.6.1.4: a connection takes only packets of its own path. A datagram is for the queue pair that it
-            // names.
+            // IBTA 9.6.1.4: a connection accepts only packets of its own path. A datagram is only checked against its source
+            // queue pair number.
             let is_theirs = if connected {
                 arrival.is_of(transport.attributes())
             } else {
@@ -272,8 +273,9 @@ impl QueuePair {
         });
     }
 
-    /// Moves what can go directly, and hands over all packets that may go now. They are on their way before the queue
-    /// pair's lock is open again: those of the next thread do not overtake them. When there is something to do by itself.
+    /// Executes requests that need no packets, and passes all packets that may be sent now to `outgoing`. The packets are sent
+    /// before the queue pair is unlocked, so packets of another thread cannot overtake them. Returns the time of the next
+    /// timeout.
     pub(crate) fn transmit(
         &self,
         now: impl FnOnce() -> Time,
@@ -285,8 +287,7 @@ impl QueuePair {
         inner.transport.next_timeout()
     }
 
-    /// Notes that there is room in the peer's ring for some of the waiting queue pairs, if perhaps not for this one, or
-    /// that the peer is gone.
+    /// Records that the peer has made room in its ring, perhaps used by another waiting queue pair, or that the link has ended.
     pub(crate) fn room_came(&self) {
         let mut inner = self.inner.lock();
         if (inner.partner.as_ref()).is_some_and(|partner| !partner.link.is_dead()) {
@@ -294,8 +295,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether an acknowledgement is all there is to transmit, and may wait for a message of the program to go
-    /// with.
+    /// Returns whether only an acknowledgement is to be transmitted, which may be delayed to go with a message of the program.
     pub(crate) fn may_rest(&self) -> bool {
         self.inner.lock().transport.may_rest()
     }
@@ -305,17 +305,17 @@ impl QueuePair {
         self.inner.lock().transport.owes()
     }
 
-    /// Returns when [`handle_timeout`](Self::handle_timeout) has something to do next.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) has to be called next.
     pub fn next_timeout(&self) -> Option<Time> {
         self.inner.lock().transport.next_timeout()
     }
 
-    /// Returns the queue pair's entry among the NIC's timers.
+    /// Returns the entry of the queue pair in the NIC's timers.
     pub(crate) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
 
-    /// Does the work that is due. Packets of it are to be transmitted.
+    /// Performs the actions that are due at `now`. The caller has to transmit the resulting packets afterwards.
     pub fn handle_timeout(&self, now: Time) {
         let mut inner = self.inner.lock();
         self.with(&mut inner, |transport, host| {
@@ -323,7 +323,7 @@ impl QueuePair {
         });
     }
 
-    /// Enters the error state, which flushes all requests: the device has failed.
+    /// Enters the error state after a failure of the device, which flushes all requests.
     pub(crate) fn fail(&self) {
         let mut inner = self.inner.lock();
         if !matches!(inner.transport.state(), State::Reset | State::Error) {
@@ -331,23 +331,24 @@ impl QueuePair {
         }
     }
 
-    /// Notes that another open device knows the queue pair. Returns `false` if the queue pair is being destroyed.
+    /// Adds an open device that knows the queue pair. Returns `false` if the queue pair is being destroyed.
     pub(crate) fn open(&self, handle: Handle) -> bool {
         self.handles.add(handle)
     }
 
-    /// Notes that an open device knows the queue pair no longer. Returns whether it was the last one.
+    /// Removes an open device from those that know the queue pair. Returns whether it was the last one.
     pub(crate) fn release(&self, element: &Arc<Element>) -> bool {
         self.handles.remove(element)
     }
 
-    /// Notes that an open device is closed that may know the queue pair. Returns whether it was the last one.
+    /// Removes a closed device from those that may know the queue pair. Returns whether it was the last one.
     pub(crate) fn abandon(&self, context: &Arc<Context>) -> bool {
         self.handles.remove_all(context)
     }
 
-    /// Ends it: forgets its requests, takes back their completions, and gives up all that it uses.
-    /// Nobody must find it in the directory any more, and nobody [go by](Self::vacate) what other processes were told.
+    /// Destroys the queue pair: drops its requests, removes their completions from the completion queues, and releases the
+    /// objects that it uses. Before the call, the queue pair must be removed from the directory, and [`vacate`](Self::vacate)
+    /// must have returned.
     pub(crate) fn close(&self) {
         let mut inner = self.inner.lock();
         let peer = self.peer_of(&inner);
@@ -366,8 +367,8 @@ impl QueuePair {
         (self.service() != Service::UnreliableDatagram).then_some((path, attributes.destination))
     }
 
-    /// Tells the device that the queue pair is connected to another one. The queue pair is not locked, as the device
-    /// makes system calls.
+    /// Connects the device to the path of a new peer and disconnects it from the old one. The queue pair must not be locked,
+    /// because the device makes system calls.
     fn change_peer(&self, old: Option<(Path, u32)>, new: Option<(Path, u32)>) {
         if let Some((path, number)) = new {
             self.device.connect(&path, number);
@@ -382,7 +383,7 @@ impl QueuePair {
         self.with(inner, |transport, host| transport.enter(state, now, host));
     }
 
-    /// Puts everything back to what it was when the queue pair was made.
+    /// Resets all state and attributes to their initial values.
     fn forget(&self, inner: &mut Inner) {
         inner.version += 1;
         inner.link = None;
@@ -416,7 +417,7 @@ impl QueuePair {
         }
     }
 
-    /// Lets the transport do something, unless the queue pair is destroyed.
+    /// Calls `act` with the transport and its host. Returns `None` if the queue pair is destroyed.
     pub(super) fn with<T>(
         &self,
         inner: &mut Inner,
@@ -432,13 +433,13 @@ impl QueuePair {
         let result = act(transport, &mut host);
         self.fail_if_overrun(transport, &mut host);
         if transport.state() == State::Error {
-            // Nobody waits for those who still go by it: that is for who destroys it or sets it up anew.
+            // This does not wait for peers that still use the queue pair's memory: a later reset or destruction does.
             self.publish(inner);
         }
         Some(result)
     }
 
-    /// Returns the host that the transport works with.
+    /// Returns the host for one use of the transport.
     pub(super) fn surroundings<'a>(
         &'a self,
         attached: &'a Attached,
@@ -454,8 +455,8 @@ impl QueuePair {
         }
     }
 
-    /// Fails the queue pair if a completion found no room, because its request cannot be reported any more (IBTA
-    /// 11.6.3.2).
+    /// Enters the error state if a completion did not fit into its completion queue, because its request cannot be reported any
+    /// more (IBTA 11.6.3.2).
     pub(super) fn fail_if_overrun(
         &self,
         transport: &mut proto::QueuePair,

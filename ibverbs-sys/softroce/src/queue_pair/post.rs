@@ -1,4 +1,4 @@
-//! The queues of a queue pair, locked for who posts to them.
+//! Posting to the send queue and the receive queue of a queue pair, under its lock.
 
 use super::device::Outgoing;
 use super::draft::Draft;
@@ -12,20 +12,21 @@ use crate::proto::{
 };
 use crate::spin::MutexGuard;
 
-/// A send queue, locked.
+/// A locked send queue.
 pub(crate) struct Sender<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,
-    /// Set if the peer has to be woken for briefs that were sent.
+    /// Set if briefs (short messages in the shared ring) were sent for which the peer has to be woken.
     has_sent: bool,
     /// Set if a request was queued.
     has_queued: bool,
-    /// Number of requests that were executed while they were posted. They take room until the sender is dropped, as others do.
+    /// Number of requests that were executed while they were posted. They count against the queue's capacity until the sender
+    /// is dropped.
     done: usize,
 }
 
 impl QueuePair {
-    /// The send queue, for one or more requests in a row.
+    /// Locks the send queue, to post one or more requests.
     #[inline]
     pub(crate) fn sender(&self) -> Sender<'_> {
         Sender {
@@ -37,7 +38,7 @@ impl QueuePair {
         }
     }
 
-    /// The receive queue, for one or more requests in a row.
+    /// Locks the receive queue, to post one or more requests.
     pub(crate) fn receiver(&self) -> Receiver<'_> {
         Receiver {
             queue_pair: self,
@@ -45,8 +46,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts a window's binding: what `ibv_bind_mw` does for a window of type 1. What is posted is to
-    /// be transmitted.
+    /// Posts the binding of a type 1 window (`ibv_bind_mw`). The caller has to transmit the request.
     pub(crate) fn post_bind(
         &self,
         id: u64,
@@ -59,7 +59,8 @@ impl QueuePair {
 }
 
 impl Sender<'_> {
-    /// Posts a message and sends it in a brief, if that is its path and nothing holds it up. Returns whether that was done.
+    /// Posts a message and sends it at once as a brief (short message in the shared ring), if that is its path and it need not
+    /// wait. Returns whether it was sent; if not, nothing was posted.
     #[inline]
     pub(crate) fn post_brief(&mut self, message: &Posted, data: Data<'_>) -> bool {
         let sent =
@@ -68,18 +69,20 @@ impl Sender<'_> {
         sent
     }
 
-    /// Returns whether nothing is left to be done of what was posted.
+    /// Returns whether nothing was queued, and no briefs (short messages in the shared ring) were sent for which the peer has
+    /// to be woken.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_sent && !self.has_queued
     }
 
-    /// Wakes the peer, if it sleeps, for briefs that were sent. Returns whether there were briefs, and nothing else is to be sent.
+    /// Wakes the peer, if it sleeps, for briefs (short messages in the shared ring) that were sent. Returns whether there were
+    /// such briefs and nothing is left to be sent.
     #[inline]
     pub(crate) fn flush_briefs(&mut self) -> bool {
         std::mem::take(&mut self.has_sent) && self.queue_pair.flush_briefs(&self.inner)
     }
 
-    /// Executes requests of a list, up to the first that has to be queued. Returns the number of requests.
+    /// Executes requests of a list, up to the first request that has to be queued. Returns the number of executed requests.
     #[inline]
     pub(crate) fn execute<'l>(&mut self, list: &mut impl List<'l>) -> usize {
         let room = self.queue_pair.rules().capabilities.max_send_wr as usize;
@@ -91,12 +94,12 @@ impl Sender<'_> {
             if done == 0 || list.peek().is_none() {
                 return self.done - before;
             }
-            // Other threads get at the queue pair.
+            // Lets other threads lock the queue pair.
             MutexGuard::bump(&mut self.inner);
         }
     }
 
-    /// Posts a request. In an error state it is taken, and completes flushed (IBTA 10.3.1.6, 10.3.1.7).
+    /// Posts a request. In an error state the request is accepted, and completes as flushed (IBTA 10.3.1.6, 10.3.1.7).
     #[inline]
     pub(crate) fn post(&mut self, request: SendRequest) -> Result<(), PostError> {
         self.ready(1)?;
@@ -115,7 +118,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Posts all requests, or none.
+    /// Posts all requests, or none if they do not fit.
     pub(crate) fn post_all(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
         self.ready(requests.len())?;
         let done = self.execute(&mut &requests[..]);
@@ -129,25 +132,27 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Moves what can go without packets and briefs. Returns whether something is left for them.
+    /// Executes queued requests that can be completed without sending packets or briefs (short messages in the shared ring).
+    /// Returns the next step of the send queue.
     pub(crate) fn move_queued(&mut self) -> Step {
         self.queue_pair.move_queued(&mut self.inner)
     }
 
-    /// Whether what was posted may wait for an answer that is on its way, and go together with what is posted until then.
-    /// Through shared memory nothing is gained by that.
+    /// Returns whether posted requests may be delayed until a response arrives, and then be sent together with later requests.
+    /// Always returns `false` for a peer in shared memory, where that gains nothing.
     pub(crate) fn may_wait(&self) -> bool {
         self.inner.partner.is_none() && self.inner.transport.may_wait()
     }
 
-    /// Hands over all packets that may go now, as [`QueuePair::transmit`] does.
+    /// Passes all packets that may be sent now to `outgoing`, and sends them before the queue pair is unlocked.
     pub(crate) fn transmit(&mut self, now: impl FnOnce() -> Time, outgoing: &mut impl Outgoing) {
         (self.queue_pair).transmit_queued(&mut self.inner, now, outgoing);
     }
 
-    /// Returns the time for which to note the queue pair among the timers after only briefs were sent. Returns `None` if no answer
-    /// is awaited, or if the queue pair is noted already. In the second case the acknowledgement timeout begins when that earlier
-    /// timer calls, so the peer has up to twice the timeout; the specification allows four times (IBTA 9.7.6.1.3).
+    /// Sets the response timeout after only briefs (short messages in the shared ring) were sent. Returns the time for which
+    /// the queue pair has to be added to the NIC's timers, or `None` if no response is awaited or the queue pair is in the
+    /// timers already. In the second case the timeout starts when that earlier timer expires, so the peer has up to twice the
+    /// timeout; the specification allows four times (IBTA 9.7.6.1.3).
     #[inline(always)]
     pub(crate) fn answer_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         if !self.inner.transport.is_unarmed() || self.queue_pair.alarm().is_noted() {
@@ -157,7 +162,7 @@ impl Sender<'_> {
         self.inner.transport.next_timeout()
     }
 
-    /// Returns the time for which the queue pair is to be noted among the timers.
+    /// Returns the time for which the queue pair has to be added to the NIC's timers, or `None`.
     pub(crate) fn next_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         let answer = self.answer_timeout(now);
         answer.or_else(|| self.inner.transport.next_timeout())
@@ -179,14 +184,14 @@ impl Sender<'_> {
     }
 }
 
-/// A receive queue, locked.
+/// A locked receive queue.
 pub(crate) struct Receiver<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,
 }
 
 impl Receiver<'_> {
-    /// Posts a request. In the error state it is taken, and completes flushed (IBTA 10.3.1.7).
+    /// Posts a request. In the error state the request is accepted, and completes as flushed (IBTA 10.3.1.7).
     pub(crate) fn post(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
         let state = self.inner.transport.state();
         let Some(attached) = &self.inner.attached else {

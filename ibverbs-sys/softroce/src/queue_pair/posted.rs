@@ -1,10 +1,10 @@
-//! One-sided work in the memory of another process that is executed while it is posted, without a queue.
+//! Execution of one-sided requests while they are posted, in the memory of another process of the host.
 //!
-//! This is possible if all requests before it are done and the connection to the peer is known, and for as much of a list as
-//! is one-sided. Any other request is queued, with all requests behind it.
+//! A request is executed if it is one-sided, all requests before it are complete, and the connection to the peer is known. All
+//! requests of a list from the first other request on are queued.
 //!
-//! A list pays once for all its requests: for the locks of the queue pair and of the completion queue, the reading of the
-//! regions, a [`Visit`](crate::same_host::Visit) to the peer, and the sequence numbers.
+//! The requests of a list share the fixed costs: the locks of the queue pair and of the completion queue, the read lock on the
+//! regions, a [`Visit`](crate::same_host::Visit) of the peer, and the update of the sequence numbers.
 
 use std::iter;
 
@@ -17,40 +17,28 @@ use crate::counters::Flow;
 use crate::proto::{Completion, CompletionStatus, SendRequest, State, Work};
 use crate::transfer::{self, Kind, OneSided, Peer, STRIDE, Transfer, Undone, Volume, choose};
 
-/// Keys of a request that reads or writes, of which the local one is 0 if the request has no segment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Keys {
-    pub(crate) local: u32,
-    pub(crate) remote: u32,
-}
-
-/// Requests that are posted together, in order.
+/// A list of requests that are posted together, in order.
 pub(crate) trait List<'a> {
-    /// Returns the next request, if it may be posted and is one-sided.
+    /// Returns the current request. Returns `None` if there is none, or if it may not be posted or is not one-sided.
     fn peek(&self) -> Option<OneSided<'a>>;
 
-    /// Returns the keys of the request after the current one, if they are known at no cost.
-    fn next_keys(&self) -> Option<Keys> {
-        None
-    }
-
-    /// Ends the current request. Returns the next one, as [`peek`](Self::peek) does.
+    /// Removes the current request. Returns the next one, as [`peek`](Self::peek) does.
     fn advance(&mut self) -> Option<OneSided<'a>>;
 }
 
-/// A request that is executed and whose completion is still to be reported.
+/// An executed request whose completion has not been reported.
 struct Ended {
     id: u64,
     work: Work,
     length: u32,
 }
 
-/// Maximum number of requests that are executed at a visit.
+/// Maximum requests that are executed during one [`Visit`](crate::same_host::Visit) of the peer's memory.
 const MAX_REQUESTS: usize = 64;
 
 impl QueuePair {
-    /// Executes requests, at most `max_requests`, up to the first that has to be queued or until a visit has to end. Returns the
-    /// number of requests.
+    /// Executes at most `max_requests` requests, up to the first that has to be queued or to the end of one
+    /// [`Visit`](crate::same_host::Visit). Returns the number of executed requests.
     pub(super) fn execute_posted<'a>(
         &self,
         mine: &mut Inner,
@@ -80,7 +68,6 @@ impl QueuePair {
         let signals_all = attributes.signal_all;
         let (mut done, mut packets, mut lost) = (0, 0, None);
         let mut volume = Volume::default();
-        let mut lookups = 0;
         let mut ended = SmallVec::<[Ended; MAX_REQUESTS]>::new();
         {
             let Partner {
@@ -99,13 +86,6 @@ impl QueuePair {
                 visit,
             };
             while done < max_requests.min(MAX_REQUESTS) && !across.visit.is_over() {
-                if across.visit.lookups() != lookups
-                    && let Some(next) = list.next_keys()
-                {
-                    lookups = across.visit.lookups();
-                    across.regions.expect(next.local);
-                    across.visit.expect(next.remote);
-                }
                 let length = request.data.length().filter(|&length| length <= STRIDE);
                 let Some(length) = length else {
                     break;
@@ -172,7 +152,7 @@ impl Ended {
     }
 }
 
-/// Requests that were made already.
+/// A list of requests that have already been converted.
 impl<'a> List<'a> for &'a [SendRequest] {
     fn peek(&self) -> Option<OneSided<'a>> {
         let request = self.first()?;

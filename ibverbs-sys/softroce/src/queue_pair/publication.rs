@@ -1,4 +1,4 @@
-//! The record of a queue pair that other processes of the host read: they reach its memory by it without its program.
+//! The record of a queue pair that is published to other processes of the host, with which they access its memory directly.
 
 use super::QueuePair;
 use super::object::Inner;
@@ -6,21 +6,21 @@ use crate::context::Refusal;
 use crate::proto::{AccessFlags, Service, State};
 use crate::same_host;
 
-/// State of the record that other processes read.
+/// State of the published record of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Publication {
-    /// The record that is published at present.
+    /// The record that is currently published.
     record: Option<same_host::QueuePair>,
-    /// Set if other processes may use a record that is or was published.
+    /// Set if other processes may be using a record that is or was published.
     may_be_used: bool,
-    /// Number of times that the queue pair became ready.
+    /// Number of times that the queue pair became ready to receive.
     generation: u32,
-    /// The sequence number that was expected then.
+    /// Packet sequence number that the queue pair expected when it became ready to receive.
     first: u32,
 }
 
 impl QueuePair {
-    /// Returns whether other processes can reach memory by the queue pair.
+    /// Returns whether the queue pair is of a connected service, so that other processes may access memory through it.
     pub(super) fn is_connection(&self) -> bool {
         matches!(
             self.service(),
@@ -28,7 +28,7 @@ impl QueuePair {
         )
     }
 
-    /// Publishes the present record to other processes, after anything has changed.
+    /// Updates the published record after a change.
     pub(super) fn publish(&self, inner: &mut Inner) {
         let Some(neighbourhood) = self.device().neighbourhood() else {
             return;
@@ -47,15 +47,16 @@ impl QueuePair {
         inner.publication.may_be_used = true;
     }
 
-    /// Retracts the record, and waits until no other process uses it any more: before the queue pair is reset or destroyed.
+    /// Retracts the record, and waits until no other process uses it any more. Called before the queue pair is reset or
+    /// destroyed.
     ///
     /// # Errors
-    /// Busy, if a use does not end. Then the record is published again.
+    /// [`Refusal::Busy`] if another process does not end its use. The record is published again then.
     pub(crate) fn vacate(&self) -> Result<(), Refusal> {
         let Some(neighbourhood) = self.device().neighbourhood() else {
             return Ok(());
         };
-        // Also where nothing is published at the moment: a queue pair that failed did not wait.
+        // The wait is also needed if no record is published now: a queue pair that entered the error state did not wait.
         {
             let publication = &mut self.inner.lock().publication;
             if !std::mem::take(&mut publication.may_be_used) {
@@ -72,7 +73,7 @@ impl QueuePair {
         result
     }
 
-    /// Publishes the record again, after the queue pair was to be reset or destroyed and was not.
+    /// Publishes the record again, after a reset or destruction that was given up.
     pub(crate) fn stay(&self) {
         let mut inner = self.inner.lock();
         inner.publication.may_be_used = true;
@@ -108,7 +109,7 @@ impl QueuePair {
 }
 
 impl Publication {
-    /// Notes that the queue pair becomes ready, and expects this sequence number first.
+    /// Records that the queue pair becomes ready to receive, and its first expected sequence number.
     pub(super) fn connect(&mut self, first: u32) {
         self.generation = self.generation.wrapping_add(1);
         self.first = first;

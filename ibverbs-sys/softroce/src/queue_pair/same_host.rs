@@ -1,9 +1,9 @@
-//! Messages to a queue pair of another process of the host: one-sided work by the thread that posts, and briefs through the
-//! ring that both processes share.
+//! Messages to a queue pair of another process of the host: one-sided requests, which the posting thread executes in shared
+//! memory, and briefs (short messages without packet headers) in the ring that both processes share.
 //!
-//! The other process publishes its queue pairs and its memory to all processes that it shares memory with. If the
-//! published rights do not allow a request, packets carry the request and find out why. One-sided work has sequence numbers that
-//! the other side does not know of: a packet tells the other side before the next packet.
+//! The other process publishes its queue pairs and its memory to all processes that it shares memory with. If the published
+//! access rights do not permit a request, the request is sent as packets, which find the reason. One-sided requests consume
+//! sequence numbers without the peer's knowledge; a packet announces these to the peer before the next message.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,20 +29,20 @@ use crate::transfer::{
     STRIDE, Sent, Transfer, Undone, Unsent, Volume, Work, choose, depends_on_memory,
 };
 
-/// The queue pair in another process that a queue pair is connected to.
+/// The connected queue pair in another process of the host.
 pub(super) struct Partner {
     pub(super) link: Arc<Link>,
     pub(super) target: Target,
     pub(super) known: Knowledge,
-    /// Tag with which packets there name their GIDs.
+    /// Tag that names the GIDs of packets to the peer.
     tag: u16,
-    /// The connection of the other side that this one has found to be its own.
+    /// Generation of the peer's connection that was found to be with this queue pair.
     pub(super) generation: Option<u32>,
-    /// The version of this side that the partner is for.
+    /// Version of this queue pair for which the partner is valid.
     own: u64,
 }
 
-/// Objects that are needed to reach the peer while a request is posted.
+/// The parts of a queue pair that are needed to reach the peer while a request is posted.
 pub(super) struct Near<'a> {
     pub(super) transport: &'a mut proto::QueuePair,
     pub(super) attached: &'a Attached,
@@ -51,11 +51,11 @@ pub(super) struct Near<'a> {
     pub(super) tally: &'a mut Tally,
 }
 
-/// Messages that are moved before others get at the queue pair.
+/// Maximum messages that are executed before the queue pair is unlocked for other threads.
 const MESSAGES: u64 = 64;
 
 impl QueuePair {
-    /// Executes one-sided work in the memory of the peer, if the peer is in another process of the host.
+    /// Executes queued one-sided requests in the memory of the peer, if the peer is in another process of the host.
     pub(super) fn execute_queued(&self, mine: &mut Inner) -> Step {
         if !self.is_connection() || mine.transport.awaits_receipt() {
             return Step::Packets;
@@ -114,7 +114,8 @@ impl QueuePair {
         step
     }
 
-    /// Sends briefs, up to the first message that cannot go so. Returns whether nothing is left to be sent.
+    /// Sends queued messages as briefs (short messages in the shared ring), up to the first message of another path. Returns
+    /// whether nothing is left to be sent.
     pub(super) fn transmit_briefs(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) -> bool {
         if self.service() != Service::ReliableConnection {
             return false;
@@ -168,8 +169,8 @@ impl QueuePair {
         mine.transport.is_silent()
     }
 
-    /// Sends a message of at most one segment while it is posted, if the message goes by a brief now. Must be followed by
-    /// [`flush_briefs`](Self::flush_briefs). Returns `false` if the message has to be queued.
+    /// Sends a message of at most one segment while it is posted, as a [`Brief`], if that is its path and it need not wait. The
+    /// caller must call [`flush_briefs`](Self::flush_briefs) afterwards. Returns `false` if the message has to be queued.
     #[inline]
     pub(super) fn post_brief(&self, mine: &mut Inner, message: &Posted, data: Data<'_>) -> bool {
         let Some(near) = self.near(mine) else {
@@ -200,13 +201,13 @@ impl QueuePair {
                 self.send_posted(near, message, data, Content::Chunks)
             }
             Transfer::Descriptor => self.post_descriptor(near, message, data),
-            // A write cannot be undone, so all requests before it have to be executed.
+            // A write cannot be undone, so all requests before it must be complete.
             Transfer::Written if !work.is_behind_others => self.post_written(near, message, data),
             _ => false,
         }
     }
 
-    /// Sends a message whose bytes are in the brief.
+    /// Sends a message whose bytes are inside the [`Brief`].
     #[inline(always)]
     fn post_slot(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
         let mut gathered = [0; SHORT];
@@ -217,7 +218,7 @@ impl QueuePair {
                     return false;
                 };
                 let bytes = &mut gathered[..segment.length as usize];
-                // The queued request meets the same error, and can report it.
+                // If this fails, the message is queued; the queued request fails again and reports the error.
                 if !bytes.is_empty() && self.gather_one(near.attached, segment, bytes).is_none() {
                     return false;
                 }
@@ -227,8 +228,8 @@ impl QueuePair {
         self.send_posted(near, message, data, Content::Bytes(bytes))
     }
 
-    /// Copies the bytes of a segment of this side's memory. Returns `None` if the memory is not of the queue pair's domain, or is
-    /// memory on demand.
+    /// Copies the bytes of a local segment to `out`. Returns `None` if the queue pair may not access the memory, or if it is
+    /// on-demand memory.
     #[inline(always)]
     fn gather_one(&self, attached: &Attached, segment: &Segment, out: &mut [u8]) -> Option<()> {
         let domain = attached.domain.as_ref()?.id();
@@ -237,7 +238,7 @@ impl QueuePair {
         piece.copy_to(&Piece::of_mut(out))
     }
 
-    /// Sends a message of which the brief has the addresses of the bytes.
+    /// Sends a message as a descriptor: a [`Brief`] with the addresses of the bytes, which the peer copies.
     #[inline(never)]
     fn post_descriptor(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
         let transport = &near.transport;
@@ -251,18 +252,19 @@ impl QueuePair {
             && self.send_posted(near, message, data, Content::Segments)
     }
 
-    /// Writes the bytes of a write with immediate data, and sends their number.
+    /// Writes the bytes of a write with immediate data to the peer's memory, and sends a [`Brief`] with their number.
     #[inline(never)]
     fn post_written(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
         let host = self.surroundings(near.attached, near.notes);
         let written = OneSided::posted(message, data)
             .zip(near.partner.connection())
             .and_then(|(write, known)| near.partner.execute(&write, known, &host).ok());
-        // The queued request is executed again, or packets find out why that is not possible.
+        // If this fails, the message is queued; the queued request is executed again, or sent as packets, which find the
+        // reason.
         written.is_some() && self.send_posted(near, message, data, Content::Written)
     }
 
-    /// Sends the brief of a message that is posted. Returns `false`, and posts nothing, if there is no room for the brief.
+    /// Sends the [`Brief`] of a message that is being posted. Returns `false`, and posts nothing, if it cannot be sent.
     #[inline(always)]
     fn send_posted(
         &self,
@@ -280,12 +282,12 @@ impl QueuePair {
         });
         let host = self.surroundings(near.attached, near.notes);
         let (link, tag) = (&near.partner.link, near.partner.tag);
-        // The queued request meets the same error, and can report it.
+        // If this fails, the message is queued; the queued request fails again and reports the error.
         if send_brief(link, tag, &brief, portion, &host).is_err() {
             return false;
         }
         let bytes = brief.bytes();
-        // The peer does not wait for this.
+        // The brief is already visible, so the peer does not wait for this update.
         brief::sent(near.transport, message, data, content);
         near.tally.count(Counter::SentPackets, 1);
         near.tally.count(Counter::SharedSentPackets, 1);
@@ -308,7 +310,8 @@ impl QueuePair {
         true
     }
 
-    /// Wakes the peer, if it sleeps, for the briefs that were sent. Returns whether nothing is left to be sent.
+    /// Wakes the peer, if it sleeps, for messages that were sent through the shared ring. Returns whether nothing is left to be
+    /// sent.
     #[inline]
     pub(super) fn flush_briefs(&self, mine: &Inner) -> bool {
         if let Some(partner) = &mine.partner {
@@ -317,7 +320,8 @@ impl QueuePair {
         mine.transport.is_silent()
     }
 
-    /// Receives a brief. The answer is to be transmitted.
+    /// Receives a brief (short message in the shared ring), with the bytes in its chunks. Returns how urgently the response has
+    /// to be transmitted.
     pub(crate) fn receive_brief(
         &self,
         now: impl FnOnce() -> Time,
@@ -374,7 +378,7 @@ impl QueuePair {
         }
     }
 
-    /// Makes packets go through shared memory if the peer is there. Of datagrams each may go to another peer.
+    /// Makes packets use shared memory if the peer is a process of the host. Each datagram may have another peer.
     pub(super) fn choose_packets_way(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) {
         if self.service() == Service::UnreliableDatagram {
             if self.device().is_shared() {
@@ -388,8 +392,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns the objects that are needed to reach the peer while a request is posted. `None`: the peer is not known, or
-    /// cannot be used at present.
+    /// Returns the parts that are needed to reach the peer while a request is posted. Returns `None` if the peer is unknown, or
+    /// cannot be reached through shared memory at present.
     #[inline]
     pub(super) fn near<'a>(&self, mine: &'a mut Inner) -> Option<Near<'a>> {
         let Inner {
@@ -413,7 +417,7 @@ impl QueuePair {
         })
     }
 
-    /// Returns whether the queue pair shares memory with its peer, as far as is known.
+    /// Returns whether the queue pair has a connection to a process that shares memory with this one.
     pub(crate) fn is_shared(&self) -> bool {
         let inner = self.inner.lock();
         let attributes = inner.transport.attributes();
@@ -423,7 +427,8 @@ impl QueuePair {
         self.service() != Service::UnreliableDatagram && found.is_some()
     }
 
-    /// Takes the partner that the queue pair is connected to. The caller puts it back.
+    /// Takes the partner that the queue pair is connected to, or returns `None` if there is none. The caller puts the partner
+    /// back.
     pub(super) fn partner(&self, mine: &mut Inner) -> Option<Partner> {
         if mine.partner.is_none() && self.device().neighbourhood().is_none() {
             return None;
@@ -461,7 +466,8 @@ impl QueuePair {
     }
 }
 
-/// Receives a brief, if the brief comes from the peer. Returns the amount that was taken of its message.
+/// Receives a brief (short message in the shared ring), unless it comes from another path than the connection's. Returns the
+/// volume that was received.
 #[inline]
 fn take_brief<'h, P: PeerMemory<Surroundings<'h>>>(
     transport: &mut proto::QueuePair,
@@ -479,7 +485,7 @@ fn take_brief<'h, P: PeerMemory<Surroundings<'h>>>(
     }
 }
 
-/// Sends a brief, with bytes that go to chunks of the ring.
+/// Sends a [`Brief`], and the bytes of `portion` in chunks of the ring.
 #[inline(always)]
 fn send_brief(
     link: &Link,
@@ -496,7 +502,7 @@ fn send_brief(
     }
 }
 
-/// The chunks behind the brief that is being received.
+/// The bytes in the chunks of the ring that belong to the received [`Brief`].
 struct Chunks<'a>(&'a [Piece<'a>]);
 
 impl PeerMemory<Surroundings<'_>> for Chunks<'_> {
@@ -513,26 +519,26 @@ impl PeerMemory<Surroundings<'_>> for Chunks<'_> {
 }
 
 impl Partner {
-    /// Returns whether this is still the partner, for this version of this side.
+    /// Returns whether the partner is valid for this version of the queue pair, and the link is alive.
     #[inline]
     fn is_of(&self, version: u64) -> bool {
         self.own == version && !self.link.is_dead()
     }
 
-    /// Returns the generation of the other side's connection to this one.
+    /// Returns the generation of the peer's connection to this queue pair, or `None` if the peer is not connected to it.
     fn connection(&self) -> Option<u32> {
         let known = self.generation;
         known.or_else(|| Some(self.link.connection(&self.target)?.generation))
     }
 
-    /// Returns the generation of the other side's connection, if the two agree on the sequence number `next`. This side began
-    /// with the number `first`.
+    /// Returns the generation of the peer's connection if both sides agree on the sequence number `next`, and stores it.
+    /// `first` is the sequence number that this side began with.
     fn agree(&mut self, first: Sequence, next: Sequence) -> Option<u32> {
         if let known @ Some(_) = self.generation {
             return known;
         }
         let connection = self.link.connection(&self.target)?;
-        // At the beginning packets would find out that the two do not count alike.
+        // Before the first message, the peer must expect the sequence number that this side begins with.
         if next == first && connection.first != next.value() {
             return None;
         }
@@ -540,7 +546,7 @@ impl Partner {
         self.generation
     }
 
-    /// Executes all of a request.
+    /// Executes a one-sided request completely, in several [`Visit`]s if it is long.
     fn execute(
         &mut self,
         request: &OneSided<'_>,
@@ -599,7 +605,7 @@ impl PeerMemory<Surroundings<'_>> for Partner {
             let fetched = host.with_segments(to, offset, segment.length, true, &mut |pieces| {
                 visit.fetch(segment, pieces)
             });
-            // Packets find out why, if it is an error at all: memory on demand may not be there yet.
+            // The message is then sent as packets, which find the reason. On-demand memory may only be unmapped at present.
             fetched.flatten().ok_or(Misplaced::There)?;
             offset += segment.length;
         }
@@ -607,7 +613,7 @@ impl PeerMemory<Surroundings<'_>> for Partner {
     }
 }
 
-/// The memory of this process, as the requests of a queue pair name it, and that of the peer in another process.
+/// The two memories of a one-sided request: that of this process, and that of the peer's process.
 pub(super) struct Across<'a> {
     pub(super) domain: DomainId,
     pub(super) regions: Regions<'a>,
@@ -665,8 +671,8 @@ impl Reach for Across<'_> {
         let [result @ Segment { length: 8, .. }] = result else {
             return Err(Undone::Left);
         };
-        // The key of the result's memory is checked first: after the operation, the result can be lost only if that
-        // memory is missing.
+        // The result's memory is checked before the operation. Afterwards, the result can only be lost if the memory is
+        // unmapped.
         let piece = self.regions.piece(self.domain, result, true);
         let piece = piece.ok_or(Undone::Left)?;
         let before = self.visit.atomic(at, atomic).ok_or(Undone::Left)?;

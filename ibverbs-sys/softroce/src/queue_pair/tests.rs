@@ -1,4 +1,4 @@
-//! Queue pairs with real queues and memory, and a wire that the tests hold in their hands.
+//! Tests of queue pairs with real queues and memory, and a simulated wire.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -25,7 +25,7 @@ use crate::receive::{SharedReceiveQueue, XrcBinding};
 use crate::wire::{Packet, Run};
 use crate::xrc::{XrcDomain, XrcDomains};
 
-/// The GID that the test device has at index 0.
+/// GID of the test device at index 0.
 const OWN: Ipv6Addr = Ipv4Addr::new(127, 1, 2, 3).to_ipv6_mapped();
 
 const SEND: SendOperation = SendOperation::Send {
@@ -33,7 +33,7 @@ const SEND: SendOperation = SendOperation::Send {
     invalidate: None,
 };
 
-/// A device with one of everything.
+/// A device with one object of each kind.
 struct Bench {
     device: Arc<TestDevice>,
     context: Arc<Context>,
@@ -41,11 +41,11 @@ struct Bench {
     send_queue: Arc<CompletionQueue>,
     receive_queue: Arc<CompletionQueue>,
     xrc: Arc<XrcDomain>,
-    /// 4096 bytes that everybody may use.
+    /// Key of a region of 4096 bytes with all access rights.
     key: u32,
 }
 
-/// Packets on their way, each to the queue pair with the number in it.
+/// Packets in flight, each to the queue pair whose number it has.
 #[derive(Default)]
 struct Wire(VecDeque<Vec<u8>>);
 
@@ -148,7 +148,7 @@ impl Bench {
         self.device.shared_queues.insert(make).unwrap()
     }
 
-    /// Lets all packets arrive, in order, until none is left.
+    /// Delivers all packets, in order, until none is left.
     fn run(&self, wire: &mut Wire, queue_pairs: &[&Arc<QueuePair>]) {
         let now = Time::from_nanos(1);
         for queue_pair in queue_pairs {
@@ -184,7 +184,7 @@ impl Bench {
         self.completions(&self.receive_queue)
     }
 
-    /// The events that there are, of queue pairs and of completion queues.
+    /// Returns the pending events of queue pairs and of completion queues.
     fn events(&self) -> Vec<ibv_event_type> {
         let mut events = Vec::new();
         let at_once = Timespec {
@@ -255,7 +255,7 @@ fn modify(queue_pair: &QueuePair, mask: Mask, values: &ibv_qp_attr) -> Result<St
     })
 }
 
-/// Takes a queue pair through all states up to this one.
+/// Moves a queue pair through all states up to `to`.
 fn bring(queue_pair: &QueuePair, peer: u32, to: State) {
     let way = [
         State::Init,
@@ -398,7 +398,7 @@ fn messages_go_from_one_to_the_other() {
         let sent: Vec<_> = (0..3).map(|id| (id, OK, Work::Send)).collect();
         let received: Vec<_> = (10..13).map(|id| (id, OK, Work::Receive)).collect();
         assert_eq!((bench.sent(), bench.received()), (sent, received));
-        // Numbers wrap, and what is told is where they are.
+        // Sequence numbers wrap, and the query returns the current numbers.
         assert_eq!((one.query().sq_psn, two.query().rq_psn), (1, 1));
     }
 }
@@ -466,7 +466,7 @@ fn queues_are_as_long_as_they_were_asked_for() {
     let more = one.receiver().post(room(&bench, 3));
     assert_eq!(more, Err(PostError::Full));
 
-    // A batch is posted as a whole or not at all. In an error state there is always room.
+    // A batch is posted completely or not at all. In an error state there is always room.
     let two = bench.queue_pair(8, Service::ReliableConnection);
     bring(&two, 7, State::ReadyToSend);
     let batch = |count| (0..count).map(|id| request(&two, id, SEND)).collect();
@@ -503,7 +503,7 @@ fn a_query_tells_what_was_set_and_a_reset_forgets_it() {
     assert_eq!(told.qp_state, ibv_qp_state::IBV_QPS_RESET);
     assert_eq!((told.dest_qp_num, told.port_num, told.timeout), (0, 0, 0));
     assert_eq!(told.cap.max_send_wr, 3);
-    // Nothing of the past completes, and it can begin anew.
+    // Earlier requests do not complete, and the queue pair can be used again.
     enter(&one, 8, State::Init).unwrap();
     enter(&one, 8, State::Error).unwrap();
     assert!(bench.sent().is_empty() && bench.received().is_empty());
@@ -559,7 +559,7 @@ fn draining_is_told_to_who_asked() {
         let event = ibv_event_type::IBV_EVENT_SQ_DRAINED;
         assert_eq!(bench.events(), if asked { vec![event] } else { vec![] });
 
-        // A request that is posted meanwhile goes when the queue pair sends again.
+        // A request that is posted meanwhile is sent when the queue pair sends again.
         two.receiver().post(room(&bench, 3)).unwrap();
         post(&one, 4).unwrap();
         bench.run(&mut wire, &[&one, &two]);
@@ -634,7 +634,7 @@ fn a_destroyed_queue_pair_is_dead_at_once() {
     assert_eq!(bench.domain.usage().close(), Err(Refusal::Busy));
 
     two.close();
-    // A thread of the device may still hold it, and its timers.
+    // A thread of the device, and its timers, may still have a reference.
     let bytes = wire.0.pop_front().unwrap();
     let now = Time::from_nanos(1);
     let packet = Packet::parse(&bytes).unwrap();
@@ -785,7 +785,7 @@ fn a_window_is_bound_by_a_request() {
     assert_eq!(refused, Err(PostError::Operation));
     one.post_bind(5, 0, binding(window)).unwrap();
     one.transmit(|| Time::from_nanos(1), &mut Wire::default());
-    // The region does not say that windows may be bound to it.
+    // The region has no bind access.
     let failed = CompletionStatus::MemoryWindowBind;
     assert_eq!(bench.sent(), [(5, failed, Work::Bind)]);
 }

@@ -1,12 +1,12 @@
-//! Which states follow which, and which attributes go with it: the tables of IBTA 10.3.1 and
-//! 11.2.5.2, as `ibv_modify_qp(3)` names their attributes.
+//! The legal state transitions of queue pairs, and the attributes of each: the tables of IBTA 10.3.1 and 11.2.5.2, with the
+//! attribute names of `ibv_modify_qp(3)`.
 
 use bitflags::bitflags;
 
 use crate::proto::{Service, State};
 
 bitflags! {
-    /// Which attributes `ibv_modify_qp` is to set: the bits of `ibv_qp_attr_mask`.
+    /// Attributes to set in `ibv_modify_qp`: the bits of `ibv_qp_attr_mask`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub(crate) struct Mask: u32 {
         const STATE = 1;
@@ -34,12 +34,12 @@ bitflags! {
     }
 }
 
-/// The attributes of a transition beside the state itself.
+/// The attributes of a transition, except the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// Those that must be given.
+    /// Attributes that must be set.
     pub(crate) required: Mask,
-    /// Those that may be given.
+    /// Attributes that may be set.
     pub(crate) optional: Mask,
 }
 
@@ -64,10 +64,10 @@ impl Rule {
     }
 }
 
-/// What the transition needs, or none if there is no such transition.
+/// Returns the rule of a transition, or `None` if the transition is illegal.
 pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rule> {
     Some(match (from, to) {
-        // Every state can be left for these two, but there is nothing to fail in RESET.
+        // RESET can be entered from all states, and ERROR from all states except RESET.
         (_, State::Reset) => Rule::NONE,
         (State::Reset, State::Error) => return None,
         (_, State::Error) => Rule::NONE,
@@ -82,7 +82,7 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
         | (State::SendQueueDrained, State::ReadyToSend) => Rule::optional(running(service)),
         (State::ReadyToSend, State::SendQueueDrained) => Rule::optional(Mask::NOTIFY_DRAINED),
         (State::SendQueueDrained, State::SendQueueDrained) => Rule::optional(drained(service)),
-        // Reliable services have no state SQE: what fails there fails the whole queue pair (IBTA 10.3.1.6).
+        // Reliable services have no state SQE: a failed send request moves the whole queue pair to ERROR (IBTA 10.3.1.6).
         (State::SendQueueError, State::ReadyToSend) => match service {
             Service::UnreliableDatagram => {
                 Rule::optional(Mask::CURRENT_STATE.union(Mask::QUEUE_KEY))
@@ -96,8 +96,8 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
     })
 }
 
-/// Attributes that are given and mean nothing to this half of an XRC connection: programs set both
-/// halves alike, and the verbs have always let them.
+/// Returns the attributes that are accepted and ignored for this end of an XRC connection. Programs set the same attributes at
+/// both ends, and other providers accept that.
 pub(crate) const fn ignored(service: Service) -> Mask {
     match service {
         Service::XrcInitiator => Mask::MAX_ACCEPTED.union(Mask::MIN_RNR_TIMER),
@@ -150,7 +150,7 @@ const fn to_send(service: Service) -> Mask {
     }
 }
 
-/// What may change on the way to RTS, and in it.
+/// Returns the attributes that may be set on the transition to RTS and in RTS.
 const fn running(service: Service) -> Mask {
     let connected = Mask::CURRENT_STATE
         .union(Mask::ALTERNATE_PATH)
@@ -163,7 +163,7 @@ const fn running(service: Service) -> Mask {
     }
 }
 
-/// What may change while nothing is sent.
+/// Returns the attributes that may be set in SQD.
 const fn drained(service: Service) -> Mask {
     let connected = Mask::ADDRESS
         .union(Mask::ALTERNATE_PATH)
@@ -207,7 +207,7 @@ pub(super) mod tests {
         State::Error,
     ];
 
-    /// The legal pairs, written down from the diagram of IBTA 10.3.1 and not from the code.
+    /// Compares the legal transitions with a table that was copied from the diagram of IBTA 10.3.1.
     #[test]
     fn the_transitions_are_those_of_the_diagram() {
         let diagram = [
@@ -236,7 +236,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The lists of `ibv_modify_qp(3)`.
+    /// Compares the required attributes with the lists of `ibv_modify_qp(3)`.
     #[test]
     fn the_required_attributes_are_those_of_the_manual() {
         let required = |service, from, to| {
@@ -270,7 +270,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The optional attributes of IBTA table 91, by the numbers of `ibv_qp_attr_mask`.
+    /// Compares the optional attributes with IBTA table 91, by the numbers of `ibv_qp_attr_mask`.
     #[test]
     fn the_optional_attributes_are_those_of_the_specification() {
         use State::{Init, ReadyToReceive, ReadyToSend, SendQueueDrained, SendQueueError};

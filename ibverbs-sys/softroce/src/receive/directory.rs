@@ -8,7 +8,7 @@ use crate::limits;
 
 use super::SharedReceiveQueue;
 
-/// The shared receive queues of a NIC by their numbers.
+/// The shared receive queues of a NIC, by number.
 #[derive(Debug, Default)]
 pub struct Directory {
     queues: RwLock<Numbered>,
@@ -21,7 +21,7 @@ struct Numbered {
 }
 
 impl Directory {
-    /// Makes a queue that knows its number, and lists it. A number comes again as late as possible.
+    /// Creates a queue with a free number, and adds it to the directory. A number is reused as late as possible.
     pub fn insert(
         &self,
         make: impl FnOnce(u32) -> Result<Arc<SharedReceiveQueue>, Refusal>,
@@ -30,7 +30,7 @@ impl Directory {
         if numbered.queues.len() >= limits::MAX_SRQ {
             return Err(Refusal::Exhausted);
         }
-        // 24 bits are far more than there may be queues, so a free one is near.
+        // 24 bits are far more than the maximum number of queues, so a free number is near.
         let mut number = numbered.last;
         loop {
             number = (number + 1) & 0xff_ffff;
@@ -44,12 +44,12 @@ impl Directory {
         Ok(queue)
     }
 
-    /// The queue with this number.
+    /// Returns the queue with this number.
     pub fn find(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
         self.queues.read().queues.get(&number).cloned()
     }
 
-    /// The queues of an XRC domain, in no order.
+    /// Returns the queues of an XRC domain, in no particular order.
     pub fn of_xrc_domain(&self, domain: DomainId) -> Vec<Arc<SharedReceiveQueue>> {
         let numbered = self.queues.read();
         let of_domain =
@@ -62,7 +62,7 @@ impl Directory {
             .collect()
     }
 
-    /// Takes a queue off the list.
+    /// Removes a queue from the directory.
     pub fn remove(&self, number: u32) {
         self.queues.write().queues.remove(&number);
     }

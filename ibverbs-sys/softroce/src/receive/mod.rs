@@ -1,4 +1,4 @@
-//! Where received messages go: the receive queue of a queue pair, and those that many share.
+//! Receive queues: the queue of one queue pair, and queues that several queue pairs share.
 #![forbid(unsafe_code)]
 
 mod directory;

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use crate::proto::ReceiveRequest;
 
-/// There is no room for another request.
+/// Error: the receive queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the receive queue is full")]
 pub struct Full;
@@ -16,7 +16,7 @@ pub struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// A queue for so many requests of so many segments each.
+    /// Creates a queue for `capacity` requests of at most `max_segments` segments each.
     pub fn new(capacity: u32, max_segments: u32) -> Self {
         Self {
             capacity,
@@ -25,7 +25,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Appends a request.
+    /// Appends a request. Fails if the queue is full.
     #[inline]
     pub fn post(&mut self, request: ReceiveRequest) -> Result<(), Full> {
         if self.requests.len() >= self.capacity as usize {
@@ -35,33 +35,33 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Takes the oldest request.
+    /// Removes and returns the oldest request.
     #[inline]
     pub fn take(&mut self) -> Option<ReceiveRequest> {
         self.requests.pop_front()
     }
 
-    /// Forgets all requests, as on the way to RESET.
+    /// Removes all requests, as at the transition to RESET.
     pub fn clear(&mut self) {
         self.requests.clear();
     }
 
-    /// Requests there is room for.
+    /// Returns the maximum number of requests.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Segments that a request may have.
+    /// Returns the maximum number of segments of a request.
     pub fn max_segments(&self) -> u32 {
         self.max_segments
     }
 
-    /// Requests that nobody has taken.
+    /// Returns the number of posted requests that have not been taken.
     pub fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether nothing is posted.
+    /// Returns whether no request is posted.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -12,7 +12,7 @@ use crate::proto::ReceiveRequest;
 
 use super::Full;
 
-/// A shared receive queue: `ibv_srq`.
+/// Shared receive queue: `ibv_srq`.
 pub struct SharedReceiveQueue {
     number: u32,
     domain: Arc<ProtectionDomain>,
@@ -23,24 +23,24 @@ pub struct SharedReceiveQueue {
     state: Mutex<State>,
 }
 
-/// What only an XRC shared receive queue has.
+/// Additional properties of an XRC shared receive queue.
 #[derive(Debug)]
 pub struct XrcBinding {
-    /// The XRC domain, which queue pairs that reach the queue share.
+    /// XRC domain, which queue pairs must share to use the queue.
     pub domain: DomainId,
-    /// Where its receives complete.
+    /// Completion queue of its receives.
     pub completion_queue: Arc<CompletionQueue>,
 }
 
 struct State {
     requests: VecDeque<ReceiveRequest>,
     capacity: u32,
-    /// Below so many requests an event is raised, once; 0: none is.
+    /// Number of requests below which an event is raised once. 0 if no event is armed.
     limit: u32,
 }
 
 impl SharedReceiveQueue {
-    /// A shared receive queue with this number, for `capacity` requests of `max_segments` each.
+    /// Creates a shared receive queue with this number, for `capacity` requests of at most `max_segments` segments each.
     pub fn new(
         number: u32,
         domain: &Arc<ProtectionDomain>,
@@ -67,7 +67,7 @@ impl SharedReceiveQueue {
         }))
     }
 
-    /// Appends a request.
+    /// Appends a request. Fails if the queue is full.
     pub fn post(&self, request: ReceiveRequest) -> Result<(), Full> {
         let mut state = self.state.lock();
         if state.requests.len() >= state.capacity as usize {
@@ -77,8 +77,8 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// Takes the oldest request. When fewer are left than the limit says, raises the event that was
-    /// armed with it (IBTA 10.2.9.4, `ibv_modify_srq(3)`).
+    /// Removes and returns the oldest request. Raises the armed event when fewer requests are left than its limit (IBTA
+    /// 10.2.9.4, `ibv_modify_srq(3)`).
     pub fn take(&self) -> Option<ReceiveRequest> {
         let mut state = self.state.lock();
         let request = state.requests.pop_front()?;
@@ -92,7 +92,7 @@ impl SharedReceiveQueue {
         Some(request)
     }
 
-    /// Changes what is given; all of it or, when something is wrong, nothing (`ibv_modify_srq(3)`).
+    /// Changes the values that are given. On an error, nothing is changed (`ibv_modify_srq(3)`).
     pub fn modify(&self, capacity: Option<u32>, limit: Option<u32>) -> Result<(), Refusal> {
         let mut state = self.state.lock();
         let new_capacity = capacity.unwrap_or(state.capacity);
@@ -106,43 +106,43 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// Requests there is room for.
+    /// Returns the maximum number of requests.
     pub fn capacity(&self) -> u32 {
         self.state.lock().capacity
     }
 
-    /// The limit that is armed, or 0.
+    /// Returns the limit of the armed event, or 0.
     pub fn limit(&self) -> u32 {
         self.state.lock().limit
     }
 
-    /// Segments that a request may have.
+    /// Returns the maximum number of segments of a request.
     pub fn max_segments(&self) -> u32 {
         self.max_segments
     }
 
-    /// What XRC requests call it by.
+    /// Returns the number by which XRC requests name the queue.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// The protection domain of its requests' memory.
+    /// Returns the protection domain of the memory of its requests.
     pub fn domain(&self) -> DomainId {
         self.domain.id()
     }
 
-    /// What makes it an XRC one.
+    /// Returns the XRC properties, or `None` for a plain shared receive queue.
     pub fn xrc(&self) -> Option<&XrcBinding> {
         self.xrc.as_ref()
     }
 
-    /// What asynchronous events name.
+    /// Returns the element that asynchronous events about the queue name.
     pub fn element(&self) -> &Arc<Element> {
         &self.element
     }
 
-    /// Ends the queue's use: refused while queue pairs have it. Takes its events back and waits
-    /// until those that were fetched are acknowledged.
+    /// Ends the use of the queue. Fails while queue pairs use it. Removes its queued events, and waits until fetched events are
+    /// acknowledged.
     pub fn close(&self) -> Result<(), Refusal> {
         self.usage.close()?;
         self.domain.context().withdraw(&self.element);
@@ -197,7 +197,7 @@ mod tests {
         SharedReceiveQueue::new(1, &domain(), capacity, 1, None).unwrap()
     }
 
-    /// Whether the limit event was raised; acknowledges it.
+    /// Returns whether the limit event was raised, and acknowledges it.
     fn was_reached(queue: &SharedReceiveQueue) -> bool {
         let Ok(event) = queue.domain.context().next_event() else {
             return false;

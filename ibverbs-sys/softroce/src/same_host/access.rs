@@ -1,11 +1,11 @@
 #![forbid(unsafe_code)]
-//! Reading and writing the memory of a peer, without its doing anything.
+//! One-sided reads and writes of a peer's memory, without any action of the peer.
 //!
-//! Who does so visits the peer: a lane says that he is there, and until he leaves it nothing is taken back of what he found
-//! told after he had entered. A visit takes a while for many copies as for one; but who takes something back waits
-//! for its end, so it has a limit.
+//! Copies are made during a [`Visit`], which occupies a lane. A peer that retracts memory waits until the lanes that were
+//! occupied at that moment are left, so published memory that a visit finds stays valid until the visit ends. A visit has a
+//! fixed cost, so several copies share one; its length is limited, because a peer may wait for its end.
 //!
-//! What was told at one visit is kept for the next, each with its version: it is read again only where that has changed.
+//! The records that a visit has read are cached in a [`Knowledge`] with their versions, and are read again only after a change.
 
 use std::net::Ipv6Addr;
 use std::ops::Range;
@@ -23,64 +23,66 @@ use crate::memory::{Piece, Published};
 use crate::proto::{AccessFlags, Remote, Segment};
 use crate::transfer::Atomic;
 
-/// A queue pair at a peer, as this side knows it.
+/// A queue pair of a peer, and the local queue pair that is connected to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// Its number.
+    /// Number of the peer's queue pair.
     pub(crate) number: u32,
-    /// Its GID.
+    /// GID of the peer's queue pair.
     pub(crate) gid: Ipv6Addr,
-    /// The number of the queue pair here.
+    /// Number of the local queue pair.
     pub(crate) own_number: u32,
-    /// The GID here.
+    /// GID of the local queue pair.
     pub(crate) own_gid: Ipv6Addr,
     /// Set if the connection is unreliable.
     pub(crate) is_unreliable: bool,
 }
 
-/// What a peer says of a connection.
+/// A connection as the peer has published it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Connection {
-    /// Another one for each time that the queue pair becomes ready.
+    /// Number that changes each time that the peer's queue pair becomes ready to receive.
     pub(crate) generation: u32,
-    /// The sequence number that it expected then.
+    /// Packet sequence number that the peer's queue pair expected when it became ready to receive.
     pub(crate) first: u32,
 }
 
-/// What is to be done with bytes of a peer.
+/// A copy between this process and a peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Access<'a> {
-    /// These are copied there.
+    /// Writes these bytes of this process to the peer's memory.
     Put(&'a [Piece<'a>]),
-    /// They are copied here.
+    /// Reads bytes of the peer's memory to this memory of this process.
     Get(&'a [Piece<'a>]),
 }
 
-/// What is known of a queue pair at a peer and of its memory, by what was told at earlier visits.
+/// Cached records of a peer's queue pair and of its memory.
 #[derive(Debug, Default)]
 pub(crate) struct Knowledge {
     queue_pair: Option<Reach>,
-    /// The one that was used last. If it is in the arena, then in the part that is mapped here.
+    /// The region of the last access. If the region is in the peer's arena, it is inside `map`.
     region: Option<Extent>,
     map: Option<(Range<u64>, Arc<Map>)>,
 }
 
-/// What a queue pair reaches there.
+/// Cached record of a peer's queue pair: the memory that its requester may reach.
 #[derive(Clone, Copy, Debug)]
 struct Reach {
-    /// The version of what is told.
+    /// Version of the record.
     version: u64,
-    /// Whom it takes requests from.
+    /// Number of the queue pair whose requests are accepted.
     peer: u32,
     generation: u32,
     access: AccessFlags,
     domain: u64,
 }
 
-/// Memory that a key stands for, for one queue pair.
+/// Cached record of a region or window.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
-    /// The version of what is told.
+    /// Slot of the record in the peer's table.
+    slot: u32,
+    /// Version of the record.
     version: u64,
     key: u32,
     access: AccessFlags,
@@ -89,16 +91,16 @@ struct Extent {
     bytes: Bytes,
 }
 
-/// Where the first byte is.
+/// Location of the first byte of a region.
 #[derive(Clone, Copy, Debug)]
 enum Bytes {
-    /// So far into what is mapped here.
+    /// Offset in the mapped part of the peer's arena.
     Mapped(usize),
-    /// At this address of the process.
+    /// Address in the peer's process.
     Process(u64),
 }
 
-/// Copies are under way, until this is dropped.
+/// A use of a peer's memory for copies by this process. A peer that retracts memory waits until the visit is dropped.
 #[derive(Debug)]
 pub(crate) struct Visit<'a> {
     link: &'a Link,
@@ -106,24 +108,23 @@ pub(crate) struct Visit<'a> {
     number: u32,
     access: AccessFlags,
     domain: u64,
-    /// What may still be done in it, in bytes.
+    /// Remaining length of the visit in bytes. Overhead counts as bytes, too.
     left: usize,
-    /// Regions that were looked up.
-    lookups: u32,
     _lane: Lane<'a>,
 }
 
-/// Bytes that are copied in a visit before it is [over](Visit::is_over).
+/// Length of a visit in bytes, after which it is [over](Visit::is_over). Includes the overhead of requests and calls.
 const LONG: usize = 64 << 10;
 
-/// What a request counts as beside its bytes.
+/// Overhead of a request, as a number of bytes whose copy takes about as long.
 const REQUEST: usize = 512;
 
-/// What a call of the kernel does.
+/// Overhead of a copy by the kernel, as a number of bytes whose copy takes about as long.
 const CALL: usize = 8 << 10;
 
 impl Link {
-    /// What the peer says of a queue pair. None: it takes nothing from this side, or is not told of.
+    /// Returns the connection that the peer has published for a queue pair, or `None` if the queue pair is not published or not
+    /// connected to the local one.
     pub(crate) fn connection(&self, target: &Target) -> Option<Connection> {
         let (_, told) = self.tables().queue_pair(target.number)?;
         let is_connected = told.peer == target.own_number
@@ -136,7 +137,8 @@ impl Link {
         })
     }
 
-    /// Begins to read and write what a queue pair reaches there. None: it is not the one of that connection any more.
+    /// Begins to read and write the memory that a queue pair of the peer makes accessible. Returns `None` if the queue pair
+    /// does not have the connection with this generation any more.
     #[inline]
     pub(crate) fn visit<'a>(
         &'a self,
@@ -163,7 +165,6 @@ impl Link {
             access: reach.access,
             domain: reach.domain,
             left: LONG,
-            lookups: 0,
             _lane: lane,
         })
     }
@@ -182,28 +183,14 @@ impl Link {
 }
 
 impl Visit<'_> {
-    /// Whether so much was done that it is to end. Another one may follow.
+    /// Returns whether the visit has reached its maximum length and has to be ended. Another visit may follow.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.left == 0
     }
 
-    /// Returns how often a request had another region than the one before it.
-    #[inline]
-    pub(crate) fn lookups(&self) -> u32 {
-        self.lookups
-    }
-
-    /// Fetches the record of a key of the peer into the cache, as [`Regions::expect`](crate::memory::Regions::expect) does.
-    #[inline]
-    pub(crate) fn expect(&self, key: u32) {
-        if let Some(slot) = (key >> 8).checked_sub(self.link.key_base()) {
-            self.link.tables().prefetch_region(slot);
-        }
-    }
-
-    /// Does something with bytes of the peer. None: it cannot be done so, and maybe not at all; of a copy
-    /// some of it may be done.
+    /// Copies bytes from or to the peer's memory. Returns `None` if the copy was not permitted or not possible here; a part of
+    /// the bytes may have been copied then.
     #[inline]
     pub(crate) fn access(&mut self, remote: Remote, access: Access<'_>) -> Option<()> {
         let (right, pieces) = match access {
@@ -230,7 +217,7 @@ impl Visit<'_> {
         }
     }
 
-    /// Copies bytes of a message of the peer, which the peer's queue pair may send, to `pieces`.
+    /// Copies bytes of a message that the peer's queue pair sends to `pieces`. Returns `None` if not all bytes could be copied.
     #[inline]
     pub(crate) fn fetch(&mut self, segment: &Segment, pieces: &[Piece<'_>]) -> Option<()> {
         let remote = Remote {
@@ -253,8 +240,8 @@ impl Visit<'_> {
         }
     }
 
-    /// Returns whether the peer has published its queue pair without a change during this visit: then the bytes that were fetched
-    /// are those of a message that had not ended.
+    /// Returns whether the record of the peer's queue pair has not changed during this visit. If so, the fetched bytes belong
+    /// to a send that had not completed.
     pub(crate) fn was_valid(&self) -> bool {
         #[cfg(any(test, feature = "sim"))]
         stops::pass(StopPoint::Copied);
@@ -266,7 +253,8 @@ impl Visit<'_> {
         })
     }
 
-    /// Does an atomic operation on eight bytes of the peer; what they were. None: it was not done.
+    /// Performs an atomic operation on eight bytes of the peer, and returns their previous value. Returns `None` if the
+    /// operation was not performed.
     #[inline]
     pub(crate) fn atomic(&mut self, remote: Remote, atomic: Atomic) -> Option<u64> {
         let right = AccessFlags::REMOTE_ATOMIC;
@@ -275,7 +263,7 @@ impl Visit<'_> {
         }
         self.left = self.left.saturating_sub(REQUEST);
         let Bytes::Mapped(offset) = self.find(remote, size_of::<u64>(), right)? else {
-            // The kernel's copies are no atomic operations: the peer does it.
+            // The kernel's copies are not atomic, so the peer has to execute the operation.
             return None;
         };
         let (_, map) = self.known.map.as_ref()?;
@@ -304,16 +292,16 @@ impl Visit<'_> {
             .map(drop)
     }
 
-    /// Where bytes are that the peer lets be used so.
+    /// Returns the location of `length` bytes that the peer has published with the access flag `right`, or `None` if there are
+    /// none.
     #[inline]
     fn find(&mut self, remote: Remote, length: usize, right: AccessFlags) -> Option<Bytes> {
-        let slot = (remote.key >> 8).checked_sub(self.link.key_base())?;
         let known = self.known.region.as_ref().filter(|known| {
-            known.key == remote.key && self.link.tables().has_region(slot, known.version)
+            known.key == remote.key && self.link.tables().has_region(known.slot, known.version)
         });
         let region = match known {
             Some(region) => region,
-            None => self.learn(slot, remote.key)?,
+            None => self.learn(remote.key)?,
         };
         if !region.access.contains(right) {
             return None;
@@ -325,11 +313,12 @@ impl Visit<'_> {
         })
     }
 
-    /// Reads what is told of a key.
+    /// Reads the record of a key into the cache.
     #[inline(never)]
-    fn learn(&mut self, slot: u32, key: u32) -> Option<&Extent> {
+    fn learn(&mut self, key: u32) -> Option<&Extent> {
         self.known.region = None;
-        self.lookups += 1;
+        let index = (key >> 8).checked_sub(self.link.key_base())?;
+        let slot = self.link.tables().slot(index)?;
         let (version, region) = self.link.tables().region(slot)?;
         let is_served = region.queue_pair.is_none_or(|only| only == self.number);
         if region.key != key || region.domain != self.domain || !is_served {
@@ -340,6 +329,7 @@ impl Visit<'_> {
             None => Bytes::Process(region.address),
         };
         Some(self.known.region.insert(Extent {
+            slot,
             version,
             key,
             access: region.access,
@@ -349,7 +339,8 @@ impl Visit<'_> {
         }))
     }
 
-    /// How far into what is mapped here a region begins, all of which is inside then.
+    /// Returns the offset of a region in the mapped part of the peer's arena. Maps the part if necessary. Returns `None` if the
+    /// region is not completely inside.
     fn locate(&mut self, region: &Published) -> Option<usize> {
         let place = region.place.as_ref()?;
         let end = place.offset.checked_add(region.length)?;
@@ -368,7 +359,7 @@ impl Visit<'_> {
 }
 
 impl Extent {
-    /// How far into it `length` bytes from `address` on begin, if they are all inside.
+    /// Returns the offset of `length` bytes from `address` on, or `None` if not all bytes are inside the region.
     #[inline]
     fn offset(&self, address: u64, length: u64) -> Option<u64> {
         let offset = address.checked_sub(self.start)?;
@@ -383,6 +374,7 @@ mod tests {
     #[test]
     fn only_what_is_inside_is_inside() {
         let extent = Extent {
+            slot: 0,
             version: 2,
             key: 1,
             access: AccessFlags::REMOTE_WRITE,

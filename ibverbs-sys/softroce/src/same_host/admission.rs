@@ -12,7 +12,7 @@
 //! | memory and descriptors of links | [`MAX_LINKS`], [`MAX_LINKS_PER_PROCESS`], [`is_short_of_descriptors`] |
 //!
 //! Connections of other users are closed when they are accepted: no message of such a process is received. A connection that
-//! exceeds a rate is not refused but waits: in the listener's queue, or with its first message unread.
+//! exceeds a rate is not refused. It waits in the listener's queue, or with its first message unread.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -21,12 +21,12 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::descriptor::Descriptor;
 
-/// Time that a peer has for its part of a handshake. The peer's engine answers within microseconds if it runs. Half a second is
-/// enough if that thread has to wait for a processor, and short enough for a program that waits in a verb.
+/// Maximum time of a peer for its part of a handshake. The peer's engine answers within microseconds if it runs. Half a second
+/// suffices if that thread has to wait for a processor, and is short enough for a program that waits in a verb.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Time for which a peer that refused or did not answer is not asked again. A program that often connects to such a peer
-/// thus seldom waits for [`HANDSHAKE_TIMEOUT`].
+/// Time after which a handshake with a peer that refused or did not answer is tried again. A program that often connects to
+/// such a peer thus seldom waits for [`HANDSHAKE_TIMEOUT`].
 pub(super) const RETRY_COOLDOWN: Duration = Duration::from_secs(1);
 
 /// Maximum connections without a finished handshake, and the length of the kernel's queue of connections that were not
@@ -38,9 +38,9 @@ pub(super) const MAX_PENDING_HANDSHAKES: usize = 64;
 /// that look up different addresses of this process at the same time.
 pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 
-/// Maximum pending handshakes that were answered. Each holds eight descriptors and two mappings; 16 of them stay far below the
-/// usual limit of 1024 descriptors. A handshake is in this state for a single round trip. So the oldest handshake is given up
-/// to make room: at [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
+/// Maximum pending handshakes that were answered with `Welcome`. Each holds eight descriptors and two mappings; 16 of them stay
+/// far below the usual limit of 1024 descriptors. A handshake is in this state for a single round trip. So the oldest handshake
+/// is given up to make room: at [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
 pub(super) const MAX_WELCOMED: usize = 16;
 
 /// Maximum links of this process. The limit exceeds the number of processes that one host usually runs. Each link holds eight
@@ -61,19 +61,19 @@ pub(super) const CONNECTIONS_PER_SECOND: u32 = 1000;
 /// 256 ms, which is within the [`HANDSHAKE_TIMEOUT`] of the last one.
 pub(super) const HANDSHAKES_PER_SECOND: u32 = 250;
 
-/// Maximum connections, or handshakes, that are not delayed after a pause, such as those of processes that start at the same
-/// moment. The directory's lock is held for a whole burst, which takes a few milliseconds.
+/// Maximum operations that a rate limit allows at once after a pause, for example for processes that start at the same moment.
+/// The directory's lock is held for a whole burst, which takes a few milliseconds.
 pub(super) const BURST: u32 = 16;
 
-/// Time after which to accept connections again, when `accept` has failed for lack of descriptors or memory, or when no pending
-/// connection could make room.
+/// Delay before connections are accepted again, after `accept` has failed for lack of descriptors or memory, or when no pending
+/// connection could be closed to make room.
 pub(super) const ACCEPT_COOLDOWN: Duration = Duration::from_millis(10);
 
 /// A limit on the rate of an operation: `per_second` in the long run, and [`BURST`] operations at once.
 #[derive(Debug)]
 pub(super) struct RateLimit {
     interval: Duration,
-    /// Time from which [`BURST`] operations are allowed at once.
+    /// Time from which a whole [`BURST`] of operations is allowed at once.
     full_at: Instant,
 }
 
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(allowed(start + Duration::from_millis(9)), 0);
         assert_eq!(allowed(start + Duration::from_millis(10)), 1);
         assert_eq!(allowed(start + Duration::from_millis(35)), 2);
-        // A long pause allows a single burst.
+        // A long pause allows only one burst.
         assert_eq!(allowed(start + Duration::from_secs(60)), BURST);
     }
 

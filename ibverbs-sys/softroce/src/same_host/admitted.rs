@@ -6,10 +6,10 @@
 
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 
-/// The list of peers that may copy, each a `T`.
+/// The list of peers that may copy, each represented by a `T`.
 #[derive(Debug)]
 pub(super) struct Admitted<T> {
-    /// Number of peers that were admitted in the lifetime of the list.
+    /// Number of peers that were ever admitted.
     count: AtomicU64,
     present: Mutex<Vec<T>>,
 }
@@ -84,7 +84,7 @@ mod models {
         told: AtomicU64,
     }
 
-    /// A peer that is admitted while memory is being retracted has finished its copy, or does not begin a copy.
+    /// A peer that is admitted during a retraction has finished its copy, or does not begin a copy.
     #[test]
     fn who_is_admitted_meanwhile_is_waited_for() {
         loom::model(|| {

@@ -1,12 +1,12 @@
 #![forbid(unsafe_code)]
 //! The backlog of a link: queue pairs that wait for room in the ring to the peer.
 //!
-//! A queue pair asks for room before it makes a packet or a brief. If there is none, the backlog notes the queue pair, and its
-//! messages stay in its send queue: nothing is lost, and nothing is sent twice. The peer learns that queue pairs wait, and wakes
-//! this process, if it sleeps, after it has made room. The thread that receives then lets all noted queue pairs go on.
+//! A queue pair checks for room before it makes a packet or a brief. If there is none, the backlog records the queue pair, and
+//! the messages stay in the send queue: nothing is lost, and nothing is sent twice. The peer is notified, and wakes this
+//! process, if it sleeps, after it has made room. The thread that receives then resumes all recorded queue pairs.
 //!
-//! Another thread may take the room between the question and the packet. The backlog keeps such a packet, and sends it before
-//! any other packet of the link.
+//! Another thread may take the room between the check and the packet. The backlog keeps such a packet, and sends it before any
+//! other packet of the link.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use super::link::{Failure, Link};
 use super::ring::CHUNK;
 use crate::transfer::PART_CHUNKS;
 
-/// Chunks of the longest message.
+/// Number of chunks of the longest message.
 const MOST: u16 = {
     let part = PART_CHUNKS as usize;
     assert!(part >= super::link::LONGEST);
@@ -27,7 +27,7 @@ const MOST: u16 = {
 /// Queue pairs and packets that wait for room.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    /// Set if anything waits. Changes only under the lock.
+    /// Set if a queue pair or packet waits. Changes only under the lock.
     is_waiting: AtomicBool,
     waiting: Mutex<Waiting>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Backlog {
 #[derive(Debug, Default)]
 struct Waiting {
     queue_pairs: Vec<u32>,
-    /// Packets and their tags.
+    /// Kept packets, each with its tag.
     kept: VecDeque<(u16, Kept)>,
 }
 
@@ -46,8 +46,8 @@ impl Waiting {
         }
     }
 
-    /// Takes the queue pairs that wait, which go on in the returned order and wait again in that order. The first of them may
-    /// take all the room, so another one is the first each time.
+    /// Removes all waiting queue pairs, and returns them in the order in which they are resumed. The order is rotated by one
+    /// each time, because the first queue pair may take all the room.
     fn leave(&mut self) -> Vec<u32> {
         let mut queue_pairs = std::mem::take(&mut self.queue_pairs);
         if !queue_pairs.is_empty() {
@@ -57,7 +57,7 @@ impl Waiting {
     }
 }
 
-/// A packet that was made when there was room.
+/// A packet that found no room, although there was room when the queue pair made the packet.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) bytes: Box<[u8]>,
@@ -65,12 +65,12 @@ pub(crate) struct Kept {
 }
 
 impl Link {
-    /// Returns whether there is room for a packet now.
+    /// Returns whether there is room for a packet and nothing waits for room.
     pub(crate) fn has_room(&self) -> bool {
         !self.backlog.is_waiting.load(Ordering::Acquire) && self.sender().may_have_room(MOST)
     }
 
-    /// Returns whether a queue pair may send now. If not, [`resume`](Self::resume) names the queue pair when there is room.
+    /// Returns whether a queue pair may send now. If not, records the queue pair for [`resume`](Self::resume).
     pub(crate) fn may_send(&self, queue_pair: u32) -> bool {
         if self.has_room() {
             return true;
@@ -87,7 +87,7 @@ impl Link {
         false
     }
 
-    /// Returns whether anything waits for room.
+    /// Returns whether a queue pair or packet waits for room.
     #[inline]
     pub(crate) fn has_backlog(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
@@ -99,13 +99,13 @@ impl Link {
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
     }
 
-    /// Returns whether queue pairs wait that must learn that the peer, which is known to be gone, makes no room any more. A queue
-    /// pair that asks later learns that at once.
+    /// Returns whether queue pairs wait that were not resumed since the link has ended. A queue pair that checks for room later
+    /// is not recorded.
     pub(super) fn owes_news(&self) -> bool {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }
 
-    /// Keeps a packet for which the room has gone.
+    /// Keeps a packet that found no room, and sends it when there is room.
     pub(crate) fn keep(&self, tag: u16, what: Kept) {
         let mut waiting = self.backlog.waiting.lock();
         self.backlog.is_waiting.store(true, Ordering::Release);
@@ -113,14 +113,14 @@ impl Link {
         self.settle(&mut waiting);
     }
 
-    /// Returns whether [`resume`](Self::resume) has something to do. Otherwise the peer wakes this process as soon as that is so,
-    /// if the process is asleep by then.
+    /// Returns whether [`resume`](Self::resume) has something to do. If not, requests a wakeup from the peer for when there is
+    /// room.
     pub(crate) fn can_resume(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.is_dead() || self.sender().starve(MOST))
     }
 
-    /// Sends the packets that were kept, and names the queue pairs that wait, if there is room or the peer is gone.
+    /// Sends the kept packets, and calls `go_on` with each waiting queue pair, if there is room or the link has ended.
     pub(crate) fn resume(&self, go_on: impl FnMut(u32)) {
         if !self.can_resume() {
             return;
@@ -136,8 +136,8 @@ impl Link {
         queue_pairs.into_iter().for_each(go_on);
     }
 
-    /// Sends the packets that were kept. Returns whether all have gone and there is room for more. If not, the peer was asked to
-    /// tell when there is.
+    /// Sends the kept packets. Returns whether all were sent and there is room for more. If not, requests a wakeup from the
+    /// peer for when there is room. After the end of the link, drops the packets and returns `true`.
     fn settle(&self, waiting: &mut Waiting) -> bool {
         while !self.is_dead() {
             let Some((tag, kept)) = waiting.kept.front() else {
@@ -150,7 +150,7 @@ impl Link {
                 return false;
             }
         }
-        // The peer is gone. Messages that were sent and not answered go again, by another path.
+        // The link has ended. Unacknowledged messages are retransmitted by another path.
         waiting.kept.clear();
         true
     }
@@ -165,7 +165,7 @@ mod tests {
         let mut waiting = Waiting::default();
         (0..5).for_each(|queue_pair| waiting.enter(queue_pair));
         let mut sent = [0; 5];
-        // There is room for one message each time, and all have more than one.
+        // Each time there is room for one message, and every queue pair has more than one.
         for _ in 0..5 * 4 {
             let going = waiting.leave();
             sent[going[0] as usize] += 1;

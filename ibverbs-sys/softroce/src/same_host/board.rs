@@ -1,32 +1,31 @@
 #![forbid(unsafe_code)]
-//! What a process publishes for its peers to read.
+//! Tables that a process publishes and its peers read without a lock.
 //!
-//! A board has records of one cache line. The first word of a record is odd while nothing is in it that may be
-//! used, and grows with every change: who reads the same even number before and after the other words has read what
-//! was there at that moment.
+//! A [`Board`] is an array of records of one cache line each. The first word of a record is the version, as in a sequence lock.
+//! The version is odd while the record holds nothing valid, and grows with every change. A reader that finds the same even
+//! version before and after it reads the other words has read a consistent record.
 //!
-//! That a record is still valid while it is acted upon is not this module's matter, but that of [`epoch`](crate::epoch):
-//! who takes a record back waits for those who may have read it before.
+//! This module does not keep a record valid while a peer acts on it; [`epoch`](crate::epoch) does: a thread that retracts a
+//! record then waits for the peers that may have read the record before.
 
 use std::ops::Deref;
 
-use crate::cache;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// A record: a cache line.
+/// A record of one cache line: the version, then [`WORDS`] words of content.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Record([AtomicU64; 8]);
 
-/// Words of a record that mean something.
+/// Number of words of content in a record: all words of the cache line except the version.
 pub(super) const WORDS: usize = 7;
 
-/// Records, of which all are empty as long as nobody wrote to them.
+/// An array of records in shared memory. A record is empty until it is first published.
 #[derive(Debug)]
 pub(super) struct Board<R>(pub(super) R);
 
 impl<R: Deref<Target = [Record]>> Board<R> {
-    /// Puts something in the place of what is in a record; one at a time does that. Nothing happens where there is no such
+    /// Replaces the content of a record. Does nothing if `index` is out of range. Only one thread at a time may change a
     /// record.
     pub(super) fn publish(&self, index: usize, content: &[u64; WORDS]) {
         let Some(Record([version, words @ ..])) = self.0.get(index) else {
@@ -36,29 +35,30 @@ impl<R: Deref<Target = [Record]>> Board<R> {
         for (word, &value) in words.iter().zip(content) {
             word.store(value, Ordering::Relaxed);
         }
-        // Never 0, which is what a record begins with.
+        // Never 0, which is the version of a record that was never published.
         let after = before.wrapping_add(1).max(2);
         version.store(after, Ordering::Release);
     }
 
-    /// Takes back what is in a record. Who reads it from now on finds nothing; for others wait.
+    /// Marks a record as empty, and returns its new version, or 0 if `index` is out of range. Later reads return `None`. The
+    /// caller then has to wait for peers that have read the record before.
     pub(super) fn retract(&self, index: usize) -> u64 {
         let Some(Record([version, ..])) = self.0.get(index) else {
             return 0;
         };
         let value = version.load(Ordering::Relaxed) | 1;
         version.store(value, Ordering::Relaxed);
-        // Who sees anything that is written afterwards sees this, too.
+        // A peer that sees any later write of this thread also sees this version.
         fence(Ordering::Release);
         value
     }
 
-    /// What is in a record, all of one moment.
+    /// Returns the content of a record, or `None` if the record is empty or changes during the read.
     pub(super) fn read(&self, index: usize) -> Option<[u64; WORDS]> {
         self.find(index).map(|(_, content)| content)
     }
 
-    /// The same, and the version that it is of.
+    /// Returns the version and the content of a record, or `None` if the record is empty or changes during the read.
     pub(super) fn find(&self, index: usize) -> Option<(u64, [u64; WORDS])> {
         let Record([version, words @ ..]) = self.0.get(index)?;
         let before = version.load(Ordering::Acquire);
@@ -73,30 +73,20 @@ impl<R: Deref<Target = [Record]>> Board<R> {
         (version.load(Ordering::Relaxed) == before).then_some((before, content))
     }
 
-    /// Whether what is in a record is still what it was in this version, which somebody has found.
+    /// Returns whether the version of a record is still `version`, which [`find`](Self::find) has returned.
     #[inline]
     pub(super) fn is_current(&self, index: usize, version: u64) -> bool {
         let record = self.0.get(index);
         record.is_some_and(|Record([current, ..])| current.load(Ordering::Acquire) == version)
     }
 
-    /// Returns whether a record has not changed since this version of it was found: bytes that were copied since then are
-    /// those that were there before it was taken back.
+    /// Returns whether the version of a record has been `version` ever since [`find`](Self::find) returned it. If so, all bytes
+    /// that this thread has copied since then were copied before the record was retracted.
     pub(super) fn was_current(&self, index: usize, version: u64) -> bool {
-        // This fence pairs with the one in `retract`: a thread that has read bytes which were written after that sees the
-        // change.
+        // This fence pairs with the one in `retract`: a thread that has copied bytes which were written after the retraction
+        // sees the new version.
         fence(Ordering::Acquire);
         self.is_current(index, version)
-    }
-}
-
-impl<R: Deref<Target = [Record]>> Board<R> {
-    /// Fetches a record into the cache, to be read soon.
-    #[inline]
-    pub(super) fn prefetch(&self, index: usize) {
-        if let Some(record) = self.0.get(index) {
-            cache::prefetch(record);
-        }
     }
 }
 

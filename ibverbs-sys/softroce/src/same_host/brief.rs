@@ -1,11 +1,11 @@
 #![forbid(unsafe_code)]
-//! Briefs as they are in a slot of a ring.
+//! The encoding of a brief (a short message without packet headers) in a slot of a ring.
 
 use super::ring::WORDS;
 use crate::proto::Sequence;
 use crate::transfer::{Brief, Form, PartOf, SHORT, Short};
 
-/// Bits of the first word, above the number of the queue pair.
+/// Flags in the first word, above the 24-bit queue pair number.
 const ACKNOWLEDGED: u64 = 1 << 24;
 const MESSAGE: u64 = 1 << 25;
 const IMMEDIATE: u64 = 1 << 26;
@@ -14,22 +14,23 @@ const FETCH: u64 = 1 << 28;
 const WRITTEN: u64 = 1 << 29;
 const STARTS: u64 = 1 << 30;
 const ENDS: u64 = 1 << 31;
-/// Bits of the second word, above the partition.
+/// Flags in the second word, above the partition key.
 const INVALIDATES: u64 = 1 << 48;
 const CHUNKS: u64 = 1 << 49;
 
-/// Where numbers of 24 bits begin.
+/// Mask of a 24-bit number.
 const NUMBER: u64 = 0xff_ffff;
-/// The first word: the queue pair, bits, and the message's number and length.
+/// Bit offsets in the first word, after the queue pair number and the flags: the message's sequence number and its length.
 const SEQUENCE_AT: u32 = 32;
 const LENGTH_AT: u32 = 56;
-/// The second: immediate data and partition. The third: what is acknowledged. The others: the message.
+/// Bit offset of the partition key in the second word, above the immediate data; and index of the first word of the payload.
+/// The third word is the acknowledged sequence number.
 const PARTITION_AT: u32 = 32;
 const BYTES_AT: usize = 3;
 
 const _: () = assert!(8 * (WORDS - BYTES_AT) == SHORT);
 
-/// What a slot has to say for a brief.
+/// Encodes a [`Brief`] (short message without packet headers) as the words of a slot.
 #[inline(always)]
 pub(crate) fn encode(brief: &Brief<'_>) -> [u64; WORDS] {
     let mut words = [0; WORDS];
@@ -77,7 +78,8 @@ pub(crate) fn encode(brief: &Brief<'_>) -> [u64; WORDS] {
     words
 }
 
-/// What a slot says; the message is put into `room`. None: nothing that makes sense.
+/// Decodes a [`Brief`] (short message without packet headers) from the words of a slot. Copies the payload to `room`, which the
+/// result borrows. Returns `None` if the payload is longer than [`SHORT`].
 #[inline]
 pub(crate) fn decode<'a>(words: &[u64; WORDS], room: &'a mut [u8; SHORT]) -> Option<Brief<'a>> {
     let has = |bit| words[0] & bit != 0;
@@ -130,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// A message's number, immediate data, bit and bytes.
+    /// Generates the sequence number, immediate data, solicited flag and payload of a message.
     fn message() -> impl Strategy<Value = (u32, Option<[u8; 4]>, bool, Vec<u8>)> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..=SHORT);
         (

@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
-//! The directory of a process: the processes of its host, and the links to them.
+//! The directory of a process: the other processes of the host, and the links to them.
 //!
 //! Threads of the program look up links by the address of a process, and perform a [`handshake`] with an unknown process. The
-//! engine [attends](Directory::attend) to handshakes that other processes begin, and to links that end.
+//! engine [continues](Directory::attend) handshakes that other processes begin, and removes links that have ended.
 
 use std::fmt;
 use std::io;
@@ -28,22 +28,21 @@ use super::sockets;
 use super::visitor::Visitor;
 use crate::descriptor::Descriptor;
 
-/// Longest delay of a deferred wakeup. A program takes much less time to post its answer to a message, and the answer wakes
-/// the peer, too.
+/// Maximum delay of a deferred wakeup. A program usually answers a message much sooner, and the answer wakes the peer, too.
 const MAX_WAKE_DELAY: Duration = Duration::from_micros(500);
 
-/// The processes of the host that a process knows, and its links to them.
+/// The known processes of the host, and the links to them.
 pub(crate) struct Directory {
     local: Local,
     listeners: Vec<Descriptor>,
     state: Mutex<State>,
     /// Notified when a link was added, or a handshake has ended.
     changed: Condvar,
-    /// Expires when deferred wakeups are due.
+    /// Timer that expires when deferred wakeups are due.
     wake_timer: Timer,
-    /// Set while `wake_timer` runs, or has expired and was not attended to.
+    /// Set while `wake_timer` runs, or has expired and was not handled.
     is_reminded: AtomicBool,
-    /// Expires when pending handshakes have to be attended to.
+    /// Timer that expires when pending handshakes have to be continued or given up.
     handshake_timer: Timer,
 }
 
@@ -55,7 +54,7 @@ struct State {
 }
 
 impl Directory {
-    /// Listens on the names of this process's addresses.
+    /// Creates the directory, and listens on the abstract Unix names of this process's addresses.
     pub(crate) fn open(own: Own) -> io::Result<Self> {
         if own.addresses.is_empty() || !has_room(&own.addresses, &own.gids) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -100,7 +99,7 @@ impl Directory {
                     }
                     continue;
                 }
-                // The handshake that the peer began is about to end. A second handshake would make a second link.
+                // The peer has begun a handshake that is about to end. A second handshake would make a second link.
                 _ if state.handshakes.is_welcomed(address) => {
                     if self.changed.wait_until(&mut state, deadline).timed_out() {
                         return None;
@@ -117,7 +116,7 @@ impl Directory {
                     self.changed.notify_all();
                     return Some(link);
                 }
-                // The handshake that the peer began adds the link.
+                // The handshake that the peer has begun will add the link.
                 Ok(Outcome::Waits) => {
                     let is_asked = |state: &mut State| state.links.is_asked(address);
                     let waited = self
@@ -129,7 +128,7 @@ impl Directory {
                 }
                 Ok(Outcome::Declined) | Err(_) => {}
             }
-            // Meanwhile a handshake that the peer began may have added a link.
+            // A handshake that the peer has begun may have added a link meanwhile.
             if state.links.is_asked(address) {
                 state.links.note_declined(address, Instant::now());
                 self.changed.notify_all();
@@ -143,7 +142,7 @@ impl Directory {
         self.state.lock().links.all().to_vec()
     }
 
-    /// Returns all peers that may copy from and to memory of this process. The caller has retracted the memory before.
+    /// Returns all peers that may copy from and to memory that the caller has retracted before this call.
     pub(crate) fn visitors(&self) -> Vec<Arc<Visitor>> {
         self.local.visitors()
     }
@@ -186,22 +185,23 @@ impl Directory {
     fn remove_ended(&self, links: &mut Links) {
         let _ended = links.remove_ended();
         if links.has_ended() {
-            // The end of a peer is one event. The bell makes the engine attend again to the links that stay.
+            // The end of a peer is reported as one event. The wakeup makes the engine call `attend` again for the links that
+            // stay.
             self.local.ring();
         }
         self.local.dismiss();
     }
 
-    /// Sets the timer to the next time at which pending handshakes have to be attended to.
+    /// Sets the timer to the next time at which pending handshakes have to be continued or given up.
     fn set_handshake_timer(&self, state: &mut State, now: Instant) {
         let next = state.handshakes.next_deadline();
-        // A timer that has expired has to be set again, even to the same time.
+        // An expired timer has to be set again, even to the same time.
         state.timer = state.timer.filter(|&timer| timer > now);
         if next == state.timer {
             return;
         }
         state.timer = next;
-        // Zero would stop the timer.
+        // A duration of 0 would stop the timer.
         let after = next.map(|next| {
             next.saturating_duration_since(now)
                 .max(Duration::from_nanos(1))
@@ -209,7 +209,8 @@ impl Directory {
         self.handshake_timer.set(after.unwrap_or_default());
     }
 
-    /// Makes [`attend`](Self::attend) send deferred wakeups in [`MAX_WAKE_DELAY`], unless they are sent before.
+    /// Starts the timer after which [`attend`](Self::attend) sends deferred wakeups, [`MAX_WAKE_DELAY`] from now. Does nothing
+    /// if the timer runs.
     pub(crate) fn remind(&self) {
         if self.is_reminded.load(Ordering::Relaxed) || self.is_reminded.swap(true, Ordering::AcqRel)
         {
@@ -218,7 +219,7 @@ impl Directory {
         self.wake_timer.set(MAX_WAKE_DELAY);
     }
 
-    /// Returns the descriptor that is readable when the engine has to [`attend`](Self::attend).
+    /// Returns the descriptor that is readable while the engine has to call [`attend`](Self::attend).
     pub(crate) fn heard(&self) -> BorrowedFd<'_> {
         self.local.events.descriptor()
     }
@@ -231,7 +232,7 @@ impl Directory {
 
 #[cfg(any(test, fuzzing))]
 impl Directory {
-    /// Allows as many connections and handshakes as after a pause.
+    /// Resets the rate limits, so that a whole burst is allowed.
     pub(super) fn reset_limits(&self) {
         self.state.lock().handshakes.reset_limits(Instant::now());
     }
@@ -245,7 +246,7 @@ impl Directory {
         }
     }
 
-    /// Returns whether there is no link and no pending handshake.
+    /// Returns whether there is no link, no pending handshake and no peer that may copy.
     pub(super) fn is_alone(&self) -> bool {
         let state = self.state.lock();
         state.handshakes.is_empty()
@@ -253,7 +254,7 @@ impl Directory {
             && self.local.visitor_count() == 0
     }
 
-    /// Returns the descriptor that is readable when the engine is to be woken.
+    /// Returns the eventfd that wakes the engine.
     #[cfg(all(test, not(loom)))]
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.local.own.bell.as_fd()

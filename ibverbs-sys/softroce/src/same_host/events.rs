@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! Events that the engine waits for on behalf of the directory: an epoll set, and timers in the set.
 //!
-//! The epoll set is readable while one of its descriptors has an event that was not taken. So the engine waits for the set
+//! The epoll set is itself a descriptor that is readable while an event has not been taken. So the engine waits for the set
 //! alone. The set is edge-triggered: [`Events::take`] reports each event once.
 
 use std::io;
@@ -22,7 +22,7 @@ pub(super) struct Events {
     epoll: Descriptor,
 }
 
-/// The kind of a descriptor in the set, which its events carry as their number.
+/// The kind of a descriptor in the set, stored as the data of its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Source {
@@ -48,8 +48,8 @@ impl Events {
         })
     }
 
-    /// Adds a descriptor: data that can be received, and the end of a connection, are events. Does nothing if the set has
-    /// the descriptor.
+    /// Adds a descriptor. Its events are received data and the end of a connection. Does nothing if the descriptor is already
+    /// in the set.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, source: Source) -> io::Result<()> {
         let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         let number = EventData::new_u64(source as u64);
@@ -59,12 +59,12 @@ impl Events {
         }
     }
 
-    /// Removes a descriptor. Does nothing if the set does not have the descriptor.
+    /// Removes a descriptor. Does nothing if the descriptor is not in the set.
     pub(super) fn remove(&self, descriptor: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, descriptor);
     }
 
-    /// Takes the events that have occurred, without waiting. After an error, reports that any event may have occurred.
+    /// Takes the events that have occurred, without blocking. After an error, reports that any event may have occurred.
     pub(super) fn take(&self) -> Taken {
         let mut events = [MaybeUninit::uninit(); 16];
         let now = Timespec {
@@ -92,7 +92,7 @@ impl Events {
     }
 }
 
-/// A timer whose expiry is an event of a set.
+/// A timer whose expiry is an event of an [`Events`] set.
 pub(super) struct Timer {
     timer: Descriptor,
 }
@@ -115,11 +115,11 @@ impl Timer {
             it_interval: timespec(Duration::ZERO),
             it_value: timespec(after),
         };
-        // Setting an existing timer to a valid time does not fail.
+        // Setting a valid timer to a valid time does not fail.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
     }
 
-    /// Takes the expiry, if the timer has expired.
+    /// Clears the expiry, if the timer has expired.
     pub(super) fn clear(&self) {
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
     }

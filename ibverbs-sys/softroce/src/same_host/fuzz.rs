@@ -1,4 +1,4 @@
-//! Fuzz targets of a peer of the host: messages to the listener, and writes to the memory that the peer shares.
+//! Fuzz targets for a hostile peer of the host: messages to the listener, and writes to the memory that the peer shares.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -29,10 +29,10 @@ use crate::memory::Piece;
 use crate::proto::{Remote, Sequence};
 use crate::transfer::{Atomic, Brief, Form, PartOf, Short};
 
-/// Limit of the steps of one input.
+/// Maximum steps of one input.
 const STEPS: usize = 100;
 
-/// A process with a listener, and the descriptors that other processes may send to the listener.
+/// A simulated process with a listener, and the descriptors that other processes may send to it.
 struct Listener {
     directory: Directory,
     name: SocketAddrUnix,
@@ -40,7 +40,7 @@ struct Listener {
     tables: Descriptor,
     bell: OwnedFd,
     socket: OwnedFd,
-    /// A thread of this process that is not its first one.
+    /// ID of a thread of this process that is not the main thread.
     thread: i32,
 }
 
@@ -103,7 +103,7 @@ pub fn handshake(bytes: &[u8]) {
         }
         let handshake = &mut handshakes[input.below(4)];
         match (input.below(8), handshake.as_ref()) {
-            // As many as are accepted at once: nobody else accepts while this thread waits.
+            // No more connections than are accepted at once: no other thread accepts them while this one waits.
             (_, None) if connections == BURST => {}
             (_, None) => {
                 connections += 1;
@@ -117,14 +117,14 @@ pub fn handshake(bytes: &[u8]) {
             (1, Some(socket)) => {
                 let length = input.below(256);
                 let bytes = input.some(length);
-                // What could be answered would be answered at some address of this process.
+                // A valid message is not sent here: its answer could write to an arbitrary address of this process.
                 if Letter::decode(bytes).is_none() {
                     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                     let _ = rustix::net::send(socket, bytes, flags);
                 }
             }
             (2 | 3, Some(socket)) => {
-                // What it is answered, and that it could read this process.
+                // Receives the answer, and checks that the peer could read this process.
                 if let Ok((letter, _)) = Letter::receive(socket.as_fd())
                     && letter.word == Word::Welcome
                 {
@@ -151,7 +151,7 @@ pub fn handshake(bytes: &[u8]) {
     );
 }
 
-/// Starts a thread that sleeps for as long as the process lives. Returns its number.
+/// Starts a thread that sleeps until the process ends. Returns its thread ID.
 fn sleeping_thread() -> i32 {
     let (tells, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -185,7 +185,7 @@ fn letter(input: &mut Input<'_>, thread: i32) -> Letter {
         word,
         addresses: addresses.collect(),
         probe: match input.below(4) {
-            // None that is mapped: this process would write there.
+            // No mapped address: this process would write to it.
             0 => input.one_of(&[0, 8, 1 << 63, u64::MAX, u64::MAX - 15]),
             _ => process::word(),
         },
@@ -271,7 +271,7 @@ pub fn ring(bytes: &[u8]) {
                     .push(input.half() & 0x7fff, &words, chunks, |_| Ok::<_, ()>(()));
             }
             4..7 => {
-                // Any word, or one of those that say how far somebody is.
+                // Any word, or one of the words that hold positions.
                 let at = match input.below(4) {
                     0 => input.word() as usize % (segment::LENGTH / 8),
                     side => (side - 1) * segment::LENGTH / 2 / 8 + input.below(256),
@@ -312,7 +312,7 @@ pub fn ring(bytes: &[u8]) {
             }
         }
     }
-    // What is still there ends, also if the peer stays.
+    // After the end, the remaining messages are received, even if the peer does not end.
     here.end();
     for _ in 0..100 {
         receive(64);
@@ -358,12 +358,12 @@ fn brief<'a>(input: &mut Input<'_>, payload: &'a [u8]) -> Brief<'a> {
 
 /// Reads and writes the memory of a peer that publishes arbitrary records of its queue pairs and regions.
 pub fn tables(bytes: &[u8]) {
-    /// Bytes of the peer's file: two segments.
+    /// Length of the peer's file in bytes: two segments.
     const FILE: usize = 4 << 20;
     let mut input = Input::new(bytes);
     let (file, map) = shared::create("tables", regions::LENGTH, false).expect("tables");
     let (arena, _) = shared::create("arena", FILE, false).expect("an arena");
-    // No process has that number: nothing is copied by the kernel.
+    // No process has this ID, so the kernel copies nothing.
     let nobody = Pid::from_raw(i32::MAX).expect("a number");
     let (link, _end) = testing::link_to(&file, arena, nobody).expect("a link");
     let target = Target {
@@ -376,11 +376,12 @@ pub fn tables(bytes: &[u8]) {
     let mut known = Knowledge::default();
     let mut memory = vec![0_u8; 1 << 14];
     let gid = u128::from(Ipv6Addr::LOCALHOST) as u64;
-    // A connection and a region that are right, to begin with.
+    // At first, a valid connection and a valid region.
     let queue_pair = [2, 0xf << 56 | 5 << 24 | 9, 0, 1, 0, gid, 0, gid];
     let region = [2, 3 << 32 | 0xf << 25, 1, 0, 4096, 0, 0, 1];
     let queue_pairs = [5 * 64, 5 * 64 + 64];
     let regions = [0, 1, 2].map(|slot| regions::REGIONS_AT + 64 * slot);
+    let differences = regions::DIFFERENCES_AT;
     let store = |at: usize, word: usize, value: u64| {
         let word = map.word(at + 8 * word).expect("inside");
         word.store(value, std::sync::atomic::Ordering::SeqCst);
@@ -393,9 +394,10 @@ pub fn tables(bytes: &[u8]) {
         }
         match input.below(4) {
             0 => {
-                let at = match input.flag() {
-                    true => input.one_of(&queue_pairs),
-                    false => input.one_of(&regions),
+                let at = match input.below(5) {
+                    0 | 1 => input.one_of(&queue_pairs),
+                    2 | 3 => input.one_of(&regions),
+                    _ => differences,
                 };
                 let near = FILE as u64;
                 let value =
@@ -405,6 +407,7 @@ pub fn tables(bytes: &[u8]) {
             }
             1 => {
                 let _ = link.connection(&target);
+                let _ = link.tables().slot(input.word());
                 let _ = link.tables().region(input.word());
                 let _ = link.tables().queue_pair(input.word());
             }

@@ -1,16 +1,17 @@
 #![forbid(unsafe_code)]
 //! The handshake by which two processes agree to share memory.
 //!
-//! | asking process | answering process |
+//! | initiator | responder |
 //! |---|---|
 //! | connects, sends `Hello` with its descriptors and the link's memory | |
-//! | | [`reach`](process::reach)es the asking process, sends `Welcome` with its own descriptors, or `Sorry` or `Later` |
-//! | [`reach`](process::reach)es the answering process, sends `Ready` | |
+//! | | checks its [access](process::reach) to the initiator's memory, sends `Welcome` with its descriptors, or `Sorry` or `Later` |
+//! | checks its [access](process::reach) to the responder's memory, sends `Ready` | |
 //! | | adds the link |
 //!
-//! Each process checks whether the kernel lets it copy from and to the other one's memory. Where the kernel forbids that, the
-//! program's own memory is reached through the ring alone. Where the other process is of another user, or one of the two does
-//! not let others read its memory ([`is_dumpable`](process::is_dumpable)), no memory is shared, and packets take the network.
+//! Each process checks whether the kernel permits copies from and to the memory of the other process. If the kernel forbids
+//! that, data in the program's own memory is sent through the ring. If the other process is of another user, or one of the two
+//! does not permit others to read its memory ([`is_dumpable`](process::is_dumpable)), no memory is shared, and packets use the
+//! network.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,17 +31,17 @@ use super::sockets;
 use super::visitor::Process;
 use crate::descriptor::{self, Descriptor};
 
-/// The result of asking a process.
+/// Result of a handshake that this process has begun.
 pub(super) enum Outcome {
     Linked(Arc<Link>),
     Declined,
-    /// The process asks this one at the same time, and that handshake counts.
+    /// The process is performing a handshake with this one at the same time, and that handshake counts.
     Waits,
 }
 
-/// Asks the process that has an address to share memory, and waits for the answer for at most [`HANDSHAKE_TIMEOUT`].
+/// Begins a handshake with the process that has an address, and waits for its end for at most [`HANDSHAKE_TIMEOUT`].
 pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
-    // The program may have closed or replaced descriptors of the device. Such numbers must not be handed over.
+    // The program may have closed or replaced descriptors of the device, which must not be passed to a peer then.
     if !descriptor::check_all() || !process::is_dumpable() {
         return Ok(Outcome::Declined);
     }
@@ -84,8 +85,8 @@ pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
     Ok(Outcome::Linked(link))
 }
 
-/// Continues the pending handshakes of processes that asked this one. Returns whether a handshake has ended, and with it
-/// perhaps the wait of a thread for a link.
+/// Continues the pending handshakes that other processes have begun. Returns whether a handshake has ended, for which a thread
+/// may be waiting.
 pub(super) fn answer(
     local: &Local,
     links: &mut Links,
@@ -97,7 +98,7 @@ pub(super) fn answer(
     })
 }
 
-/// Receives a message of a peer. Returns whether the handshake is still pending.
+/// Receives and handles a message of a peer. Returns whether the handshake is still pending.
 fn receive(
     local: &Local,
     links: &mut Links,
@@ -130,7 +131,7 @@ fn receive(
     }
 }
 
-/// Welcomes a peer that has sent `Hello`, or returns the word to refuse the peer with.
+/// Answers a `Hello` with `Welcome` and returns the new link. Fails with the message type that refuses the peer.
 fn welcome(
     local: &Local,
     links: &Links,
@@ -140,20 +141,20 @@ fn welcome(
     mut descriptors: Vec<Descriptor>,
 ) -> Result<Arc<Link>, Word> {
     const NO: Word = Word::Sorry;
-    // The reason is the same as in `ask`.
+    // The program may have closed or replaced descriptors of the device, which must not be passed to a peer then.
     if !descriptor::check_all() || !process::is_dumpable() {
         return Err(NO);
     }
     let process = handshake.process;
     let first = letter.addresses.first().ok_or(NO)?;
-    // There is a link already: the peer sent `Hello` before it received the last message of the link's handshake.
+    // A link exists already: the peer sent `Hello` before it received the last message of the link's handshake.
     if let Some(Known::Linked(link)) = links.known(*first)
         && link.process() == process
         && link.check()
     {
         return Err(Word::Later);
     }
-    // Of two handshakes at the same time, both processes keep the one that the process with the lower address asked for.
+    // Of two simultaneous handshakes, both processes keep the one that the process with the lower address began.
     if letter
         .addresses
         .iter()

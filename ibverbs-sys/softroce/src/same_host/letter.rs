@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! What two processes say to each other before they share memory.
+//! The messages of the handshake in which two processes agree to share memory.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,47 +14,47 @@ use rustix::net::{
 use crate::completion::Bells;
 use crate::descriptor::{Descriptor, Opening};
 
-/// What is said, in the order in which it is said.
+/// Type of a handshake message, in the order of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// Let us share memory: here is mine.
+    /// First message: requests a link, and passes the descriptors of the sender and of the link's memory.
     Hello,
-    /// Here is mine.
+    /// Accepts a `Hello`, and passes the descriptors of the sender.
     Welcome,
-    /// I can reach yours.
+    /// Last message: the sender can reach the memory of the peer.
     Ready,
-    /// Let us not.
+    /// Refuses a link.
     Sorry,
-    /// I am asking you at the same time, and my question counts.
+    /// Refuses a `Hello` for now: the sender of `Later` has a link or another handshake with the peer already, which counts.
     Later,
 }
 
-/// What a process says of itself.
+/// A handshake message: its type, and the description of the process that sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Letter {
     pub(super) word: Word,
-    /// Address of a [word](super::process::word) of the process.
+    /// Address of the sender's [word](super::process::word), which the receiver copies to check its access.
     pub(super) probe: u64,
-    /// The thread by which its memory is reached.
+    /// Thread ID by which the kernel finds the sender's memory.
     pub(super) thread: i32,
-    /// What the first slot of its table of regions is counted as in keys.
+    /// Index in memory keys of slot 0 of the sender's table of regions.
     pub(super) key_base: u32,
-    /// The addresses of its sockets.
+    /// Addresses of the sender's UDP sockets.
     pub(super) addresses: Vec<SocketAddr>,
-    /// Its GID table.
+    /// GID table of the sender's device.
     pub(super) gids: Vec<Ipv6Addr>,
 }
 
-/// What every letter begins with: the version of everything that is shared, too.
+/// First bytes of each message. The last byte is the version of all shared formats, not only that of the messages.
 const HEAD: [u8; 8] = *b"sroce\0\0\x04";
 
-/// Descriptors that go with a letter at most.
+/// Maximum descriptors of a message.
 const DESCRIPTORS: usize = 4 + Bells::COUNT;
 
-/// Bytes of a letter at most.
+/// Maximum length of a message in bytes.
 const LONGEST: usize = 2048;
 
-/// Addresses or GIDs of a letter at most.
+/// Maximum length of the lists of addresses and of GIDs in a message.
 const LIST: usize = 16;
 
 const WORDS: [Word; 5] = [
@@ -66,7 +66,7 @@ const WORDS: [Word; 5] = [
 ];
 
 impl Letter {
-    /// A letter that says a word and nothing else.
+    /// Creates a message without a description of the process.
     pub(super) fn only(word: Word) -> Self {
         Self {
             word,
@@ -131,7 +131,7 @@ impl Letter {
         bytes.is_empty().then_some(letter)
     }
 
-    /// Sends it, with descriptors. Does not wait.
+    /// Sends the message with descriptors. Does not block.
     pub(super) fn send(
         &self,
         socket: BorrowedFd<'_>,
@@ -151,14 +151,14 @@ impl Letter {
         Ok(())
     }
 
-    /// Takes one that has come, with its descriptors.
+    /// Receives a message with its descriptors. Does not block.
     pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<(Self, Vec<Descriptor>)> {
         let mut bytes = [0; LONGEST];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut room = [io::IoSliceMut::new(&mut bytes)];
-        // With room for all: nothing is allocated while files are opened.
+        // The capacity suffices for all descriptors: nothing is allocated while files are opened.
         let mut descriptors = Vec::with_capacity(DESCRIPTORS);
         let opening = Opening::begin();
         let message = recvmsg(socket, &mut room, &mut control, flags)?;
@@ -182,20 +182,20 @@ impl Letter {
     }
 }
 
-/// Takes bytes from the front.
+/// Removes the first `N` bytes.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk::<N>()?;
     *bytes = rest;
     Some(*first)
 }
 
-/// Takes the length of a list.
+/// Removes the length of a list. Returns `None` if the list is too long.
 fn count(bytes: &mut &[u8]) -> Option<usize> {
     let [count] = take(bytes)?;
     Some(usize::from(count)).filter(|&count| count <= LIST)
 }
 
-/// Whether there is room in a letter for so many.
+/// Returns whether the lists fit into a message.
 pub(super) fn has_room(addresses: &[SocketAddr], gids: &[Ipv6Addr]) -> bool {
     addresses.len() <= LIST && gids.len() <= LIST
 }

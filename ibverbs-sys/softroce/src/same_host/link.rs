@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
 //! A link to another process of the same host.
 //!
-//! A link sends and receives packets and briefs by the shared memory of both processes, knows how to reach the peer's regions,
-//! and notices the end of the peer.
+//! A link sends and receives packets and briefs (short messages without packet headers) by the shared memory of both processes,
+//! maps the peer's regions, and detects the end of the peer.
 
 use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -32,20 +32,20 @@ use crate::spin;
 use crate::sync::Line;
 use crate::transfer::{self, Brief, Form, PART_CHUNKS, Unsent};
 
-/// Identity and resources of a peer, which the peer has handed over in the handshake.
+/// Identity and resources of a peer, as received in the handshake.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// The slot of the peer's UDP ports, which its queue pair numbers contain; `None` if the numbers may be any.
+    /// The slot of the peer's UDP port, which is a part of its queue pair numbers; `None` if the numbers may be any.
     pub(super) slot: Option<u8>,
     /// Addresses of the peer's UDP sockets.
     pub(super) addresses: Vec<SocketAddr>,
     /// GID table of the peer's device.
     pub(super) gids: Vec<Ipv6Addr>,
-    /// Number in keys of the first slot of the peer's table of regions.
+    /// Index in memory keys of slot 0 of the peer's table of regions.
     pub(super) key_base: u32,
     /// Tables in which the peer publishes its regions and queue pairs.
     pub(super) tables: Tables,
-    /// File of the peer's memory for regions.
+    /// File of the memory from which the peer allocates regions.
     pub(super) arena: Descriptor,
     /// Eventfd that wakes the peer's engine.
     pub(super) bell: Descriptor,
@@ -53,18 +53,18 @@ pub(super) struct Peer {
     pub(super) channels: Vec<Descriptor>,
 }
 
-/// A link to another process of the same host, which has mapped the same memory.
+/// A link to another process of the same host that has mapped the same shared memory.
 pub struct Link {
     peer: Peer,
     visitor: Arc<Visitor>,
     side: Shared,
     inbound: spin::Mutex<Inbound>,
-    /// The number of the slot that the next message comes in. A copy of the receiver's, to be read without its lock.
+    /// The number of the slot of the next message. A copy of the receiver's number that is read without the lock.
     next: AtomicU32,
     pub(super) backlog: Backlog,
     /// Set while a wakeup of the peer is deferred.
     owes_waking: AtomicBool,
-    /// Mapped parts of the peer's arena, by their offsets in its file.
+    /// Mapped parts of the peer's arena, by their byte ranges in the file.
     maps: RwLock<Vec<(Range<u64>, Arc<Map>)>>,
     is_dead: AtomicBool,
     start: Instant,
@@ -74,7 +74,7 @@ pub struct Link {
     failures: Arc<Failures>,
 }
 
-/// The notice to this process's engine that a link has failed.
+/// Notification of this process's engine that a link has failed.
 #[derive(Debug)]
 pub(super) struct Failures {
     /// The eventfd that wakes the engine.
@@ -95,26 +95,26 @@ impl Failures {
         self.has_failed.load(Ordering::Relaxed) && self.has_failed.swap(false, Ordering::Acquire)
     }
 
-    /// Wakes the engine, which then removes the link.
+    /// Wakes the engine, which then removes the failed link.
     fn notify(&self) {
         self.has_failed.store(true, Ordering::Release);
         descriptor::count_up(self.bell.as_fd());
     }
 }
 
-/// The receiving side of a link, which one thread at a time uses.
+/// The receiving end of a link, which only one thread at a time uses.
 struct Inbound {
     receiver: Receiver,
-    /// Buffer for messages that are longer than a slot.
+    /// Buffer for packets that are longer than a slot.
     bytes: Box<[u8]>,
-    /// Set when the peer has violated the protocol. No more messages are received.
+    /// Set after the peer has violated the protocol. No more messages are received then.
     is_broken: bool,
-    /// After the end of the link, the number of the first slot that is not received any more.
+    /// Number of the first slot that is not received any more; `None` until the link has ended.
     end: Option<u32>,
 }
 
 impl Inbound {
-    /// Fixes the end of what is received, after the link has ended: messages that come later are not received.
+    /// Sets the end of the messages to receive, after the link has ended: messages that arrive later are not received.
     #[cold]
     fn close(&mut self) {
         if self.end.is_none() {
@@ -122,7 +122,8 @@ impl Inbound {
         }
     }
 
-    /// Returns the number of slots that are still to be received.
+    /// Returns the maximum number of slots that may still be received: 0 after a protocol violation, and `usize::MAX` before
+    /// the end of the link.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
         match self.end {
@@ -133,7 +134,7 @@ impl Inbound {
     }
 }
 
-/// The parts of a [`Side`] that all threads use at the same time.
+/// The parts of a [`Side`] that all threads use concurrently.
 #[derive(Debug)]
 struct Shared {
     sender: Sender,
@@ -148,7 +149,7 @@ struct Shared {
 pub(crate) enum Said<'a> {
     /// The bytes of a packet, and its [annotation](Link::send).
     Packet(&'a [u8], u64),
-    /// A brief, and the chunks behind it.
+    /// A [`Brief`] (short message without packet headers), and the bytes in the chunks that belong to it.
     Brief(&'a Brief<'a>, &'a [Piece<'a>]),
 }
 
@@ -161,22 +162,22 @@ pub(crate) enum Failure {
     Dead,
 }
 
-/// Nanoseconds for which a peer counts as existing after a check. The kernel does not use a thread ID again within this time,
-/// since it first gives out all other IDs.
+/// Time in nanoseconds for which a peer is taken to exist after a check. The kernel does not reuse a thread ID within this
+/// time, since it assigns all other IDs first.
 const CHECK_INTERVAL: u64 = 1_000_000;
 
-/// Maximum parts of a peer's arena that are mapped. Without a limit, a peer could use up the 65,530 mappings that a process can
-/// have by naming more and more parts. An arena has one part for each 64 MiB, so this limit is enough for 64 GiB; packets carry
-/// data of regions beyond the limit.
+/// Maximum mapped parts of a peer's arena. Without a limit, a peer could use up the 65,530 mappings that a process may have by
+/// publishing more and more parts. An arena has one part for each 64 MiB, so this limit suffices for 64 GiB. Data of regions
+/// beyond the limit is transferred in packets.
 const MAX_MAPS: usize = 1024;
 
-/// Bytes of the longest packet: a payload of the largest MTU, and its headers.
+/// Maximum length of a packet in bytes: the largest MTU, and the headers.
 pub(crate) const LONGEST: usize = 4096 + 256;
 
-/// The bit of a slot's tag that is set for a brief, and not set for a packet.
+/// Bit of a slot's tag that is set for a [`Brief`] (short message without packet headers), and clear for a packet.
 const BRIEF: u16 = 1 << 15;
 
-/// Bytes of the longest packet that fits into a slot, after the word with its length.
+/// Maximum length in bytes of a packet that fits into a slot, after the word with the length.
 const SHORT: usize = 8 * (ring::WORDS - 1);
 
 impl Link {
@@ -196,7 +197,7 @@ impl Link {
             own_lanes,
             peer_lanes,
         } = side;
-        // The engine may be asleep already, without this mark: the engine marks only links that it knows.
+        // The engine may be asleep already and has not marked this link, because it marks only links that it knows.
         Sleep(&own_sleep.0).declare(Sleeper::Engine);
         Arc::new(Self {
             peer,
@@ -231,7 +232,7 @@ impl Link {
         &self.peer.addresses
     }
 
-    /// Returns the slot in the peer's queue pair numbers, or `None` if the numbers may be any.
+    /// Returns the peer's slot, which is a part of its queue pair numbers, or `None` if the numbers may be any.
     pub(crate) fn slot(&self) -> Option<u8> {
         self.peer.slot
     }
@@ -246,7 +247,7 @@ impl Link {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    /// Asks the system whether the peer exists, and ends the link if not. Returns whether the link has not ended.
+    /// Queries the system whether the peer exists, and ends the link if not. Returns whether the link is still alive.
     pub(crate) fn check(&self) -> bool {
         if !self.is_dead() && self.visitor.is_gone() {
             self.end();
@@ -254,7 +255,8 @@ impl Link {
         !self.is_dead()
     }
 
-    /// Returns whether the peer existed at most [`CHECK_INTERVAL`] ago, so that its thread ID is not used by another process.
+    /// Returns whether the link is alive and the peer existed at most [`CHECK_INTERVAL`] ago, so that its thread ID was not
+    /// reused.
     pub(super) fn is_fresh(&self) -> bool {
         let now = self.start.elapsed().as_nanos() as u64;
         if now.saturating_sub(self.seen.load(Ordering::Relaxed)) > CHECK_INTERVAL {
@@ -278,7 +280,7 @@ impl Link {
         self.peer.key_base
     }
 
-    /// Returns the peer in its role of a process that copies from and to memory of this one.
+    /// Returns the peer as a process that copies from and to memory of this one.
     pub(super) fn visitor(&self) -> &Arc<Visitor> {
         &self.visitor
     }
@@ -288,11 +290,11 @@ impl Link {
         self.visitor.process.number
     }
 
-    /// Returns the ID of the thread by which the kernel finds the peer's memory, or `None` if the kernel does not let this process
-    /// copy or the peer is gone.
+    /// Returns the ID of the thread by which the kernel finds the peer's memory, or `None` if the kernel does not permit copies
+    /// or the peer is gone.
     pub(super) fn thread(&self) -> Option<Pid> {
         let process = &self.visitor.process;
-        // The thread's number could be that of another one by now.
+        // Without the check, the thread ID could have been reused by another process.
         (process.copies == KernelCopies::Allowed && self.is_fresh()).then_some(process.thread)
     }
 
@@ -301,13 +303,13 @@ impl Link {
         &self.side.own_lanes
     }
 
-    /// Marks a copy by this process until the returned lane is dropped.
+    /// Marks a copy by this process as in progress until the returned lane is dropped.
     #[cfg(test)]
     pub(crate) fn hold_lane(&self) -> crate::epoch::Lane<'_> {
         crate::epoch::Lanes(self.own_lanes()).enter(0)
     }
 
-    /// Ends the link. Messages that have come before are still [received](Self::receive).
+    /// Ends the link. Messages that have arrived before are still [received](Self::receive).
     pub(crate) fn end(&self) {
         self.is_dead.store(true, Ordering::Release);
     }
@@ -316,18 +318,18 @@ impl Link {
     /// notifies the peer.
     pub(super) fn break_off(&self) {
         self.end();
-        // The other direction of the connection stays open, and shows when the peer has closed its end.
+        // The other direction of the connection stays open, and reports when the peer has closed its end.
         self.visitor.leave();
     }
 
-    /// Ends the link after the peer violated the protocol, and wakes the engine, which removes the link.
+    /// Ends the link after the peer has violated the protocol, and wakes the engine, which removes the link.
     #[cold]
     fn fail(&self) {
         self.break_off();
         self.failures.notify();
     }
 
-    /// Sends a packet, with a tag of 15 bits that is not 0 and an annotation of 48 bits. A peer that sleeps is woken by
+    /// Sends a packet with a tag (15 bits, not 0) and an annotation (48 bits). A sleeping peer is not woken before the next
     /// [`flush`](Self::flush).
     pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), Failure> {
         debug_assert!(bytes.len() <= LONGEST && annotation < 1 << 48);
@@ -350,17 +352,19 @@ impl Link {
         self.push(tag, &words, chunks, fill)
     }
 
-    /// Sends a brief, with a tag of 15 bits that is not 0. A peer that sleeps is woken by [`flush`](Self::flush).
+    /// Sends a [`Brief`] (short message without packet headers) with a tag (15 bits, not 0). A sleeping peer is not woken
+    /// before the next [`flush`](Self::flush).
     #[inline]
     pub(crate) fn send_brief(&self, tag: u16, brief: &Brief<'_>) -> Result<(), Unsent> {
         match self.push(tag | BRIEF, &brief::encode(brief), 0, |_| Ok(())) {
-            // The acknowledgement timeout shows that the peer is gone.
+            // If the peer is gone, the sender finds out by the acknowledgement timeout.
             Ok(()) | Err(Failure::Dead) => Ok(()),
             Err(Failure::Full) => Err(Unsent::Full),
         }
     }
 
-    /// Sends a brief, like [`send_brief`](Self::send_brief), with `length` bytes, which `fill` copies to the pieces of the ring.
+    /// Sends a [`Brief`] (short message without packet headers) with a tag (15 bits, not 0) and `length` bytes, which `fill`
+    /// copies to chunks of the ring. A sleeping peer is not woken before the next [`flush`](Self::flush).
     #[inline]
     pub(crate) fn send_chunks(
         &self,
@@ -380,14 +384,14 @@ impl Link {
             is_readable.then_some(()).ok_or(())
         };
         match self.push(tag | BRIEF, &brief::encode(brief), chunks, fill) {
-            // The acknowledgement timeout shows that the peer is gone.
+            // If the peer is gone, the sender finds out by the acknowledgement timeout.
             Ok(()) | Err(Failure::Dead) => Ok(()),
             Err(Failure::Full) if is_readable => Err(Unsent::Full),
             Err(Failure::Full) => Err(Unsent::Unreadable),
         }
     }
 
-    /// Sends arbitrary words as a brief.
+    /// Sends arbitrary words as a [`Brief`].
     #[cfg(any(test, fuzzing))]
     pub(super) fn send_words(&self, tag: u16, words: &[u64; ring::WORDS]) -> Result<(), Failure> {
         self.push(tag | BRIEF, words, 0, |_| Ok(()))
@@ -430,24 +434,24 @@ impl Link {
         if channel.is_some() {
             self.counters.count(Counter::SharedChannelWakings, 1);
         }
-        // A failure has no consequence: a full counter means that the peer has not taken an earlier wakeup yet. A peer that
-        // handed over another descriptor than its bell harms itself only.
+        // An error is ignored. A full counter means that the peer has not taken an earlier wakeup yet. A peer that passed a
+        // wrong descriptor harms only itself.
         let bell = channel.unwrap_or(&self.peer.bell);
         descriptor::count_up(bell.as_fd());
     }
 
-    /// Defers a [`flush`](Self::flush): another message, for which the peer has to be woken anyway, may follow soon.
+    /// Defers the [`flush`](Self::flush): another message, which wakes the peer anyway, may follow soon.
     pub(crate) fn flush_later(&self) {
         self.owes_waking.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a [`flush`](Self::flush) was deferred and has not been made since.
+    /// Returns whether a deferred [`flush`](Self::flush) is still to be made.
     pub(crate) fn owes_waking(&self) -> bool {
         self.owes_waking.load(Ordering::Relaxed)
     }
 
-    /// Returns whether this link has no message to receive, no backlog and no deferred wakeup. Takes no lock, so the answer may
-    /// be out of date: for a thread that polls.
+    /// Returns whether this link has no message to receive, no backlog and no deferred wakeup. Takes no lock, so the result may
+    /// be out of date; a polling thread calls this again.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         let next = self.next.load(Ordering::Relaxed);
@@ -457,7 +461,7 @@ impl Link {
     /// Receives at most `limit` messages, and calls `take` with each tag and message. Returns the number of messages, or `None`
     /// if another thread is receiving.
     ///
-    /// Of a link that has ended, only messages that had come before the end are received.
+    /// After the end of the link, only messages that had arrived before the end are received.
     pub(crate) fn receive(
         &self,
         limit: usize,
@@ -512,7 +516,7 @@ impl Link {
             match popped {
                 Ok(Some(Ok(()))) => count += 1,
                 Ok(None) => {
-                    // After the end of the link, a message that the peer has taken back is not received if it comes again.
+                    // After the end of the link, a message that the peer has withdrawn is not received if it appears again.
                     *end = end.map(|_| receiver.next_slot());
                     break;
                 }
@@ -530,13 +534,13 @@ impl Link {
         Some(count)
     }
 
-    /// Returns whether a thread that is about to sleep has something to do first: messages to receive, or a backlog to send.
+    /// Returns whether this link has messages to receive or a backlog to send, so that a thread must not sleep.
     pub(super) fn is_waiting(&self) -> bool {
         self.may_have_messages() || self.can_resume()
     }
 
     /// Returns whether there is a message to receive. Also returns `true` while another thread is receiving, since that thread
-    /// may have found the ring empty just before a message came.
+    /// may have found the ring empty just before a message arrived.
     pub(super) fn may_have_messages(&self) -> bool {
         let inbound = self.inbound.try_lock();
         inbound.is_none_or(|mut inbound| {
@@ -547,8 +551,8 @@ impl Link {
         })
     }
 
-    /// Marks a thread of this process as asleep, so that the peer wakes it. The thread then calls
-    /// [`is_waiting`](Self::is_waiting), and does not sleep if that returns `true`.
+    /// Marks a thread of this process as asleep, so that the peer wakes it. The thread must call
+    /// [`is_waiting`](Self::is_waiting) afterwards, and must not sleep if the result is `true`.
     pub(super) fn fall_asleep(&self, sleeper: Sleeper) {
         Sleep(&self.side.own_sleep.0).declare(sleeper);
     }
@@ -558,9 +562,9 @@ impl Link {
         Sleep(&self.side.own_sleep.0).end(sleeper);
     }
 
-    /// Maps the part of the peer's arena that contains a range of bytes, unless it is mapped. Returns the mapping and the
-    /// offset of the range in the mapping. Returns `None` if the range is not inside the part, or if the limit of mappings is
-    /// reached.
+    /// Returns the mapping of the part of the peer's arena that contains a range of bytes, and the offset of the range in the
+    /// mapping. Maps the part if necessary. Returns `None` if the range is not inside the part, if the file cannot be mapped,
+    /// or if [`MAX_MAPS`] is reached.
     pub(super) fn map(
         &self,
         place: &FilePlace,

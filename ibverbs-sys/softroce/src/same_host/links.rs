@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The table of links of this process, and of the addresses that other processes of the host have.
+//! The table of the links of this process, by the addresses of the peers.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use rustix::process::Pid;
 
 use super::link::Link;
 
-/// All links of this process, and the result of the last handshake with each address.
+/// All links of this process, and the state of each known address.
 #[derive(Default)]
 pub(super) struct Links {
     by_address: HashMap<SocketAddr, Known>,
@@ -21,7 +21,7 @@ pub(super) struct Links {
     changes: u64,
 }
 
-/// Knowledge of the process that has an address.
+/// State of the process that has an address.
 pub(super) enum Known {
     /// A thread of this process is performing a handshake with the process.
     Asked,
@@ -31,7 +31,7 @@ pub(super) enum Known {
 }
 
 impl Links {
-    /// Returns the knowledge of the process that has an address.
+    /// Returns the state of the process that has an address, or `None` if no handshake with it was ever begun.
     pub(super) fn known(&self, address: SocketAddr) -> Option<&Known> {
         self.by_address.get(&address)
     }
@@ -49,12 +49,12 @@ impl Links {
         matches!(self.known(address), Some(Known::Asked))
     }
 
-    /// Notes that a thread begins a handshake with the process that has an address.
+    /// Records that a thread begins a handshake with the process that has an address.
     pub(super) fn note_asked(&mut self, address: SocketAddr) {
         self.by_address.insert(address, Known::Asked);
     }
 
-    /// Notes that the process that has an address refused a link, or did not answer.
+    /// Records that the process that has an address refused a link, or did not answer.
     pub(super) fn note_declined(&mut self, address: SocketAddr, now: Instant) {
         self.by_address.insert(address, Known::Declined(now));
     }
@@ -74,7 +74,7 @@ impl Links {
         self.has_ended
     }
 
-    /// Returns whether a process other than this one has a link and one of these addresses.
+    /// Returns whether a process other than `process` has a link to this one and one of these addresses.
     pub(super) fn is_taken(&self, addresses: &[SocketAddr], process: Pid) -> bool {
         addresses.iter().any(|address| match self.known(*address) {
             Some(Known::Linked(link)) => link.process() != process && link.check(),
@@ -82,8 +82,8 @@ impl Links {
         })
     }
 
-    /// Adds a link. Ends earlier links to the same addresses: the peer does not know those links any more. An earlier link to
-    /// one of this process's own addresses is the other end of the same shared memory, and stays.
+    /// Adds a link. Ends earlier links to the same addresses, since the peer does not use those links any more. An earlier link
+    /// to one of this process's own addresses is the other end of the same shared memory, and stays.
     pub(super) fn add(&mut self, link: &Arc<Link>, own: &[SocketAddr]) {
         for &address in link.addresses() {
             let known = Known::Linked(Arc::clone(link));
@@ -98,8 +98,8 @@ impl Links {
         self.changes += 1;
     }
 
-    /// Removes links that have ended, and returns them. A link stays as long as it has messages that came before its end,
-    /// and as long as queue pairs that wait for room in its ring were not resumed.
+    /// Removes links that have ended, and returns them. A link stays while it has messages that arrived before its end, or
+    /// queue pairs that wait for room in its ring and have not been notified of the end.
     pub(super) fn remove_ended(&mut self) -> Vec<Arc<Link>> {
         let (present, ended): (Vec<_>, Vec<_>) = (self.links.drain(..))
             .partition(|link| link.check() || link.may_have_messages() || link.owes_news());

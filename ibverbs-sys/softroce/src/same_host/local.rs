@@ -1,5 +1,6 @@
 #![forbid(unsafe_code)]
-//! This process as its peers see it: what it hands over in a handshake, and the peers that may copy from and to its memory.
+//! The identity of this process towards its peers: the resources that it passes in a handshake, and the peers that may copy
+//! from and to its memory.
 
 use std::fs;
 use std::io;
@@ -25,31 +26,29 @@ use crate::counters::Counters;
 use crate::descriptor::{self, Descriptor};
 use crate::memory::Arena;
 
-/// Identity and resources of this process that peers get in a handshake.
+/// Identity and resources of this process that are passed to peers in a handshake.
 pub(crate) struct Own {
-    /// The UDP port of the first slot.
+    /// UDP port of slot 0, from which the slots of peers' ports are derived; see [`slot_of_sender`].
     pub(crate) base_port: u16,
     /// Addresses of this process's UDP sockets.
     pub(crate) addresses: Vec<SocketAddr>,
     /// GID table of the device.
     pub(crate) gids: Vec<Ipv6Addr>,
-    /// Number in keys of the first slot of the table of regions.
-    pub(crate) key_base: u32,
     /// Tables in which this process publishes regions and queue pairs.
     pub(crate) publication: Arc<Publication>,
     /// Memory that regions are allocated from.
     pub(crate) arena: Arc<Arena>,
-    /// Eventfd that wakes this process's engine.
+    /// Eventfd that wakes this process's engine thread.
     pub(crate) bell: Arc<Descriptor>,
     /// Eventfds that wake threads of the program.
     pub(crate) channels: Arc<Bells>,
     /// Counters of the wakeups that this process sends.
     pub(crate) counters: Arc<Counters>,
-    /// Set if this process shares memory with itself, too: then it is a peer of its own.
+    /// Set if this process is also a peer of itself, with which it shares memory.
     pub(crate) is_peer: bool,
 }
 
-/// This process's side of all its handshakes and links.
+/// State of this process that all its handshakes and links share.
 pub(super) struct Local {
     pub(super) own: Own,
     pub(super) events: Events,
@@ -59,7 +58,7 @@ pub(super) struct Local {
     failures: Arc<Failures>,
 }
 
-/// The thread ID of this process's engine, by which peers reach this process's memory. Unknown until the engine runs.
+/// The thread ID of this process's engine, by which peers reach this process's memory. Unset until the engine runs.
 struct Engine {
     thread: OnceLock<Pid>,
     lock: Mutex<()>,
@@ -67,7 +66,7 @@ struct Engine {
 }
 
 impl Engine {
-    /// Notes that the calling thread is the engine's.
+    /// Records that the calling thread is the engine's.
     fn note_started(&self) {
         if self.thread.get().is_none() {
             let _locked = self.lock.lock();
@@ -100,12 +99,12 @@ impl Local {
         }
     }
 
-    /// Returns whether an address is of one of this process's sockets.
+    /// Returns whether an address belongs to a socket of this process.
     pub(super) fn has_address(&self, address: SocketAddr) -> bool {
         self.own.addresses.contains(&address)
     }
 
-    /// Notes that the engine runs, in the calling thread.
+    /// Records that the calling thread is the engine's.
     pub(super) fn note_engine(&self) {
         self.engine.note_started();
     }
@@ -125,20 +124,20 @@ impl Local {
         self.failures.take()
     }
 
-    /// Returns a letter that describes this process, or `None` if the engine does not run yet.
+    /// Returns a message that describes this process, or `None` if the engine does not run yet.
     pub(super) fn describe(&self, word: Word) -> Option<Letter> {
         Some(Letter {
             word,
             probe: process::word(),
             thread: self.engine.thread.get()?.as_raw_pid(),
-            key_base: self.own.key_base,
+            key_base: self.own.publication.key_base(),
             addresses: self.own.addresses.clone(),
             gids: self.own.gids.clone(),
         })
     }
 
-    /// Returns the descriptors that go with a [description](Self::describe): the memory of the link, in the letter of the
-    /// process that created the memory; then the tables, the arena and the bells of this process.
+    /// Returns the descriptors that are sent with a [description](Self::describe): the link's memory, if this process has
+    /// created it; then the tables, the arena and the eventfds of this process.
     pub(super) fn descriptors<'a>(
         &'a self,
         segment: Option<BorrowedFd<'a>>,
@@ -152,7 +151,7 @@ impl Local {
         segment.into_iter().chain(own).collect()
     }
 
-    /// Checks a peer's description of itself and its descriptors, without the one of the link's memory, and maps its tables.
+    /// Checks a peer's description and its descriptors, except the one of the link's memory, and maps the peer's tables.
     pub(super) fn peer(
         &self,
         letter: Letter,
@@ -164,7 +163,7 @@ impl Local {
         let channels = descriptors.split_off(3);
         let wrong = |_| io::Error::from(io::ErrorKind::InvalidData);
         let [tables, arena, bell] = <[Descriptor; 3]>::try_from(descriptors).map_err(wrong)?;
-        // A write to a descriptor that is not a bell could block.
+        // A write to a descriptor that is not an eventfd could block.
         if !channels
             .iter()
             .chain([&bell])
@@ -188,13 +187,13 @@ impl Local {
         })
     }
 
-    /// Creates the link to a peer. The link is used when the handshake is finished.
+    /// Creates the link to a peer. The link is not used before the handshake is finished.
     pub(super) fn new_link(&self, peer: Peer, process: Process, side: Side) -> Arc<Link> {
         let counters = Arc::clone(&self.own.counters);
         Link::new(peer, process, side, counters, Arc::clone(&self.failures))
     }
 
-    /// Sends a peer the letter that allows it to copy.
+    /// Adds a peer to the peers that may copy, then sends the peer the message that allows it to copy.
     pub(super) fn admit(
         &self,
         link: &Link,
@@ -203,14 +202,14 @@ impl Local {
     ) -> io::Result<()> {
         let visitor = link.visitor();
         for watched in visitor.watched() {
-            // Without this event, the end of the peer is noticed when a thread waits for the peer's copies.
+            // If the event cannot be added, the end of the peer is noticed when a thread waits for the peer's copies.
             let _ = self.events.add(watched, Source::Peer);
         }
         let socket = visitor.process.socket.as_fd();
         (self.admitted).admit(Arc::clone(visitor), || letter.send(socket, descriptors))
     }
 
-    /// Removes the peers that certainly do not copy any more.
+    /// Removes the peers that are gone, and so do not copy any more.
     pub(super) fn dismiss(&self) {
         self.admitted.retain(|visitor| {
             let is_gone = visitor.is_gone();
@@ -223,24 +222,25 @@ impl Local {
         });
     }
 
-    /// Returns all peers that may copy from and to memory of this process. The caller has retracted the memory before.
+    /// Returns all peers that may copy from and to memory that the caller has retracted before this call.
     pub(super) fn visitors(&self) -> Vec<Arc<Visitor>> {
         self.admitted.all()
     }
 
-    /// Returns the number of peers that were admitted and not [dismissed](Self::dismiss).
+    /// Returns the number of peers that were admitted and not yet [removed](Self::dismiss).
     pub(super) fn visitor_count(&self) -> usize {
         self.admitted.count(|_| true)
     }
 
-    /// Returns the number of links with a process, including links that have ended here and may not have ended there.
+    /// Returns the number of links with a process, including links that have ended in this process and may not have ended in
+    /// the peer.
     pub(super) fn links_with(&self, process: Pid) -> usize {
         self.admitted
             .count(|visitor| visitor.process.number == process && !visitor.is_gone())
     }
 }
 
-/// Returns whether a descriptor is an eventfd: a write to one that is not full never waits.
+/// Returns whether a descriptor is an eventfd. A write to an eventfd whose counter is not full never blocks.
 fn is_bell(descriptor: BorrowedFd<'_>) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")

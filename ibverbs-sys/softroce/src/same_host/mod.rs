@@ -6,20 +6,20 @@
 //! | `directory`, `links` | the processes of the host that are known by their addresses, and the links to them |
 //! | `handshake`, `local`, `letter` | the handshake that begins a link, what this process hands over, and the messages |
 //! | `pending`, `admission` | pending handshakes that other processes began, and the limits on the resources that they take |
-//! | `sockets`, `events` | the sockets by which processes find each other, and the events that the engine attends to |
+//! | `sockets`, `events` | the sockets by which processes find each other, and the events that the engine waits for |
 //! | `link` | a link: the shared memory, tables and connection of a pair of processes |
 //! | `segment`, `ring`, `brief` | the shared memory of a link: a ring of messages in each direction |
 //! | `backlog` | queue pairs and messages that wait for room in a ring |
-//! | `wake`, `vigil` | wakeups of a sleeping peer, and of its threads only the one that sleeps for the process |
+//! | `wake`, `vigil` | wakeups of a sleeping peer, and the choice of the thread that is woken for a process |
 //! | `regions`, `board` | the tables in which a process publishes the memory that peers may reach |
-//! | `withdrawal` | windows that are withdrawn from peers while nobody waits |
-//! | `access` | reads and writes of a peer's memory |
+//! | `withdrawal` | windows that are withdrawn from peers without blocking a thread |
+//! | `access` | one-sided reads and writes of a peer's memory |
 //! | `admitted`, `visitor` | the peers that may copy from and to memory of this process, and the wait for their copies |
 //! | `shared`, `process` | mappings, and copies by the kernel: the modules that need `unsafe` |
 //!
 //! # What a peer can do
-//! A peer is a process of the same user that could debug this process, so it can do anything to this process anyway. But a
-//! peer may have errors, and may die at any instruction. Therefore:
+//! A peer is a process of the same user that could debug this process, so it can do anything to this process anyway. But a peer
+//! may have errors, and may die at any instruction. Therefore:
 //! - data that a peer writes is copied before it is checked, and checked before it is used;
 //! - no thread waits for a peer that has ended;
 //! - a file of a peer is mapped only if the peer cannot shorten it.

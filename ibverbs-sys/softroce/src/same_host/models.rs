@@ -1,12 +1,12 @@
-//! Models of a message that the receiver copies from the memory of the sender: every order in which the two processes can
-//! run, and every value that their loads can see.
+//! Loom models of a message that the receiver copies from the memory of the sender: every order in which the two processes can
+//! run, and every value that their loads can return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test --release -p softroce --lib models
 //! ```
 //!
 //! Both sides use the rings, records and lanes of the device. Only the copy itself is a part of the model: its words are
-//! atomics, because the sender may write to its memory during a copy that will not count.
+//! atomics, because the sender may write to its memory during a copy whose result is discarded.
 
 use std::sync::Arc as Shared;
 
@@ -25,11 +25,11 @@ use crate::sync::Line;
 const QUEUE_PAIR: usize = 0;
 const REGION: usize = 1;
 
-/// Contents of the sender's memory: the bytes of the messages, and those of another use after a request has failed.
+/// Contents of the sender's memory: the bytes of messages, and the bytes that the program writes after a request has failed.
 const MESSAGE: u64 = 1;
 const REUSED: u64 = 2;
 
-/// Tags: a message that the receiver is to copy, and the two answers.
+/// Tags: an offered message that the receiver is to copy, and the two answers.
 const OFFER: u16 = 1;
 const ACCEPTED: u16 = 2;
 const DECLINED: u16 = 3;
@@ -39,7 +39,7 @@ struct World {
     records: Board<Vec<Record>>,
     lanes: Vec<Line>,
     bytes: [AtomicU64; 2],
-    /// The mapping of the bytes, which the sender may remove after it has deregistered the region.
+    /// Represents the mapping of the bytes, which the sender may remove after it has deregistered the region.
     mapping: UnsafeCell<()>,
 }
 
@@ -49,13 +49,13 @@ struct Side {
     receiver: Consumer<Shared<[Slot]>, Shared<[Chunk]>, Shared<Marks>>,
 }
 
-/// The process that sends.
+/// The sending process.
 struct Sender {
     world: Arc<World>,
     side: Side,
 }
 
-/// The process that receives.
+/// The receiving process.
 struct Receiver {
     world: Arc<World>,
     side: Side,
@@ -63,7 +63,7 @@ struct Receiver {
     version: u64,
 }
 
-/// Makes a connection, and the memory of messages.
+/// Creates both processes with a connection, and the memory of messages.
 fn connect() -> (Sender, Receiver) {
     let world = Arc::new(World {
         records: Board(records(2)),
@@ -110,7 +110,7 @@ impl Sender {
         self.side.say(OFFER);
     }
 
-    /// Fails the queue pair, tells the program, and lets the program use its memory again.
+    /// Fails the queue pair and completes its requests, so that the program reuses the memory.
     fn give_up(&self) {
         self.world.records.retract(QUEUE_PAIR);
         for word in &self.world.bytes {
@@ -133,7 +133,7 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Takes the next message, if there is one, and answers it. Returns whether it is accepted.
+    /// Takes the next offer, if there is one, and answers it. Returns whether it was accepted.
     fn take(&mut self) -> Option<bool> {
         let tag = self.side.hear()?;
         assert_eq!(tag, OFFER);
@@ -146,7 +146,7 @@ impl Receiver {
         Some(is_accepted)
     }
 
-    /// Copies the bytes of a message, as a visit does. Returns `None` if they do not count.
+    /// Copies the bytes of a message during a visit. Returns `None` if the bytes must be discarded.
     fn copy(&self) -> Option<[u64; 2]> {
         let World { records, lanes, .. } = &*self.world;
         let _lane = Lanes(lanes).enter(0);
@@ -178,7 +178,7 @@ fn no_message_is_lost_while_nobody_fails() {
                 }
             }
         });
-        // Two parts are on the way at once.
+        // Two parts are in flight at the same time.
         sender.offer();
         sender.offer();
         let mut answered = 0;
@@ -195,7 +195,7 @@ fn no_message_is_lost_while_nobody_fails() {
     });
 }
 
-/// The sender gives up a message unless the answer is there: the receiver has copied the bytes before, or declines.
+/// Checks that after the sender has given up an unanswered message, the receiver has copied the bytes before or declines.
 #[test]
 fn bytes_that_were_changed_after_the_completion_are_not_accepted() {
     loom::model(|| {
@@ -206,12 +206,12 @@ fn bytes_that_were_changed_after_the_completion_are_not_accepted() {
             Some(answer) => assert_eq!(answer, ACCEPTED),
             None => sender.give_up(),
         }
-        // The message came before the receiver looked.
+        // The message arrived before the receiver checked.
         assert!(other.join().unwrap().is_some());
     });
 }
 
-/// The queue pair is connected again, with another version of its record and other bytes, while the receiver is in a copy.
+/// Checks a queue pair that is connected again during a copy, with another record version and other bytes.
 #[test]
 fn a_message_of_an_earlier_connection_is_not_accepted() {
     loom::model(|| {
@@ -236,7 +236,8 @@ fn memory_stays_mapped_while_a_message_is_copied() {
     });
 }
 
-/// The region ends while its queue pair goes on: the message is accepted or declined, and the copy is waited for.
+/// Checks that when the region ends while its queue pair continues, the message is accepted or declined, and the copy is waited
+/// for.
 #[test]
 fn a_region_that_ends_is_not_copied_from() {
     loom::model(|| {

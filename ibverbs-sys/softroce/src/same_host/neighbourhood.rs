@@ -23,22 +23,22 @@ use crate::context::Refusal;
 use crate::memory::{Peers, Published};
 use crate::proto::Withdrawal;
 
-/// The processes of the host that a NIC shares memory with, and what it tells them.
+/// The links of a NIC to other processes of the host, and the tables that the NIC publishes to them.
 pub struct Neighbourhood {
     directory: Directory,
     publication: Arc<Publication>,
     withdrawals: Withdrawals,
-    /// By all addresses of theirs.
+    /// Links by all addresses of their peers.
     by_address: RwLock<HashMap<SocketAddr, Arc<Link>>>,
     pub(super) links: RwLock<Arc<[Arc<Link>]>>,
     count: AtomicUsize,
-    /// How often the links changed.
+    /// Number of times that the links have changed.
     version: AtomicUsize,
     bells: Arc<Bells>,
     pub(super) vigil: Vigil,
 }
 
-/// All links as they were when somebody looked.
+/// A snapshot of all links.
 #[derive(Debug)]
 pub(crate) struct Known {
     version: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// None yet.
+    /// Creates an empty snapshot.
     pub(crate) fn nobody() -> Self {
         Self {
             version: 0,
@@ -54,13 +54,13 @@ impl Known {
         }
     }
 
-    /// They.
+    /// Returns the links of the snapshot.
     pub(crate) fn links(&self) -> &[Arc<Link>] {
         &self.links
     }
 }
 
-/// Copies of peers that were under way at a moment, and that nobody sleeps for.
+/// Copies of peers that were in progress at one moment, for callers that poll instead of sleeping.
 #[derive(Debug)]
 pub(super) struct Accesses(Vec<Copies>);
 
@@ -76,7 +76,7 @@ impl Accesses {
         match self.0.iter().map(Copies::age).max() {
             None => Withdrawal::Complete,
             Some(_) if is_refused => Withdrawal::Refused,
-            // What took long may take as long again.
+            // The longer the copies have taken so far, the longer the next check is delayed.
             Some(age) => Withdrawal::Pending {
                 again: age.clamp(SHORTEST, LONGEST),
             },
@@ -84,12 +84,12 @@ impl Accesses {
     }
 }
 
-/// Time between two looks whether a copy has ended.
+/// Minimum and maximum time between two checks whether copies have ended.
 const SHORTEST: Duration = Duration::from_micros(10);
 const LONGEST: Duration = Duration::from_millis(1);
 
 impl Neighbourhood {
-    /// Says to others that this process is there.
+    /// Creates the tables of this process, and listens for connections of other processes.
     pub(crate) fn open(own: Own) -> io::Result<Self> {
         let publication = Arc::clone(&own.publication);
         Ok(Self {
@@ -105,16 +105,16 @@ impl Neighbourhood {
         })
     }
 
-    /// Finds the process with this address and asks whether it wants to share memory, if it is not known.
+    /// Links this process to the process with an address, by a handshake if there is no link yet.
     pub(crate) fn meet(&self, address: SocketAddr) {
         if self.directory.link(address).is_some() {
             self.refresh();
-            // What has come before the engine could know of it is not told again.
+            // Wakes the engine: the peer does not repeat the wakeup for a message that arrived before the engine knew the link.
             self.directory.ring();
         }
     }
 
-    /// The link to the process with this address.
+    /// Returns the link to the process with an address, or `None` if there is no live link.
     pub(crate) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
@@ -126,17 +126,17 @@ impl Neighbourhood {
             .cloned()
     }
 
-    /// All links.
+    /// Returns all links, or `None` if there are none.
     pub(crate) fn links(&self) -> Option<Arc<[Arc<Link>]>> {
         (self.count.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&self.links.read()))
     }
 
-    /// All links, where they are not those that are known from before.
+    /// Updates a snapshot of all links, if the links have changed since.
     #[inline]
     pub(crate) fn refresh_links(&self, known: &mut Known) {
         let version = self.version.load(Ordering::Acquire);
         if known.version != version {
-            // Later ones are taken once more.
+            // Links that are added after `version` was loaded change the version again, and so cause another update.
             *known = Known {
                 version,
                 links: Arc::clone(&self.links.read()),
@@ -144,24 +144,24 @@ impl Neighbourhood {
         }
     }
 
-    /// Hears those who want to share memory, and those who are gone.
+    /// Continues handshakes that other processes have begun, and removes links that have ended.
     pub(crate) fn attend(&self) {
         if self.directory.attend() {
             self.refresh();
         }
     }
 
-    /// What is readable when there is something to [`attend`](Self::attend) to.
+    /// Returns the descriptor that is readable while [`attend`](Self::attend) has to be called.
     pub(crate) fn heard(&self) -> BorrowedFd<'_> {
         self.directory.heard()
     }
 
-    /// A bell for a channel, if there is one left.
+    /// Returns an eventfd for a completion channel, by which peers wake threads at the channel, or `None` if all are in use.
     pub(crate) fn bell(&self) -> Option<Bell> {
         self.bells.take()
     }
 
-    /// Has the engine wake those who were to be woken later, unless that is done before.
+    /// Makes the engine send deferred wakeups after a short time, unless they are sent before.
     pub(crate) fn remind(&self) {
         self.directory.remind();
     }
@@ -176,33 +176,35 @@ impl Neighbourhood {
         self.publication.retract_region(slot)
     }
 
-    /// Tells of a queue pair.
+    /// Publishes a queue pair to peers.
     pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
         self.publication.publish_queue_pair(queue_pair);
     }
 
-    /// Takes back what was told of a queue pair; whether it was.
+    /// Retracts a queue pair. Returns whether it was published.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         self.publication.retract_queue_pair(number)
     }
 
-    /// Waits until all copies of peers have ended that may have gone by what was taken back before. Busy: one has not,
-    /// since the peer was stopped in the middle of it.
+    /// Waits until all copies of peers have ended that may use memory or queue pairs retracted before this call.
+    ///
+    /// # Errors
+    /// [`Refusal::Busy`] if a copy has not ended because the peer was stopped during the copy.
     pub(crate) fn wait_for_visitors(&self) -> Result<(), Refusal> {
         let Accesses(all) = self.accesses();
         let are_over = all.into_iter().all(Copies::wait);
         are_over.then_some(()).ok_or(Refusal::Busy)
     }
 
-    /// All copies of peers that may have gone by what was taken back before.
+    /// Returns all copies in progress of peers that may use memory or queue pairs retracted before this call.
     pub(super) fn accesses(&self) -> Accesses {
         let visitors = self.directory.visitors();
-        // All of them look first: they end while others are waited for.
+        // The lanes of all peers are read first, so their copies can end while this thread waits for another peer.
         Accesses(visitors.into_iter().map(Copies::of).collect())
     }
 
     fn refresh(&self) {
-        // Under the lock: who comes later has the later ones.
+        // The links are read under the lock, so that the last of several concurrent calls stores the newest links.
         let mut by_address = self.by_address.write();
         let links = self.directory.everyone();
         by_address.clear();

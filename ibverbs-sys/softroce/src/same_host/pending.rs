@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! Connections of other processes whose handshakes are not finished.
 //!
-//! Each connection is a [`Handshake`]. [`Handshakes`] keeps them within the limits of [`admission`](super::admission).
+//! Each connection is a [`Handshake`]. [`Handshakes`] limits their number by the constants of [`admission`](super::admission).
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -28,13 +28,13 @@ pub(super) struct Handshake {
     pub(super) process: Pid,
     /// Time at which the connection was accepted.
     since: Instant,
-    /// Set when the first message has come and has not been received.
+    /// Set while the first message has arrived and has not been received, because of the rate limit.
     has_letter: bool,
-    /// State after the answer to the first message, until the peer's last message.
+    /// The new link, after `Welcome` was sent and until the peer's last message is received.
     pub(super) welcomed: Option<Arc<Link>>,
 }
 
-/// The next data of a pending connection.
+/// The data that can be received from a pending connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
     Nothing,
@@ -48,12 +48,12 @@ impl Handshake {
         self.since + HANDSHAKE_TIMEOUT
     }
 
-    /// Returns whether no message of the peer has come.
+    /// Returns whether no message of the peer has arrived.
     fn is_silent(&self) -> bool {
         self.welcomed.is_none() && !self.has_letter
     }
 
-    /// Returns what can be received, without receiving the message or its descriptors.
+    /// Returns whether a message or the end of the connection can be received. Does not receive the message or its descriptors.
     fn pending(&self) -> Pending {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(self.socket.as_fd(), &mut [0_u8; 1], flags).map(|(_, length)| length) {
@@ -64,8 +64,8 @@ impl Handshake {
         }
     }
 
-    /// Ends a handshake that was not finished in time. A peer that was welcomed may copy until the peer has closed its end of
-    /// the connection.
+    /// Ends a handshake that was not finished in time. A peer to which `Welcome` was sent may copy until it has closed its end
+    /// of the connection.
     fn give_up(self) {
         if let Some(link) = self.welcomed {
             link.break_off();
@@ -78,7 +78,7 @@ pub(super) struct Handshakes {
     all: Vec<Handshake>,
     connections: RateLimit,
     beginnings: RateLimit,
-    /// Time at which to accept connections that wait because of a limit or an error; `None` if there are no such connections.
+    /// Time at which to accept connections that wait because of a limit or an error; `None` if no connections wait.
     accept_at: Option<Instant>,
 }
 
@@ -92,7 +92,7 @@ impl Handshakes {
         }
     }
 
-    /// Accepts connections, as many as the limits allow.
+    /// Accepts waiting connections, up to the limits.
     pub(super) fn accept(&mut self, listeners: &[Descriptor], events: &Events, now: Instant) {
         self.accept_at = None;
         for listener in listeners {
@@ -143,8 +143,9 @@ impl Handshakes {
 
     /// Continues all pending handshakes, and gives up those whose deadline has passed. Returns whether a handshake has ended.
     ///
-    /// `receive` receives a message of a peer that has one, and returns whether the handshake is still pending. Meanwhile,
-    /// pending handshakes that are not continued yet are not in this list.
+    /// Calls `receive` for each handshake with a waiting message; the function receives the message, and returns whether the
+    /// handshake is still pending. During a call, the list that is passed to it lacks the handshakes that were not continued
+    /// yet.
     pub(super) fn advance(
         &mut self,
         now: Instant,
@@ -187,8 +188,8 @@ impl Handshakes {
         self.all.len() < before
     }
 
-    /// Makes room for another connection, if necessary by closing the oldest one without a message. Returns `false` if each
-    /// of the [`MAX_PENDING_HANDSHAKES`] connections has sent a message.
+    /// Makes room for another connection, if necessary by closing the oldest connection that has sent no message. Returns
+    /// `false` if each of the [`MAX_PENDING_HANDSHAKES`] connections has sent a message.
     fn make_room(&mut self) -> bool {
         if self.all.len() < MAX_PENDING_HANDSHAKES {
             return true;
@@ -204,7 +205,7 @@ impl Handshakes {
         true
     }
 
-    /// Makes room for another welcomed peer, if necessary by giving up the oldest one.
+    /// Makes room for another handshake in the state after `Welcome`, if necessary by giving up the oldest one.
     pub(super) fn make_room_for_welcomed(&mut self) {
         let welcomed = || {
             let handshakes = self.all.iter().enumerate();
@@ -218,7 +219,8 @@ impl Handshakes {
         }
     }
 
-    /// Returns the next time at which to [`accept`](Self::accept) and [`advance`](Self::advance), even without an event.
+    /// Returns the next time at which [`accept`](Self::accept) and [`advance`](Self::advance) must be called even without an
+    /// event.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let unread = self.all.iter().any(|handshake| handshake.has_letter);
         let unread = unread.then(|| self.beginnings.ready_at());
@@ -226,7 +228,8 @@ impl Handshakes {
         deadlines.chain(unread).chain(self.accept_at).min()
     }
 
-    /// Returns whether the process that has an address was welcomed, so that only its last message is missing.
+    /// Returns whether `Welcome` was sent to the process that has an address, so that only the process's last message is
+    /// missing.
     pub(super) fn is_welcomed(&self, address: SocketAddr) -> bool {
         let mut addresses = self
             .welcomed()
@@ -235,7 +238,7 @@ impl Handshakes {
         addresses.any(|known| *known == address)
     }
 
-    /// Returns whether a connection of a process was welcomed.
+    /// Returns whether `Welcome` was sent on a connection of a process.
     pub(super) fn has_welcomed(&self, process: Pid) -> bool {
         self.welcomed()
             .any(|handshake| handshake.process == process)
@@ -250,7 +253,7 @@ impl Handshakes {
 
 #[cfg(any(test, fuzzing))]
 impl Handshakes {
-    /// Allows as many connections and handshakes as after a pause.
+    /// Resets the rate limits, so that a whole burst is allowed.
     pub(super) fn reset_limits(&mut self, now: Instant) {
         self.connections = RateLimit::new(CONNECTIONS_PER_SECOND, now);
         self.beginnings = RateLimit::new(HANDSHAKES_PER_SECOND, now);
@@ -284,7 +287,7 @@ mod tests {
     use super::super::testing;
     use super::*;
 
-    /// Returns a peer that has sent nothing, and the peer's end of the connection.
+    /// Returns the handshake of a peer that has sent nothing, and the peer's end of the connection.
     fn handshake(since: Instant) -> (Handshake, Descriptor) {
         let (socket, end) = testing::connection().unwrap();
         let handshake = Handshake {

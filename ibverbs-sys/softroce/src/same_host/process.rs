@@ -1,16 +1,16 @@
 //! Copies by the kernel from and to the memory of another process.
 //!
 //! # Why memory is addressed by a thread ID
-//! At each call, the kernel finds the memory by an ID. A process keeps its process ID when it calls `exec`. A write that uses
-//! the process ID at that moment goes to the memory of the new program. Therefore each call here uses the ID of the thread of
-//! the peer's engine. `exec` ends all threads but the calling one before the new program's memory exists, and the calling
-//! thread then has the process ID. The engine never calls `exec`. So while the engine's thread exists, its memory is that of
-//! the program that performed the handshake; after that, the kernel finds no memory (`ESRCH`).
+//! Each call names the process by an ID, from which the kernel finds the memory. A process keeps its process ID when it calls
+//! `exec`. A write that uses the process ID at that moment goes to the memory of the new program. Therefore each call here uses
+//! the ID of the thread of the peer's engine. `exec` ends all threads but the calling one before the new program's memory
+//! exists, and the calling thread then has the process ID. The engine never calls `exec`. So while the engine's thread exists,
+//! its memory is that of the program that performed the handshake; after that, the kernel finds no memory (`ESRCH`).
 //!
 //! Alternatives that are not used:
 //! - `/proc/PID/mem`: a file that was opened before `exec` stays with the memory of the earlier program. But the kernel copies
 //!   page by page through a page of its own, and writes to read-only mappings, too (`FOLL_FORCE`). Only kernels since 6.12 can
-//!   be told not to.
+//!   disable that.
 //! - A word at an address that is rarely mapped, as the first place of each call, since a call ends at a place that is not
 //!   mapped. The kernel would have to find one more page at each call, and a program that maps nearly all addresses would
 //!   defeat the check.
@@ -78,8 +78,8 @@ fn vectors(pieces: &[Piece<'_>]) -> SmallVec<[libc::iovec; 4]> {
         .collect()
 }
 
-/// Copies bytes of this process to another process, the last word after all other bytes. Returns the number of bytes that were
-/// copied, which is smaller than the range if a page cannot be written.
+/// Copies bytes of this process to another process, the last word after all other bytes. Returns the number of copied bytes,
+/// which is smaller than the range if a page cannot be written.
 pub(super) fn write(process: Pid, from: &[Piece<'_>], to: Place) -> io::Result<usize> {
     let (parts, count) = to.with_tail();
     let to = parts.map(|place| place.vector());
@@ -99,8 +99,8 @@ pub(super) fn write(process: Pid, from: &[Piece<'_>], to: Place) -> io::Result<u
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Copies bytes of another process to writable pieces of this process. Returns the number of bytes that were copied, which is
-/// smaller than the range if a page cannot be read. Fails if a piece is not writable.
+/// Copies bytes of another process to pieces of this process. Returns the number of copied bytes, which is smaller than the
+/// range if a page cannot be read. Fails if a piece is not writable.
 pub(super) fn read(process: Pid, from: Place, to: &[Piece<'_>]) -> io::Result<usize> {
     if !to.iter().all(Piece::is_writable) {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -121,8 +121,8 @@ pub(super) fn read(process: Pid, from: Place, to: &[Piece<'_>]) -> io::Result<us
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Returns the process at the other end of a Unix connection: of an accepted connection, the process that connected; of another
-/// connection, the process that listens. Returns `None` if the process is of another user or another PID namespace.
+/// Returns the process at the other end of a Unix connection: for an accepted connection, the process that connected; for
+/// another connection, the process that listens. Returns `None` if the process is of another user or another PID namespace.
 pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
     let mut who = libc::ucred {
         pid: 0,
@@ -147,7 +147,7 @@ pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
         .flatten()
 }
 
-/// Returns whether a process is stopped, by a signal or a debugger. Such a process may stay stopped for any time.
+/// Returns whether a process is stopped by a signal or a debugger. Such a process may stay stopped for an unlimited time.
 pub(super) fn is_stopped(process: Pid) -> bool {
     let number = process.as_raw_nonzero();
     let status = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
@@ -156,24 +156,23 @@ pub(super) fn is_stopped(process: Pid) -> bool {
     state.is_some_and(|state| state.starts_with(['T', 't']))
 }
 
-/// Returns whether other processes of the user may read the memory of this one, as far as this process decides on that
-/// (`PR_SET_DUMPABLE`).
+/// Returns whether this process permits other processes of the user to read its memory (`PR_SET_DUMPABLE`).
 pub(super) fn is_dumpable() -> bool {
-    // SAFETY: this has no pointers.
+    // SAFETY: this call takes no pointers.
     unsafe { libc::prctl(libc::PR_GET_DUMPABLE) == 1 }
 }
 
-/// Permission of the kernel for copies from and to the memory of another process.
+/// Result of the check whether the kernel permits copies from and to the memory of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KernelCopies {
     Allowed,
-    /// A security module such as Yama, or a filter of system calls, forbids them.
+    /// Refused by a security module such as Yama, or by a system call filter.
     Refused,
 }
 
-/// Checks that a thread belongs to a process, that it is not the process's main thread, and whether the kernel lets this process
-/// copy from and to its memory. For the last check, copies the peer's [word] at the address. Returns the thread's ID, or
-/// `None` if the thread or the address is not that of the peer.
+/// Checks that a thread belongs to a process and is not its main thread, and whether the kernel permits copies from and to its
+/// memory. For the last check, reads the peer's [word] at `address` and writes it back. Returns the thread's ID and the result,
+/// or `None` if the thread or the address is not valid in the peer.
 pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<(Pid, KernelCopies)> {
     let thread = (thread > 0).then(|| Pid::from_raw(thread)).flatten()?;
     if thread == process {
@@ -196,15 +195,15 @@ pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<(Pid, Ker
     }
 }
 
-/// A word of this process that peers copy to find out whether the kernel lets them.
+/// Word of this process that peers copy to find out whether the kernel permits their copies.
 static WORD: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the address of the word of this process that peers [`reach`].
+/// Returns the address of the word that peers copy in [`reach`].
 pub(super) fn word() -> u64 {
     WORD.as_ptr().expose_provenance() as u64
 }
 
-/// Reads a word of another process and writes it back. Returns whether it could be copied, or the error if the kernel does not
+/// Reads a word of another process and writes it back. Returns whether both copies succeeded, or the error number of a refused
 /// copy.
 pub(super) fn probe(process: Pid, address: u64) -> Result<bool, i32> {
     let place = Place { address, length: 8 };
@@ -222,7 +221,7 @@ mod tests {
         rustix::process::getpid()
     }
 
-    /// Returns the place of bytes in this process.
+    /// Returns the range of bytes in this process.
     fn place(bytes: &mut [u8]) -> Place {
         Place {
             address: bytes.as_mut_ptr().expose_provenance() as u64,

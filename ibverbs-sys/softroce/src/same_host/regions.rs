@@ -1,10 +1,11 @@
 #![forbid(unsafe_code)]
-//! What peers of the same host are told of memory regions, windows and queue pairs.
+//! The tables in which a process publishes its memory regions, memory windows and queue pairs to peers of the same host.
 
 use std::io;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::board::{self, Board, Record};
 use super::shared::{self, Map, Part, Rights};
@@ -14,43 +15,46 @@ pub(super) use crate::memory::{FilePlace, Published};
 use crate::number;
 use crate::proto::AccessFlags;
 
-/// A queue pair that takes requests.
+/// A published queue pair that accepts requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePair {
-    /// Its number.
+    /// Number of the queue pair.
     pub(crate) number: u32,
-    /// That of its peer.
+    /// Number of the connected queue pair of the peer.
     pub(crate) peer: u32,
-    /// The GID that it receives at.
+    /// GID of the queue pair.
     pub(crate) own_gid: Ipv6Addr,
-    /// The peer's.
+    /// GID of the connected queue pair.
     pub(crate) peer_gid: Ipv6Addr,
     /// Set if the connection is unreliable.
     pub(crate) is_unreliable: bool,
-    /// What the peer may do.
+    /// Remote access that requests of the peer may use.
     pub(crate) access: AccessFlags,
-    /// The protection domain's number.
+    /// Number of the protection domain.
     pub(crate) domain: u64,
-    /// The sequence number that it expected when it became ready.
+    /// Packet sequence number that the queue pair expected when it became ready to receive.
     pub(crate) first: u32,
-    /// Another one for each time that it becomes ready.
+    /// Number that changes each time that the queue pair becomes ready to receive.
     pub(crate) generation: u32,
 }
 
-/// What segments begin and end at a multiple of.
+/// Unit in bytes of the start and the length of a segment of the arena.
 const UNIT: u64 = 2 << 20;
 
-/// Records of regions and windows: as many as there may be, and slots of the table that are kept free.
+/// Number of records of regions and windows: the maximum numbers of both, and spare slots.
 const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
 
-/// Records of queue pairs, of which no two that exist at the same time share one.
+/// Number of records of queue pairs. Queue pairs that exist at the same time have different records.
 const QUEUE_PAIRS: usize = number::RECORDS;
 
-/// Bytes of the file.
-pub(super) const LENGTH: usize = REGIONS_AT + REGIONS * size_of::<Record>();
+/// Length of the file in bytes.
+pub(super) const LENGTH: usize = DIFFERENCES_AT + REGIONS;
 
-/// Offset of the records of regions in the file.
+/// Offset of the records of regions in the file, in bytes.
 pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
+
+/// Offset of the bytes of the indices in the file, in bytes.
+pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record>();
 
 const NUMBER: u64 = 0xff_ffff;
 
@@ -79,7 +83,7 @@ impl Published {
         ])
     }
 
-    /// What a peer says. Nothing of it is known to be true.
+    /// Decodes a record of a peer. The fields are not checked.
     fn decode(words: &[u64; board::WORDS]) -> Self {
         let &[head, domain, start, length, address, offset, segment] = words;
         let from = (segment >> 32) * UNIT;
@@ -100,7 +104,7 @@ impl Published {
     }
 }
 
-/// The bit of a queue pair's record that tells of an unreliable connection.
+/// Bit of a queue pair's record that is set for an unreliable connection.
 const UNRELIABLE: u32 = 48;
 
 impl QueuePair {
@@ -141,18 +145,22 @@ impl QueuePair {
     }
 }
 
-/// The tables of a process, in a file of which it makes no other than readers.
+/// The tables of this process, in a file that peers can only map for reading.
 #[derive(Debug)]
 pub(crate) struct Publication {
     file: Descriptor,
+    /// Number that keys add to an index.
+    key_base: u32,
     tables: Tables,
 }
 
-/// Both tables, of this process or of a peer.
+/// The tables of queue pairs and of regions that a process publishes: this process or a peer.
 #[derive(Debug)]
 pub(super) struct Tables {
     queue_pairs: Board<Part<Record>>,
     regions: Board<Part<Record>>,
+    /// For each index in keys, the bits in which the index differs from the number of the slot that the index names.
+    differences: Part<AtomicU8>,
 }
 
 impl Tables {
@@ -161,47 +169,49 @@ impl Tables {
         Some(Self {
             queue_pairs: Board(Part::of(&map, 0, QUEUE_PAIRS)?),
             regions: Board(Part::of(&map, REGIONS_AT, REGIONS)?),
+            differences: Part::of(&map, DIFFERENCES_AT, REGIONS)?,
         })
     }
 
-    /// A peer's tables.
+    /// Maps the tables of a peer.
     pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
         let map = Map::of(file, 0..LENGTH as u64, Rights::Read)?;
         Self::of(map).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The region or window in a slot, and the version of what is told of it.
+    /// Returns the version and the content of a slot's record, or `None` if the slot is not published.
     pub(super) fn region(&self, slot: u32) -> Option<(u64, Published)> {
         let (version, words) = self.regions.find(slot as usize)?;
         Some((version, Published::decode(&words)))
     }
 
-    /// Fetches the record of a slot into the cache, to be read soon.
+    /// Returns the slot that an index in keys names, or `None` if the index is out of range.
     #[inline]
-    pub(super) fn prefetch_region(&self, slot: u32) {
-        self.regions.prefetch(slot as usize);
+    pub(super) fn slot(&self, index: u32) -> Option<u32> {
+        let difference = self.differences.get(index as usize)?;
+        Some(index ^ u32::from(difference.load(Ordering::Relaxed)))
     }
 
-    /// Whether a slot still has what it had in this version.
+    /// Returns whether the version of a slot's record is still `version`.
     #[inline]
     pub(super) fn has_region(&self, slot: u32, version: u64) -> bool {
         self.regions.is_current(slot as usize, version)
     }
 
-    /// The queue pair with a number, if it takes requests, and the version of what is told of it.
+    /// Returns the version and the content of a queue pair's record, or `None` if the queue pair is not published.
     pub(super) fn queue_pair(&self, number: u32) -> Option<(u64, QueuePair)> {
         let (version, words) = self.queue_pairs.find(number::record(number))?;
         let found = QueuePair::decode(&words);
         (found.number == number).then_some((version, found))
     }
 
-    /// Whether it is still told of the queue pair with a number what it was in this version.
+    /// Returns whether the version of a queue pair's record is still `version`.
     #[inline]
     pub(super) fn has_queue_pair(&self, number: u32, version: u64) -> bool {
         self.queue_pairs.is_current(number::record(number), version)
     }
 
-    /// Returns whether the queue pair with a number was told of in this version all the time since that was found.
+    /// Returns whether the version of a queue pair's record has been `version` ever since it was found.
     pub(super) fn had_queue_pair(&self, number: u32, version: u64) -> bool {
         let index = number::record(number);
         self.queue_pairs.was_current(index, version)
@@ -209,22 +219,36 @@ impl Tables {
 }
 
 impl Publication {
-    /// Empty tables.
-    pub(crate) fn new() -> io::Result<Self> {
+    /// Creates empty tables. Keys add `key_base` to an index.
+    pub(crate) fn new(key_base: u32) -> io::Result<Self> {
         let (file, map) = shared::create("softroce-tables", LENGTH, true)?;
         let tables = Tables::of(map).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { file, tables })
+        Ok(Self {
+            file,
+            key_base,
+            tables,
+        })
     }
 
-    /// Tells what is in a slot now, in the place of what was there before: that is to be waited for.
+    /// Returns the number that keys add to an index.
+    pub(crate) fn key_base(&self) -> u32 {
+        self.key_base
+    }
+
+    /// Publishes a region or window in a slot, in place of the previous content. The caller has to wait for peers that use the
+    /// previous content.
     pub(crate) fn publish_region(&self, slot: u32, region: &Published) {
+        let index = (region.key >> 8).wrapping_sub(self.key_base);
+        if let Some(difference) = self.tables.differences.get(index as usize) {
+            difference.store((index ^ slot) as u8, Ordering::Relaxed);
+        }
         if let Some(words) = region.encode() {
             self.tables.regions.publish(slot as usize, &words);
         }
     }
 
-    /// Takes back what is in a slot: it is to be waited for those who still use it.
-    /// The number is another one after each time that something is told of it.
+    /// Retracts the content of a slot, and returns the record's version, which each publication changes. The caller has to wait
+    /// for peers that use the content.
     pub(crate) fn retract_region(&self, slot: u32) -> u64 {
         self.tables.regions.retract(slot as usize)
     }
@@ -234,14 +258,14 @@ impl Publication {
         self.tables.regions.read(slot as usize).is_some()
     }
 
-    /// Tells of a queue pair, in the place of what was told before of it, or of one that is gone.
+    /// Publishes a queue pair, in place of the previous content of its record.
     pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
         let index = number::record(queue_pair.number);
         self.tables.queue_pairs.publish(index, &queue_pair.encode());
     }
 
-    /// Takes back what was told of a queue pair: it is to be waited for those who still rely on it. False: nothing was
-    /// told.
+    /// Retracts a queue pair. Returns `false` if the queue pair was not published. Otherwise the caller has to wait for peers
+    /// that use the queue pair's memory.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         let is_told = self.tables.queue_pair(number).is_some();
         if is_told {
@@ -290,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_peer_reads_what_is_published_until_it_is_taken_back() {
-        let publication = Publication::new().unwrap();
+        let publication = Publication::new(0).unwrap();
         let tables = Tables::map(publication.as_fd()).unwrap();
         let region_in = |slot| tables.region(slot).map(|(_, region)| region);
         let queue_pair_of = |number| tables.queue_pair(number).map(|(_, told)| told);
@@ -307,6 +331,9 @@ mod tests {
         };
         let last = REGIONS as u32 - 1;
         publication.publish_region(3, &region(5));
+        publication.publish_region(0x1ab, &region(0x1cd << 8));
+        assert_eq!((tables.slot(0), tables.slot(0x1cd)), (Some(3), Some(0x1ab)));
+        assert_eq!(tables.slot(REGIONS as u32), None);
         publication.publish_region(last, &placed);
         publication.publish_queue_pair(&queue_pair(0x123456));
         assert_eq!(region_in(3), Some(region(5)));
@@ -323,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_queue_pair_that_is_gone_gives_its_place_to_another() {
-        let publication = Publication::new().unwrap();
+        let publication = Publication::new(0).unwrap();
         let (first, second) = (queue_pair(0x10_0007), queue_pair(0x11_0007));
         let read = |number| publication.tables.queue_pair(number).map(|(_, told)| told);
         publication.publish_queue_pair(&first);
@@ -341,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_peer_cannot_write_to_the_tables() {
-        let publication = Publication::new().unwrap();
+        let publication = Publication::new(0).unwrap();
         let all = 0..LENGTH as u64;
         assert!(Map::of(publication.as_fd(), all, Rights::Write).is_err());
     }

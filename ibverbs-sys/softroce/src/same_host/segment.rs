@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The memory that two processes share to talk to each other: for each direction a ring, and what goes with it.
+//! The shared memory of a link: for each direction a ring of messages, a sleep word, and lanes.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,78 +10,80 @@ use super::shared::{self, Map, One, Part, Rights};
 use crate::descriptor::Descriptor;
 use crate::sync::Line;
 
-/// Messages that can be on the way in one direction.
+/// Number of slots of a ring: the maximum messages in flight in one direction.
 const SLOTS: usize = 2048;
 
-/// Chunks for those that are longer than a slot: half a megabyte.
+/// Number of chunks of a ring, for payloads that do not fit into a slot: 512 KiB.
 const CHUNKS: usize = 8192;
 
-/// Threads that copy at once without waiting for each other.
+/// Number of lanes (see [`epoch`](crate::epoch)) of each process: the maximum threads that copy at the same time without
+/// waiting for each other.
 const LANES: usize = 32;
 
-/// The ring of a direction, in shared memory.
+/// A ring in shared memory.
 type Ring = Memory<Part<Slot>, Part<Chunk>, One<Marks>>;
 
-/// Where a process sends.
+/// The sending end of a ring in shared memory.
 pub(super) type Sender = Producer<Part<Slot>, Part<Chunk>, One<Marks>>;
 
-/// Where a process receives.
+/// The receiving end of a ring in shared memory.
 pub(super) type Receiver = Consumer<Part<Slot>, Part<Chunk>, One<Marks>>;
 
-/// What one process has of the memory.
+/// The view that one process has of the shared memory.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
-    /// The slots that it receives by.
+    /// Slots of the ring by which this process receives.
     pub(super) slots: Part<Slot>,
-    /// Says that this process sleeps.
+    /// Word that is set while this process sleeps; the peer reads it.
     pub(super) own_sleep: One<Line>,
-    /// Says that the peer sleeps.
+    /// Word that is set while the peer sleeps.
     pub(super) peer_sleep: One<Line>,
-    /// Where this process says that it copies from or to the peer's memory.
+    /// Lanes (see [`epoch`](crate::epoch)) in which this process marks its copies from and to the peer's memory.
     pub(super) own_lanes: Part<Line>,
-    /// Where the peer says that it copies from or to this process's memory.
+    /// Lanes (see [`epoch`](crate::epoch)) in which the peer marks its copies from and to this process's memory.
     pub(super) peer_lanes: Part<Line>,
 }
 
-/// Which of the two a process is.
+/// Role of a process in the creation of the shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It made the memory.
+    /// The process that created the memory.
     Maker,
-    /// It was given it.
+    /// The process that received the memory in the handshake.
     Taker,
 }
 
-/// Offsets in a direction.
+/// Byte offsets within one direction: sleep word, lanes, slots, chunks; and the length of a direction.
 const SLEEP: usize = size_of::<Marks>();
 const LANE: usize = SLEEP + size_of::<Line>();
 const SLOT: usize = LANE + LANES * size_of::<Line>();
 const CHUNK: usize = SLOT + SLOTS * size_of::<Slot>();
 const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(4096);
 
-/// Bytes of the memory.
+/// Length of the shared memory in bytes.
 pub(super) const LENGTH: usize = 2 * DIRECTION;
 
-/// Makes the memory.
+/// Creates the shared memory of a link.
 pub(super) fn make() -> io::Result<(Descriptor, Side)> {
     let (file, map) = shared::create("softroce-link", LENGTH, false)?;
     Ok((file, Side::of(map, Role::Maker)?))
 }
 
-/// Takes the memory that a peer made.
+/// Maps the shared memory that a peer has created.
 pub(super) fn take(file: BorrowedFd<'_>) -> io::Result<Side> {
     let map = Map::of(file, 0..LENGTH as u64, Rights::Write)?;
     Side::of(map, Role::Taker)
 }
 
-/// The slots of a direction.
+/// Returns the slots of the direction that begins at offset `at`.
 fn slots(map: &Arc<Map>, at: usize) -> Option<Part<Slot>> {
     Part::of(map, at + SLOT, SLOTS)
 }
 
-/// A direction: the ring, the sleep of who receives, and the lanes of who sends.
+/// Returns the parts of the direction that begins at offset `at`: the ring, the sleep word of the receiver, and the lanes of
+/// the sender.
 fn direction(map: &Arc<Map>, at: usize) -> Option<(Ring, One<Line>, Part<Line>)> {
     let ring = Memory {
         slots: slots(map, at)?,

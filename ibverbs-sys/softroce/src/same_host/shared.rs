@@ -1,8 +1,8 @@
-//! Memory that other processes have mapped, too: the only place that makes and touches it.
+//! Mappings of memory that other processes have mapped, too. Only this module creates and accesses such mappings.
 //!
-//! Others may write to it at any time, and may die at any time. So no reference to it is ever made but to atomics,
-//! and nothing in it is believed. That it can be touched at all is the kernel's promise: a file that is
-//! in memory, that is as long as the mapping, and that nobody can make shorter.
+//! Other processes may write to the memory at any time, and may end at any time. So the only references to it are references to
+//! atomics, and its contents are not trusted. An access never faults: each file is in memory, is at least as long as its
+//! mapping, and is sealed against shrinking.
 
 use std::io;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use libc::c_void;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -21,35 +21,37 @@ use crate::descriptor::{Descriptor, Opening};
 use crate::memory::{Piece, copy};
 use crate::sync::Line;
 
-/// What memory of others may be seen as.
+/// A type whose values may be in memory that other processes write to.
 ///
 /// # Safety
-/// It is made of atomics alone, in the order in which they are declared, and has no padding.
+/// The type must consist of atomics alone, in the order of their declaration, without padding.
 pub(super) unsafe trait Plain: Sync {}
 
-// SAFETY: atomics, or arrays of them in `repr(C)`, aligned to their size.
+// SAFETY: an atomic has no padding.
 unsafe impl Plain for AtomicU32 {}
-// SAFETY: as above.
+// SAFETY: an atomic, which has no padding.
+unsafe impl Plain for AtomicU8 {}
+// SAFETY: an atomic has no padding.
 unsafe impl Plain for AtomicU64 {}
-// SAFETY: as above.
+// SAFETY: `repr(C)` arrays of `AtomicU64`, aligned to their size, have no padding.
 unsafe impl Plain for Line {}
-// SAFETY: as above.
+// SAFETY: `repr(C)` arrays of `AtomicU64`, aligned to their size, have no padding.
 unsafe impl Plain for Slot {}
-// SAFETY: as above.
+// SAFETY: an array of `AtomicU64` has no padding.
 unsafe impl Plain for Chunk {}
-// SAFETY: lines.
+// SAFETY: a `repr(C)` structure of two `Line`s has no padding.
 unsafe impl Plain for Marks {}
-// SAFETY: as above.
+// SAFETY: `repr(C)` arrays of `AtomicU64`, aligned to their size, have no padding.
 unsafe impl Plain for Record {}
 
-/// What a mapping is for.
+/// Access rights of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rights {
     Read,
     Write,
 }
 
-/// A part of a file in memory, mapped until it is dropped. A child of `fork` does not have it.
+/// A mapping of a part of an in-memory file, unmapped on drop. Children of `fork` do not inherit it.
 #[derive(Debug)]
 pub(super) struct Map {
     start: NonNull<c_void>,
@@ -57,22 +59,23 @@ pub(super) struct Map {
     rights: Rights,
 }
 
-// SAFETY: it owns the mapping, whose bytes are reached by atomic accesses alone.
+// SAFETY: a `Map` owns its mapping, and the bytes are only accessed atomically.
 unsafe impl Send for Map {}
-// SAFETY: as above.
+// SAFETY: a `Map` owns its mapping, and the bytes are only accessed atomically.
 unsafe impl Sync for Map {}
 
-/// Makes a file in memory with a fixed length in bytes, and maps it for writing. With `keeps`, no other
-/// process can map the file for writing.
+/// Creates an in-memory file with a fixed length in bytes, and maps it for writing. With `keeps`, other processes cannot map
+/// the file for writing.
 ///
-/// Fails with `EFBIG` above the process's limit on the size of files, instead of the signal that ends the
-/// process.
+/// # Errors
+/// Fails with `EFBIG` if the length exceeds the process's file size limit. Without this check, the kernel would end the process
+/// by a signal.
 pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Descriptor, Map)> {
     if length as u64 > crate::memory::file_size_limit() {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
     }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Kernels before 6.3 do not know that it is no program; newer ones may want to be told.
+    // Kernels before 6.3 do not support this flag; newer kernels may require it.
     let file = Descriptor::open(|| {
         rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
             .or_else(|_| rustix::fs::memfd_create(name, flags))
@@ -81,22 +84,22 @@ pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Desc
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
     let map = Map::of(file.as_fd(), 0..length as u64, Rights::Write)?;
     if keeps {
-        // Kernels before 5.1 do not know it; then others could write what they should only read.
+        // Kernels before 5.1 do not support this seal; peers could then write to memory that they should only read.
         let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE);
     }
     rustix::fs::fcntl_add_seals(&file, SealFlags::SEAL)?;
     Ok((file, map))
 }
 
-/// Whether the bytes of a file can be touched for as long as they are mapped, whatever others do.
+/// Checks that a range of a file's bytes can be accessed without a fault as long as it is mapped, whatever other processes do.
 pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
-    /// `TMPFS_MAGIC` of `linux/magic.h`. Huge pages of another file system may not be there when they are touched.
+    /// `TMPFS_MAGIC` of `linux/magic.h`. Huge pages of another file system may be unavailable when they are first accessed.
     const TMPFS: i128 = 0x0102_1994;
     let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     if i128::from(rustix::fs::fstatfs(file)?.f_type) != TMPFS {
         return Err(invalid("a peer's file is not in memory"));
     }
-    // The seal first: from then on it is as long as it is found to be.
+    // The seal is checked first: a file that has it cannot get shorter after its size was read.
     if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
         return Err(invalid("a peer's file can be made shorter"));
     }
@@ -108,7 +111,7 @@ pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> 
 }
 
 impl Map {
-    /// Maps bytes of a file, from a multiple of the page size on.
+    /// Maps a range of a file's bytes. The start of the range must be a multiple of the page size.
     pub(super) fn of(file: BorrowedFd<'_>, range: Range<u64>, rights: Rights) -> io::Result<Self> {
         check(file, &range)?;
         let too_large = |_| io::Error::from_raw_os_error(libc::ENOMEM);
@@ -120,9 +123,9 @@ impl Map {
         };
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let file = file.as_raw_fd();
-        // No child of a `fork` has it, not of one between the two calls either.
+        // While this guard exists, no child is forked: a child must not inherit the mapping between the two system calls.
         let _opening = Opening::begin();
-        // SAFETY: a new mapping at an address that the kernel chooses.
+        // SAFETY: this creates a mapping at an address that the kernel chooses, and so changes no existing mapping.
         let start = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, file, offset) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -133,40 +136,41 @@ impl Map {
             length,
             rights,
         };
-        // SAFETY: the mapping is this one's.
+        // SAFETY: the range is the mapping that was created above.
         if unsafe { libc::madvise(start.as_ptr(), length, libc::MADV_DONTFORK) } != 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(map)
     }
 
-    /// Bytes.
+    /// Returns the length of the mapping in bytes.
     pub(super) fn length(&self) -> usize {
         self.length
     }
 
-    /// Copies the bytes from `offset` on, if they are inside.
+    /// Copies the bytes from `offset` on to `out`. Returns `None` if the range is not inside the mapping.
     #[cfg(test)]
     pub(super) fn read(&self, offset: usize, out: &mut [u8]) -> Option<()> {
         let address = self.locate(offset, out.len())?;
-        // SAFETY: inside of the mapping, which can be touched.
+        // SAFETY: `locate` has checked the range. `Map::of` has checked that the bytes stay accessible.
         unsafe { copy::read(address, out) }.ok()
     }
 
-    /// Copies `data` to the bytes from `offset` on, if they are inside and may be written: in ascending order, the last
-    /// ones last.
+    /// Copies `data` to the bytes from `offset` on, in ascending order, so that the last bytes are written last. Returns `None`
+    /// if the range is not inside the mapping or the mapping is read-only.
     #[cfg(test)]
     pub(super) fn write(&self, offset: usize, data: &[u8]) -> Option<()> {
         let address = self.locate(offset, data.len())?;
         if self.rights != Rights::Write {
             return None;
         }
-        // SAFETY: inside of the mapping, which can be touched and written.
+        // SAFETY: `locate` has checked the range. `Map::of` has checked that the bytes stay accessible, and the mapping is
+        // writable.
         unsafe { copy::write(address, data) }.ok()
     }
 
-    /// Copies pieces of this process, one behind the other, to the bytes from `offset` on, if they are inside and may
-    /// be written: as [`write`](Self::write). `None`: not all of them could be copied.
+    /// Copies pieces of this process's memory, one after the other, to the bytes from `offset` on, in ascending order. Returns
+    /// `None` if the range is not inside the mapping, if the mapping is read-only, or if a byte could not be copied.
     #[inline]
     pub(super) fn put(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -175,15 +179,16 @@ impl Map {
             return None;
         }
         for piece in pieces {
-            // SAFETY: the piece is registered, and this is inside of the mapping, which can be touched and written.
+            // SAFETY: the creator of the piece guarantees that it may be read. `locate` has checked the range of the mapping,
+            // whose bytes stay accessible, and the mapping is writable.
             unsafe { copy::copy(piece.address(), address, piece.length()) }.ok()?;
             address += piece.length();
         }
         Some(())
     }
 
-    /// Copies the bytes from `offset` on, if they are inside, to pieces of this process, if they may be written. `None`:
-    /// not all of them could be copied.
+    /// Copies the bytes from `offset` on to pieces of this process's memory. Returns `None` if the range is not inside the
+    /// mapping, if a piece is not writable, or if a byte could not be copied.
     #[inline]
     pub(super) fn get(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -192,14 +197,16 @@ impl Map {
             return None;
         }
         for piece in pieces {
-            // SAFETY: the piece is registered, and this is inside of the mapping, which can be touched.
+            // SAFETY: the creator of the piece guarantees that it may be written. `locate` has checked the range of the
+            // mapping, whose bytes stay accessible.
             unsafe { copy::copy(address, piece.address(), piece.length()) }.ok()?;
             address += piece.length();
         }
         Some(())
     }
 
-    /// The eight bytes at `offset`, if they are inside, aligned, and may be written.
+    /// Returns the eight bytes at `offset` as an atomic. Returns `None` if the range is not inside the mapping or not aligned,
+    /// or if the mapping is read-only.
     #[inline]
     pub(super) fn word(&self, offset: usize) -> Option<&AtomicU64> {
         let address = self.locate(offset, size_of::<u64>())?;
@@ -207,11 +214,12 @@ impl Map {
         if self.rights != Rights::Write || !pointer.is_aligned() {
             return None;
         }
-        // SAFETY: inside of the mapping, aligned, and an atomic.
+        // SAFETY: the word is inside the mapping and aligned, and all accesses to the mapping are atomic. The reference borrows
+        // `self`.
         Some(unsafe { AtomicU64::from_ptr(pointer) })
     }
 
-    /// The address of `length` bytes from `offset` on.
+    /// Returns the address of the `length` bytes from `offset` on, or `None` if they are not inside the mapping.
     #[inline]
     fn locate(&self, offset: usize, length: usize) -> Option<usize> {
         let end = offset.checked_add(length)?;
@@ -221,12 +229,12 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's, and who refers to what is in it keeps it.
+        // SAFETY: this `Map` owns the mapping. All references to its bytes borrow the `Map` or, in `Part`, hold an `Arc` of it.
         unsafe { libc::munmap(self.start.as_ptr(), self.length) };
     }
 }
 
-/// A part of a mapping, seen as a row of values.
+/// An array of values in a mapping.
 #[derive(Debug)]
 pub(super) struct Part<T> {
     _map: Arc<Map>,
@@ -235,14 +243,14 @@ pub(super) struct Part<T> {
     values: PhantomData<[T]>,
 }
 
-// SAFETY: values are atomics, and the mapping stays where it is.
+// SAFETY: the values are atomics, and the `Arc` keeps the mapping at its address.
 unsafe impl<T: Plain> Send for Part<T> {}
-// SAFETY: as above.
+// SAFETY: the values are atomics, and the `Arc` keeps the mapping at its address.
 unsafe impl<T: Plain> Sync for Part<T> {}
 
 impl<T: Plain> Part<T> {
-    /// `count` values from `offset` on, if they are inside and aligned. Those of a mapping that is not for
-    /// writing are only loaded.
+    /// Returns the `count` values from `offset` on, or `None` if they are not inside the mapping or not aligned. Values of a
+    /// read-only mapping must only be loaded: a store would fault.
     pub(super) fn of(map: &Arc<Map>, offset: usize, count: usize) -> Option<Self> {
         let length = count.checked_mul(size_of::<T>())?;
         let start = ptr::with_exposed_provenance_mut::<T>(map.locate(offset, length)?);
@@ -259,17 +267,19 @@ impl<T> Deref for Part<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: inside of a mapping that is kept, aligned, and atomics, for which any bytes are valid: see `of`.
+        // SAFETY: `of` has checked that the values are inside the mapping and aligned. `_map` keeps the mapping. `T: Plain`
+        // consists of atomics, for which any bytes are valid.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }
 }
 
-/// One value in a mapping.
+/// A single value in a mapping.
 #[derive(Debug)]
 pub(super) struct One<T>(Part<T>);
 
 impl<T: Plain> One<T> {
-    /// The value at `offset`, as [`Part::of`].
+    /// Returns the value at `offset`, or `None` if it is not inside the mapping or not aligned. A value of a read-only mapping
+    /// must only be loaded.
     pub(super) fn of(map: &Arc<Map>, offset: usize) -> Option<Self> {
         Part::of(map, offset, 1).map(Self)
     }

@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
-//! Sockets by which processes of a host find each other.
+//! Unix sockets by which processes of a host find each other.
 //!
-//! A process listens on an abstract Unix name for each address of its UDP sockets. Such a name is not a file: the name ends
-//! with the process, and belongs to the network namespace, as the address does.
+//! A process listens on an abstract Unix name for each address of its UDP sockets. An abstract name is not a file: the name
+//! disappears when the process ends, and belongs to the network namespace, as the address does.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use rustix::net::{
 use super::admission::{HANDSHAKE_TIMEOUT, MAX_PENDING_HANDSHAKES};
 use crate::descriptor::Descriptor;
 
-/// Listens on the name of an address of this process.
+/// Listens on the abstract Unix name of an address of this process.
 pub(super) fn listen_at(address: SocketAddr) -> io::Result<Descriptor> {
     let socket = socket(SocketFlags::NONBLOCK)?;
     bind(&socket, &name(address)?)?;
@@ -67,7 +67,7 @@ fn socket(flags: SocketFlags) -> io::Result<Descriptor> {
     Ok(Descriptor::open(open)?)
 }
 
-/// Returns the name of the process that has an address.
+/// Returns the abstract Unix name of the process that has an address.
 fn name(address: SocketAddr) -> io::Result<SocketAddrUnix> {
     let name = format!("softroce/{address}");
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)

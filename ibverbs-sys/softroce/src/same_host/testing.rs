@@ -1,4 +1,5 @@
-//! Two processes of a host in one, for tests and fuzz targets: their directories, and both ends of a link.
+//! Two simulated processes of a host within one process, for tests and fuzz targets: their directories, and both ends of a
+//! link.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -21,7 +22,7 @@ use crate::counters::Counters;
 use crate::descriptor::{Descriptor, Opening};
 use crate::memory::Arena;
 
-/// Returns what a process with this address sends in a handshake.
+/// Returns what a process with this address passes to peers in a handshake.
 pub(super) fn own(address: SocketAddr) -> io::Result<Own> {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -31,8 +32,7 @@ pub(super) fn own(address: SocketAddr) -> io::Result<Own> {
         base_port: 4791,
         addresses: vec![address],
         gids: vec![ip],
-        key_base: 0,
-        publication: Arc::new(Publication::new()?),
+        publication: Arc::new(Publication::new(0)?),
         arena: Arena::new()?,
         bell: Arc::new(bell()?),
         channels: Bells::new()?,
@@ -41,7 +41,7 @@ pub(super) fn own(address: SocketAddr) -> io::Result<Own> {
     })
 }
 
-/// Returns both ends of a link, the first of which has made the shared memory, and the file of that.
+/// Returns both ends of a link, and the file of its shared memory. The first end has created the memory.
 pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
     let addresses: [SocketAddr; 2] = [([127, 0, 0, 1], 4791).into(), ([127, 0, 0, 2], 4791).into()];
     let (first, second) = connection()?;
@@ -53,7 +53,7 @@ pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
     Ok((here, there, file))
 }
 
-/// Returns a link to a process that has these tables and this arena, and the process's end of the connection.
+/// Returns a link to a process that publishes these tables and this arena, and the process's end of the connection.
 pub(super) fn link_to(
     tables: &Descriptor,
     arena: Descriptor,
@@ -92,7 +92,7 @@ fn process(number: Pid, socket: Descriptor) -> Process {
     }
 }
 
-/// Returns this process as a peer with this address.
+/// Returns a description of this process as a peer with this address.
 fn peer(address: SocketAddr) -> io::Result<Peer> {
     let own = own(address)?;
     let channels = (0..Bells::COUNT).map(|_| bell());

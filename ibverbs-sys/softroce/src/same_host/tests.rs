@@ -1,4 +1,4 @@
-//! The end of a link whose peer violates the protocol.
+//! Tests of the end of a link whose peer violates the protocol.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -20,10 +20,10 @@ use crate::memory::Piece;
 use crate::proto::Sequence;
 use crate::transfer::{Brief, Form, PART_CHUNKS, PartOf, Short, Unsent};
 
-/// Deadline of each step.
+/// Maximum time of each step.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A tag that announces a brief, for words that are no valid brief.
+/// Tag and words of an invalid brief.
 const NONSENSE: (u16, [u64; 7]) = (1 << 15 | 1, [u64::MAX; 7]);
 
 fn send(link: &Link, text: &str) {
@@ -35,7 +35,7 @@ fn violate(link: &Link) {
     assert_eq!(link.send_words(tag, &words), Ok(()));
 }
 
-/// Receives all messages that have come.
+/// Receives all messages that have arrived.
 fn received(link: &Link) -> Vec<String> {
     let mut texts = Vec::new();
     while link.receive(2, |_, said| match said {
@@ -46,7 +46,7 @@ fn received(link: &Link) -> Vec<String> {
     texts
 }
 
-/// A brief of a part of `length` bytes, which are in chunks.
+/// Returns a brief for a part of `length` bytes in chunks.
 fn part(length: u32, payload: &mut [u8; 4]) -> Brief<'_> {
     *payload = length.to_ne_bytes();
     Brief {
@@ -204,7 +204,7 @@ fn slots_without_a_message_do_not_go_on_for_ever() {
     assert_eq!(received, 0);
 }
 
-/// Two processes whose engines only attend to their directories.
+/// Two processes whose engine threads only serve their directories.
 struct Host {
     processes: [(SocketAddr, Arc<Directory>); 2],
     stop: Arc<AtomicBool>,
@@ -212,7 +212,7 @@ struct Host {
 }
 
 impl Host {
-    /// Makes two processes. `number` must be different for each test.
+    /// Creates two processes. `number` must be different for each test.
     fn new(number: u8) -> Self {
         let processes = [1, 2].map(|last| {
             let id = std::process::id().to_ne_bytes();
@@ -248,7 +248,7 @@ impl Host {
         }
     }
 
-    /// Returns both ends of a link, whose handshake the first process begins.
+    /// Returns both ends of a link. The first process begins the handshake.
     fn links(&self) -> [Arc<Link>; 2] {
         let [(first, here), (second, there)] = &self.processes;
         let near = until("the process asked gets a link", || here.link(*second));

@@ -1,5 +1,8 @@
 #![forbid(unsafe_code)]
-//! Who of a process's threads sleeps for it, and is woken when a peer has something.
+//! The choice of the thread that peers wake when they have sent a message to this process.
+//!
+//! Usually that is the engine's thread. While a thread of the program waits for an event of a completion channel, peers wake
+//! that thread instead, which saves a wakeup.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -9,16 +12,17 @@ use super::neighbourhood::Neighbourhood;
 use super::wake::Sleeper;
 use crate::completion::Bell;
 
-/// Who sleeps.
+/// State of the threads of this process that peers may wake.
 #[derive(Debug, Default)]
 pub(super) struct Vigil {
-    /// The engine does, until something wakes it.
+    /// Set while the engine sleeps.
     is_engine_asleep: AtomicBool,
-    /// A thread waits at a channel in its place; of several it is the first.
+    /// Set while a thread that waits at a channel has taken the engine's place. Further waiting threads do not replace the
+    /// first one.
     is_kept: AtomicBool,
 }
 
-/// One who waits at a channel, and is woken in the engine's place.
+/// A thread that waits at a completion channel, and that peers wake in place of the engine.
 pub(crate) struct Waiter<'a> {
     neighbourhood: &'a Neighbourhood,
     sleeper: Sleeper,
@@ -26,10 +30,12 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl Neighbourhood {
-    /// Says to all that the engine sleeps; whether there is nothing from them.
+    /// Marks the engine as asleep on all links, so that peers wake it. Returns whether the engine may sleep, because no link
+    /// has messages to receive or a backlog to send.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.vigil.is_engine_asleep.store(true, Ordering::Relaxed);
-        // Who waits at a channel and goes sees this, or has gone.
+        // This fence pairs with the one in `leave`: a waiter that leaves sees the flag, or this thread sees the waiter's
+        // changes.
         fence(Ordering::SeqCst);
         let Some(links) = self.links() else {
             return true;
@@ -38,7 +44,7 @@ impl Neighbourhood {
         !links.iter().any(|link| link.is_waiting())
     }
 
-    /// Says that the engine is awake.
+    /// Marks the engine as awake on all links.
     pub(crate) fn wake_up(&self) {
         self.vigil.is_engine_asleep.store(false, Ordering::Relaxed);
         for link in self.links().iter().flat_map(|links| links.iter()) {
@@ -46,8 +52,8 @@ impl Neighbourhood {
         }
     }
 
-    /// Waits in the engine's place at a channel whose bell peers have. None: another thread does, or there is nobody to
-    /// wait for.
+    /// Makes the calling thread the one that peers wake, by the eventfd of the thread's channel. Returns `None` if another
+    /// thread has already taken the engine's place, or if there are no links.
     pub(crate) fn keep_vigil(&self, bell: &Bell) -> Option<Waiter<'_>> {
         let links = self.links()?;
         let is_kept = &self.vigil.is_kept;
@@ -60,7 +66,8 @@ impl Neighbourhood {
 }
 
 impl Waiter<'_> {
-    /// Says to all that this thread sleeps; whether there is nothing from them.
+    /// Marks this thread as asleep on all links, so that peers wake it, and sends deferred wakeups. Returns whether this thread
+    /// may sleep, because no link has messages to receive or a backlog to send.
     pub(crate) fn fall_asleep(&mut self) -> bool {
         if let Some(links) = self.neighbourhood.links() {
             self.links = links;
@@ -74,17 +81,19 @@ impl Waiter<'_> {
         !self.links.iter().any(|link| link.is_waiting())
     }
 
-    /// Says that it is awake.
+    /// Marks this thread as awake on all links.
     pub(crate) fn wake_up(&self) {
         (self.links.iter()).for_each(|link| link.wake_up(self.sleeper));
     }
 
-    /// Leaves it to the engine, which may be asleep; whether there is something that nobody was woken for.
+    /// Makes peers wake the engine again instead of this thread. Returns whether a link has messages or a backlog for which no
+    /// thread was woken.
     pub(crate) fn leave(self) -> bool {
         self.wake_up();
         let Neighbourhood { vigil, .. } = self.neighbourhood;
         vigil.is_kept.store(false, Ordering::Release);
-        // The engine stores, then looks whether somebody else waits; this is the same the other way around.
+        // This fence pairs with the one in `Neighbourhood::fall_asleep`: each side stores first, then loads the state of the
+        // other.
         fence(Ordering::SeqCst);
         if vigil.is_engine_asleep.load(Ordering::Relaxed) {
             (self.links.iter()).for_each(|link| link.fall_asleep(Sleeper::Engine));

@@ -23,10 +23,11 @@ use crate::sync::Line;
 /// Time for which a wait for a peer's copy spins, and the length of each sleep after that. Most copies end within this time.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
-/// Longest wait for a copy of a peer that is stopped.
+/// Maximum wait for a copy of a stopped peer.
 const MAX_WAIT_FOR_STOPPED: Duration = Duration::from_secs(1);
 
-/// Longest wait for a copy of any peer. A peer that runs finishes at once; a peer that its cgroup has frozen does not.
+/// Maximum wait for a copy of any peer. A running peer finishes within microseconds; a peer that is frozen by its cgroup does
+/// not, and is not reported as stopped.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// The process at the other end of a connection.
@@ -56,7 +57,7 @@ impl Process {
 #[derive(Debug)]
 pub(super) struct Visitor {
     pub(super) process: Process,
-    /// Lanes in which the peer marks its copies.
+    /// Lanes (see [`epoch`](crate::epoch)) in which the peer marks its copies.
     lanes: Part<Line>,
 }
 
@@ -65,7 +66,7 @@ impl Visitor {
         Self { process, lanes }
     }
 
-    /// Returns whether the peer has closed its end of the connection, or the process has ended.
+    /// Returns whether the peer has closed its end of the connection or the peer's process has ended.
     pub(super) fn is_gone(&self) -> bool {
         let Process { socket, handle, .. } = &self.process;
         let mut descriptors: Vec<_> = [
@@ -95,14 +96,14 @@ impl Visitor {
             .flatten()
     }
 
-    /// Closes this side of the connection, by which the peer learns that this process does not copy any more.
+    /// Closes this side of the connection. The peer thus learns that this process does not copy any more.
     pub(super) fn leave(&self) {
-        // This fails if the peer is gone.
+        // An error means that the peer is gone.
         let _ = shutdown(&self.process.socket, Shutdown::Write);
     }
 }
 
-/// Copies of a peer that had begun and not ended when [`Copies::of`] was called.
+/// Copies of a peer that were in progress when [`Copies::of`] was called.
 #[derive(Debug)]
 pub(super) struct Copies {
     visitor: Arc<Visitor>,
@@ -119,7 +120,7 @@ struct Wait {
 }
 
 impl Copies {
-    /// Returns the copies that a peer has begun and not ended. The caller has retracted the region or window before.
+    /// Returns the copies of a peer that are in progress. The caller must have retracted the region or window before.
     pub(super) fn of(visitor: Arc<Visitor>) -> Self {
         Self {
             occupied: Lanes(&visitor.lanes).occupied(),
@@ -131,8 +132,8 @@ impl Copies {
         }
     }
 
-    /// Returns `Some(true)` if the copies have ended or the peer is gone, `None` if a copy has not ended yet, and `Some(false)`
-    /// if the wait has exceeded its limit.
+    /// Returns `Some(true)` if the copies have ended or the peer is gone, `None` if a copy is still in progress, and
+    /// `Some(false)` if the wait has exceeded its limit.
     pub(super) fn poll(&mut self) -> Option<bool> {
         if self.occupied.are_left(Lanes(&self.visitor.lanes)) {
             return Some(true);
@@ -148,8 +149,8 @@ impl Copies {
         self.wait.since.elapsed()
     }
 
-    /// Waits until the copies have ended or the peer is gone. Returns `false` if the wait has exceeded its limit: then the peer
-    /// was stopped during a copy, and the copy may go on at any later time.
+    /// Waits until the copies have ended or the peer is gone, and returns `true`. Returns `false` if the wait has exceeded its
+    /// limit: then the peer was stopped during a copy, and may finish that copy at any later time.
     pub(super) fn wait(self) -> bool {
         let Self {
             visitor,
@@ -159,7 +160,7 @@ impl Copies {
         let mut outlook = None;
         let are_left = occupied.wait(Lanes(&visitor.lanes), || {
             if wait.since.elapsed() > SPIN_TIME {
-                // The peer does not run: it is stopped, or has to wait for a processor.
+                // The peer is stopped, or waits for a processor.
                 thread::sleep(SPIN_TIME);
             }
             outlook = wait.outlook(&visitor);

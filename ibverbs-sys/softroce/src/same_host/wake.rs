@@ -1,34 +1,34 @@
 #![forbid(unsafe_code)]
-//! Waking a process that sleeps, and no other; and of its threads the one that sleeps for it.
+//! Wakeups of a peer only while it sleeps, and of only one of its threads.
 //!
-//! A thread that is about to sleep says so in a word that its process shares with one peer, then looks once more
-//! whether there is something to do. Who gives it something to do looks at the word afterwards, and rings its bell only if
-//! it says that somebody sleeps; the first who does so takes that back, so that others do not ring, too.
+//! A thread that is about to sleep stores its identity in a word that its process shares with one peer, then checks once more
+//! for work. A peer that has sent a message loads the word afterwards, and wakes the thread only if the word names one. The
+//! first peer thread that does so clears the word, so that others do not wake the process, too.
 //!
-//! Mostly it is the engine that sleeps. But a thread of the program that waits for an event of a completion channel takes
-//! its place: it is what all is done for, and to have the engine wake it would take twice as long. When it has
-//! its event, the engine is on duty again, asleep as it is.
+//! Usually the engine's thread is the one that sleeps. A thread of the program that waits for an event of a completion channel
+//! takes the engine's place: a wakeup by way of the engine would take twice as long. When that thread has its event, the word
+//! names the engine again, which may still be asleep.
 //!
-//! Each pair of processes has words of its own. A peer that dies between taking the word back and
-//! ringing leaves nobody asleep for whom another peer has something: and its own end wakes.
+//! Each pair of processes has words of its own. If a peer ends after it has cleared a word and before it has woken the thread,
+//! no message of another peer is missed, and the end of the peer itself wakes the engine.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Says whether a process sleeps, to one peer.
+/// The shared word that names the sleeping thread of a process to one peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sleep<'a>(pub(super) &'a AtomicU64);
 
-/// Who sleeps for a process, and is to be woken.
+/// The thread of a process that sleeps and is to be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sleeper {
     Engine,
-    /// Who waits at a channel: the bell with this number is its own.
+    /// A thread that waits at a completion channel, woken by the eventfd with this number.
     Channel(usize),
 }
 
 const AWAKE: u64 = 0;
 const ENGINE: u64 = 1;
-/// The first channel.
+/// The word of the channel with number 0.
 const CHANNELS: u64 = 2;
 
 impl Sleeper {
@@ -41,8 +41,8 @@ impl Sleeper {
 }
 
 impl Sleep<'_> {
-    /// Somebody is about to sleep. Afterwards he has to look whether there is something to do, with
-    /// loads that come later than this. The engine does not take the place of one who waits at a channel.
+    /// Stores the identity of a thread that is about to sleep. The thread must check for work afterwards. The engine does not
+    /// replace a thread that waits at a channel.
     pub(super) fn declare(self, sleeper: Sleeper) {
         let order = Ordering::Relaxed;
         match sleeper {
@@ -54,20 +54,20 @@ impl Sleep<'_> {
         fence(Ordering::SeqCst);
     }
 
-    /// He is awake again.
+    /// Clears the word if it still names this thread, which is awake again.
     pub(super) fn end(self, sleeper: Sleeper) {
         let (word, order) = (sleeper.word(), Ordering::Relaxed);
-        // A load first: mostly he was woken, and this was taken back.
+        // A load first: usually the peer has woken the thread, and so has cleared the word.
         if self.0.load(order) == word {
             let _ = self.0.compare_exchange(word, AWAKE, order, order);
         }
     }
 
-    /// Who at the peer has to be woken for what was stored before.
+    /// Clears the word. Returns the thread of the peer that has to be woken for messages that were sent before.
     #[must_use]
     pub(super) fn interrupt(self) -> Option<Sleeper> {
         fence(Ordering::SeqCst);
-        // A load first: this line is the other side's, and mostly says that nothing is to be done.
+        // A load first: usually the peer is awake, and a read does not take the cache line away from it.
         if self.0.load(Ordering::Relaxed) == AWAKE {
             return None;
         }
@@ -127,7 +127,7 @@ mod models {
     const ENGINE: Sleeper = Sleeper::Engine;
     const CHANNEL: Sleeper = Sleeper::Channel(0);
 
-    /// The one sees what there is to do, or the other sees that it sleeps.
+    /// Checks that the sleeping thread finds the work, or the other side finds that the thread sleeps.
     #[test]
     fn nobody_sleeps_over_something() {
         for sleeper in [ENGINE, CHANNEL] {
@@ -148,7 +148,7 @@ mod models {
         }
     }
 
-    /// Two who come at once: at least one rings, and not both for one sleep.
+    /// Checks that of two concurrent wakers at least one wakes the thread, and not both for one sleep.
     #[test]
     fn one_of_two_rings() {
         loom::model(|| {
@@ -163,8 +163,8 @@ mod models {
         });
     }
 
-    /// One who waited at a channel goes, while the engine falls asleep and something comes: one of the two sees it,
-    /// or the engine is woken.
+    /// Checks that when a thread stops waiting at a channel while the engine falls asleep and a message arrives, one of the two
+    /// threads finds the message or the engine is woken.
     #[test]
     fn who_goes_leaves_somebody_on_duty() {
         let mut model = loom::model::Builder::new();

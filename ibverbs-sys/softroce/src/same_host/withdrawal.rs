@@ -1,29 +1,29 @@
 #![forbid(unsafe_code)]
-//! Windows that were withdrawn from peers whose copies are still going on.
+//! Withdrawals of memory windows from peers whose copies have not ended yet.
 //!
-//! A work request that binds or invalidates a window cannot wait for the copies, because its queue pair is locked. So
-//! the withdrawal is kept here, and the request checks it again later. [`Accesses`] limits how long that may go on, as
-//! it does for verbs, which do wait.
+//! A work request that binds or invalidates a window cannot wait for the copies, because its queue pair is locked. So the
+//! withdrawal is recorded here, and the request checks it again later. [`Accesses`] limits the time that this may take. The
+//! same limit applies to verbs, which block until the copies have ended.
 
 use parking_lot::Mutex;
 
 use super::neighbourhood::{Accesses, Neighbourhood};
 use crate::proto::Withdrawal;
 
-/// Pending withdrawals, one for each slot.
+/// Pending withdrawals, at most one for each slot of the table of regions.
 #[derive(Debug, Default)]
 pub(super) struct Withdrawals(Mutex<Vec<Pending>>);
 
 #[derive(Debug)]
 struct Pending {
     slot: u32,
-    /// Version of the retracted record, as [`Neighbourhood::retract_region`] returns it. A later version is another publication.
+    /// Version of the retracted record, as returned by [`Neighbourhood::retract_region`]. Each publication changes the version.
     retracted: u64,
     accesses: Accesses,
 }
 
 impl Withdrawals {
-    /// Begins to withdraw a slot from peers, or continues. Returns how far the withdrawal is.
+    /// Begins or continues to withdraw a slot from peers. Returns the progress of the withdrawal.
     pub(super) fn poll(&self, slot: u32, neighbourhood: &Neighbourhood) -> Withdrawal {
         let mut all = self.0.lock();
         let retracted = neighbourhood.retract_region(slot);
@@ -43,7 +43,7 @@ impl Withdrawals {
         withdrawal
     }
 
-    /// Forgets the withdrawal of a slot. Returns whether there was one.
+    /// Removes the pending withdrawal of a slot. Returns whether there was one.
     pub(super) fn forget(&self, slot: u32) -> bool {
         let mut all = self.0.lock();
         let known = all.iter().position(|pending| pending.slot == slot);

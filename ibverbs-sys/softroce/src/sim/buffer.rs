@@ -6,14 +6,14 @@ use super::content::difference;
 use super::memory::Memory;
 use super::random::Random;
 
-/// Bytes before and behind every piece that nobody may touch.
+/// Number of guard bytes before and after each piece, which must not be written.
 const GUARD: usize = 16;
 
-/// How far behind a message in a larger buffer is looked for bytes that were written.
+/// Number of bytes after a message in a larger buffer that are checked for stray writes.
 const LOOK: usize = 64;
 
-/// Local memory of one request: pieces in regions of their own, each between guards of zeros. It is
-/// registered for this request alone, so that an access after the request's end has no key.
+/// Local memory of one request. Each piece is in a region of its own, between guards of zeros. The regions are registered for
+/// this request only, so an access after the request's end fails for lack of a key.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     segments: GatherList,
@@ -21,12 +21,12 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer of zeros in up to four pieces.
+    /// Creates a buffer of zeros in up to four pieces.
     pub(crate) fn blank(memory: &Memory, random: &mut Random, length: usize) -> Self {
         Self::new(memory, random, length, |_, _| ())
     }
 
-    /// A buffer with a message in it.
+    /// Creates a buffer that contains `message`.
     pub(crate) fn holding(memory: &Memory, random: &mut Random, message: &[u8]) -> Self {
         Self::new(memory, random, message.len(), |offset, piece| {
             piece.copy_from_slice(&message[offset..offset + piece.len()]);
@@ -66,13 +66,13 @@ impl Buffer {
         &self.segments
     }
 
-    /// Whether the buffer begins with `message`, and nothing else was written.
+    /// Checks that the buffer begins with `message`, and that nothing else was written.
     pub(crate) fn check(&self, memory: &Memory, message: &[u8]) -> Result<(), String> {
         self.check_with(memory, message, true)
     }
 
-    /// Whether the buffer begins with `message`, and nothing around the buffer was written. Behind the message may
-    /// be what a longer one left that did not arrive as a whole.
+    /// Checks that the buffer begins with `message`, and that nothing around the buffer was written. The rest of the buffer may
+    /// contain bytes of a longer message that arrived incompletely.
     pub(crate) fn check_reused(&self, memory: &Memory, message: &[u8]) -> Result<(), String> {
         self.check_with(memory, message, false)
     }
@@ -123,7 +123,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Ends its registrations.
+    /// Deregisters the memory of the buffer.
     pub(crate) fn release(self, memory: &Memory) {
         for segment in &self.segments {
             memory.deregister(segment.key);

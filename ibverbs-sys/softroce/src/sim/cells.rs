@@ -4,11 +4,11 @@ use crate::proto::{AccessFlags, Remote};
 
 use super::memory::Memory;
 
-/// How many words there are of each sort.
+/// Number of words of each kind.
 pub(crate) const WORDS: usize = 3;
 
-/// Words of one node that everybody changes atomically. What the words were, as each atomic was
-/// told, proves afterwards that each was done exactly once.
+/// Words of one node that all requesters change atomically. The results of the atomics prove afterwards that each atomic was
+/// executed exactly once.
 #[derive(Debug)]
 pub(crate) struct Cells {
     key: u32,
@@ -19,22 +19,22 @@ pub(crate) struct Cells {
 
 #[derive(Debug, Default)]
 struct Added {
-    /// What the word was, and what was added.
+    /// Previous value and addend of each completed addition.
     done: Vec<(u64, u64)>,
-    /// What may have been added.
+    /// Sum of the additions that may have been executed.
     maybe: u64,
 }
 
 #[derive(Debug, Default)]
 struct Swapped {
-    /// By what was compared: what was put there instead.
+    /// New value of each completed swap, by the compared value.
     done: HashMap<u64, u64>,
     maybe: HashMap<u64, Vec<u64>>,
-    /// What the word was when a swap found something else than it compared.
+    /// Values that failed swaps found instead of the compared value.
     refused: Vec<u64>,
 }
 
-/// An atomic on such a word.
+/// An atomic operation on one of the words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     Add {
@@ -49,14 +49,14 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Which word of its sort.
+    /// Returns the index of the word among those of its kind.
     pub(crate) fn word(self) -> usize {
         match self {
             Self::Add { word, .. } | Self::Swap { word, .. } => word,
         }
     }
 
-    /// What a word becomes that was `was`.
+    /// Returns the value of the word after the operation, if its value was `was`.
     fn leaves(self, was: u64) -> u64 {
         match self {
             Self::Add { add, .. } => was + add,
@@ -65,7 +65,7 @@ impl Change {
         }
     }
 
-    /// What the next swap may compare with, if this was one of a word that was `was`.
+    /// Returns the value that the next swap should compare with, if this is a swap that found `was`.
     pub(crate) fn guess(self, was: u64) -> Option<u64> {
         matches!(self, Self::Swap { .. }).then(|| self.leaves(was))
     }
@@ -83,7 +83,7 @@ impl Cells {
         }
     }
 
-    /// Where the word of a change is.
+    /// Returns the remote address of the word of an operation.
     pub(crate) fn remote(&self, change: Change) -> Remote {
         let index = match change {
             Change::Add { word, .. } => word,
@@ -95,7 +95,7 @@ impl Cells {
         }
     }
 
-    /// A change was completed, and the word had been `was`.
+    /// Records that an operation completed and found `was`.
     pub(crate) fn done(&mut self, change: Change, was: u64) -> Result<(), String> {
         match change {
             Change::Add { word, add } => self.added[word].done.push((was, add)),
@@ -115,7 +115,7 @@ impl Cells {
         Ok(())
     }
 
-    /// A change ended without success: it may have been done.
+    /// Records that an operation failed, and may have been executed.
     pub(crate) fn maybe(&mut self, change: Change) {
         match change {
             Change::Add { word, add } => self.added[word].maybe += add,
@@ -130,7 +130,7 @@ impl Cells {
         }
     }
 
-    /// Whether each was done exactly once.
+    /// Checks that each operation was executed exactly once.
     pub(crate) fn check(&self, memory: &Memory) -> Result<(), String> {
         let values = memory.inspect(self.key, |bytes| {
             let mut values = [0; 2 * WORDS];
@@ -150,8 +150,8 @@ impl Cells {
 }
 
 impl Added {
-    /// The additions must lie side by side from zero to `end`, with room between them only for those
-    /// that may have been done.
+    /// Checks that the additions cover the range from zero to `end` without overlaps. Gaps are allowed only for additions that
+    /// may have been executed.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut done = self.done.clone();
         done.sort_unstable();
@@ -173,7 +173,7 @@ impl Added {
 }
 
 impl Swapped {
-    /// The swaps must make a chain from zero to `end`.
+    /// Checks that the swaps form a chain from zero to `end`.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut seen = vec![0];
         let mut done = 0;
@@ -185,7 +185,7 @@ impl Swapped {
             } else if value == end && done == self.done.len() {
                 break;
             } else {
-                // Of several that may have been done one was, and its value is either compared by another or the end.
+                // One of the swaps that may have been executed was. Its value is either the end, or compared by another swap.
                 let all = self.maybe.get(&value).map_or(&[][..], Vec::as_slice);
                 let leads_on = |next: &&u64| {
                     **next == end || self.done.contains_key(next) || self.maybe.contains_key(next)

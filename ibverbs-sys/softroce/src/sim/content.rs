@@ -1,27 +1,27 @@
 use super::random::splitmix;
 
-/// Eight bytes of what message `id` says: a message's bytes follow from its number, so that every
-/// byte that arrives can be checked, and one of another message or place is recognised.
+/// Returns eight bytes of message `id`. The bytes of a message are derived from its id, so every byte can be checked on
+/// arrival, and bytes of another message or position are detected.
 fn word(id: u64, index: u64) -> [u8; 8] {
     let mut state = (id.wrapping_add(1) << 24) ^ index;
     splitmix(&mut state).to_le_bytes()
 }
 
-/// Fills `out` with message `id`.
+/// Fills `out` with the bytes of message `id`.
 pub(crate) fn fill(id: u64, out: &mut [u8]) {
     for (index, chunk) in out.chunks_mut(8).enumerate() {
         chunk.copy_from_slice(&word(id, index as u64)[..chunk.len()]);
     }
 }
 
-/// Message `id`.
+/// Returns the first `length` bytes of message `id`.
 pub(crate) fn message(id: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fill(id, &mut bytes);
     bytes
 }
 
-/// Where two byte strings begin to differ.
+/// Returns the first position at which two byte strings differ, or `None` if they are equal.
 pub(crate) fn difference(found: &[u8], expected: &[u8]) -> Option<usize> {
     if found == expected {
         return None;

@@ -11,7 +11,7 @@ use super::requester::{Content, Effect, Expected, PeerWindow, WindowState};
 use super::scenario::Scenario;
 
 impl Scenario<'_> {
-    /// Any request that a reliable service has.
+    /// Creates a random request of a reliable service.
     pub(super) fn draft_reliable(&mut self, r: usize, id: u64) -> Draft {
         let requester = &mut self.requesters[r];
         let pair = requester.partner.is_some();
@@ -33,7 +33,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// A message to a receive of the peer's.
+    /// Creates a send to a receive of the peer.
     fn draft_send(&mut self, r: usize, id: u64, with_immediate: bool) -> Draft {
         let immediate = with_immediate.then(|| immediate_of(id));
         let operation = SendOperation::Send {
@@ -44,7 +44,7 @@ impl Scenario<'_> {
         let mut draft = Draft::new(Work::Send, operation, effect);
         let mut content = Content::Numbered;
         if let Some((buffer, bytes)) = self.just_read(r) {
-            // What a read is still bringing: only a fence makes this right.
+            // The message consists of bytes that an earlier read still fetches, so the request needs a fence.
             draft.fence = true;
             draft.length = bytes.len();
             draft.payload = Payload::Gathered(buffer.segments().clone());
@@ -59,7 +59,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Now and then, the buffer of the read that was posted last.
+    /// Returns, in some cases, the buffer of the read that was posted last, and the bytes that it will contain.
     fn just_read(&mut self, r: usize) -> Option<(Rc<Buffer>, Rc<[u8]>)> {
         let requester = &mut self.requesters[r];
         let last = requester.posted.back()?;
@@ -73,7 +73,7 @@ impl Scenario<'_> {
         Some((buffer.clone(), bytes.clone()))
     }
 
-    /// A message that ends a window of the peer's.
+    /// Creates a send that invalidates a window of the peer, or a plain send if no window is bound.
     fn draft_send_invalidate(&mut self, r: usize, id: u64) -> Draft {
         let mut draft = self.draft_send(r, id, false);
         let requester = &mut self.requesters[r];
@@ -81,7 +81,7 @@ impl Scenario<'_> {
         let Some(number) = requester.windows.iter().position(bound) else {
             return draft;
         };
-        // A read through it may have to be asked again.
+        // A read through the window may have to be repeated.
         draft.fence |= requester.is_reading_anything();
         let window = &mut requester.windows[number];
         window.state = WindowState::Invalidating;
@@ -96,7 +96,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// A place in the target, and a key to it: the region's or a window's.
+    /// Returns a random location in the target with a key to it, either of the region or of a window: offset, remote address,
+    /// and index of the window.
     fn place_of(
         &mut self,
         r: usize,
@@ -118,7 +119,7 @@ impl Scenario<'_> {
         };
         let mut offset = random.range(range.start as u64, (range.end - length) as u64) as usize;
         if random.percent(30) && range.start == 0 {
-            // Where others write too.
+            // Other requests write here too.
             offset = random.range(0, (range.end - length).min(256) as u64) as usize;
         }
         let offset = offset / align * align;
@@ -167,7 +168,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// An atomic on eight bytes of the target.
+    /// Creates an atomic on eight bytes of the target.
     fn draft_atomic(&mut self, r: usize) -> Draft {
         let (offset, remote, window) = self.place_of(r, 8, 8);
         let requester = &mut self.requesters[r];
@@ -206,7 +207,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// An atomic on a word that all change.
+    /// Creates an atomic on one of the shared words.
     fn draft_shared(&mut self, r: usize, id: u64) -> Draft {
         let requester = &mut self.requesters[r];
         let word = requester.random.below(WORDS);
@@ -238,7 +239,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Opens a window for the partner.
+    /// Creates a binding of a window for the partner.
     fn draft_bind(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let random_key = self.requesters[r].random.range(0, 255) as u32;
@@ -267,7 +268,7 @@ impl Scenario<'_> {
         Some(Draft::new(Work::Bind, SendOperation::Bind(binding), effect))
     }
 
-    /// Closes a window of the partner's that it does not use.
+    /// Creates an invalidation of a window that the partner does not use.
     fn draft_local_invalidate(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let requester = &mut self.requesters[partner];
@@ -281,14 +282,14 @@ impl Scenario<'_> {
         Some(Draft::new(Work::LocalInvalidate, operation, effect))
     }
 
-    /// A message or a write that may not arrive.
+    /// Creates a message or a write of an unreliable connection, which may not arrive.
     pub(super) fn draft_unreliable(&mut self, r: usize, id: u64) -> Draft {
         let random = &mut self.requesters[r].random;
         let with_immediate = random.percent(40);
         if random.percent(50) {
             return self.draft_send(r, id, with_immediate);
         }
-        // Writes may come in part, or not at all: each has a place of its own.
+        // Writes may arrive partly or not at all, so each has its own location.
         let mut length = self.draw_length(r);
         let requester = &mut self.requesters[r];
         let offset = requester.cursor;
@@ -313,7 +314,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// A message of one packet, to the partner.
+    /// Creates a datagram to the partner.
     pub(super) fn draft_datagram(&mut self, r: usize, id: u64) -> Draft {
         let length = self.draw_length(r);
         let with_immediate = self.requesters[r].random.percent(40);
@@ -321,7 +322,7 @@ impl Scenario<'_> {
         let (path, destination) = self.way_of(r);
         let random = &mut self.requesters[r].random;
         let wrong_key = random.percent(5);
-        // The queue pair's own key goes out for one with the top bit.
+        // With the top bit set, the queue pair's own key is sent.
         let queue_key = match (wrong_key, random.percent(30)) {
             (true, _) => QUEUE_KEY ^ 1,
             (false, true) => 0x8000_0000,
@@ -343,15 +344,15 @@ impl Scenario<'_> {
     }
 }
 
-/// The queue key of all datagram queue pairs.
+/// Queue key of all datagram queue pairs.
 pub(super) const QUEUE_KEY: u32 = 0x1234_5678;
 
-/// The immediate data of message `id`.
+/// Returns the immediate data of message `id`.
 fn immediate_of(id: u64) -> [u8; 4] {
     (id as u32).wrapping_mul(0x9e37_79b1).to_be_bytes()
 }
 
-/// A message as the peer is told of it.
+/// Creates the expectation of a message at the peer.
 pub(super) fn told(
     id: u64,
     content: Content,

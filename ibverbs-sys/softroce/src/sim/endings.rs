@@ -11,14 +11,14 @@ use super::requester::{Content, Effect};
 use super::scenario::{Scenario, Token};
 use super::schedule::Ending;
 
-/// A key that is none.
+/// A key that is never valid.
 const NO_KEY: u32 = 0xdead_be00;
 
-/// How long to wait until nothing is outstanding, before looking again.
+/// Interval between checks whether requests are still outstanding.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Scenario<'_> {
-    /// Posts the request that is to fail, if requester `r` has one and everything before it is posted.
+    /// Posts the request that must fail, if requester `r` has one and has posted all others.
     pub(super) fn spoil(&mut self, r: usize) {
         let requester = &mut self.requesters[r];
         let connection = requester.connection;
@@ -138,7 +138,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Takes away the receives that the peer of `r` has posted, for others.
+    /// Discards the receives that the peer of `r` has posted, and calls `post` to post others.
     fn replace_receives(&mut self, r: usize, post: impl FnOnce(&mut Self, usize)) {
         let Some(partner) = self.requesters[r].partner else {
             return;
@@ -175,7 +175,7 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Something that reaches for the peer's memory.
+    /// Creates a request with an access to the peer's memory.
     fn draft_remote(
         &mut self,
         r: usize,
@@ -189,7 +189,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// A write or a read of more than a few bytes.
+    /// Creates a write or a read of at least five bytes.
     fn draft_plain(
         &mut self,
         r: usize,
@@ -226,7 +226,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// A message of which the end is in memory that nobody has registered.
+    /// Creates a send whose last bytes are in unregistered memory.
     fn draft_bad_gather(&mut self, r: usize) -> Draft {
         let operation = SendOperation::Send {
             immediate: None,
@@ -234,7 +234,7 @@ impl Scenario<'_> {
         };
         let fault = Effect::Fault(&[CompletionStatus::LocalProtection]);
         let mut draft = Draft::new(Work::Send, operation, fault);
-        // The peer has room for all of it.
+        // The peer has room for the whole message.
         let largest = self.schedule.connections[self.requesters[r].connection].largest;
         let good = u64::from(largest).min(6000) - 10;
         let good = self.requesters[r].random.range(0, good) as usize;

@@ -9,7 +9,8 @@ use super::schedule::{Ending, Kind};
 use super::target::Maybe;
 
 impl Scenario<'_> {
-    /// Nothing happens any more: is everything done that `requesters` had to do, and all memory as it must be?
+    /// Checks the final state, when no events are left: that `requesters` have completed all their requests, and that all
+    /// memory has the expected content.
     pub(super) fn finish(&mut self, requesters: &[usize]) -> Result<(), String> {
         for &r in requesters {
             let number = self.world.queue_pair(self.requesters[r].place).number();
@@ -31,7 +32,7 @@ impl Scenario<'_> {
         let place = self.requesters[r].place;
         let fell = self.world.queue_pair(place).state() == State::Error;
         if fell && self.requesters[r].ended.is_none() {
-            // What was outstanding has been flushed; the rest was successful, but nobody asked.
+            // Outstanding requests have been flushed. The rest succeeded, but were not signaled.
             while let Some(posted) = self.requesters[r].posted.pop_front() {
                 if posted.signaled {
                     return Err(format!("the end of request {} was never told", posted.id));
@@ -73,7 +74,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// What the peer did wrong is raised as an event, too.
+    /// Checks that the peer raised an event for an invalid request.
     fn check_events(&self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let ending = self.schedule.connections[requester.connection].ending;
@@ -127,8 +128,8 @@ impl Scenario<'_> {
         checked.map_err(|why| format!("what qp {number:#x} wrote: {why}"))
     }
 
-    /// Moves every queue pair to the error state: each receive that is left must be told, once and in order, and
-    /// a request that is posted now too.
+    /// Moves every queue pair to the error state, and checks that each remaining receive and a newly posted request are
+    /// flushed, once and in order.
     fn flush_all(&mut self) -> Result<(), String> {
         for requester in &mut self.requesters {
             self.broken[requester.connection] = true;
@@ -176,7 +177,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Posts a request to a queue pair in error.
+    /// Posts a request to a queue pair in the error state.
     fn post_in_error(&mut self, r: usize) {
         let id = self.next_id();
         let operation = SendOperation::Send {

@@ -9,10 +9,10 @@ use super::requester::{Effect, Expected, Posted};
 use super::scenario::{Scenario, Token};
 use super::schedule::Kind;
 
-/// Messages up to this are posted inline now and then.
+/// Maximum length in bytes of a message that may be posted inline.
 const INLINE: usize = 128;
 
-/// A request in the making.
+/// A request that is being prepared.
 pub(super) struct Draft {
     pub(super) work: Work,
     pub(super) operation: SendOperation,
@@ -22,7 +22,7 @@ pub(super) struct Draft {
     pub(super) buffer: Option<Rc<Buffer>>,
     pub(super) window: Option<usize>,
     pub(super) fence: bool,
-    /// What the peer is told.
+    /// Message that the peer must receive.
     pub(super) expected: Option<Expected>,
 }
 
@@ -43,7 +43,7 @@ impl Draft {
 }
 
 impl Scenario<'_> {
-    /// Posts what requester `r` may post now.
+    /// Posts all requests that requester `r` may post now.
     pub(super) fn pump(&mut self, r: usize) -> Result<(), String> {
         loop {
             self.sweep(r)?;
@@ -79,7 +79,7 @@ impl Scenario<'_> {
     pub(super) fn post(&mut self, r: usize, id: u64, draft: Draft) {
         let requester = &mut self.requesters[r];
         let connection = &self.schedule.connections[requester.connection];
-        // The one that fills the queue must be told, else nobody would know that there is room again.
+        // The request that fills the queue must be signaled, or the model would not learn that there is room again.
         let fills = requester.posted.len() + 1 >= connection.depth;
         let signaled = connection.signal_all || requester.random.percent(60) || fills;
         let solicited = requester.random.percent(20);
@@ -123,7 +123,7 @@ impl Scenario<'_> {
         );
     }
 
-    /// The length of a message.
+    /// Returns a random message length.
     pub(super) fn draw_length(&mut self, r: usize) -> usize {
         let requester = &mut self.requesters[r];
         let connection = &self.schedule.connections[requester.connection];
@@ -142,7 +142,7 @@ impl Scenario<'_> {
             _ => random.range(0, largest),
         };
         let length = length.min(largest);
-        // Large messages are few: they are most of a schedule's packets.
+        // The budget limits large messages, which make up most of the packets of a schedule.
         if length > requester.budget {
             return random.range(0, largest.min(4096)) as usize;
         }
@@ -152,7 +152,7 @@ impl Scenario<'_> {
         length as usize
     }
 
-    /// Memory, or none for a message that is copied, with message `id` in it.
+    /// Adds message `id` to the request, inline or in registered memory.
     pub(super) fn with_message(&mut self, r: usize, draft: &mut Draft, id: u64, length: usize) {
         let requester = &mut self.requesters[r];
         let message = content::message(id, length);
@@ -167,7 +167,7 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Memory that an answer of `length` bytes goes to.
+    /// Adds memory for a response of `length` bytes to the request.
     pub(super) fn with_room(&mut self, r: usize, draft: &mut Draft, length: usize) {
         let requester = &mut self.requesters[r];
         let memory = self.world.memory(requester.place.node);

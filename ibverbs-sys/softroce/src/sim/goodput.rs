@@ -12,13 +12,13 @@ use super::random::Random;
 use super::schedule::ack_delay;
 use super::world::{Happening, Notice, Place, World};
 
-/// The losses of the columns, in a million.
+/// Loss rates of the columns, in packets per million.
 const LOSSES: [u32; 5] = [0, 1000, 10_000, 30_000, 100_000];
 
-/// Each value is of runs with so many seeds.
+/// Number of seeds over which each value is averaged.
 const SEEDS: u64 = 3;
 
-/// Requests in the send queue at once.
+/// Maximum number of requests in the send queue.
 const DEPTH: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,19 +28,19 @@ enum Flow {
     Read,
 }
 
-/// What one row of the table measures.
+/// Parameters of one row of the table.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     flow: Flow,
     mtu: Mtu,
     message: u32,
     messages: u64,
-    /// Bytes that fit between the nodes.
+    /// Maximum number of bytes that wait between the nodes.
     backlog: u64,
 }
 
-/// A table of goodput against loss: megabits of messages a second of the world's time. It depends on nothing but
-/// the transport, so a change of the transport that makes recovery better or worse is a change of this text.
+/// Returns a table of goodput by loss rate, in Mbit/s of virtual time. It depends only on the transport, so a change of the
+/// transport that makes recovery better or worse changes this text.
 pub fn goodput_table() -> String {
     let mut table = String::from(
         "Goodput in Mbit/s of one reliable connection: 10 Gbit/s, 5 us each way, a window of 128\n\
@@ -55,7 +55,7 @@ pub fn goodput_table() -> String {
             Flow::Write => "write",
             Flow::Read => "read",
         };
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(table, "{name:<9} {:>8} {:>6}", row.message, row.mtu.bytes());
         for loss in LOSSES {
             let _ = write!(table, " {:>9}", megabits(&row, loss));
@@ -90,7 +90,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// The goodput of a row's messages at this loss; of a run that failed, nothing.
+/// Returns the goodput of a row's messages at this loss rate, or "failed".
 fn megabits(row: &Row, loss: u32) -> String {
     let mut time = Duration::ZERO;
     for seed in 0..SEEDS {
@@ -104,7 +104,7 @@ fn megabits(row: &Row, loss: u32) -> String {
     rate.to_string()
 }
 
-/// Messages one way, one after the other.
+/// A stream of messages in one direction.
 struct Stream<'r> {
     row: &'r Row,
     world: World<'static>,
@@ -178,7 +178,7 @@ impl<'r> Stream<'r> {
         }
     }
 
-    /// How long all messages take; none if one fails.
+    /// Returns the time that all messages take, or `None` if one fails.
     fn run(mut self) -> Option<Duration> {
         for _ in 0..DEPTH {
             self.post_receive();

@@ -9,19 +9,19 @@ use crate::transfer::{Carrier, Peer, Transfer, Work, choose};
 use super::memory::Memory;
 use super::world::{Happening, Notice, Place};
 
-/// The receive requests of one queue.
+/// Receives of one queue.
 pub(crate) type ReceiveQueue = VecDeque<ReceiveRequest>;
 
-/// The world as one queue pair sees it.
+/// Host of one queue pair in the simulation.
 pub(crate) struct View<'a> {
     pub(crate) place: Place,
     pub(crate) queue_pair: u32,
     pub(crate) memory: &'a Memory,
-    /// Its own receive queue.
+    /// Receive queue of the queue pair.
     pub(crate) own: &'a mut ReceiveQueue,
-    /// Its node's shared ones, by number.
+    /// Shared receive queues of the node, by number.
     pub(crate) shared: &'a mut [ReceiveQueue],
-    /// Which of these it uses instead of its own.
+    /// Number of the shared receive queue that the queue pair uses instead of its own.
     pub(crate) from_shared: Option<usize>,
     pub(crate) notices: &'a mut Vec<Notice>,
     pub(crate) counters: &'a mut [u64; Counter::COUNT],
@@ -138,7 +138,7 @@ impl View<'_> {
     }
 }
 
-/// Briefs carry whole messages only: no memory is shared.
+/// Uses briefs for whole short messages only, because the simulated nodes share no memory.
 impl Carrier for View<'_> {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
         match choose(&Work::of(request, upcoming), Peer::SameHost) {

@@ -2,10 +2,9 @@ use std::cell::RefCell;
 
 use crate::proto::{AccessFlags, LocalFault, RemoteFault, Segment, WindowBinding};
 
-/// The memory of one node: regions and windows, each access checked.
+/// Memory of one node: regions and windows, with checks of each access.
 ///
-/// A key is an index and a tag. The tag changes when the index is used again, so that a key that
-/// is no longer valid reaches nothing.
+/// A key consists of an index and a tag. The tag changes when the index is reused, so a stale key is not valid.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     table: RefCell<Table>,
@@ -27,7 +26,7 @@ struct Entry {
 enum Kind {
     Free,
     Region(Region),
-    /// A type 2 window, bound or not.
+    /// A type 2 window, if `Some` with its binding.
     Window(Option<Window>),
 }
 
@@ -44,15 +43,15 @@ struct Window {
     address: u64,
     length: u64,
     access: AccessFlags,
-    /// The only queue pair that peers reach it through: that which bound it (type 2B, IBTA 10.6.7.2.5).
+    /// Queue pair that bound the window, and through which alone peers may use it (type 2B, IBTA 10.6.7.2.5).
     queue_pair: u32,
 }
 
-/// The first index: no key is below 0x100, so that zero is none.
+/// First index. No key is below 0x100, so zero is never a valid key.
 const FIRST: usize = 1;
 
 impl Memory {
-    /// Registers memory at the address `base`; the key is the local and the remote one.
+    /// Registers memory at the address `base`. Returns the key, which is both local and remote.
     pub(crate) fn register(&self, bytes: Vec<u8>, base: u64, access: AccessFlags) -> u32 {
         let region = Region {
             base,
@@ -62,12 +61,12 @@ impl Memory {
         self.table.borrow_mut().insert(Kind::Region(region))
     }
 
-    /// Makes a window that is not bound.
+    /// Allocates an unbound window. Returns its key.
     pub(crate) fn allocate_window(&self) -> u32 {
         self.table.borrow_mut().insert(Kind::Window(None))
     }
 
-    /// Ends a registration and gives the bytes back, none if there was none.
+    /// Deregisters a region or a window. Returns the region's bytes, or no bytes if there is no such region.
     pub(crate) fn deregister(&self, key: u32) -> Vec<u8> {
         let mut table = self.table.borrow_mut();
         let Some(entry) = table.entry(key) else {
@@ -81,7 +80,7 @@ impl Memory {
         }
     }
 
-    /// Looks at a region's bytes.
+    /// Calls `look` with the bytes of a region, or with no bytes if there is no such region.
     pub(crate) fn inspect<T>(&self, key: u32, look: impl FnOnce(&[u8]) -> T) -> T {
         match self.table.borrow_mut().entry(key) {
             Some(Entry {
@@ -92,13 +91,13 @@ impl Memory {
         }
     }
 
-    /// Whether `key` is a window that is bound.
+    /// Returns whether `key` belongs to a bound window.
     pub(crate) fn is_bound(&self, key: u32) -> bool {
         let mut table = self.table.borrow_mut();
         matches!(table.entry(key), Some(entry) if matches!(entry.kind, Kind::Window(Some(_))))
     }
 
-    /// Copies the bytes from `offset` on of a message gathered from `list`.
+    /// Copies bytes of a message that is gathered from `list`, beginning at byte `offset`, to `out`.
     pub(crate) fn gather(
         &self,
         list: &[Segment],
@@ -120,7 +119,7 @@ impl Memory {
         }
     }
 
-    /// Copies to the places from `offset` on of a message scattered over `list`.
+    /// Copies `data` to the memory of a message that is scattered over `list`, beginning at byte `offset`.
     pub(crate) fn scatter(
         &self,
         list: &[Segment],
@@ -141,7 +140,7 @@ impl Memory {
         }
     }
 
-    /// Hands the bytes at a peer's address to `work` if the peer that comes through `queue_pair` may do `access`.
+    /// Calls `work` with the bytes at a remote address, if the peer of `queue_pair` has the rights `access`.
     pub(crate) fn remote<T>(
         &self,
         queue_pair: u32,
@@ -201,7 +200,7 @@ impl Memory {
         }
     }
 
-    /// Unbinds a window; false if the key is none of a bound one of `queue_pair`.
+    /// Unbinds a window. Returns `false` if `key` does not belong to a window that `queue_pair` has bound.
     pub(crate) fn invalidate(&self, queue_pair: u32, key: u32) -> bool {
         match self.table.borrow_mut().entry(key).map(|e| &mut e.kind) {
             Some(Kind::Window(bound)) => bound
@@ -237,7 +236,7 @@ impl Table {
         }
     }
 
-    /// `count` bytes of a segment from its byte number `skip` on.
+    /// Returns `count` bytes of a segment from its byte `skip` on.
     fn local(
         &mut self,
         segment: &Segment,
@@ -261,8 +260,8 @@ fn index(key: u32) -> usize {
     (key >> 8) as usize
 }
 
-/// The pieces of segments that hold `length` bytes of a message from `offset` on: the segment,
-/// bytes to skip in it, bytes to take.
+/// Returns the parts of segments that hold `length` bytes of a message from `offset` on: the segment, the number of bytes to
+/// skip in it, and the number of bytes to use.
 fn pieces(
     list: &[Segment],
     offset: u32,

@@ -1,27 +1,26 @@
-//! A network in virtual time, for tests of [`proto`](crate::proto): nodes with memory and queue pairs, and links
-//! that lose, double, reorder, delay and change packets as a seed says. The same seed gives the same
-//! run on every machine and for ever.
+//! Simulation in virtual time, for tests of [`proto`](crate::proto): nodes with memory and queue pairs, and a network that
+//! loses, duplicates, reorders, delays and changes packets. A seed determines everything: the same seed gives the same run on
+//! every machine and in every version.
 //!
-//! A [`Schedule`] says who is connected over what network and what they ask of each other;
-//! [`Schedule::of_seed`] draws one. While it [runs](Schedule::run), a model follows every request:
+//! A [`Schedule`] defines the network, the connections and their requests; [`Schedule::of_seed`] generates one. While a
+//! schedule [runs](Schedule::run), a model checks every request:
 //! - every byte of every message and of all memory that peers reach;
-//! - completions of a send queue in the order of posting, one for each request that asked for it or failed;
+//! - completions of a send queue come in the order of posting, one for each request that is signaled or fails;
 //! - receives once each, in order, with the right length, immediate data and invalidated key;
-//! - atomics exactly once, by what they found and left;
+//! - atomics exactly once, according to their results;
 //! - windows valid from their binding to their invalidation;
 //! - fences, the window, the path MTU, consecutive sequence numbers;
-//! - an end: nothing hangs, and nothing goes on for ever.
+//! - termination: nothing hangs, and nothing continues forever.
 //!
-//! In a part of the schedules reliable queue pairs send [briefs](crate::transfer::Brief), which the network carries as it carries packets.
+//! In some schedules reliable queue pairs send [briefs](crate::transfer::Brief), which the network transfers like packets.
 //!
-//! With losses of up to a tenth everything has to succeed; a schedule that is [`harsh`](Schedule::harsh) may
-//! end in exhausted retries, followed by flushes. An [`Ending`] is a request that is made to fail.
+//! With losses of up to a tenth, every request must succeed. A schedule that is [`harsh`](Schedule::harsh) may end in exhausted
+//! retries, followed by flushes. An [`Ending`] is a request that is made to fail.
 //!
 //! # Running it
-//! `cargo test -p softroce --test simulation` runs a thousand schedules, or as many as `SOFTROCE_SIM_SCHEDULES`
-//! says, and compares [`goodput_table`] with the recorded one. The example `simulate` runs any range of seeds, and
-//! one of them with a trace of every packet. `cargo xtask plant` puts known bugs into the transport, to see that
-//! they are noticed here.
+//! `cargo test -p softroce --test simulation` runs a thousand schedules, or as many as `SOFTROCE_SIM_SCHEDULES` says, and
+//! compares [`goodput_table`] with the recorded one. The example `simulate` runs any range of seeds, and single seeds with a
+//! trace of every packet. `cargo xtask plant` adds known bugs to the transport, to check that the simulation detects them.
 #![forbid(unsafe_code)]
 
 mod buffer;

@@ -8,7 +8,7 @@ use super::schedule::{Ending, Kind};
 use super::world::{Happening, Place};
 
 impl Scenario<'_> {
-    /// A queue pair told something: is it what it must tell now?
+    /// Checks a completion or an event of a queue pair against the model.
     pub(super) fn happened(&mut self, place: Place, what: Happening) -> Result<(), String> {
         let number = self.world.queue_pair(place).number();
         match what {
@@ -84,15 +84,15 @@ impl Scenario<'_> {
             if posted.signaled || (ended && status == CompletionStatus::Flushed) {
                 return Err(format!("request {} must be told first", posted.id));
             }
-            // One that is not told was successful, as something behind it was.
+            // An unsignaled request succeeded, because a later one has completed.
             self.settle(r, posted)?;
         }
     }
 
-    /// The first completion of a requester that is no success.
+    /// Handles the first failed completion of a requester: checks that the failure is allowed.
     fn end(&mut self, r: usize, completion: &Completion) -> Result<(), String> {
         let status = completion.status;
-        // All before it were successful: they are settled while it counts as going on.
+        // All earlier requests succeeded. They are settled before the requester counts as failed.
         while let Some(first) = self.requesters[r].posted.front() {
             if first.id == completion.id || first.signaled {
                 break;
@@ -139,9 +139,9 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// On a network that is good until it is cut, retries are spent by timeouts alone: the second to a peer that keeps silent
-    /// takes the time that is set, the third twice that, and each later one four times, which is the most (IBTA 9.7.6.1.3). The
-    /// first may have begun before the cut.
+    /// Checks the time until retries are exhausted, on a network that is perfect until it is cut. Then only timeouts consume
+    /// retries. The second timeout without a response takes the configured time, the third twice that, and each later one four
+    /// times, which is the maximum (IBTA 9.7.6.1.3). The first may have begun before the cut.
     fn check_patience(&self, connection: usize) -> Result<(), String> {
         let conditions = &self.schedule.conditions;
         let disturbed = conditions.loss + conditions.corrupt + conditions.reorder;
@@ -166,7 +166,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Takes requests that are not told of as successful when nothing is outstanding any more.
+    /// Settles unsignaled requests as successful when nothing is outstanding any more.
     pub(super) fn sweep(&mut self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let queue_pair = self.world.queue_pair(requester.place);
@@ -177,7 +177,7 @@ impl Scenario<'_> {
         if !going || requester.ended.is_some() || queue_pair.outstanding() > 0 {
             return Ok(());
         }
-        // Completions that are told already but not looked at yet stop this.
+        // Signaled requests whose completions have not been handled yet end the loop.
         while let Some(posted) = self.requesters[r].posted.pop_front() {
             let connection = self.requesters[r].connection;
             if posted.signaled || self.schedule.connections[connection].signal_all {
@@ -189,7 +189,7 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// A request was successful: did it do what it was to do?
+    /// Handles a successful request: checks its effect.
     pub(super) fn settle(&mut self, r: usize, posted: Posted) -> Result<(), String> {
         self.outcome.completed += 1;
         let id = posted.id;
@@ -205,7 +205,7 @@ impl Scenario<'_> {
             buffer.release(self.world.memory(requester.place.node));
         }
         if unreliable {
-            // That it left does not say that it arrived.
+            // On an unreliable service, success does not mean that the message arrived.
             requester.undone.push(posted);
         }
         Ok(())
@@ -275,7 +275,7 @@ impl Scenario<'_> {
             Effect::Shared(change) => {
                 let mut eight = [0; 8];
                 if let Some(buffer) = buffer {
-                    // Whatever it was: what matters is that all of these fit together in the end.
+                    // Any value is accepted here. At the end, all values must be consistent.
                     let found = memory.gather(buffer.segments(), 0, &mut eight);
                     found.map_err(|fault| format!("{fault:?}"))?;
                 }

@@ -5,31 +5,31 @@ use crate::proto::Time;
 
 use super::random::Random;
 
-/// What a network does to packets; the chances are in a million.
+/// Properties of a simulated network. Probabilities are in parts per million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conditions {
-    /// Packets that never arrive.
+    /// Probability that a packet is lost.
     pub loss: u32,
-    /// Packets that arrive twice.
+    /// Probability that a packet arrives twice.
     pub duplicate: u32,
-    /// Packets that others overtake.
+    /// Probability that a packet is overtaken by later ones.
     pub reorder: u32,
-    /// Packets that arrive changed.
+    /// Probability that a packet arrives changed.
     pub corrupt: u32,
-    /// How long a packet takes, beside the time its bits take.
+    /// Delay of a packet, besides its transmission time.
     pub latency: Duration,
-    /// How much longer it may take; packets stay in order.
+    /// Maximum additional delay. Packets stay in order.
     pub jitter: Duration,
-    /// How long a packet that is overtaken, or a second copy, is held back at most.
+    /// Maximum delay of an overtaken packet or of a second copy.
     pub hold: Duration,
-    /// How fast a node sends, in bits a second.
+    /// Transmission rate of a node, in bits per second.
     pub bandwidth: u64,
-    /// How many bytes of a node may wait to be sent; a packet that finds more is lost.
+    /// Maximum number of bytes that wait in a node to be sent. Packets that exceed this are lost.
     pub backlog: u64,
 }
 
 impl Conditions {
-    /// A network that loses nothing: 10 Gbit/s, 5 us.
+    /// A network without losses: 10 Gbit/s, 5 us.
     pub const CLEAN: Self = Self {
         loss: 0,
         duplicate: 0,
@@ -43,47 +43,47 @@ impl Conditions {
     };
 }
 
-/// What becomes of a packet.
+/// Treatment of a packet by the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It arrives.
+    /// The packet arrives.
     Deliver,
-    /// It does not arrive.
+    /// The packet is lost.
     Lose,
-    /// It arrives, and so much later once more.
+    /// The packet arrives twice, the second copy after this delay.
     Duplicate(Duration),
-    /// It arrives so much later than those before and behind it.
+    /// The packet arrives this much later than the packets sent before and after it.
     Hold(Duration),
-    /// It arrives with some bits flipped: which ones follow from the number.
+    /// The packet arrives with flipped bits, which this number selects.
     Corrupt(u64),
 }
 
-/// Who decides about packets.
+/// Source of the fates of packets.
 #[derive(Clone, Debug)]
 pub(crate) enum Faults {
-    /// Chance.
+    /// Fates are random.
     Random(Conditions),
-    /// A list: the n-th packet of all has this fate, others arrive.
+    /// Fates are scripted by packet number. Other packets are delivered.
     Script(Conditions, BTreeMap<u64, Fate>),
 }
 
-/// The way out of one node.
+/// Outgoing link of a node.
 #[derive(Debug)]
 struct Egress {
-    /// When its last packet has left.
+    /// Time at which its last packet has been transmitted.
     free: Time,
-    /// When the last packet that kept its place arrives.
+    /// Arrival time of the last packet that was not reordered.
     last: Time,
 }
 
-/// What connects the nodes.
+/// Network between the nodes.
 #[derive(Debug)]
 pub(crate) struct Network {
     faults: Faults,
     random: Random,
     ways: Vec<Egress>,
     packets: u64,
-    /// Queue pairs that no packet reaches any more.
+    /// Queue pairs to which all packets are lost.
     cut: Vec<u32>,
 }
 
@@ -98,7 +98,7 @@ impl Network {
         }
     }
 
-    /// One more node.
+    /// Adds a node.
     pub(crate) fn connect(&mut self) {
         let start = Time::default();
         self.ways.push(Egress {
@@ -107,12 +107,12 @@ impl Network {
         });
     }
 
-    /// From now on nothing reaches this queue pair.
+    /// Makes the network lose all further packets to this queue pair.
     pub(crate) fn cut(&mut self, queue_pair: u32) {
         self.cut.push(queue_pair);
     }
 
-    /// A packet of `bytes` leaves `node` for `queue_pair`: what becomes of it, and when it arrives if it does.
+    /// Sends a packet of `bytes` bytes from `node` to `queue_pair`. Returns its fate, and its arrival time if it is not lost.
     pub(crate) fn send(
         &mut self,
         now: Time,
@@ -159,11 +159,11 @@ impl Network {
     }
 }
 
-/// Bytes around an IP packet: preamble, MAC header, check sequence, gap.
+/// Bytes around an IP packet on Ethernet: preamble, MAC header, frame check sequence, gap.
 const ETHERNET: u64 = 38;
 
 fn chance(conditions: &Conditions, random: &mut Random) -> Fate {
-    // One number decides, so that a packet has one fate and a clean network draws no more.
+    // One random number decides, so that a packet has one fate, and a network without faults draws no other number here.
     let mut number = random.range(0, 999_999) as u32;
     let mut is = |chance: u32| {
         let hit = number < chance;

@@ -7,26 +7,26 @@ use super::buffer::Buffer;
 use super::random::Random;
 use super::world::{Place, World};
 
-/// Where receives are posted.
+/// Queue to which receives are posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
-    /// A queue pair's own.
+    /// Receive queue of a queue pair.
     Own(Place),
-    /// A shared one of a node.
+    /// Shared receive queue of a node.
     Shared { node: usize, number: usize },
 }
 
-/// The receives of one queue.
+/// Receives of one queue, with their buffers.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) queue: Queue,
-    /// Bytes there is room for in each.
+    /// Length of each receive in bytes.
     pub(crate) length: usize,
-    /// How many are posted at once.
+    /// Number of receives to keep posted.
     pub(crate) depth: usize,
-    /// How long after one was used another is posted.
+    /// Delay between the use of a receive and the posting of the next one.
     pub(crate) refill: Duration,
-    /// No more are posted.
+    /// Set if no more receives are posted.
     pub(crate) stopped: bool,
     posted: VecDeque<(u64, Option<Buffer>)>,
     random: Random,
@@ -52,14 +52,14 @@ impl Pool {
         }
     }
 
-    /// Posts one more if there are not enough.
+    /// Posts a receive if fewer than `depth` are posted.
     pub(crate) fn fill(&mut self, world: &mut World<'_>, id: u64) {
         if !self.stopped && self.posted.len() < self.depth {
             self.post(world, id, self.length);
         }
     }
 
-    /// Posts a receive of this length.
+    /// Posts a receive of `length` bytes.
     pub(crate) fn post(&mut self, world: &mut World<'_>, id: u64, length: usize) {
         let memory = world.memory(self.node());
         let buffer = Buffer::blank(memory, &mut self.random, length);
@@ -72,7 +72,7 @@ impl Pool {
         self.posted.push_back((id, Some(buffer)));
     }
 
-    /// Posts a receive into memory that nobody has registered.
+    /// Posts a receive into unregistered memory.
     pub(crate) fn post_bad(&mut self, world: &mut World<'_>, id: u64) {
         let length = self.length.max(1) as u32;
         let segment = Segment {
@@ -96,7 +96,7 @@ impl Pool {
         }
     }
 
-    /// Takes back everything that nobody has used.
+    /// Removes all receives that have not been used, and posts no more.
     pub(crate) fn empty(&mut self, world: &mut World<'_>) {
         if let Queue::Own(place) = self.queue {
             world.drop_receives(place);
@@ -108,7 +108,7 @@ impl Pool {
         }
     }
 
-    /// Receive `id` ended: its buffer, none for one that had no memory.
+    /// Removes the completed receive `id`. Returns its buffer, or `None` for a receive into unregistered memory.
     pub(crate) fn take(&mut self, id: u64) -> Result<Option<Buffer>, String> {
         let place = self.posted.iter().position(|(posted, _)| *posted == id);
         let place =
@@ -120,7 +120,7 @@ impl Pool {
         Ok(taken.and_then(|(_, buffer)| buffer))
     }
 
-    /// How many have not ended.
+    /// Returns the number of receives that have not completed.
     pub(crate) fn outstanding(&self) -> usize {
         self.posted.len()
     }

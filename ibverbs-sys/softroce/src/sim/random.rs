@@ -1,11 +1,11 @@
-/// A stream of numbers that a seed decides: xoshiro256**, started by splitmix64. It stands here
-/// and not in a dependency so that a seed means the same schedule for ever.
+/// Random number generator with a seed: xoshiro256**, initialised by splitmix64. It is implemented here and not in a
+/// dependency, so that a seed gives the same schedule in every version.
 #[derive(Clone, Debug)]
 pub(crate) struct Random {
     state: [u64; 4],
 }
 
-/// The next number of splitmix64.
+/// Returns the next number of splitmix64.
 pub(crate) fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -15,8 +15,8 @@ pub(crate) fn splitmix(state: &mut u64) -> u64 {
 }
 
 impl Random {
-    /// The stream number `stream` of a seed; streams of one seed have nothing to do with each other,
-    /// so that one part of a schedule can draw more without changing the others.
+    /// Creates the generator `stream` of a seed. The streams of one seed are independent, so that one part of a schedule can
+    /// draw more numbers without changing the others.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut start = stream;
         let mut state = seed ^ splitmix(&mut start);
@@ -25,7 +25,7 @@ impl Random {
         }
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub(crate) fn bits(&mut self) -> u64 {
         let s = &mut self.state;
         let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
@@ -39,38 +39,38 @@ impl Random {
         result
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both inclusive.
     pub(crate) fn range(&mut self, low: u64, high: u64) -> u64 {
         debug_assert!(low <= high);
         let count = (high - low).wrapping_add(1);
         if count == 0 {
             return self.bits();
         }
-        // The high word of the product; its bias is below 2^-40 for all that is drawn here.
+        // The result is the high word of the product. Its bias is below 2^-40 for all ranges used here.
         low + ((u128::from(self.bits()) * u128::from(count)) >> 64) as u64
     }
 
-    /// A number below `count`.
+    /// Returns a number below `count`.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         self.range(0, count as u64 - 1) as usize
     }
 
-    /// True in `per_million` of a million cases.
+    /// Returns `true` with a probability of `per_million` in a million.
     pub(crate) fn chance(&mut self, per_million: u32) -> bool {
         per_million > 0 && self.range(0, 999_999) < u64::from(per_million)
     }
 
-    /// True in `percent` of a hundred cases.
+    /// Returns `true` with a probability of `percent` in a hundred.
     pub(crate) fn percent(&mut self, percent: u32) -> bool {
         self.chance(percent * 10_000)
     }
 
-    /// One of `choices`.
+    /// Returns a random element of `choices`.
     pub(crate) fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())].clone()
     }
 
-    /// A number up to `high` of which every order of magnitude is equally likely.
+    /// Returns a number up to `high`, with every order of magnitude equally likely.
     pub(crate) fn magnitude(&mut self, high: u64) -> u64 {
         let bits = u64::from(64 - high.leading_zeros());
         let bound = 1u64.checked_shl(self.range(0, bits) as u32);
@@ -83,7 +83,7 @@ impl Random {
 mod tests {
     use super::{Random, splitmix};
 
-    /// The values that the generators' authors give.
+    /// Expected values of the generators' authors.
     #[test]
     fn a_seed_is_a_stream_for_ever() {
         let mut state = 1_234_567;

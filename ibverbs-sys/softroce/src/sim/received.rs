@@ -7,7 +7,7 @@ use super::schedule::Kind;
 use super::world::Place;
 
 impl Scenario<'_> {
-    /// A receive ended: is it the message that was sent?
+    /// Checks a completed receive against the message that was sent.
     pub(super) fn received(
         &mut self,
         place: Place,
@@ -24,7 +24,7 @@ impl Scenario<'_> {
         let buffer = self.pools[pool].take(completion.id)?;
         let refill = self.pools[pool].refill;
         if refill.is_zero() {
-            // Before another packet arrives.
+            // The next receive is posted before another packet arrives.
             self.refill(pool);
         } else {
             self.world.wake_after(refill, Token::Refill(pool).number());
@@ -52,7 +52,8 @@ impl Scenario<'_> {
             if state != State::Error {
                 return Err(format!("it is {state:?}"));
             }
-            // Of a shared queue only that which a message had begun to fill; others may use the rest.
+            // Of a shared queue, only a receive that a message has begun to fill is flushed. Other queue pairs may use the
+            // rest.
             if let Some(role) = self.roles.get_mut(&place)
                 && (srq.is_some() || self.world.queue_pair(place).attributes().shared_receive)
             {
@@ -105,7 +106,7 @@ impl Scenario<'_> {
                 self.check_told_write(sender, &expected)
             }
             Kind::Unreliable => {
-                // Messages may be missing, but those that come are in order.
+                // Messages may be missing, but those that arrive are in order.
                 while let Some(expected) = requester.expected.pop_front() {
                     if fits(&expected).is_ok() {
                         return self.check_told_write(sender, &expected);
@@ -114,7 +115,7 @@ impl Scenario<'_> {
                 Err("it was not sent, or is late".to_owned())
             }
             Kind::Datagram => {
-                // A network may deliver a datagram twice, and in any order.
+                // The network may deliver a datagram twice, and in any order.
                 let mut sent = requester.expected.iter();
                 let found = sent.any(|expected| fits(expected).is_ok());
                 found
@@ -124,7 +125,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// When the receiver is told of a write, its bytes are there.
+    /// Checks that the bytes of a write are present when the receiver gets its completion.
     fn check_told_write(&mut self, sender: usize, expected: &Expected) -> Result<(), String> {
         let requester = &mut self.requesters[sender];
         let posted = requester.posted.iter().chain(&requester.undone);
@@ -157,7 +158,7 @@ impl Scenario<'_> {
         })
     }
 
-    /// The GRH in front of a datagram; the way it came must be the sender's.
+    /// Checks the GRH of a datagram: its addresses must be those of the sender and the receiver. Returns the GRH.
     fn check_route(
         &self,
         place: Place,

@@ -12,46 +12,46 @@ use super::random::Random;
 use super::target::Target;
 use super::world::Place;
 
-/// One end of a connection as one that asks: what it posted and has not been told the end of, and
-/// what its peer must be told.
+/// State of the model for one end of a connection as a requester: its posted requests, and the messages that its peer must
+/// receive.
 #[derive(Debug)]
 pub(crate) struct Requester {
     pub(crate) place: Place,
     pub(crate) connection: usize,
-    /// Which end of it.
+    /// Index of this end of the connection, 0 or 1.
     pub(crate) side: usize,
-    /// The other end as one that asks; an XRC target asks nothing.
+    /// Requester at the other end. `None` for an XRC target, which posts no requests.
     pub(crate) partner: Option<usize>,
     pub(crate) random: Random,
-    /// Requests it has still to post.
+    /// Number of requests that are still to be posted.
     pub(crate) remaining: u32,
-    /// It still has to post its largest one.
+    /// Set until the request of maximum length has been posted.
     pub(crate) owes_largest: bool,
-    /// Bytes it may still post in large messages.
+    /// Number of bytes that may still be posted in large messages.
     pub(crate) budget: u64,
     pub(crate) posted: VecDeque<Posted>,
-    /// Requests that ended without success, or of which success says nothing of the peer.
+    /// Requests that failed, or of an unreliable service, so that their effect at the peer is unknown.
     pub(crate) undone: Vec<Posted>,
     pub(crate) target: Target,
-    /// Windows onto the target.
+    /// Memory windows to the target.
     pub(crate) windows: Vec<PeerWindow>,
-    /// Where the next write of an unreliable connection goes.
+    /// Offset in the target of the next write of an unreliable connection.
     pub(crate) cursor: usize,
-    /// What each word of the peer's node was when it was last seen.
+    /// Last known value of each shared word at the peer's node.
     pub(crate) seen: [u64; super::cells::WORDS],
-    /// Messages the peer has not been told of.
+    /// Messages that the peer has not received.
     pub(crate) expected: VecDeque<Expected>,
-    /// The last request the peer was told of.
+    /// Id of the last message that the peer received.
     pub(crate) told: u64,
-    /// The first completion that was no success.
+    /// Status of the first failed completion.
     pub(crate) ended: Option<CompletionStatus>,
-    /// The request that is to fail was posted.
+    /// Set once the request that must fail was posted.
     pub(crate) spoiled: bool,
-    /// It waits for a moment to post again.
+    /// Set while the requester waits for a wakeup to continue posting.
     pub(crate) resting: bool,
 }
 
-/// A request of which the end has not been told.
+/// A request that has not completed.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) id: u64,
@@ -60,54 +60,54 @@ pub(crate) struct Posted {
     pub(crate) length: usize,
     pub(crate) effect: Effect,
     pub(crate) buffer: Option<Rc<Buffer>>,
-    /// The window it goes through.
+    /// Index of the window whose key the request uses or invalidates.
     pub(crate) window: Option<usize>,
 }
 
-/// What a request does when it succeeds.
+/// Effect of a successful request.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// The peer is told of a message.
+    /// The peer receives a message.
     Message(Content),
-    /// Bytes are written, from an offset of the target on.
+    /// Bytes are written to the target from `offset` on.
     Write {
         offset: usize,
         bytes: Rc<[u8]>,
-        /// The peer is told too.
+        /// Set if the peer gets a completion too.
         told: bool,
     },
-    /// The buffer holds these bytes.
+    /// The buffer contains these bytes of the target.
     Read {
         range: Range<usize>,
         bytes: Rc<[u8]>,
     },
-    /// Eight bytes of the target change; the buffer holds what they were.
+    /// Eight bytes of the target change from `was` to `becomes`, and the buffer contains `was`.
     Atomic {
         offset: usize,
         was: u64,
         becomes: u64,
     },
-    /// A word of all changes.
+    /// A shared word changes.
     Shared(Change),
-    /// A window onto the partner's target is bound.
+    /// A window to the partner's target is bound.
     Bind { window: usize },
-    /// A window onto the partner's target becomes invalid.
+    /// A window to the partner's target is invalidated.
     Invalidate { window: usize },
-    /// None: it fails in one of these ways.
+    /// No effect: the request must fail with one of these statuses.
     Fault(&'static [CompletionStatus]),
 }
 
-/// The bytes of a message.
+/// Content of a message.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
-    /// Those of its number.
+    /// Bytes derived from the message id.
     Numbered,
-    /// Those of something that was read.
+    /// Bytes that a read has fetched.
     Read(Rc<[u8]>),
 }
 
 impl Content {
-    /// The first `length` bytes of message `id`.
+    /// Returns the first `length` bytes of message `id`.
     pub(crate) fn bytes(&self, id: u64, length: usize) -> Cow<'_, [u8]> {
         match self {
             Self::Numbered => Cow::Owned(content::message(id, length)),
@@ -116,23 +116,23 @@ impl Content {
     }
 }
 
-/// A message as the peer must be told of it.
+/// A message that the peer must receive.
 #[derive(Debug)]
 pub(crate) struct Expected {
     pub(crate) id: u64,
     pub(crate) content: Content,
-    /// It comes to the receive's memory; else it was written.
+    /// Set if the bytes go to the receive's memory. Otherwise they are written to the target.
     pub(crate) is_send: bool,
     pub(crate) length: usize,
     pub(crate) immediate: Option<[u8; 4]>,
     pub(crate) invalidated: Option<u32>,
     pub(crate) solicited: bool,
     pub(crate) srq: Option<u32>,
-    /// The receive ends in one of these ways instead.
+    /// Statuses of which the receive must have one. Empty if it must succeed.
     pub(crate) fault: &'static [CompletionStatus],
 }
 
-/// A window onto a target: the peer binds it, the requester goes through it.
+/// A memory window to a target. The peer binds it, and the requester uses its key.
 #[derive(Debug)]
 pub(crate) struct PeerWindow {
     pub(crate) state: WindowState,
@@ -140,21 +140,21 @@ pub(crate) struct PeerWindow {
     pub(crate) range: Range<usize>,
 }
 
-/// What may be done with a window.
+/// State of a memory window in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowState {
-    /// The owner may bind it.
+    /// The peer may bind the window.
     Free,
-    /// It is being bound.
+    /// The binding has been posted.
     Binding,
-    /// The peer may go through it.
+    /// The requester may use the window's key.
     Bound,
-    /// It is being made invalid.
+    /// The invalidation has been posted.
     Invalidating,
 }
 
 impl Requester {
-    /// Whether a read that has not ended looks at `range`: a write there must wait for it.
+    /// Returns whether an outstanding read overlaps `range`. If so, a write there needs a fence.
     pub(crate) fn is_reading(&self, range: &Range<usize>) -> bool {
         self.posted.iter().any(|posted| match &posted.effect {
             Effect::Read { range: read, .. } => read.start < range.end && range.start < read.end,
@@ -162,13 +162,13 @@ impl Requester {
         })
     }
 
-    /// Whether any read has not ended.
+    /// Returns whether any read is outstanding.
     pub(crate) fn is_reading_anything(&self) -> bool {
         let is_read = |posted: &Posted| matches!(posted.effect, Effect::Read { .. });
         self.posted.iter().any(is_read)
     }
 
-    /// Whether something that is posted and has not ended writes to `range`.
+    /// Returns whether an outstanding write or atomic overlaps `range`.
     pub(crate) fn is_writing(&self, range: &Range<usize>) -> bool {
         let overlaps =
             |start: usize, length: usize| start < range.end && range.start < start + length;
@@ -179,7 +179,7 @@ impl Requester {
         })
     }
 
-    /// Whether a window is in use.
+    /// Returns whether an outstanding request uses this window.
     pub(crate) fn uses(&self, window: usize) -> bool {
         self.posted
             .iter()

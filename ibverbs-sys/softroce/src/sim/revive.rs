@@ -6,18 +6,18 @@ use super::requester::{PeerWindow, WindowState};
 use super::scenario::Scenario;
 use super::schedule::{Ending, Kind};
 
-/// Requests of each queue pair in its second life.
+/// Range of the number of requests of each requester after a reset.
 const REQUESTS: Range<u64> = 5..20;
 
 impl Scenario<'_> {
-    /// Resets reliable queue pairs, which are all in error, and connects them again with other sequence numbers:
-    /// nothing of before may show.
+    /// Resets the reliable queue pairs, which are all in the error state, connects them again with other sequence numbers, and
+    /// runs more requests. Nothing from before the reset may have an effect.
     pub(super) fn revive(&mut self) -> Result<(), String> {
         self.life += 1;
         let mut revived = Vec::new();
         for r in 0..self.requesters.len() {
             let connection = &self.schedule.connections[self.requesters[r].connection];
-            // What was cut stays so.
+            // Connections that were cut stay cut.
             if connection.kind == Kind::Reliable && connection.ending != Some(Ending::Cut) {
                 revived.push(r);
             }
@@ -62,7 +62,7 @@ impl Scenario<'_> {
         requester.expected.clear();
         requester.ended = None;
         requester.resting = false;
-        // It ends well this time.
+        // This time no request is made to fail.
         requester.spoiled = true;
         self.broken[number] = false;
         let (place, side) = (requester.place, requester.side);

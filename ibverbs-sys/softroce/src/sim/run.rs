@@ -12,24 +12,24 @@ use super::schedule::Schedule;
 use super::trace::Lines;
 use super::world::Traffic;
 
-/// What happened in a run that kept all the rules.
+/// Statistics of a run without a rule violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Requests that were posted.
+    /// Number of posted requests.
     pub requests: u64,
-    /// Those that were successful.
+    /// Number of successful requests.
     pub completed: u64,
-    /// Queue pairs that failed.
+    /// Number of failed requesters.
     pub failed: u64,
-    /// Requests that ended so, or flushed behind.
+    /// Number of requests that failed or were flushed.
     pub flushed: u64,
-    /// What was on the wire.
+    /// Traffic on the simulated network.
     pub traffic: Traffic,
-    /// What the queue pairs counted, by [`Counter`].
+    /// Sums of the queue pairs' counters, indexed by [`Counter`].
     pub counters: [u64; Counter::COUNT],
-    /// How long it took in the world's time.
+    /// Duration of the run in virtual time.
     pub time: Duration,
-    /// A number that every packet went into: equal of two runs that are the same.
+    /// Hash over all packets: equal for two identical runs.
     pub digest: u64,
 }
 
@@ -48,12 +48,12 @@ impl Default for Outcome {
     }
 }
 
-/// A run that broke a rule.
+/// A run that violated a rule.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The schedule's seed.
+    /// Seed of the schedule.
     pub seed: u64,
-    /// Which rule, where and when.
+    /// Description of the violation: which rule, where and when.
     pub what: String,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Schedule {
-    /// Runs it, and checks every byte and every completion. Every packet goes to `lines`.
+    /// Runs the schedule, and checks every byte and every completion. Writes a trace of all packets to `lines`.
     pub fn run(&self, lines: Option<&mut Lines<'_>>) -> Result<Outcome, Failure> {
         let run = AssertUnwindSafe(|| match lines {
             Some(lines) => {
@@ -94,8 +94,8 @@ impl Schedule {
     }
 }
 
-/// Runs the schedules of `count` seeds from `first` on, on all processors. The sum of what happened, or the
-/// failure with the lowest seed; nothing is begun behind that.
+/// Runs the schedules of `count` seeds from `first` on, in parallel on all processors. Returns the sum of the statistics, or
+/// the failure with the lowest seed. After a failure, no further run is started.
 pub fn run_all(first: u64, count: u64) -> Result<Outcome, Failure> {
     let next = AtomicU64::new(first);
     let end = first.saturating_add(count);
@@ -111,7 +111,7 @@ pub fn run_all(first: u64, count: u64) -> Result<Outcome, Failure> {
             match result {
                 Ok(outcome) => results.0.add(&outcome),
                 Err(failure) => {
-                    // Lower ones are under way already, and may fail too.
+                    // Runs with lower seeds are already in progress, and may fail too.
                     next.store(end, Ordering::Relaxed);
                     let lowest = results.1.as_ref().is_none_or(|other| seed < other.seed);
                     if lowest {

@@ -14,54 +14,54 @@ use super::setup::address;
 use super::trace::Lines;
 use super::world::{Notice, Place, World};
 
-/// A schedule while it runs.
+/// A running schedule.
 pub(super) struct Scenario<'t> {
     pub(super) schedule: &'t Schedule,
     pub(super) world: World<'t>,
     pub(super) requesters: Vec<Requester>,
     pub(super) pools: Vec<Pool>,
-    /// What each queue pair is.
+    /// Role of each queue pair.
     pub(super) roles: HashMap<Place, Role>,
-    /// The words that all change, of each node.
+    /// Shared words of each node.
     pub(super) cells: Vec<Cells>,
-    /// The shared receive queues of each XRC connection: pools.
+    /// Pools of the shared receive queues of each XRC connection.
     pub(super) xrc: HashMap<usize, [usize; 2]>,
-    /// Connections of which an end failed.
+    /// Set for each connection of which an end has failed.
     pub(super) broken: Vec<bool>,
-    /// When a connection was cut.
+    /// Time at which a connection was cut.
     pub(super) cut: HashMap<usize, Time>,
     pub(super) outcome: Outcome,
-    /// How often queue pairs were reset and connected again.
+    /// Number of times that queue pairs were reset and connected again.
     pub(super) life: u32,
     ids: u64,
     pub(super) random: Random,
 }
 
-/// What a queue pair has to do.
+/// Role of a queue pair in the model.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Role {
-    /// It asks as this requester.
+    /// Requester that posts to this queue pair.
     pub(super) asks: Option<usize>,
-    /// It is asked by this one.
+    /// Requester at the other end.
     pub(super) asked_by: Option<usize>,
-    /// It takes its receives from this pool.
+    /// Pool of the queue pair's receives.
     pub(super) pool: Option<usize>,
-    /// Which events were raised.
+    /// Events that the queue pair raised.
     pub(super) raised: Vec<Event>,
-    /// Receives of a shared queue that were flushed.
+    /// Number of flushed receives of a shared queue.
     pub(super) flushed_shared: u32,
 }
 
-/// What a moment that was asked for is for.
+/// Purpose of a scheduled wakeup.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Token {
-    /// A requester may post again.
+    /// The requester continues posting.
     Post(usize),
-    /// A pool gets a receive.
+    /// A receive is posted to the pool.
     Refill(usize),
-    /// A requester's send queue is drained.
+    /// The requester's send queue is drained.
     Drain(usize),
-    /// And goes on.
+    /// The requester leaves the send queue drained state.
     Resume(usize),
 }
 
@@ -89,12 +89,12 @@ impl Token {
     }
 }
 
-/// More events, or a later time than this, are a run that does not end.
+/// Maximum numbers of events, and maximum virtual time, of a run that ends.
 const MOST_EVENTS: u64 = 20_000_000;
 const LATEST: Time = Time::from_nanos(10_000 * 1_000_000_000);
 
 impl<'t> Scenario<'t> {
-    /// Makes everything that the schedule names, connected and with receives posted.
+    /// Creates everything that the schedule defines, with connected queue pairs.
     pub(super) fn new(schedule: &'t Schedule, lines: Option<&'t mut Lines<'t>>) -> Self {
         let faults = match &schedule.script {
             Some(script) => Faults::Script(schedule.conditions, script.clone()),
@@ -131,7 +131,7 @@ impl<'t> Scenario<'t> {
         scenario
     }
 
-    /// Runs until nothing happens any more, and checks everything.
+    /// Runs until no events are left, and checks everything.
     pub(super) fn run(mut self) -> Result<Outcome, String> {
         let result = self.play();
         let now = self.world.now();
@@ -146,7 +146,7 @@ impl<'t> Scenario<'t> {
     fn play(&mut self) -> Result<(), String> {
         let pools = 0..self.pools.len();
         for pool in pools {
-            // Now and then the first message finds no receive.
+            // In some runs the first message finds no receive.
             let empty = self.pools[pool].refill > Duration::ZERO && self.random.percent(30);
             for _ in 0..self.pools[pool].depth {
                 if empty {
@@ -174,7 +174,7 @@ impl<'t> Scenario<'t> {
         Ok(())
     }
 
-    /// Lets events happen until there are none.
+    /// Processes events until none are left.
     pub(super) fn settle_down(&mut self) -> Result<(), String> {
         let mut notices = Vec::new();
         loop {
@@ -184,7 +184,7 @@ impl<'t> Scenario<'t> {
             }
             let goes_on = self.world.step().map_err(|breach| breach.0)?;
             if !goes_on {
-                // The last ones may have been told by what was just done.
+                // The last step may have caused notices.
                 self.world.take_notices(&mut notices);
                 if notices.is_empty() {
                     return Ok(());
@@ -227,28 +227,28 @@ impl<'t> Scenario<'t> {
         Ok(())
     }
 
-    /// A number that no request had before.
+    /// Returns a new request id.
     pub(super) fn next_id(&mut self) -> u64 {
         self.ids += 1;
         self.ids
     }
 
-    /// A time before something happens, short against what requesters wait for.
+    /// Returns a random delay that is short compared with the timeouts of requesters.
     pub(super) fn moment(&mut self) -> Duration {
         Duration::from_nanos(self.random.magnitude(300_000))
     }
 
-    /// Posts one more receive where they are too few.
+    /// Posts a receive to the pool if it has too few.
     pub(super) fn refill(&mut self, pool: usize) {
         let id = self.next_id();
         if let Queue::Own(place) = self.pools[pool].queue {
-            // A receive that is posted to a queue pair in error is flushed at once; here it is not posted.
+            // A receive that is posted to a queue pair in the error state would be flushed at once, so none is posted.
             self.pools[pool].stopped |= self.world.queue_pair(place).state() == State::Error;
         }
         self.pools[pool].fill(&mut self.world, id);
     }
 
-    /// The number of the `which`-th shared receive queue of a requester's XRC target.
+    /// Returns the number of the `which`-th shared receive queue of a requester's XRC target.
     pub(super) fn xrc_queue(&self, r: usize, which: u32) -> u32 {
         let pools = self.xrc[&self.requesters[r].connection];
         match self.pools[pools[which as usize]].queue {
@@ -257,14 +257,14 @@ impl<'t> Scenario<'t> {
         }
     }
 
-    /// The pool of a node's shared receive queue.
+    /// Returns the pool of a node's shared receive queue.
     pub(super) fn shared_pool(&self, node: usize, number: u32) -> Option<usize> {
         let number = number as usize;
         let queue = Queue::Shared { node, number };
         self.pools.iter().position(|pool| pool.queue == queue)
     }
 
-    /// The way to a requester's peer.
+    /// Returns the path to a requester's peer, and the peer's queue pair number.
     pub(super) fn way_of(&self, r: usize) -> (Path, u32) {
         let attributes = self.world.queue_pair(self.requesters[r].place).attributes();
         let partner = self.requesters[r].partner.unwrap_or(r);

@@ -6,50 +6,49 @@ use crate::proto::{Mtu, Sequence};
 use super::network::{Conditions, Fate};
 use super::random::Random;
 
-/// Everything that happens in a run: who is connected, over what network, and what is asked. The
-/// same schedule always runs the same way.
+/// Complete definition of a run: the network, the connections, and the requests. The same schedule always gives the same run.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// Decides what the rest leaves open.
+    /// Seed of everything that the other fields leave open.
     pub seed: u64,
-    /// What the network does to packets.
+    /// Properties of the network.
     pub conditions: Conditions,
-    /// Fates of single packets, by their number, instead of chance.
+    /// Fates of single packets by packet number, instead of random ones.
     pub script: Option<BTreeMap<u64, Fate>>,
-    /// Requests may end in an exhausted retry count.
+    /// Set if requests may fail with an exhausted retry count.
     pub harsh: bool,
-    /// How many nodes there are.
+    /// Number of nodes.
     pub nodes: usize,
-    /// Nodes have IPv6 addresses.
+    /// Set if nodes have IPv6 addresses.
     pub ipv6: bool,
-    /// How long a node collects packets before it answers.
+    /// Time for which a node collects packets before it answers.
     pub batch: Duration,
-    /// Reliable queue pairs send what they can in briefs, and leave acknowledgements of briefs for so long, for what they send
-    /// next. None: all is packets.
+    /// Delay of the acknowledgement of a brief, so that it can be sent with the next message. `None`: reliable queue pairs send
+    /// packets only, no briefs.
     pub briefs: Option<Duration>,
-    /// Reliable queue pairs are reset in the end, and connected again for some more requests.
+    /// Set if reliable queue pairs are reset at the end, and connected again for more requests.
     pub again: bool,
-    /// Who talks to whom.
+    /// Connections between the nodes.
     pub connections: Vec<Connection>,
 }
 
-/// What kind of queue pairs a connection has.
+/// Kind of the queue pairs of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Two reliable ones.
+    /// Two reliable connection queue pairs.
     Reliable,
-    /// Two unreliable ones.
+    /// Two unreliable connection queue pairs.
     Unreliable,
-    /// Two that send each other datagrams.
+    /// Two datagram queue pairs.
     Datagram,
     /// An XRC initiator, and a target with two shared receive queues.
     Extended,
 }
 
-/// How the requests of a connection end, if not well.
+/// Fault with which the requests of a connection end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// A write, read or atomic with a key that is none.
+    /// A write, read or atomic with an unknown key.
     UnknownKey,
     /// A write or read beyond the end of a region.
     OutOfBounds,
@@ -57,22 +56,22 @@ pub enum Ending {
     Misaligned,
     /// A message that is longer than the receive.
     TooLong,
-    /// A message into memory that the receiver gave no key of.
+    /// A message to a receive in unregistered memory.
     BadReceive,
-    /// A message from memory that the sender has no key of.
+    /// A message from unregistered memory.
     BadGather,
-    /// A read into memory that the reader has no key of.
+    /// A read into unregistered memory.
     BadScatter,
-    /// A key to invalidate that is none.
+    /// A send that invalidates an unknown key.
     BadInvalidate,
-    /// Nothing reaches the two queue pairs any more.
+    /// The network loses all packets to both queue pairs.
     Cut,
-    /// There is never a receive again.
+    /// The receiver never posts a receive again.
     NoReceive,
 }
 
 impl Ending {
-    /// All of them.
+    /// All endings.
     pub const ALL: [Self; 10] = [
         Self::UnknownKey,
         Self::OutOfBounds,
@@ -87,64 +86,64 @@ impl Ending {
     ];
 }
 
-/// Two queue pairs that are connected, and what they ask of each other.
+/// Two connected queue pairs, and their requests.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// What they are.
+    /// Kind of the queue pairs.
     pub kind: Kind,
-    /// Where they are.
+    /// Nodes of the two queue pairs.
     pub nodes: [usize; 2],
-    /// How many requests each posts.
+    /// Number of requests of each queue pair.
     pub requests: [u32; 2],
-    /// The largest message, in bytes.
+    /// Maximum message length in bytes.
     pub largest: u32,
-    /// One request is of the largest size.
+    /// Set if one request has the maximum length.
     pub has_largest: bool,
     /// The path MTU.
     pub mtu: Mtu,
-    /// The first sequence number of each.
+    /// First sequence number of each queue pair.
     pub sequences: [Sequence; 2],
-    /// How many packets may be on the way.
+    /// Maximum number of unacknowledged packets.
     pub window: u32,
-    /// How many reads and atomics may be under way.
+    /// Maximum number of outstanding reads and atomics.
     pub reads: u8,
-    /// How long to wait for an acknowledgement.
+    /// Acknowledgement timeout.
     pub ack_timeout: Duration,
-    /// How often to send again without an answer.
+    /// Maximum number of retransmissions without a response.
     pub retry_count: u8,
-    /// How often to send again to a receiver that is not ready.
+    /// Maximum number of retries after an RNR NAK.
     pub rnr_retry: u8,
-    /// The code of how long a requester waits for a receiver.
+    /// RNR timer code.
     pub rnr_timer: u8,
-    /// How many requests are posted at once.
+    /// Maximum number of posted requests.
     pub depth: usize,
-    /// How many receives are posted at once.
+    /// Number of receives to keep posted.
     pub receives: usize,
-    /// How long after a receive was used a new one is posted.
+    /// Delay between the use of a receive and the posting of the next one.
     pub refill: Duration,
-    /// Receives come from a queue that the queue pairs of a node share.
+    /// Set if receives come from a queue that the queue pairs of a node share.
     pub shared_receive: bool,
-    /// Every request is signaled.
+    /// Set if every request is signaled.
     pub signal_all: bool,
-    /// Send queues are drained on the way, and go on.
+    /// Set if send queues are drained during the run, and continue afterwards.
     pub drain: bool,
-    /// How the first one's requests end.
+    /// Fault with which the requests of the first queue pair end.
     pub ending: Option<Ending>,
 }
 
-/// How long a requester waits for a receiver that is not ready, by the code's number (IBTA table 46).
+/// Waiting times after an RNR NAK in microseconds, indexed by the timer code (IBTA table 46).
 const RNR_TIMERS_US: [u32; 32] = [
     655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840,
     5120, 7680, 10_240, 15_360, 20_480, 30_720, 40_960, 61_440, 81_920, 122_880, 163_840, 245_760,
     327_680, 491_520,
 ];
 
-/// How long a requester waits at timer code `code`.
+/// Returns the waiting time of the RNR timer code `code`.
 pub(crate) fn rnr_delay(code: u8) -> Duration {
     Duration::from_micros(RNR_TIMERS_US[usize::from(code & 31)].into())
 }
 
-/// How long a queue pair waits for an acknowledgement at the timeout `exponent`.
+/// Returns the acknowledgement timeout for the timeout field `exponent`.
 pub(crate) fn ack_delay(exponent: u32) -> Duration {
     Duration::from_nanos(4096 << exponent)
 }
@@ -152,7 +151,7 @@ pub(crate) fn ack_delay(exponent: u32) -> Duration {
 const MEBIBYTE: u32 = 1 << 20;
 
 impl Schedule {
-    /// The schedule of a seed.
+    /// Generates the schedule of a seed.
     pub fn of_seed(seed: u64) -> Self {
         let mut random = Random::new(seed, 0);
         let class = random.range(0, 9);
@@ -202,7 +201,7 @@ impl Schedule {
             let number = random.below(reliable);
             schedule.connections[number].end_with(ending, &mut random);
         }
-        // Drawn apart: without briefs a seed is what it was before there were any.
+        // Drawn from a separate stream, so that the rest of a seed's schedule does not depend on briefs.
         let mut random = Random::new(seed, 3);
         if random.percent(30) {
             schedule.briefs = Some(Duration::from_nanos(random.magnitude(50_000)));
@@ -218,7 +217,7 @@ impl Schedule {
         is_big: bool,
     ) -> Connection {
         let first = random.below(self.nodes);
-        // Also to itself: loopback.
+        // In some cases both queue pairs are on one node.
         let second = match random.percent(10) {
             true => first,
             false => (first + 1 + random.below(self.nodes - 1)) % self.nodes,
@@ -242,7 +241,7 @@ impl Schedule {
         let rnr_timer = random.range(1, 14) as u8;
         let rnr_retry = random.range(3, 7) as u8;
         let shared_receive = kind == Kind::Extended || random.percent(20);
-        // A shared queue may be emptied again and again by others, an own one is filled in time.
+        // Other queue pairs may empty a shared queue again and again, while an own queue is refilled in time.
         let rnr_retry = if shared_receive { 7 } else { rnr_retry };
         let refill = match random.range(0, 3) {
             0 => Duration::ZERO,
@@ -282,7 +281,7 @@ impl Schedule {
         }
     }
 
-    /// Adds requests until there are `least`.
+    /// Adds requests until there are at least `least`.
     fn top_up(&mut self, least: u32) {
         let posts = |connection: &Connection| match connection.kind {
             Kind::Extended => connection.requests[0],
@@ -293,11 +292,11 @@ impl Schedule {
     }
 }
 
-/// How many requests a schedule of a seed has at least.
+/// Minimum number of requests of a generated schedule.
 const REQUESTS: u32 = 200;
 
 fn conditions(random: &mut Random, class: u64) -> Conditions {
-    // Of a million: those who are lost and those who are changed make the losses.
+    // Parts per million. Lost and changed packets together make up the losses.
     let (most, disturbed) = match class {
         0 | 1 => (0, 0),
         2..=6 => (random.magnitude(100_000), 50_000),
@@ -329,14 +328,14 @@ fn conditions(random: &mut Random, class: u64) -> Conditions {
 }
 
 impl Connection {
-    /// Makes it end so, and everything else fit to that.
+    /// Sets how the connection ends, and adjusts its other properties.
     fn end_with(&mut self, ending: Ending, random: &mut Random) {
         self.ending = Some(ending);
         if matches!(
             ending,
             Ending::TooLong | Ending::BadReceive | Ending::NoReceive
         ) {
-            // What the receiver does is about its own queue.
+            // The receiver's part of these endings concerns its own receive queue.
             self.shared_receive = false;
         }
         if ending == Ending::NoReceive {

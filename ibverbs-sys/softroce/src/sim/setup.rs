@@ -23,7 +23,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Makes both ends of a connection.
+    /// Creates both ends of a connection.
     pub(super) fn connect(&mut self, number: usize, shared: &mut HashMap<usize, usize>) {
         let connection = &self.schedule.connections[number];
         let services = match connection.kind {
@@ -44,7 +44,7 @@ impl Scenario<'_> {
                     let length = receive_length(connection);
                     let queue = &mut self.pools[pool];
                     queue.length = queue.length.max(length);
-                    // One more for each: it may be kept by a message whose end never comes.
+                    // Additional receives for each connection, because an incomplete message may keep one.
                     queue.depth += connection.receives;
                     queue.refill = queue.refill.max(connection.refill);
                     Some(pool)
@@ -90,7 +90,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// A number that no queue pair has.
+    /// Returns a number that no queue pair has.
     fn new_number(&mut self) -> u32 {
         loop {
             let number = self.random.range(2, 0xff_fffe) as u32;
@@ -102,7 +102,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// The pool of a new shared queue.
+    /// Creates a shared receive queue of a node. Returns its pool.
     fn shared_queue(&mut self, node: usize) -> usize {
         let number = self.world.add_shared_queue(node);
         let random = Random::new(self.random.bits(), 0);
@@ -171,7 +171,7 @@ impl Scenario<'_> {
         }
         let mut random = Random::new(self.random.bits(), 0);
         let base = random.range(1, 1 << 40) * 8;
-        // Room for every message, or of unreliable ones for the sum of them.
+        // Memory for the longest message. On unreliable connections each message has its own location, so for their sum.
         let length = match connection.kind {
             Kind::Reliable | Kind::Extended => connection.largest as usize + 4096,
             Kind::Unreliable => 2 << 20,
@@ -212,10 +212,10 @@ impl Scenario<'_> {
     }
 }
 
-/// Bytes that a requester may post in large messages, but for one of the largest.
+/// Number of bytes that a requester may post in large messages, besides one of maximum length.
 const BUDGET: u64 = 1 << 20;
 
-/// Room for the longest message, and in front of a datagram for its GRH.
+/// Returns the length of a receive for the longest message, including the GRH of a datagram.
 fn receive_length(connection: &Connection) -> usize {
     match connection.kind {
         Kind::Datagram => connection.largest as usize + 40,

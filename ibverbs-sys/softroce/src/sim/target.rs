@@ -5,27 +5,27 @@ use crate::proto::AccessFlags;
 use super::content;
 use super::memory::Memory;
 
-/// Memory at one node that one requester at another may write, read and change atomically, and
-/// nobody else: so the requester's own order decides every byte of it.
+/// Memory of one node that only one requester at another node may access remotely. So the order of that requester's requests
+/// determines every byte.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) node: usize,
     pub(crate) key: u32,
     pub(crate) base: u64,
-    /// What it holds when everything posted so far has been done.
+    /// Content once everything that was posted so far has been executed.
     current: Vec<u8>,
-    /// What it holds by what has been completed.
+    /// Content according to the completed requests.
     committed: Vec<u8>,
 }
 
-/// What a request that may or may not have been done would write.
+/// Data of a write whose execution is uncertain.
 pub(crate) struct Maybe<'a> {
     pub(crate) offset: usize,
     pub(crate) bytes: &'a [u8],
 }
 
 impl Target {
-    /// `length` bytes of memory of `node`, filled with message `id`.
+    /// Creates `length` bytes of memory of `node`, filled with message `id`.
     pub(crate) fn new(node: usize, memory: &Memory, id: u64, base: u64, length: usize) -> Self {
         let access = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_WRITE
@@ -46,35 +46,35 @@ impl Target {
         self.current.len()
     }
 
-    /// What a read that is posted now will find.
+    /// Returns the bytes that a read which is posted now must return.
     pub(crate) fn read(&self, range: Range<usize>) -> &[u8] {
         &self.current[range]
     }
 
-    /// The eight bytes at `offset` as a number.
+    /// Returns the eight bytes at `offset` as a number.
     pub(crate) fn number(&self, offset: usize) -> u64 {
         let mut eight = [0; 8];
         eight.copy_from_slice(&self.current[offset..offset + 8]);
         u64::from_ne_bytes(eight)
     }
 
-    /// A request that writes was posted.
+    /// Records that a request which writes these bytes was posted.
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.current[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// It was completed.
+    /// Records that a request which wrote these bytes completed.
     pub(crate) fn commit(&mut self, offset: usize, bytes: &[u8]) {
         self.committed[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Takes what is there for what should be, after requests of which nobody knows whether they were done.
+    /// Takes the actual content as the expected one, after requests whose execution is uncertain.
     pub(crate) fn look(&mut self, memory: &Memory) {
         memory.inspect(self.key, |found| self.committed.copy_from_slice(found));
         self.current.clone_from(&self.committed);
     }
 
-    /// Whether the bytes of a completed write are there, which nothing posted since writes to.
+    /// Checks that the bytes of a completed write are present. Nothing that was posted later may overlap them.
     pub(crate) fn check_written(&self, memory: &Memory, range: Range<usize>) -> Result<(), String> {
         let expected = &self.committed[range.clone()];
         memory.inspect(self.key, |found| {
@@ -85,7 +85,7 @@ impl Target {
         })
     }
 
-    /// Whether all of it is as it must be: as completed requests left it, but where one of `maybe` writes.
+    /// Checks the whole content: it must be as completed requests left it, except where one of `maybe` writes.
     pub(crate) fn check(&self, memory: &Memory, maybe: &[Maybe<'_>]) -> Result<(), String> {
         memory.inspect(self.key, |found| {
             if found == self.committed {

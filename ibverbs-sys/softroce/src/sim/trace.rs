@@ -7,10 +7,10 @@ use crate::wire::{Packet, Syndrome};
 use super::network::Fate;
 use super::world::Happening;
 
-/// Takes the lines of a trace.
+/// Callback that receives the lines of a trace.
 pub type Lines<'a> = dyn FnMut(&str) + 'a;
 
-/// A moment in the trace's first column.
+/// Time as formatted in the first column of the trace.
 pub(crate) struct Clock(pub(crate) Time);
 
 impl fmt::Display for Clock {
@@ -20,7 +20,7 @@ impl fmt::Display for Clock {
     }
 }
 
-/// A packet in a line.
+/// Packet as formatted in the trace.
 pub(crate) struct Line<'a>(pub(crate) &'a Packet<'a>);
 
 impl fmt::Display for Line<'_> {
@@ -72,10 +72,10 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// A brief in a line.
+/// Formats a brief as a line.
 pub(crate) fn brief(brief: &Brief<'_>) -> String {
     let mut line = format!("qp {:#x} brief", brief.destination);
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     if let Some(message) = &brief.message {
         let (sequence, length) = (message.sequence.value(), message.payload.len());
         let _ = write!(line, " psn {sequence:06x} {length} B");
@@ -86,7 +86,7 @@ pub(crate) fn brief(brief: &Brief<'_>) -> String {
     line
 }
 
-/// What became of a packet, in a word; of one that arrives as it was, nothing.
+/// Formats the fate of a packet. The result is empty if the packet is delivered unchanged.
 pub(crate) fn fate(fate: Fate) -> &'static str {
     match fate {
         Fate::Deliver => "",
@@ -97,7 +97,7 @@ pub(crate) fn fate(fate: Fate) -> &'static str {
     }
 }
 
-/// What a queue pair told, in a line.
+/// Formats a completion or an event of a queue pair.
 pub(crate) fn happening(what: &Happening) -> String {
     let of = |completion: &Completion| {
         let mut line = format!(
@@ -105,7 +105,7 @@ pub(crate) fn happening(what: &Happening) -> String {
             completion.work, completion.id, completion.status, completion.length
         );
         if let Some(key) = completion.invalidated {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(line, " invalidated {key:#x}");
         }
         line

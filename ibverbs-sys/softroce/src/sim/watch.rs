@@ -4,36 +4,35 @@ use crate::proto::{Attributes, Sequence};
 use crate::transfer::Brief;
 use crate::wire::{Nak, Operation, Packet, Syndrome, Transport};
 
-/// Watches what one queue pair puts on the wire: the rules that no completion shows when they are
-/// broken. What it takes for acknowledged is never less than what really is, so it never blames
-/// a queue pair wrongly.
+/// Checks the packets of one queue pair against rules whose violation no completion shows. It may take more packets as
+/// acknowledged than really are, but never fewer, so it never reports a violation wrongly.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// Requests on the way, oldest first.
+    /// Outstanding requests, oldest first.
     under_way: VecDeque<UnderWay>,
-    /// The number after the highest that was sent.
+    /// Sequence number after the highest one that was sent.
     next: Option<Sequence>,
-    /// The peer was told that this packet is missing, and it did not come since.
+    /// Packet for which a NAK was sent, and which has not arrived since.
     missed: Option<Sequence>,
-    /// The send queue was told to be drained.
+    /// Set while the queue pair has reported its send queue as drained.
     drained: bool,
 }
 
 #[derive(Debug)]
 struct UnderWay {
-    /// The last number that it takes.
+    /// Last sequence number that the request takes.
     last: Sequence,
-    /// The responder needs a resource for it.
+    /// Set if the request occupies a responder resource.
     is_read_or_atomic: bool,
 }
 
 impl Watch {
-    /// Forgets everything: the queue pair begins anew.
+    /// Resets the state, because the queue pair starts again.
     pub(crate) fn restart(&mut self) {
         *self = Self::default();
     }
 
-    /// A packet left. The error says which rule it breaks.
+    /// Checks a packet that the queue pair sent. The error describes the violated rule.
     pub(crate) fn sent(
         &mut self,
         packet: &Packet<'_>,
@@ -71,7 +70,7 @@ impl Watch {
         self.asked(sequence, span, is_read_or_atomic, attributes)
     }
 
-    /// The same of a brief.
+    /// Checks a brief that the queue pair sent.
     pub(crate) fn sent_brief(
         &mut self,
         brief: &Brief<'_>,
@@ -83,7 +82,7 @@ impl Watch {
         }
     }
 
-    /// A request left that takes `span` numbers.
+    /// Checks a request that takes `span` sequence numbers.
     fn asked(
         &mut self,
         sequence: Sequence,
@@ -97,7 +96,7 @@ impl Watch {
         if let Some(next) = self.next {
             let distance = sequence.distance(next);
             if distance < 0 {
-                // Sent again.
+                // A retransmission.
                 return Ok(());
             }
             if distance > 0 {
@@ -133,12 +132,12 @@ impl Watch {
         Ok(())
     }
 
-    /// The queue pair told that its send queue is drained, or was made to go on.
+    /// Records whether the queue pair has reported its send queue as drained.
     pub(crate) fn drained(&mut self, is: bool) {
         self.drained = is;
     }
 
-    /// A packet came.
+    /// Records a packet that arrived at the queue pair.
     pub(crate) fn arrived(&mut self, packet: &Packet<'_>) {
         let sequence = Sequence::new(packet.header.bth.sequence);
         if !packet.header.bth.opcode.is_response() {
@@ -154,7 +153,7 @@ impl Watch {
         self.executed(sequence, refused);
     }
 
-    /// A brief came.
+    /// Records a brief that arrived at the queue pair.
     pub(crate) fn heard(&mut self, brief: &Brief<'_>) {
         if let Some(message) = &brief.message {
             self.came(message.sequence);
@@ -164,14 +163,14 @@ impl Watch {
         }
     }
 
-    /// A request of the peer's came.
+    /// Records a request packet of the peer.
     fn came(&mut self, sequence: Sequence) {
         if self.missed == Some(sequence) {
             self.missed = None;
         }
     }
 
-    /// The peer answered all up to this number, the last one perhaps by refusing it.
+    /// Records that the peer answered everything up to this sequence number, possibly refusing the last request.
     fn executed(&mut self, sequence: Sequence, refused: bool) {
         if self.next.is_none_or(|next| sequence.distance(next) >= 0) {
             return;

@@ -1,11 +1,11 @@
 use crate::proto::Time;
 
-/// The system's monotonic clock, since this was made.
+/// The system's monotonic clock, relative to the creation of this value.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// Nanoseconds of the system's clock.
+    /// Creation time, in nanoseconds of the system's clock.
     origin: u64,
-    /// Largest usual delay of the coarse clock, in nanoseconds.
+    /// Maximum usual lag of the coarse clock, in nanoseconds.
     lag: u64,
 }
 
@@ -17,15 +17,15 @@ impl Clock {
         }
     }
 
-    /// The present.
+    /// Returns the present time.
     #[inline]
     pub(super) fn now(&self) -> Time {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC))
     }
 
-    /// A moment that is later than the present, by [`TICKS`] of the system's clock at most; earlier only where the system was kept
-    /// from counting its ticks. Reading the exact time costs four times as much, for the processor finishes what it has in
-    /// hand before.
+    /// Returns a time that is later than the present by at most [`TICKS`] ticks of the system's clock. It is earlier only if
+    /// the kernel was kept from counting ticks. Reading the exact time costs four times as much, because the processor must
+    /// first complete all earlier instructions.
     #[inline]
     pub(super) fn coarse(&self) -> Time {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC_COARSE) + self.lag)
@@ -37,10 +37,10 @@ impl Clock {
     }
 }
 
-/// Linux adds to this clock what is two ticks old already.
+/// Number of ticks by which the coarse clock may lag: Linux updates it with a value that can be two ticks old.
 const TICKS: u64 = 3;
 
-/// Returns what one of the system's functions says of a clock, in nanoseconds.
+/// Returns the result of a clock function in nanoseconds.
 #[inline]
 fn read(
     ask: unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int,
@@ -50,11 +50,11 @@ fn read(
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: both functions that it is called with write a whole `timespec`, and `time` is one.
+    // SAFETY: the functions passed by all callers write a whole `timespec`, and `time` is a live one.
     let answer = unsafe { ask(clock, &raw mut time) };
     // Linux has had these clocks since 2.6.32.
     debug_assert_eq!(answer, 0);
-    // Enough for 584 years.
+    // 64 bits are enough for 584 years.
     1_000_000_000 * time.tv_sec as u64 + time.tv_nsec as u64
 }
 
@@ -76,7 +76,7 @@ mod tests {
             later += usize::from(before <= coarse);
             last = after;
         }
-        // Not each time: the system itself may be late.
+        // Not in every iteration, because the kernel itself may be late.
         assert!(later > 0);
     }
 }

@@ -1,7 +1,7 @@
-//! The timers of a NIC, by its clock, and the place where the engine sleeps until one of them is due.
+//! Timers of a NIC, based on its clock, and the place where the engine sleeps until a timer is due.
 //!
-//! Queue pairs, the network and the NIC note when they want to be called. The engine sleeps until the earliest of these
-//! times, and a thread that notes an earlier one [wakes](Sleeper::wake_before) it.
+//! Queue pairs, the network and the NIC register the times at which they must be called. The engine sleeps until the earliest
+//! of these times. A thread that registers an earlier one [wakes](Sleeper::wake_before) the engine.
 
 mod clock;
 mod set;

@@ -9,19 +9,19 @@ use super::Sleeper;
 use super::clock::Clock;
 use crate::proto::Time;
 
-/// The NIC's clock, and the times at which its users want to be called.
+/// The NIC's clock, and the times at which users of the timers must be called.
 #[derive(Debug)]
 pub(crate) struct Timers {
     clock: Clock,
-    /// At most one entry for every key.
+    /// Scheduled users, with at most one entry per key.
     set: Mutex<BTreeSet<(Time, u32)>>,
-    /// The first entry's time; the largest number: there is none.
+    /// Time of the first entry, or `u64::MAX` if there is none.
     earliest: AtomicU64,
     sleeper: Sleeper,
 }
 
-/// The time for which a user of the timers is noted, which the user keeps. The time may be too early, as the user may want to
-/// be called later than it once wanted, but is never too late.
+/// The time for which a user of the timers is scheduled, stored by the user. It may be earlier than the user's present
+/// deadline, but is never later.
 #[derive(Debug)]
 pub(crate) struct Alarm(AtomicU64);
 
@@ -32,7 +32,7 @@ impl Alarm {
         Self(AtomicU64::new(NEVER))
     }
 
-    /// Returns whether the user is noted.
+    /// Returns whether the user is scheduled.
     #[inline]
     pub(crate) fn is_noted(&self) -> bool {
         self.0.load(Ordering::SeqCst) != NEVER
@@ -49,33 +49,34 @@ impl Timers {
         }
     }
 
-    /// Returns the place where the engine sleeps.
+    /// Returns the sleeper of the engine.
     pub(crate) fn sleeper(&self) -> &Sleeper {
         &self.sleeper
     }
 
-    /// Returns the time.
+    /// Returns the present time.
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
 
-    /// Returns the time plus some milliseconds, roughly and cheaply.
+    /// Returns the present time plus some milliseconds, inexactly and cheaply.
     pub(crate) fn coarse_now(&self) -> Time {
         self.clock.coarse()
     }
 
-    /// Returns the time of the timer that is due first.
+    /// Returns the time of the earliest timer.
     pub(crate) fn earliest(&self) -> Option<Time> {
         let earliest = self.earliest.load(Ordering::SeqCst);
         (earliest != NEVER).then(|| Time::from_nanos(earliest))
     }
 
-    /// Notes that the user with this key and alarm wants to be called at `deadline`. Does nothing if the user is noted for an
-    /// earlier time: it is called then, and notes again when it wants to be called. So a deadline that moves on with
-    /// every packet costs one comparison.
+    /// Schedules the user with this key and alarm for `deadline`. Does nothing if the user is scheduled for an earlier time: it
+    /// is called then, and must schedule its deadline again. So a deadline that is extended with every packet costs one
+    /// comparison.
     ///
-    /// The state from which the deadline follows must be visible to other threads before, as by a lock that is released:
-    /// then either this call finds that the user is no longer noted, or the thread that takes the user off sees the state.
+    /// The state that determines the deadline must be visible to other threads before the call, for example through a lock that
+    /// is released. Then either this call finds that the user is no longer scheduled, or the thread that removes the user sees
+    /// the state.
     pub(crate) fn note(&self, key: u32, alarm: &Alarm, deadline: Time) {
         let deadline_nanos = deadline.as_nanos().min(NEVER - 1);
         if alarm.0.load(Ordering::SeqCst) <= deadline_nanos {
@@ -98,7 +99,7 @@ impl Timers {
         }
     }
 
-    /// Takes off a user that does not want to be called any more.
+    /// Removes a user that need not be called any more.
     pub(crate) fn cancel(&self, key: u32, alarm: &Alarm) {
         if alarm.0.load(Ordering::SeqCst) == NEVER {
             return;
@@ -109,8 +110,8 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Takes the keys that are due, not more than `out` has room for without growing. Their alarms are still set: the caller
-    /// clears each with [`Timers::called`] before it asks for the next deadline.
+    /// Removes due keys and appends them to `out`, as many as fit into its capacity. Their alarms are still set: the caller
+    /// must clear each with [`Timers::called`] before it determines the next deadline.
     pub(crate) fn take_due(&self, now: Time, out: &mut Vec<(u32, Time)>) {
         if self.earliest.load(Ordering::SeqCst) > now.as_nanos() {
             return;
@@ -125,16 +126,16 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Clears the alarm of a user that was noted for `time`, is taken off and is being called.
+    /// Clears the alarm of a user that was scheduled for `time`, has been removed, and is being called.
     pub(crate) fn called(alarm: &Alarm, time: Time) {
-        // Another one with the same key may have come meanwhile: it keeps its own.
+        // A new user with the same key may have been scheduled for another time in the meantime: its alarm stays.
         let _ =
             alarm
                 .0
                 .compare_exchange(time.as_nanos(), NEVER, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Stores the first entry's time. Returns whether the time is sooner than before.
+    /// Publishes the time of the first entry. Returns whether it is earlier than before.
     fn publish(&self, set: &BTreeSet<(Time, u32)>) -> bool {
         let first = set.first().map_or(NEVER, |(time, _)| time.as_nanos());
         self.earliest.swap(first, Ordering::SeqCst) > first

@@ -11,20 +11,19 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::descriptor::{self, Descriptor, Opening};
 use crate::proto::Time;
 
-/// Delay of a timer, in nanoseconds, that is accepted where the engine sleeps until a later one: it is not woken for
-/// less.
+/// Maximum delay of a timer, in nanoseconds, for which a sleeping engine is not woken.
 const TOLERANCE: u64 = 1_000_000;
 
-/// Interval at which the engine checks its timers when no descriptor can wake the thread.
+/// Interval at which the engine checks its timers when no descriptor can wake it.
 const REST: Duration = Duration::from_millis(10);
 
-/// Where the engine sleeps, and how it is woken.
+/// The sleep of the engine, and its wakeup by other threads and by peers.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    /// Until when the engine sleeps if nothing happens, in nanoseconds; 0: it is awake.
+    /// Time until which the engine sleeps at most, in nanoseconds. 0 while it is awake.
     until: AtomicU64,
     bell: Descriptor,
-    /// Both ends of a pipe. A thread that sleeps at the first end is woken when both are closed.
+    /// Both ends of a pipe. Closing both wakes a thread that sleeps on the first end.
     ends: [Descriptor; 2],
     /// Set after one of these descriptors was found to be closed.
     has_lost: AtomicBool,
@@ -44,25 +43,25 @@ impl Sleeper {
         })
     }
 
-    /// Returns a descriptor with which others can ring the engine.
+    /// Returns a descriptor with which other processes can wake the engine.
     pub(crate) fn bell(&self) -> io::Result<Descriptor> {
         self.bell.try_clone()
     }
 
-    /// Wakes the engine if it sleeps. State that the engine must see then must have been stored before, sequentially
-    /// consistent.
+    /// Wakes the engine if it sleeps. State that the engine must then see must have been stored before, with sequentially
+    /// consistent ordering.
     pub(crate) fn wake(&self) {
         self.wake_if(|until| until > 0);
     }
 
-    /// Wakes the engine if it would sleep much longer than to `deadline`.
+    /// Wakes the engine if its sleep would end much later than `deadline`.
     pub(crate) fn wake_before(&self, deadline: Time) {
         let latest = deadline.as_nanos().saturating_add(TOLERANCE);
         self.wake_if(|until| until > latest);
     }
 
     fn wake_if(&self, asleep: impl Fn(u64) -> bool) {
-        // The first one who wakes it marks it as awake, so that others do not pay for it again.
+        // The first thread that wakes the engine marks it as awake, so that other threads need not wake it again.
         let woken = self
             .until
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |until| {
@@ -73,13 +72,13 @@ impl Sleeper {
         }
     }
 
-    /// Makes the engine's sleep end, or its next one be none.
+    /// Ends the engine's present sleep, or prevents its next one.
     pub(crate) fn ring(&self) {
         descriptor::count_up(self.bell.as_fd());
     }
 
-    /// Sleeps until `deadline` if there is one, until `watched` is readable, or until somebody wakes the caller.
-    /// `still` is asked when everybody can see that the caller sleeps: whether there is still nothing to do.
+    /// Sleeps until `deadline`, until `watched` is readable, or until another thread wakes the caller. `still` is called once
+    /// the sleep is visible to other threads, and returns whether there is still nothing to do.
     pub(crate) fn sleep(
         &self,
         now: Time,
@@ -87,7 +86,7 @@ impl Sleeper {
         watched: BorrowedFd<'_>,
         still: impl FnOnce() -> bool,
     ) {
-        // 0 means awake; a deadline that is now or over is no sleep.
+        // 0 means awake, so a deadline that has passed is stored as 1.
         let until = deadline.map_or(u64::MAX, |deadline| deadline.as_nanos().max(1));
         self.until.store(until, Ordering::SeqCst);
         if still() {
@@ -103,12 +102,12 @@ impl Sleeper {
         self.until.store(0, Ordering::SeqCst);
     }
 
-    /// Returns whether the program has closed a descriptor that the engine sleeps at.
+    /// Returns whether the program has closed a descriptor on which the engine sleeps.
     pub(crate) fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Relaxed)
     }
 
-    /// Sleeps for a while when nothing can wake the caller.
+    /// Sleeps for a fixed interval, when no descriptor can wake the caller.
     pub(crate) fn rest(&self) {
         thread::sleep(REST);
     }
@@ -119,8 +118,8 @@ impl Sleeper {
             PollFd::from_borrowed_fd(watched, PollFlags::IN),
             PollFd::new(&self.ends[0], PollFlags::empty()),
         ];
-        // `poll` fails on a signal, which the engine's thread has blocked, or if there is no memory: then the engine
-        // looks after everything and tries again.
+        // `poll` fails on a signal, which the engine's thread blocks, or without memory: then the engine checks everything and
+        // tries again.
         if poll(&mut descriptors, timeout).is_err() {
             return;
         }

@@ -1,7 +1,9 @@
-//! Short messages and acknowledgements without headers: for a peer with which memory is shared.
+//! Briefs: short messages and acknowledgements without packet headers, sent through the shared-memory ring to a peer process on
+//! the same host.
 //!
-//! A brief has the content of one packet, or of an acknowledgement and a packet, with the same sequence numbers; so briefs and
-//! packets can follow each other in any order. A message that does not fit into a brief goes as packets.
+//! A brief contains a short message, or describes a part of a longer one whose bytes are in chunks of the ring or in memory of
+//! one of the processes. It uses the sequence numbers that packets would have, so briefs and packets can follow each other in
+//! any order.
 
 use smallvec::SmallVec;
 
@@ -14,60 +16,61 @@ use crate::proto::{
     QueuePair, Segment, SendOperation, SendRequest, Sequence, Service, State, Time, Upcoming,
 };
 
-/// Content of a slot of the ring, from one queue pair of a reliable connection to the other: an acknowledgement, a message, or both.
+/// A short message that is sent without packet headers: the content of a ring slot, from one queue pair of a reliable
+/// connection to the other. It contains an acknowledgement, a message, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Brief<'a> {
-    /// Number of the queue pair that receives the brief.
+    /// Number of the destination queue pair.
     pub(crate) destination: u32,
     /// Partition key.
     pub(crate) partition_key: u16,
-    /// Sequence number up to which everything is executed.
+    /// Acknowledgement: all packets up to this sequence number have been executed.
     pub(crate) acknowledged: Option<Sequence>,
-    /// A message.
+    /// The message, if any.
     pub(crate) message: Option<Short<'a>>,
 }
 
-/// A message that takes a receive, or a part of one.
+/// A message that consumes a receive, or a part of such a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Short<'a> {
-    /// Sequence number of its first packet.
+    /// Sequence number of the first packet that the part stands for.
     pub(crate) sequence: Sequence,
-    /// The contents of the payload.
+    /// Meaning of the payload.
     pub(crate) form: Form,
     /// Immediate data, or the key that the message invalidates.
     pub(crate) immediate: Option<[u8; 4]>,
-    /// Set if the completion of the peer raises a solicited event.
+    /// Set if the completion at the peer raises a solicited event.
     pub(crate) solicited: bool,
-    /// The payload: at most [`SHORT`] bytes.
+    /// Payload of at most [`SHORT`] bytes.
     pub(crate) payload: &'a [u8],
 }
 
-/// The contents of a brief's payload.
+/// Meaning of a brief's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// All bytes of a send.
+    /// The payload is the whole send.
     Whole,
-    /// The number of bytes of a part of a send, which are in chunks of the ring.
+    /// The payload is the length of a part of a send, whose bytes are in chunks of the ring.
     Chunks(PartOf),
-    /// The segments of the sender's memory that hold a part of a send: the receiver copies the bytes.
+    /// The payload is the list of segments of the sender's memory that hold a part of a send. The receiver copies the bytes.
     Fetch(PartOf),
-    /// The length of a write with immediate data, whose bytes the sender has written.
+    /// The payload is the length of a write with immediate data, whose bytes the sender has already written.
     Written,
 }
 
-/// Place of a part in its message, and the kind of the message.
+/// Position of a part within its message, and whether the message invalidates a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartOf {
-    /// The part is the first of the message.
+    /// Set if the part is the first of the message.
     pub(crate) starts: bool,
-    /// The part is the last of the message.
+    /// Set if the part is the last of the message.
     pub(crate) ends: bool,
-    /// The message invalidates the key in the place of immediate data.
+    /// Set if the field for immediate data contains a key that the message invalidates.
     pub(crate) invalidates: bool,
 }
 
 impl PartOf {
-    /// A message of one part.
+    /// The only part of a message, without a key to invalidate.
     const WHOLE: Self = Self {
         starts: true,
         ends: true,
@@ -75,12 +78,12 @@ impl PartOf {
     };
 }
 
-/// Bytes of a message that go to chunks of the ring.
+/// Bytes of a message that the sender copies to chunks of the ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Portion<'a> {
     /// All bytes of the message.
     pub(crate) data: Data<'a>,
-    /// Number of bytes of the message before these.
+    /// Number of bytes of the message before this portion.
     pub(crate) offset: u32,
     pub(crate) length: u32,
 }
@@ -88,40 +91,40 @@ pub(crate) struct Portion<'a> {
 /// Reason why a brief was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unsent {
-    /// The ring has no room.
+    /// The ring is full.
     Full,
-    /// The bytes cannot be read.
+    /// The bytes of the message cannot be read.
     Unreadable,
 }
 
 /// Result of [`poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
-    /// A brief was sent, and there may be more.
+    /// A brief was sent, and more may follow.
     Sent,
-    /// The ring has no room for the next brief.
+    /// The ring is full.
     Full,
     /// No brief is to be sent now.
     Nothing,
 }
 
-/// Number of segments in the payload of a brief.
+/// Maximum number of segments in the payload of a brief.
 pub(crate) const SEGMENTS: usize = SHORT / SEGMENT;
 
-/// Number of bytes of a segment in the payload of a brief.
+/// Length of an encoded segment in the payload of a brief, in bytes.
 const SEGMENT: usize = 16;
 
-/// The memory of a peer in another process. Without an implementation of a method, that memory is not shared.
+/// Access to the memory of a peer in another process. The default methods are those of a peer without shared memory.
 pub(crate) trait PeerMemory<H> {
-    /// Writes the bytes of a request to memory of the peer. Returns `None` if packets have to carry the request.
+    /// Writes the bytes of a request to memory of the peer. Returns `None` if the request must be sent as packets.
     fn write(&mut self, _request: &SendRequest, _host: &H) -> Option<()> {
         None
     }
 
-    /// Copies segments of the peer's memory to the places from `offset` on of a message that is scattered over `to`.
+    /// Copies segments of the peer's memory to the memory of a message that is scattered over `to`, beginning at byte `offset`.
     ///
     /// # Errors
-    /// [`Misplaced::Here`] if `to` cannot be written, and [`Misplaced::There`] if the sender has to send the bytes.
+    /// [`Misplaced::Here`] if `to` cannot be written, and [`Misplaced::There`] if the sender must send the bytes.
     fn fetch(
         &mut self,
         _from: &[Segment],
@@ -132,7 +135,11 @@ pub(crate) trait PeerMemory<H> {
         Err(Misplaced::There)
     }
 
-    /// Copies the bytes in the chunks of the brief that is being received, as [`fetch`](Self::fetch) does.
+    /// Copies `_length` bytes from the chunks of the brief that is being received to the memory of a message that is scattered
+    /// over `_to`, beginning at byte `_offset`.
+    ///
+    /// # Errors
+    /// See [`fetch`](Self::fetch).
     fn take(
         &mut self,
         _length: u32,
@@ -144,12 +151,12 @@ pub(crate) trait PeerMemory<H> {
     }
 }
 
-/// No memory is shared.
+/// A peer without shared memory.
 impl<H> PeerMemory<H> for () {}
 
 impl Brief<'_> {
-    /// Returns the number of bytes that the brief would have as a packet: a base transport header, an acknowledgement's or
-    /// immediate data's, the message and its pad.
+    /// Returns the length in bytes that the brief would have as a packet, for the traffic counters: a base transport header, an
+    /// acknowledgement or immediate data, and the message with its pad.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         12 + self.message.as_ref().map_or(4, |message| {
@@ -163,7 +170,7 @@ impl Brief<'_> {
 }
 
 impl Short<'_> {
-    /// Returns whether the sender may keep back its next message until this one is acknowledged.
+    /// Returns whether the sender may delay its next message until this one is acknowledged.
     #[inline]
     pub(crate) fn holds_up_sender(&self) -> bool {
         match self.form {
@@ -172,12 +179,12 @@ impl Short<'_> {
         }
     }
 
-    /// Returns the number of bytes of the message, or of its part.
+    /// Returns the length of the message, or of its part, in bytes.
     pub(crate) fn length(&self) -> u32 {
         match self.form {
             Form::Whole => self.payload.len() as u32,
             Form::Fetch(_) => {
-                // The sum of two lengths may have more than 32 bits. No message is as long as that.
+                // The sum may exceed 32 bits in a malformed brief. No valid message is that long.
                 let lengths = segments(self.payload).map(|segment| u64::from(segment.length));
                 u32::try_from(lengths.sum::<u64>()).unwrap_or(u32::MAX)
             }
@@ -189,8 +196,8 @@ impl Short<'_> {
     }
 }
 
-/// Hands the next brief to `send`: the acknowledgement that is due, the next part of a message that goes by a brief, or both.
-/// `now` may return a moment somewhat later than the present.
+/// Calls `send` with the next brief: the acknowledgement that is due, the next part of a message that is sent in a brief, or
+/// both. `now` may return a time somewhat later than the present.
 pub(crate) fn poll<H: Carrier>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -212,7 +219,7 @@ pub(crate) fn poll<H: Carrier>(
     }
 }
 
-/// Hands the acknowledgement that is due to `send`.
+/// Calls `send` with the acknowledgement that is due.
 fn acknowledge<H>(
     queue_pair: &mut QueuePair,
     host: &H,
@@ -229,21 +236,21 @@ fn acknowledge<H>(
     Polled::Sent
 }
 
-/// Content of a brief of a message that leaves while it is posted.
+/// Content of the brief of a message that is sent while it is posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Content<'a> {
     /// The bytes of a send: at most [`SHORT`].
     Bytes(&'a [u8]),
-    /// The number of bytes of a send, which are in chunks of the ring.
+    /// The length of a send, whose bytes are in chunks of the ring.
     Chunks,
     /// The segments of a send, whose bytes the peer copies.
     Segments,
-    /// The number of bytes of a write with immediate data, which are written.
+    /// The length of a write with immediate data, whose bytes are already written.
     Written,
 }
 
-/// Returns the brief of a message of one segment or of inline bytes that leaves while it is posted, where
-/// [`may_post_sent`](QueuePair::may_post_sent) allows that. When the brief has left, the caller calls [`sent`].
+/// Returns the brief of a message that is sent while it is posted, where [`may_post_sent`](QueuePair::may_post_sent) allows
+/// this. The message has one segment or inline bytes. Once the brief has been sent, the caller must call [`sent`].
 #[inline(always)]
 pub(crate) fn posted<'a>(
     queue_pair: &QueuePair,
@@ -282,7 +289,7 @@ pub(crate) fn posted<'a>(
     to_peer(queue_pair, Some(message))
 }
 
-/// Returns a brief to the peer with the acknowledgement that is due.
+/// Returns a brief to the peer, with the acknowledgement that is due.
 #[inline(always)]
 fn to_peer<'a>(queue_pair: &QueuePair, message: Option<Short<'a>>) -> Brief<'a> {
     let attributes = queue_pair.attributes();
@@ -294,7 +301,8 @@ fn to_peer<'a>(queue_pair: &QueuePair, message: Option<Short<'a>>) -> Brief<'a> 
     }
 }
 
-/// Queues a message whose [brief](posted) has left. The caller has the time of the answer [set](QueuePair::arm).
+/// Queues a message whose [brief](posted) has been sent. The caller must then [set](QueuePair::arm) the timeout for the
+/// response.
 #[inline(always)]
 pub(crate) fn sent(
     queue_pair: &mut QueuePair,
@@ -308,9 +316,9 @@ pub(crate) fn sent(
     queue_pair.post_sent(message, data, length, is_offered);
 }
 
-/// Receives a brief, as [`QueuePair::receive`] receives packets. The caller has checked that the brief came from the peer's
-/// address. `now` may return a time somewhat later than the present: only the time until the next answer follows from it.
-/// Returns the amount that was taken of the brief's message, which is nothing if the message is not the next one.
+/// Receives a brief, as [`QueuePair::receive`] receives packets. The caller must have checked that the brief came from the
+/// peer's address. `now` may return a time somewhat later than the present: only the timeout of the next response depends on
+/// it. Returns the amount of data that was taken from the brief's message: zero if the message is not the next one.
 #[inline]
 pub(crate) fn receive<H: Host>(
     queue_pair: &mut QueuePair,
@@ -370,7 +378,7 @@ pub(crate) fn receive<H: Host>(
             queue_pair.receive_part(&part, &mut Written, host);
         }
     }
-    // A part that was not taken is expected still.
+    // A part that was not taken is still expected.
     if queue_pair.receive_sequence() != before {
         taken.add_part(part.length, part.ends, copies);
     }
@@ -386,7 +394,7 @@ impl Incoming {
     }
 }
 
-/// Hands the next part of a message to `send`, with the acknowledgement that is due, if the part goes by a brief now.
+/// Calls `send` with the next part of a message and the acknowledgement that is due, if the part is sent in a brief now.
 fn poll_message<H: Carrier>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -394,7 +402,7 @@ fn poll_message<H: Carrier>(
     peer: &mut impl PeerMemory<H>,
     send: &mut impl FnMut(&Brief<'_>, Option<Portion<'_>>, &H) -> Result<(), Unsent>,
 ) -> Polled {
-    // A request that waits for a point in time is left to packets: `now` is not exact.
+    // A request that waits for a point in time is left to packets, because `now` is not exact.
     let Ok(upcoming) = queue_pair.upcoming(Time::default, host) else {
         return Polled::Nothing;
     };
@@ -444,7 +452,7 @@ fn poll_message<H: Carrier>(
     Polled::Sent
 }
 
-/// Ends a request, and the connection with it. The peer still hears what was executed.
+/// Fails a request and its connection. The peer still gets the acknowledgement that is due.
 fn fail<H: Carrier>(
     queue_pair: &mut QueuePair,
     upcoming: &Upcoming,
@@ -460,12 +468,12 @@ fn fail<H: Carrier>(
     polled
 }
 
-/// Result of making a brief of a part.
+/// Result of preparing the brief of a part.
 enum Prepared<'a> {
     Ready(Ready<'a>),
     /// The window has no room.
     Wait,
-    /// Packets have to carry the message.
+    /// The message must take another path.
     Left,
     Failed(CompletionStatus),
 }
@@ -473,15 +481,15 @@ enum Prepared<'a> {
 struct Ready<'a> {
     /// Number of sequence numbers of the part.
     packets: u32,
-    /// Number of bytes in the payload.
+    /// Length of the payload in bytes.
     length: usize,
-    /// Bytes that go to chunks of the ring.
+    /// Bytes to be copied to chunks of the ring.
     portion: Option<Portion<'a>>,
     form: Form,
     immediate: Option<[u8; 4]>,
 }
 
-/// Puts the bytes of a send into the payload.
+/// Writes the bytes of a send to the payload.
 fn put_bytes(
     queue_pair: &QueuePair,
     request: &SendRequest,
@@ -514,7 +522,7 @@ fn put_bytes(
     })
 }
 
-/// Puts the segments of the next part of a send into the payload. Two parts may be on the way.
+/// Writes the segments of the next part of a send to the payload. At most two parts are unacknowledged at a time.
 fn describe(
     queue_pair: &QueuePair,
     request: &SendRequest,
@@ -534,7 +542,7 @@ fn describe(
     let Some(part) = queue_pair.part(upcoming, largest) else {
         return Prepared::Left;
     };
-    // A part ends where a packet ends, and has no more segments than fit.
+    // A part ends at a packet boundary, and has no more segments than fit into the payload.
     let fits = Segment::parts(list, part.offset, part.length).take(SEGMENTS);
     let fits: u32 = fits.map(|segment| segment.length).sum();
     let packets = if fits == part.length {
@@ -545,11 +553,11 @@ fn describe(
     if packets == 0 {
         return Prepared::Left;
     }
-    // No network has to take the packets that the part stands for, so the window does not matter.
+    // The window does not apply, because no network has to take the packets that the part replaces.
     if upcoming.on_the_way > 0 && upcoming.on_the_way + packets > 2 * largest {
         return Prepared::Wait;
     }
-    // The first byte shows memory that does not exist any more also while the peer has no receive.
+    // Reading the first byte detects deregistered memory even while the peer has no receive posted.
     if upcoming.packet == 0
         && (host.check_local(list, 0, request.length).is_err()
             || host.gather(list, 0, &mut [0]).is_err())
@@ -569,7 +577,7 @@ fn describe(
     })
 }
 
-/// Puts the number of bytes of the next part of a send into the payload.
+/// Writes the length of the next part of a send to the payload.
 fn portion<'a>(
     queue_pair: &'a QueuePair,
     request: &'a SendRequest,
@@ -594,7 +602,7 @@ fn portion<'a>(
     })
 }
 
-/// Returns the place of a part of a send, and its immediate data or the key that it invalidates.
+/// Returns the position of a part of a send, and its immediate data or the key that the message invalidates.
 fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartOf, Option<[u8; 4]>) {
     let invalidated = match request.operation {
         SendOperation::Send { invalidate, .. } => invalidate,
@@ -609,7 +617,7 @@ fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartOf, Option<[
     (part, immediate.filter(|_| ends))
 }
 
-/// Writes the bytes of a write with immediate data to memory of the peer, and puts their number into the payload.
+/// Writes the bytes of a write with immediate data to memory of the peer, and their length to the payload.
 fn write<H: Host>(
     request: &SendRequest,
     upcoming: &Upcoming,
@@ -617,7 +625,7 @@ fn write<H: Host>(
     peer: &mut impl PeerMemory<H>,
     room: &mut [u8; SHORT],
 ) -> Prepared<'static> {
-    // A write cannot be undone, so all requests before it have to be executed.
+    // A write cannot be undone, so all earlier requests must have been executed.
     if upcoming.on_the_way > 0 {
         return Prepared::Wait;
     }
@@ -641,7 +649,7 @@ fn immediate(request: &SendRequest) -> Option<[u8; 4]> {
     }
 }
 
-/// Writes segments to the payload of a brief. Returns the number of bytes that they take.
+/// Encodes segments into the payload of a brief. Returns their encoded length in bytes.
 fn put_segments(segments: impl Iterator<Item = Segment>, room: &mut [u8; SHORT]) -> usize {
     let mut taken = 0;
     for (segment, bytes) in segments.zip(room.chunks_exact_mut(SEGMENT)) {
@@ -653,7 +661,7 @@ fn put_segments(segments: impl Iterator<Item = Segment>, room: &mut [u8; SHORT])
     taken
 }
 
-/// Reads the segments in the payload of a brief.
+/// Decodes the segments in the payload of a brief.
 fn segments(payload: &[u8]) -> impl Iterator<Item = Segment> {
     let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
     let (whole, _) = payload.as_chunks::<SEGMENT>();

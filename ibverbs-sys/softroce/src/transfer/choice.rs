@@ -3,53 +3,53 @@ use crate::proto::{SendOperation, SendRequest, Upcoming};
 /// Path by which the next part of a request reaches the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transfer {
-    /// The sender's thread reads or writes the target's memory.
+    /// The sender's thread reads or writes the target's memory; no thread of the target is involved.
     OneSided,
-    /// The sender's thread copies the bytes and takes the receive of a queue pair of this process.
+    /// The sender's thread copies the bytes, and completes a receive of a queue pair in the same process.
     TwoSided,
-    /// The sender's thread writes the bytes to the target's memory. The ring's slot has their number.
+    /// The sender's thread writes the bytes to the target's memory. A ring slot contains only their length.
     Written,
-    /// The bytes are in the ring's slot.
+    /// A ring slot contains the bytes.
     Slot,
-    /// The bytes are in chunks of the ring.
+    /// Chunks of the ring contain the bytes.
     Chunks,
-    /// The ring's slot has the addresses of the bytes, which the receiver copies.
+    /// A ring slot contains the addresses of the bytes, and the receiver copies them.
     Descriptor,
-    /// Packets have the bytes.
+    /// The message is sent as packets.
     Packets,
 }
 
-/// Location of a peer, as far as is known.
+/// Location of a peer, as far as known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// In this process.
     SameProcess,
-    /// In a process of the host that shares memory with this one.
+    /// In another process of the host, with which memory is shared.
     SameHost,
-    /// Anywhere, or the two are not known to be connected.
+    /// On any host, or not known to be connected to this queue pair.
     #[default]
     Elsewhere,
 }
 
-/// Properties of a request that decide on its path.
+/// Properties of a request that determine its path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     pub(crate) kind: Kind,
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub(crate) length: u32,
     /// Set if the bytes are in registered memory, not in the request.
     pub(crate) is_gathered: bool,
-    /// Set if the peer can map the memory of the bytes. Needed where [`depends_on_memory`] returns `true`.
+    /// Set if the peer can map the memory of the bytes. Valid where [`depends_on_memory`] returns `true`.
     pub(crate) is_mappable: bool,
-    /// Set if a part of the message has gone.
+    /// Set if a part of the message has been sent.
     pub(crate) is_begun: bool,
-    /// Set if requests before this one are not acknowledged.
+    /// Set if earlier requests are not acknowledged.
     pub(crate) is_behind_others: bool,
-    /// Set if a packet must tell the peer of earlier one-sided work first.
+    /// Set if a packet must first announce earlier one-sided operations to the peer.
     pub(crate) is_gap_untold: bool,
     /// Set if the peer acknowledges messages.
     pub(crate) is_reliable: bool,
-    /// Set if the peer could not copy the bytes of this message, or of several in a row.
+    /// Set if the peer could not copy the bytes of this message, or of several messages in a row.
     pub(crate) is_declined: bool,
 }
 
@@ -62,45 +62,46 @@ pub(crate) enum Kind {
     Send,
     SendWithInvalidate,
     Datagram,
-    /// A request of an XRC queue pair, whose memory is known from request to request, or work that needs no peer.
+    /// A request of an XRC queue pair, where the target's memory depends on the request, or work that needs no peer.
     Other,
 }
 
-/// Number of bytes of a message that fit into a slot of the ring.
+/// Maximum length in bytes of a message that fits into a ring slot.
 pub(crate) const SHORT: usize = 32;
 
-/// Length of the shortest message that goes by a descriptor: the ring takes less time for a shorter one than a copy by the
-/// kernel.
+/// Minimum length in bytes of a message that is sent by descriptor. For shorter messages the ring takes less time than a copy
+/// by the kernel.
 pub(crate) const OFFERED: u32 = 32 << 10;
 
-/// Length of the shortest message that goes by a descriptor where the peer can map the memory of the bytes.
+/// Minimum length in bytes of a message that is sent by descriptor if the peer can map its memory.
 pub(crate) const OFFERED_MAPPED: u32 = 512;
 
-/// Bytes of the largest part of a message that goes by chunks of the ring. A ring has room for 32 of these.
+/// Maximum length in bytes of a part that is sent in chunks of the ring. The ring has room for 32 such parts.
 pub(crate) const PART_CHUNKS: u32 = 16 << 10;
 
-/// Bytes of the largest part of a message that goes by a descriptor, where the kernel copies: a call takes more than a
-/// microsecond beside the copy. The other queue pairs of the receiver wait for the copy of a part.
+/// Maximum length in bytes of a part that is sent by descriptor and copied by the kernel. A smaller part would waste time: a
+/// system call takes more than a microsecond besides the copy. With a larger one the receiver's other queue pairs would wait
+/// too long.
 pub(crate) const PART: u32 = 256 << 10;
 
-/// Bytes of the largest part of a message that goes by a descriptor, where the peer can map the memory of the bytes.
+/// Maximum length in bytes of a part that is sent by descriptor if the peer can map its memory.
 pub(crate) const PART_MAPPED: u32 = 64 << 10;
 
-/// Chooses the path of a request, or of the rest of one. The only place where this is decided.
+/// Chooses the path of the next part of a request. No other code makes this decision.
 ///
 /// | work | peer in this process | peer in another process of the host | else | why |
 /// |---|---|---|---|---|
-/// | read, write, atomic | one-sided | one-sided, if nothing before it is on the way | packets | no thread of the peer is needed; but on the way may be what must be executed before |
-/// | write with immediate data, 32 KiB or more | two-sided | written, if nothing before it is on the way | packets | one copy, then the peer takes a receive |
-/// | the same, shorter | two-sided | packets through the ring | packets | the ring takes less time than a call of the kernel |
-/// | send of at most 32 bytes | two-sided | slot | packets | the bytes are in the cache line that tells of them |
-/// | any other send | two-sided | chunks | packets | two copies cost less than a call of the kernel |
+/// | read, write, atomic | one-sided | one-sided, if no earlier request is unacknowledged | packets | no thread of the peer is needed; but earlier requests must be executed first |
+/// | write with immediate data, 32 KiB or more | two-sided | written, if no earlier request is unacknowledged | packets | one copy, then the peer takes a receive |
+/// | write with immediate data, shorter | two-sided | packets through the ring | packets | the ring takes less time than a system call |
+/// | send of at most 32 bytes | two-sided | slot | packets | the bytes are in the cache line that the receiver polls |
+/// | any other send | two-sided | chunks | packets | two copies cost less than a system call |
 /// | send of 32 KiB or more; of 512 bytes or more from memory that the peer can map | two-sided | descriptor | packets | one copy, by the side that polls |
 /// | datagram | two-sided | packets through the ring | packets | datagrams are short |
 ///
-/// A send whose bytes the peer could not copy goes by chunks. Packets carry also: everything of XRC, messages of unreliable
-/// connections between processes, a write whose bytes could not be written, and what follows packets that are not acknowledged,
-/// where it must not overtake them.
+/// A send whose bytes the peer could not copy is sent in chunks. Packets are also used for all XRC requests, for messages of
+/// unreliable connections between processes, for a write whose bytes could not be written, and for requests that must not
+/// overtake unacknowledged packets.
 #[inline]
 pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
     match peer {
@@ -127,7 +128,7 @@ pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
     }
 }
 
-/// Returns whether the path of a request, or the size of its parts, depends on the kind of its memory.
+/// Returns whether the path of a request, or the size of its parts, depends on whether the peer can map its memory.
 #[inline]
 pub(crate) fn depends_on_memory(kind: Kind, length: u32) -> bool {
     let is_part = (OFFERED..=PART_MAPPED).contains(&length);
@@ -155,14 +156,14 @@ fn tell_first(work: &Work, transfer: Transfer) -> Transfer {
 }
 
 impl Transfer {
-    /// Returns whether packets must not carry the part.
+    /// Returns whether the part must not be sent as packets.
     pub(crate) fn excludes_packets(self) -> bool {
         matches!(self, Self::Chunks | Self::Descriptor | Self::Written)
     }
 }
 
 impl Work {
-    /// Returns the properties of a request of a reliable connection that is posted behind requests that have all gone.
+    /// Returns the properties of a request of a reliable connection that is posted when all earlier requests have been sent.
     #[inline]
     pub(crate) fn posted(kind: Kind, length: u32, is_mappable: bool) -> Self {
         Self {
@@ -278,7 +279,7 @@ mod tests {
                 is_declined: true,
                 ..work
             };
-            // Work that needs no copy by the peer goes on as before.
+            // Operations that need no copy by the peer are not affected.
             let expected = match same_host {
                 T::Descriptor => T::Chunks,
                 T::Written => T::Packets,

@@ -1,7 +1,8 @@
-//! Parts of messages for a queue pair of the same process: the sender's thread copies the bytes and keeps the books of both.
+//! Transfer of parts to a queue pair of the same process: the sender's thread copies the bytes and updates the state of both
+//! queue pairs.
 //!
-//! Where the two do not agree on what comes next, or something speaks against a request, packets carry the part: they find
-//! out why.
+//! If the peer does not expect the part, or the request is not allowed, the part is sent as packets. Their responses report the
+//! reason.
 
 use std::ops::Range;
 
@@ -14,15 +15,15 @@ use crate::proto::{
     Outcome, Part, Place, QueuePair, Remote, Segment, SendOperation, Source, Upcoming,
 };
 
-/// Maximum number of bytes of a part: other threads do not get at the two queue pairs meanwhile.
+/// Maximum length of a part in bytes. Other threads cannot use the two queue pairs during the copy.
 const MAX_PART: u32 = 64 << 10;
 
-/// Returns the next part of a queue pair, of a size that [`carry`] takes.
+/// Returns the next part of a queue pair, with a length that [`carry`] accepts.
 pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> Option<Part<'a>> {
     let request = queue_pair.next_request()?;
     let largest = MAX_PART / queue_pair.mtu();
     let left = upcoming.packets - upcoming.packet;
-    // Only the last packet of a write with immediate data waits for a receive.
+    // Only the last packet of a write with immediate data consumes a receive.
     let takes_receive = WorkKind::of(request) == WorkKind::WriteWithImmediate;
     let packets = if takes_receive && left > 1 {
         largest.min(left - 1)
@@ -32,7 +33,7 @@ pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> O
     queue_pair.part(upcoming, packets)
 }
 
-/// Carries a part of a connection to `peer`, which is connected to the sender. `host` is the peer's.
+/// Transfers a part to `peer`, which must be connected to the sender. `host` is the peer's host.
 pub(crate) fn carry<H: Host>(
     part: &Part<'_>,
     transfer: Transfer,
@@ -44,7 +45,7 @@ pub(crate) fn carry<H: Host>(
         return Outcome::Left;
     }
     let is_send = OneSided::of(part.request).is_none();
-    // The rights to all bytes are checked before the first part. A write that is not allowed takes no receive.
+    // The access rights to all bytes are checked before the first part. A write that is not allowed takes no receive.
     let is_checked = match transfer {
         Transfer::OneSided => part.starts && !part.ends,
         Transfer::TwoSided => !is_send && (part.starts || part.ends),
@@ -66,7 +67,7 @@ pub(crate) fn carry<H: Host>(
     }
 }
 
-/// Executes a part of a read or a write, or an atomic, and notes it at the peer.
+/// Executes a part of a read or a write, or an atomic, and records it at the peer.
 fn execute<H: Host>(part: &Part<'_>, peer: &mut QueuePair, host: &mut H, sender: &H) -> Outcome {
     match copy(part, rights(peer), host, sender) {
         Ok(()) => {
@@ -97,7 +98,7 @@ fn copy<H: Memory>(
     work.execute(part.offset..part.offset + part.length, &mut both)
 }
 
-/// Returns the rights of the sender at its peer.
+/// Returns the access rights of the sender at its peer.
 fn rights(peer: &QueuePair) -> AccessFlags {
     let attributes = peer.attributes();
     let mut access = attributes.access;
@@ -107,7 +108,7 @@ fn rights(peer: &QueuePair) -> AccessFlags {
     access
 }
 
-/// The bytes of a write with immediate data, which go to the memory that the write names.
+/// Source of a write with immediate data: the bytes go to the memory that the write names.
 struct Write<'a, H> {
     part: &'a Part<'a>,
     access: AccessFlags,
@@ -121,7 +122,7 @@ impl<H: Memory> Source<H> for Write<'_, H> {
     }
 }
 
-/// Has the peer take a part of a message.
+/// Makes the peer take a part of a message.
 fn take<H: Host>(
     part: &Part<'_>,
     kind: Kind,
@@ -168,7 +169,7 @@ fn take<H: Host>(
     };
     match taken {
         Ok(()) => Outcome::Executed,
-        // A message that fails in any case does not wait for a receive.
+        // A message that would fail in any case does not wait for a receive.
         Err(NotTaken::NotReady { .. }) if !may_go(part, rights(peer), host, sender) => {
             Outcome::Left
         }
@@ -178,7 +179,8 @@ fn take<H: Host>(
     }
 }
 
-/// Returns whether the bytes of a send or a write can be read, and the peer's memory may be used by all of a write or a read.
+/// Returns whether the bytes of a send or a write can be read, and the whole range of a write or a read at the peer may be
+/// accessed.
 fn may_go<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sender: &H) -> bool {
     let request = part.request;
     let (right, remote) = match request.operation {
@@ -199,9 +201,9 @@ fn may_go<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sender: &H)
     is_readable && access.contains(right) && is_allowed
 }
 
-/// The memory of two queue pairs of this process.
+/// Access to the memory of two queue pairs of this process.
 struct Both<'a, H> {
-    /// Rights of the sender at the peer.
+    /// Access rights of the sender at the peer.
     access: AccessFlags,
     sender: &'a H,
     peer: &'a H,

@@ -1,16 +1,16 @@
-//! Paths from a queue pair to its peer that need no packets, and the choice among them.
+//! Paths from a queue pair to its peer that need no packets, and the choice between them.
 //!
 //! | file | content |
 //! |---|---|
-//! | `choice` | the decision: a request, and what is known of the peer, to a [`Transfer`] |
-//! | `one_sided` | the executor of reads, writes and atomics, in the memory of this process or of another one |
-//! | `two_sided` | the executor of messages that take a receive request: where their bytes come from |
-//! | `in_process` | parts for a queue pair of this process |
-//! | `brief` | slots of the ring to another process: messages, descriptors of messages, and acknowledgements |
-//! | `volume` | the amounts of messages and bytes, for the counters |
+//! | `choice` | chooses the [`Transfer`] of a request, from the request and the location of the peer |
+//! | `one_sided` | executes reads, writes and atomics in the memory of this process or another one |
+//! | `two_sided` | the sources of the bytes of messages that consume a receive |
+//! | `in_process` | transfers parts to a queue pair of this process |
+//! | `brief` | ring slots to another process: messages, descriptors of messages, and acknowledgements |
+//! | `volume` | amounts of messages and bytes, for the counters |
 //!
-//! Everything here works on the [transport](crate::proto) and its [host](crate::proto::Host), and knows no queue pair object, no
-//! lock and no shared memory; so tests and the simulation run the same code.
+//! This module works on the [transport](crate::proto) and its [host](crate::proto::Host). It uses no queue pair objects, locks
+//! or shared memory, so tests and the simulation run the same code.
 #![forbid(unsafe_code)]
 
 pub(crate) mod brief;
@@ -32,7 +32,7 @@ pub(crate) use volume::{Sent, Volume};
 
 use crate::proto::{Host, SendRequest, Upcoming};
 
-/// A [`Host`] that knows the path of each request.
+/// A [`Host`] that chooses the path of each request.
 pub(crate) trait Carrier: Host {
     /// Returns the path of the next part of a request, as [`choose`] does.
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer;

@@ -1,13 +1,13 @@
-//! The executor of one-sided work: reads, writes and atomics in the memory of the peer, by a thread of the sender.
+//! Executor of one-sided operations: reads, writes and atomics in the memory of the peer, by a thread of the sender.
 
 use std::ops::Range;
 
 use crate::proto::{Data, Posted, Remote, Segment, SendOperation, SendRequest, Work};
 
-/// Maximum number of bytes that are copied in one go: a process that takes its memory back waits for the end of a copy.
+/// Maximum number of bytes of one copy. A process that withdraws memory waits until a running copy ends.
 pub(crate) const STRIDE: u32 = 1 << 20;
 
-/// A request that needs nothing of the target's program.
+/// An operation that needs no thread of the target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OneSided<'a> {
     pub(crate) id: u64,
@@ -32,33 +32,33 @@ pub(crate) enum Atomic {
     FetchAdd { add: u64 },
 }
 
-/// Reason why a request was not executed.
+/// Reason why an operation was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Undone {
-    /// The request was not done, or only in part, and can be done again.
+    /// The operation was not executed, or only in part, and can be repeated.
     Left,
-    /// The request was done and cannot be done again, but its result could not be stored.
+    /// The operation was executed and cannot be repeated, but its result could not be stored.
     Lost,
 }
 
-/// The memory of both sides, as a request names it. Each function checks the keys, the bounds and the rights.
+/// Access to the memory of both sides of an operation. Implementations check the keys, the bounds and the access rights.
 pub(crate) trait Reach {
-    /// Copies a range of the bytes of `from` to the peer. Returns `None` if that cannot be done; some bytes may be copied then.
+    /// Copies a range of the bytes of `from` to memory of the peer. Returns `None` on failure; some bytes may have been copied.
     fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()>;
 
-    /// Copies from the peer to a range of the bytes of `to`. Returns `None` as [`put`](Self::put) does.
+    /// Copies memory of the peer to a range of the bytes of `to`. Returns `None` on failure; some bytes may have been copied.
     fn get(&mut self, to: Data<'_>, range: Range<u32>, from: Remote) -> Option<()>;
 
-    /// Does an atomic operation on memory of the peer, and stores the value from before in the first eight bytes of
-    /// `result`.
+    /// Executes an atomic operation on memory of the peer, and stores the previous value in the first eight bytes of `result`.
     fn atomic(&mut self, at: Remote, atomic: Atomic, result: &[Segment]) -> Result<(), Undone>;
 }
 
 impl<'a> OneSided<'a> {
-    /// Executes a range of the bytes of a read or a write, or all of an atomic. A range has at most [`STRIDE`] bytes.
+    /// Executes a range of the bytes of a read or a write, or a whole atomic. A range has at most [`STRIDE`] bytes.
     ///
     /// # Errors
-    /// [`Undone::Left`] also for a request that is not allowed or wrong: packets find out why, and report it.
+    /// [`Undone::Left`] also for an operation that is invalid or not allowed. The caller then sends packets, whose responses
+    /// report the reason.
     #[inline(always)]
     pub(crate) fn execute(&self, range: Range<u32>, reach: &mut impl Reach) -> Result<(), Undone> {
         let address = self.remote.address.checked_add(range.start.into());
@@ -81,7 +81,7 @@ impl<'a> OneSided<'a> {
         }
     }
 
-    /// Returns the write of a write with immediate data that is posted, or `None` for a send.
+    /// Returns the write part of a posted write with immediate data, or `None` for a send.
     pub(crate) fn posted(message: &Posted, data: Data<'a>) -> Option<Self> {
         Some(Self {
             id: message.id,
@@ -92,8 +92,8 @@ impl<'a> OneSided<'a> {
         })
     }
 
-    /// Returns a request as one-sided work: of a write with immediate data, the write. Returns `None` for a request that takes
-    /// a receive at the target, or that has nothing to do there.
+    /// Returns a request as a one-sided operation; for a write with immediate data, its write part. Returns `None` for a
+    /// request that needs a receive at the target, or that does nothing there.
     pub(crate) fn of(request: &'a SendRequest) -> Option<Self> {
         let (action, remote) = match request.operation {
             SendOperation::Write { remote, .. } => (Action::Write, remote),
@@ -122,7 +122,7 @@ impl<'a> OneSided<'a> {
 }
 
 impl Action {
-    /// Returns the work that a completion reports.
+    /// Returns the kind of work that a completion reports.
     pub(crate) fn work(self) -> Work {
         match self {
             Self::Write => Work::Write,

@@ -1,11 +1,11 @@
-//! The bytes of messages that take a receive request. [`QueuePair::take_part`](crate::proto::QueuePair::take_part) and
-//! [`receive_part`](crate::proto::QueuePair::receive_part) execute the messages, with one of these sources.
+//! Sources of the bytes of messages that consume a receive. [`QueuePair::take_part`](crate::proto::QueuePair::take_part) and
+//! [`receive_part`](crate::proto::QueuePair::receive_part) execute the messages with one of these sources.
 
 use crate::proto::{Data, Host, Memory, Misplaced, Place, Segment, Source};
 
 use super::PeerMemory;
 
-/// Bytes in the ring's slot.
+/// Bytes in a ring slot.
 #[derive(Debug)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
@@ -30,7 +30,7 @@ impl<H, P: PeerMemory<H>> Source<H> for Chunks<'_, P> {
     }
 }
 
-/// Bytes of a write with immediate data that the sender has written.
+/// Bytes of a write with immediate data, which the sender has already written.
 #[derive(Debug)]
 pub(super) struct Written;
 
@@ -40,13 +40,13 @@ impl<H> Source<H> for Written {
     }
 }
 
-/// Bytes in the memory of another process.
+/// Bytes in the memory of another process, described by segments.
 #[derive(Debug)]
 pub(super) struct Described<'a, P> {
-    /// The bytes, as the peer names them.
+    /// Segments of the peer's memory that hold the bytes.
     pub(super) segments: &'a [Segment],
     pub(super) peer: &'a mut P,
-    /// Number of times that the bytes were copied.
+    /// Number of copies that were made.
     pub(super) copies: u64,
 }
 
@@ -58,11 +58,11 @@ impl<H, P: PeerMemory<H>> Source<H> for Described<'_, P> {
     }
 }
 
-/// Bytes of a message of a queue pair of this process.
+/// Bytes of a message from a queue pair of this process.
 #[derive(Debug)]
 pub(super) struct Local<'a, H> {
     pub(super) data: Data<'a>,
-    /// Number of bytes of the message before these.
+    /// Number of bytes of the message before the part.
     pub(super) offset: u32,
     pub(super) length: u32,
     pub(super) sender: &'a H,
@@ -72,7 +72,7 @@ impl<H: Memory> Source<H> for Local<'_, H> {
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced> {
         let place = Place::Local(to, offset);
         let carried = (self.sender).carry(self.data, self.offset, self.length, host, place);
-        // The sender's "here" is the receiver's "there".
+        // The sender's own memory is the receiver's peer memory, and the other way around.
         carried.map_err(|fault| match fault {
             Misplaced::Here => Misplaced::There,
             Misplaced::There => Misplaced::Here,

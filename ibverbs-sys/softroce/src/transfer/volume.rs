@@ -1,21 +1,21 @@
-//! Amounts of messages, as the counters tell them.
+//! Amounts of messages, bytes and copies, for the counters.
 
 use super::{Form, STRIDE, Short};
 use crate::wire::{Opcode, Transport};
 
-/// Amount of messages that went by one path in one direction.
+/// Amount of data that was transferred by one path in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Volume {
-    /// Messages whose last part went.
+    /// Number of messages whose last part was transferred.
     pub(crate) messages: u64,
-    /// Bytes of all parts.
+    /// Number of bytes of all parts.
     pub(crate) bytes: u64,
-    /// Copies of the bytes of a part by this process, as far as their number is no constant of the path.
+    /// Number of copies of parts by this process, where it is not constant for the path.
     pub(crate) copies: u64,
 }
 
 impl Volume {
-    /// Adds a part of a message, whose bytes were copied this many times. Without bytes there is no copy.
+    /// Adds a part of a message whose bytes were copied `copies` times. A part without bytes counts no copy.
     #[inline]
     pub(crate) fn add_part(&mut self, length: u32, ends: bool, copies: u64) {
         self.messages += u64::from(ends);
@@ -31,8 +31,8 @@ impl Volume {
         self.add_part(length, true, length.div_ceil(STRIDE).into());
     }
 
-    /// Adds a packet with this number of bytes of a message. Of packets with responses only the bytes count, and of those that
-    /// are of this device alone nothing.
+    /// Adds a packet with `length` bytes of a message. Response packets add only bytes, and packets with manufacturer opcodes
+    /// add nothing.
     #[inline]
     pub(crate) fn add_packet(&mut self, opcode: Opcode, length: usize) {
         if opcode.transport != Transport::Manufacturer {

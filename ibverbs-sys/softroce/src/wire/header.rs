@@ -2,68 +2,68 @@ use std::fmt;
 
 use super::Opcode;
 
-/// Bytes of a base transport header.
+/// Length of a base transport header in bytes.
 pub(crate) const BASE: usize = 12;
 
-/// Base transport header: 12 bytes at the front of every packet (IBTA 9.2).
+/// Base transport header (BTH): the first 12 bytes of every packet (IBTA 9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// What the packet does.
+    /// Operation of the packet, with its transport service.
     pub opcode: Opcode,
-    /// The receiver shall raise an event for it.
+    /// Set if the receiver must raise a solicited event.
     pub solicited: bool,
-    /// The migration state bit, always set by a device without path migration.
+    /// Migration state bit. Always set by a device without path migration.
     pub migrated: bool,
-    /// Bytes added to the payload to fill its last word, 0 to 3.
+    /// Number of bytes that pad the payload to a multiple of four, 0 to 3.
     pub pad: u8,
     /// Partition key.
     pub partition_key: u16,
-    /// The queue pair that it is for, 24 bits.
+    /// Number of the destination queue pair, 24 bits.
     pub destination: u32,
-    /// The sender wants an acknowledgement.
+    /// Set if the sender requests an acknowledgement.
     pub acknowledge: bool,
     /// Packet sequence number, 24 bits.
     pub sequence: u32,
 }
 
-/// RDMA extended transport header, 16 bytes.
+/// RDMA extended transport header (RETH), 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
-    /// First byte at the responder.
+    /// Address of the first byte at the responder.
     pub address: u64,
-    /// The remote key.
+    /// Remote key.
     pub key: u32,
-    /// Bytes of the whole message.
+    /// Length of the whole message in bytes.
     pub length: u32,
 }
 
-/// Acknowledge extended transport header, 4 bytes.
+/// ACK extended transport header (AETH), 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// What is acknowledged, or why not.
+    /// Acknowledgement or reason for a NAK.
     pub syndrome: Syndrome,
     /// Message sequence number, 24 bits.
     pub message_sequence: u32,
 }
 
-/// The first byte of an [`Aeth`] (IBTA 9.7.5.2.1).
+/// Syndrome: the first byte of an [`Aeth`] (IBTA 9.7.5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Positive, with the responder's end-to-end credit code (31: credits are not used).
+    /// Acknowledgement, with the responder's end-to-end credit code (31: credits are not used).
     Ack {
-        /// The credit code, 5 bits.
+        /// Credit code, 5 bits.
         credits: u8,
     },
-    /// The responder has no receive posted; the timer code says when to come again.
+    /// RNR NAK: the responder has no receive posted. The requester waits as the timer code says.
     ReceiverNotReady {
-        /// The timer code, 5 bits.
+        /// Timer code, 5 bits.
         timer: u8,
     },
-    /// Negative.
+    /// Negative acknowledgement.
     Nak(Nak),
 }
 
-/// Why a request was refused (IBTA table 47).
+/// Reason of a negative acknowledgement (IBTA table 47).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the specification's own names")]
 pub enum Nak {
@@ -74,76 +74,76 @@ pub enum Nak {
     InvalidRdRequest,
 }
 
-/// Atomic extended transport header, 28 bytes; what the two last words mean is the opcode's.
+/// Atomic extended transport header (AtomicETH), 28 bytes. The meaning of the last two fields depends on the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
-    /// The eight bytes at the responder.
+    /// Address of the eight bytes at the responder.
     pub address: u64,
-    /// The remote key.
+    /// Remote key.
     pub key: u32,
-    /// Swap or add data.
+    /// Swap data or add data.
     pub swap_or_add: u64,
     /// Compare data; 0 for a fetch-and-add.
     pub compare: u64,
 }
 
-/// Datagram extended transport header, 8 bytes.
+/// Datagram extended transport header (DETH), 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
     /// Queue key.
     pub queue_key: u32,
-    /// The sender's queue pair, 24 bits.
+    /// Number of the source queue pair, 24 bits.
     pub source: u32,
 }
 
-/// The transport headers of a packet. Which are there follows from the opcode
-/// (IBTA tables 38 and following); one that is missing where the opcode has it, is an error of the caller.
+/// Transport headers of a packet. The opcode determines which of them are present (IBTA tables 38 and following). The caller
+/// must set every header that the opcode has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Of every packet.
+    /// Base transport header, present in every packet.
     pub bth: Bth,
-    /// Of all XRC requests: the shared receive queue's number.
+    /// Number of the shared receive queue, in all XRC requests (XRCETH).
     pub xrc_srq: Option<u32>,
-    /// Of datagrams.
+    /// Datagram header, present in datagrams.
     pub deth: Option<Deth>,
-    /// Of read requests and of the first or only packet of a write.
+    /// RDMA header, present in read requests and in the first or only packet of a write.
     pub reth: Option<Reth>,
-    /// Of atomic requests.
+    /// Atomic header, present in atomic requests.
     pub atomic: Option<AtomicEth>,
-    /// Of acknowledgements, and of all read responses but middle ones.
+    /// Acknowledgement header, present in acknowledgements and in all read responses except middle ones.
     pub aeth: Option<Aeth>,
-    /// Of atomic acknowledgements: what the eight bytes were.
+    /// Previous value of the eight bytes, in atomic acknowledgements (AtomicAckETH).
     pub original: Option<u64>,
-    /// Immediate data, as the four bytes that the sender gave.
+    /// Immediate data, in the byte order of the sender.
     pub immediate: Option<[u8; 4]>,
-    /// Of sends with invalidate: the key to invalidate.
+    /// Key to invalidate, in sends with invalidate (IETH).
     pub invalidate: Option<u32>,
 }
 
 /// A packet from BTH to the end of its payload, without pad and ICRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Its headers.
+    /// Transport headers.
     pub header: Header,
-    /// Its payload.
+    /// Payload without pad.
     pub payload: &'a [u8],
 }
 
-/// Why bytes are no packet. A receiver drops them silently (IBTA 9.6).
+/// Reason why bytes are not a valid packet. A receiver drops such bytes silently (IBTA 9.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// Shorter than its headers, or not a whole number of words.
+    /// The packet is shorter than its headers, or its length is not a multiple of four.
     Length,
-    /// An opcode that no service here has.
+    /// No supported service has the opcode.
     Opcode,
-    /// A transport version other than 0.
+    /// The transport version is not 0.
     Version,
-    /// More pad than payload.
+    /// The pad is longer than the payload.
     Pad,
-    /// A payload where the operation has none.
+    /// The packet has a payload, but the operation has none.
     Payload,
-    /// A reserved code in an AETH.
+    /// The AETH contains a reserved code.
     Syndrome,
 }
 
@@ -163,7 +163,7 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl Syndrome {
-    /// The meaning of the byte; none for reserved codes. Bit 7 is always 0 (IBTA 9.7.5.2.1).
+    /// Decodes a syndrome byte. Returns `None` for reserved codes. Bit 7 is always 0 (IBTA 9.7.5.2.1).
     pub const fn from_byte(byte: u8) -> Option<Self> {
         let value = byte & 0x1f;
         match byte >> 5 {
@@ -177,7 +177,7 @@ impl Syndrome {
         }
     }
 
-    /// The byte.
+    /// Encodes the syndrome.
     pub const fn to_byte(self) -> u8 {
         match self {
             Self::Ack { credits } => credits & 0x1f,
@@ -211,8 +211,8 @@ impl Nak {
 }
 
 impl Bth {
-    /// That of a packet with this number to a queue pair: of the default partition, without a pad, with nothing asked for, and
-    /// with no path being migrated.
+    /// Creates the header of a packet to a queue pair: default partition, no pad, no acknowledgement requested, no solicited
+    /// event, and no path migration.
     pub const fn new(opcode: Opcode, destination: u32, sequence: u32) -> Self {
         Self {
             opcode,
@@ -226,7 +226,7 @@ impl Bth {
         }
     }
 
-    /// Its bytes, reserved bits 0.
+    /// Encodes the header. Reserved bits are 0.
     pub fn to_bytes(&self) -> [u8; BASE] {
         let flags =
             u8::from(self.solicited) << 7 | u8::from(self.migrated) << 6 | (self.pad & 3) << 4;
@@ -244,7 +244,7 @@ impl Bth {
         let partition_key = u16::from_be_bytes(reader.take()?);
         let destination = u32::from_be_bytes(reader.take()?) & 0xff_ffff;
         let sequence = u32::from_be_bytes(reader.take()?);
-        // The opcode's meaning is that of the transport's version.
+        // The opcode is defined only for transport version 0.
         if flags & 0x0f != 0 {
             return Err(Malformed::Version);
         }
@@ -326,7 +326,7 @@ impl Deth {
 }
 
 impl Header {
-    /// A BTH with nothing behind it.
+    /// Creates headers with a BTH and no extension headers.
     pub const fn new(bth: Bth) -> Self {
         Self {
             bth,
@@ -341,20 +341,19 @@ impl Header {
         }
     }
 
-    /// Bytes that fill a payload's last word.
+    /// Returns the number of pad bytes after a payload of this length.
     pub const fn pad_for(payload: usize) -> u8 {
         (payload.wrapping_neg() & 3) as u8
     }
 
-    /// Bytes of all headers.
+    /// Returns the length of all headers in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]
     pub const fn len(&self) -> usize {
         self.bth.opcode.header_len()
     }
 
-    /// Appends the headers that the opcode has to `out`, reserved bits 0; payload, pad and ICRC are
-    /// the caller's to append. The order is that of IBTA 5.2 and table 38: XRCETH or DETH, RETH or
-    /// AtomicETH, AETH, AtomicAckETH, ImmDt or IETH.
+    /// Appends the headers that the opcode has to `out`, with reserved bits 0. The caller appends payload, pad and ICRC. The
+    /// order is that of IBTA 5.2 and table 38: XRCETH or DETH, RETH or AtomicETH, AETH, AtomicAckETH, ImmDt or IETH.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let opcode = self.bth.opcode;
         debug_assert_eq!(
@@ -439,13 +438,13 @@ impl Header {
 }
 
 impl<'a> Packet<'a> {
-    /// Reads a packet from BTH to pad, without its ICRC. Reserved bits and the pad's bytes are not looked at, as
-    /// IBTA 9.2 wants it of a receiver. What needs the queue pair (sequence, path MTU, keys) is not checked here.
+    /// Parses a packet from BTH to pad, without its ICRC. Reserved bits and the content of the pad are ignored, as IBTA 9.2
+    /// requires. Checks that depend on the queue pair (sequence, path MTU, keys) are left to the caller.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = Reader { bytes };
         let header = Header::parse(&mut reader)?;
         let padded = reader.bytes;
-        // Every header is a number of words, and the pad makes the payload one.
+        // All headers are multiples of four bytes, and so is the payload with its pad.
         if !padded.len().is_multiple_of(4) {
             return Err(Malformed::Length);
         }
@@ -454,14 +453,14 @@ impl<'a> Packet<'a> {
             .checked_sub(usize::from(header.bth.pad))
             .and_then(|len| padded.get(..len))
             .ok_or(Malformed::Pad)?;
-        // Also a pad alone has no place there.
+        // A pad without a payload is invalid too.
         if !padded.is_empty() && !header.bth.opcode.has_payload() {
             return Err(Malformed::Payload);
         }
         Ok(Self { header, payload })
     }
 
-    /// Appends the packet from BTH to pad to `out`; the ICRC is the caller's to append.
+    /// Appends the packet from BTH to pad to `out`. The caller appends the ICRC.
     pub fn emit(&self, out: &mut Vec<u8>) {
         self.header.emit(out);
         out.extend_from_slice(self.payload);
@@ -469,12 +468,12 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// A reserved byte, and the low 24 bits.
+/// Encodes a reserved byte and the low 24 bits of `value`.
 const fn low_24(value: u32) -> [u8; 4] {
     (value & 0xff_ffff).to_be_bytes()
 }
 
-/// The bytes not yet read.
+/// Bytes that have not been read yet.
 struct Reader<'a> {
     bytes: &'a [u8],
 }

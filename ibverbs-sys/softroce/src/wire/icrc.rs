@@ -1,27 +1,28 @@
-//! The invariant CRC at the end of every packet (IBTA 7.8.1, and annex A17 for what it covers of IP and UDP): the
-//! CRC-32 of Ethernet over eight bytes of ones, in the place of an InfiniBand local route header, the IP header, the UDP
-//! header, and the packet from BTH to pad. What a router may change counts as ones: IPv4's TOS, TTL and checksum,
-//! IPv6's traffic class, flow label and hop limit, the UDP checksum, and the BTH's congestion bits and the reserved
-//! ones beside them. It stands on the wire with the low byte first.
+//! Invariant CRC (ICRC) at the end of every packet (IBTA 7.8.1; annex A17 defines the covered IP and UDP fields).
 //!
-//! All of IPv4's other fields are covered, also the identification, which a UDP socket does not show.
-//! [`explained_by_identification`] checks what can be checked then.
+//! The ICRC is the CRC-32 of Ethernet over eight bytes of ones (in place of an InfiniBand local route header), the IP header,
+//! the UDP header, and the packet from BTH to pad. Fields that a router may change count as ones: IPv4's TOS, TTL and checksum,
+//! IPv6's traffic class, flow label and hop limit, the UDP checksum, and the BTH's congestion bits with the reserved bits
+//! beside them. The ICRC is sent with the low byte first.
+//!
+//! All other IPv4 fields are covered, including the identification, which a UDP socket does not report.
+//! [`explained_by_identification`] checks an ICRC without it.
 
 use crc32fast::Hasher;
 
-/// The CRC of eight bytes of ones.
+/// CRC of eight bytes of ones.
 const SEED: u32 = 0x2144_df1c;
 
-/// Bytes of a packet that are copied to be masked: the BTH. What is behind it often is a multiple of sixteen bytes, which is
-/// what the CRC likes best.
+/// Number of bytes that are copied for masking: the BTH. The rest is often a multiple of sixteen bytes, for which the CRC is
+/// fastest.
 const HEAD: usize = 12;
 
-/// What the headers in front of a BTH contribute to an ICRC: the same for all packets of one way and one length.
+/// Intermediate ICRC over the headers before the BTH. It is the same for all packets with one path and one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun(u32);
 
 impl Begun {
-    /// That of headers of IPv4 and UDP.
+    /// Creates the intermediate ICRC of IPv4 and UDP headers.
     pub fn ipv4(header: &[u8; 20], udp: &[u8; 8]) -> Self {
         let mut covered = [0; 20 + 8];
         covered[..20].copy_from_slice(header);
@@ -31,7 +32,7 @@ impl Begun {
         Self::with(&mut covered, udp)
     }
 
-    /// That of headers of IPv6 and UDP.
+    /// Creates the intermediate ICRC of IPv6 and UDP headers.
     pub fn ipv6(header: &[u8; 40], udp: &[u8; 8]) -> Self {
         let mut covered = [0; 40 + 8];
         covered[..40].copy_from_slice(header);
@@ -51,14 +52,14 @@ impl Begun {
         Self(hasher.finalize())
     }
 
-    /// The ICRC of the packet whose bytes from BTH to pad are `transport`.
+    /// Returns the ICRC of the packet whose bytes from BTH to pad are `transport`.
     pub fn finish(self, transport: &[u8]) -> u32 {
         let mut hasher = Hasher::new_with_initial(self.0);
         if let Some((head, tail)) = transport.split_first_chunk::<HEAD>() {
             hasher.update(&covered(*head));
             hasher.update(tail);
         } else {
-            // That is no packet, but a CRC it has.
+            // Fewer bytes than a BTH are not a valid packet, but have a CRC.
             let mut head = [0; HEAD];
             head[..transport.len()].copy_from_slice(transport);
             hasher.update(&covered(head)[..transport.len()]);
@@ -67,30 +68,30 @@ impl Begun {
     }
 }
 
-/// The BTH as it is covered, with ones for FECN, BECN, and what is reserved beside them.
+/// Returns the BTH with ones in FECN, BECN and the reserved bits beside them, as the ICRC covers it.
 fn covered(mut head: [u8; HEAD]) -> [u8; HEAD] {
     head[4] = 0xff;
     head
 }
 
-/// The ICRC of a packet over IPv4, whose bytes from BTH to pad are `transport`.
+/// Returns the ICRC of a packet over IPv4, whose bytes from BTH to pad are `transport`.
 pub fn ipv4(header: &[u8; 20], udp: &[u8; 8], transport: &[u8]) -> u32 {
     Begun::ipv4(header, udp).finish(transport)
 }
 
-/// The ICRC of a packet over IPv6, whose bytes from BTH to pad are `transport`.
+/// Returns the ICRC of a packet over IPv6, whose bytes from BTH to pad are `transport`.
 pub fn ipv6(header: &[u8; 40], udp: &[u8; 8], transport: &[u8]) -> u32 {
     Begun::ipv6(header, udp).finish(transport)
 }
 
-/// A datagram's packet from BTH to pad, and the ICRC behind it; none if there is no room for one.
+/// Splits a datagram into the packet from BTH to pad and its ICRC. Returns `None` if the datagram is too short.
 pub fn split(datagram: &[u8]) -> Option<(&[u8], u32)> {
     let (transport, icrc) = datagram.split_last_chunk()?;
     Some((transport, u32::from_le_bytes(*icrc)))
 }
 
-/// Whether `received` is the ICRC of the packet over IPv4 but for the identification in the IP header, which is
-/// not known. It is no full check: of 2^32 wrong values it takes 2^16.
+/// Returns whether `received` is the ICRC of the packet over IPv4 for some identification in the IP header, which is unknown.
+/// This is not a full check: 2^16 of 2^32 wrong values pass.
 pub fn explained_by_identification(
     header: &[u8; 20],
     udp: &[u8; 8],
@@ -100,32 +101,33 @@ pub fn explained_by_identification(
     identification(header, udp, transport, received).is_some()
 }
 
-/// Whether an ICRC over IPv4 that differs by `difference` from that with an assumed identification, of a packet with `transport`
-/// bytes from BTH to pad, is right with another one; as [`explained_by_identification`], for one who knows the difference.
+/// Returns whether an ICRC over IPv4 is valid for some identification. `difference` is its exclusive or with the ICRC for an
+/// assumed identification, and `transport` the length of the packet from BTH to pad. This is the check of
+/// [`explained_by_identification`] with a known difference.
 pub fn is_identification(difference: u32, transport: usize) -> bool {
     unshift(difference, following(transport)) & 0xffff == 0
 }
 
-/// What an identification changes in the ICRC of a packet over IPv4 with `transport` bytes from BTH to pad, against that with
-/// identification 0: it is to be added by exclusive or.
+/// Returns the exclusive or of the ICRCs of a packet over IPv4 with this identification and with identification 0. `transport`
+/// is the length of the packet from BTH to pad.
 pub fn of_identification(identification: u16, transport: usize) -> u32 {
-    // A CRC is linear: the two bytes, shifted by all that follows them.
+    // A CRC is linear: the two bytes are shifted by everything that follows them.
     let [high, low] = identification.to_be_bytes();
     let bytes = u32::from(u16::from_le_bytes([high, low])) << 16;
     shift(bytes, following(transport))
 }
 
-/// How many bytes come behind the identification: the rest of the header, UDP's, the packet, and four by which a CRC
-/// shifts its message in any case.
+/// Returns the number of bytes after the identification: the rest of the IP header, the UDP header, the packet, and four bytes
+/// by which a CRC always shifts its message.
 fn following(transport: usize) -> usize {
     (20 - 6) + 8 + transport + 4
 }
 
-/// The identification with which the packet's ICRC is `received`; none if there is none.
+/// Returns the identification with which the packet's ICRC is `received`, if there is one.
 ///
-/// A CRC is linear: two messages that differ in two bytes only have CRCs that differ by the remainder of those bytes
-/// shifted by all that follows them. The shift is undone by dividing by that power of x; what is left has a degree
-/// below 16 exactly if the two bytes explain it.
+/// A CRC is linear: if two messages differ in two bytes only, their CRCs differ by the remainder of those bytes, shifted by
+/// everything that follows. Dividing by that power of x undoes the shift. The quotient has a degree below 16 exactly if the two
+/// bytes explain the difference.
 fn identification(
     header: &[u8; 20],
     udp: &[u8; 8],
@@ -144,7 +146,7 @@ fn identification(
     ]))
 }
 
-/// The polynomial, in a CRC's order of bits: bit 31 is x^0, bit 0 is x^31; x^32 is left out.
+/// The CRC polynomial in reflected bit order: bit 31 is x^0, bit 0 is x^31; x^32 is left out.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
 /// x^-(8 * 2^i) modulo the polynomial.
@@ -198,7 +200,7 @@ fn by_powers(powers: &[u32; 32], mut value: u32, bytes: usize) -> u32 {
     value
 }
 
-/// The product modulo the polynomial.
+/// Returns the product modulo the polynomial.
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut bit = 1 << 31;
@@ -220,7 +222,7 @@ const fn multiply_by_x(value: u32) -> u32 {
     }
 }
 
-/// The polynomial's top bit in this order tells whether it was subtracted, because its x^0 is 1.
+/// Divides by x. Because the polynomial's x^0 is 1, the top bit in this order shows whether the polynomial was subtracted.
 const fn divide_by_x(value: u32) -> u32 {
     if value & 1 << 31 != 0 {
         (value ^ POLYNOMIAL) << 1 | 1
@@ -235,7 +237,7 @@ mod tests {
 
     use super::*;
 
-    /// The same from the words of the specification, bit by bit.
+    /// Computes an ICRC as the specification describes it, bit by bit.
     fn bitwise(covered: impl IntoIterator<Item = u8>) -> u32 {
         let mut register = !0_u32;
         for byte in [0xff; 8].into_iter().chain(covered) {
@@ -288,7 +290,7 @@ mod tests {
             .collect()
     }
 
-    /// The headers, the transport's bytes and the ICRC of a packet from its IPv4 header on.
+    /// Splits a packet from its IPv4 header on into headers, transport bytes and ICRC.
     fn cut<const IP: usize>(packet: &[u8]) -> ([u8; IP], [u8; 8], &[u8], u32) {
         let (transport, icrc) = split(&packet[IP + 8..]).unwrap();
         (
@@ -333,7 +335,7 @@ mod tests {
             ip[4..6].fill(0);
             assert_eq!(identification(&ip, &udp, transport, icrc), Some(expected));
             assert!(explained_by_identification(&ip, &udp, transport, icrc));
-            // A wrong bit of the ICRC is seen all the same.
+            // A wrong bit of the ICRC is still detected.
             for bit in 0..32 {
                 assert!(!explained_by_identification(
                     &ip,
@@ -410,7 +412,7 @@ mod tests {
             mut v4 in array::<20>(), udp in array::<8>(), transport in transport(), id in any::<u16>(), other in 1..=u16::MAX,
         ) {
             let assumed = v4;
-            // Four bytes have as many values as the ICRC: no two changes in them look alike.
+            // Two changes in four bytes never have the same effect on the ICRC.
             v4[4..6].copy_from_slice(&id.to_be_bytes());
             let fragment = u16::from_be_bytes([v4[6], v4[7]]) ^ other;
             v4[6..8].copy_from_slice(&fragment.to_be_bytes());

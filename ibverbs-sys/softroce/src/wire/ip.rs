@@ -1,7 +1,8 @@
-//! IP and UDP headers, as Linux sends them from a UDP socket that is not connected and does not let packets be
-//! fragmented: no IPv4 options, identification 0, the don't-fragment bit. A socket neither takes nor shows these
-//! bytes; they are built because the ICRC covers them, a datagram's receiver is given them, a capture shows
-//! them, and packets between IPv6 GIDs carry them in front of the BTH.
+//! IP and UDP headers of a packet, as Linux sends them from an unconnected UDP socket that forbids fragmentation: no IPv4
+//! options, identification 0, and the don't-fragment bit.
+//!
+//! A socket neither accepts nor reports these headers. They are built because the ICRC covers them, the receiver of a datagram
+//! gets them, captures contain them, and packets between IPv6 GIDs carry them before the BTH.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -10,25 +11,25 @@ use super::icrc;
 /// The UDP port of RoCEv2 (IBTA annex A17).
 pub const PORT: u16 = 4791;
 
-/// IP's number of UDP.
+/// IP protocol number of UDP.
 const UDP: u8 = 17;
 
-/// What the headers below a BTH say.
+/// Fields of the IP and UDP headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The sender. Two IPv4-mapped addresses make a packet over IPv4.
+    /// Source address. Two IPv4-mapped addresses select IPv4.
     pub source: Ipv6Addr,
-    /// The receiver.
+    /// Destination address.
     pub destination: Ipv6Addr,
-    /// The sender's UDP port.
+    /// UDP source port.
     pub source_port: u16,
-    /// The receiver's UDP port.
+    /// UDP destination port.
     pub destination_port: u16,
-    /// IPv6's traffic class, IPv4's TOS.
+    /// Traffic class of IPv6, or TOS of IPv4.
     pub traffic_class: u8,
-    /// IPv6's hop limit, IPv4's time to live.
+    /// Hop limit of IPv6, or time to live of IPv4.
     pub hop_limit: u8,
-    /// IPv6's flow label, 20 bits; of IPv4 none.
+    /// Flow label of IPv6, 20 bits. 0 for IPv4.
     pub flow_label: u32,
 }
 
@@ -43,16 +44,16 @@ pub enum Headers {
 }
 
 impl Route {
-    /// The headers of a packet with `transport` bytes from BTH to pad, to which the ICRC is added here. Of lengths
-    /// that no IP packet has, the length fields hold the low bits.
+    /// Returns the headers of a packet with `transport` bytes from BTH to pad; the length of the ICRC is added. If a length
+    /// exceeds the maximum of an IP packet, the length fields contain its low bits.
     pub fn headers(&self, transport: usize) -> Headers {
         let udp_len = transport.wrapping_add(8 + 4) as u16;
         let mut udp = [0; 8];
         udp[..2].copy_from_slice(&self.source_port.to_be_bytes());
         udp[2..4].copy_from_slice(&self.destination_port.to_be_bytes());
         udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-        // The checksum stays 0, none: the ICRC covers more, so senders of
-        // RoCEv2 leave it out, which IPv6 allows to tunnels too (RFC 6935).
+        // The checksum stays 0 (not used): the ICRC covers more, so senders of RoCEv2 omit it, which IPv6 allows for tunnels
+        // too (RFC 6935).
         match (
             self.source.to_ipv4_mapped(),
             self.destination.to_ipv4_mapped(),
@@ -97,9 +98,9 @@ impl Route {
 }
 
 impl Headers {
-    /// Reads the headers in front of a BTH: those, and the bytes from BTH to ICRC. None for what is no whole UDP
-    /// packet: another version or protocol, options, extension headers, a fragment, lengths that are not those of
-    /// the bytes, a wrong IPv4 checksum. The UDP checksum is not looked at, the ICRC covers more.
+    /// Parses the headers before a BTH. Returns them and the bytes from BTH to ICRC. Returns `None` if the bytes are not one
+    /// complete UDP packet: another version or protocol, options, extension headers, a fragment, a wrong length, or a wrong
+    /// IPv4 checksum. The UDP checksum is ignored, because the ICRC covers more.
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         match bytes.first()? >> 4 {
             4 => {
@@ -126,7 +127,7 @@ impl Headers {
         }
     }
 
-    /// The IP header.
+    /// Returns the IP header.
     pub fn ip(&self) -> &[u8] {
         match self {
             Self::V4 { ip, .. } => ip,
@@ -134,14 +135,14 @@ impl Headers {
         }
     }
 
-    /// The UDP header.
+    /// Returns the UDP header.
     pub fn udp(&self) -> &[u8; 8] {
         match self {
             Self::V4 { udp, .. } | Self::V6 { udp, .. } => udp,
         }
     }
 
-    /// Gives an IPv4 header an identification; one of IPv6 has none.
+    /// Sets the identification of an IPv4 header. An IPv6 header stays unchanged.
     pub fn set_identification(&mut self, identification: u16) {
         if let Self::V4 { ip, .. } = self {
             ip[4..6].copy_from_slice(&identification.to_be_bytes());
@@ -151,18 +152,18 @@ impl Headers {
         }
     }
 
-    /// Appends both to `out`.
+    /// Appends both headers to `out`.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.ip());
         out.extend_from_slice(self.udp());
     }
 
-    /// The ICRC of the packet whose bytes from BTH to pad are `transport`.
+    /// Returns the ICRC of the packet whose bytes from BTH to pad are `transport`.
     pub fn icrc(&self, transport: &[u8]) -> u32 {
         self.begin_icrc().finish(transport)
     }
 
-    /// What they contribute to it.
+    /// Returns the intermediate ICRC over these headers.
     pub fn begin_icrc(&self) -> icrc::Begun {
         match self {
             Self::V4 { ip, udp } => icrc::Begun::ipv4(ip, udp),
@@ -170,7 +171,7 @@ impl Headers {
         }
     }
 
-    /// What they say.
+    /// Returns the fields of the headers.
     pub fn route(&self) -> Route {
         let udp = self.udp();
         let port = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);
@@ -210,8 +211,8 @@ impl Headers {
         }
     }
 
-    /// The 40 bytes that a datagram's receiver finds in front of its message: IPv6's header, or IPv4's behind 20
-    /// bytes of which nothing is said (IBTA annex A17.4.5.1).
+    /// Returns the GRH for the first 40 bytes of a datagram's receive: the IPv6 header, or 20 unspecified bytes and the IPv4
+    /// header (IBTA annex A17.4.5.1).
     pub fn global_route(&self) -> [u8; 40] {
         match self {
             Self::V4 { ip, .. } => {
@@ -230,13 +231,13 @@ fn parse_udp(bytes: &[u8]) -> Option<([u8; 8], &[u8])> {
     (len == bytes.len()).then_some((*udp, rest))
 }
 
-/// The internet checksum (RFC 1071); of a header with a right one, 0.
+/// Returns the internet checksum (RFC 1071). Over a header with a valid checksum, the result is 0.
 fn checksum(header: &[u8; 20]) -> u16 {
     let sum: u32 = header
         .chunks_exact(2)
         .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
         .sum();
-    // Ten words carry once, and the carry can carry once more.
+    // The sum of ten words carries at most twice.
     let folded = (sum & 0xffff) + (sum >> 16);
     !((folded & 0xffff) + (folded >> 16)) as u16
 }

@@ -1,6 +1,5 @@
-//! What stands in a RoCEv2 packet: `IP | UDP 4791 | BTH | extension headers | payload | pad | ICRC`
-//! (IBTA 1.5 chapter 9, annex A17). Nothing here trusts a byte that came from the network, and
-//! nothing here panics on any.
+//! Format of RoCEv2 packets: `IP | UDP 4791 | BTH | extension headers | payload | pad | ICRC` (IBTA 1.5 chapter 9, annex A17).
+//! The parsers treat all bytes as untrusted, and never panic.
 #![forbid(unsafe_code)]
 
 mod header;

@@ -9,10 +9,10 @@ pub enum Transport {
     UnreliableDatagram,
     /// Extended reliable connection, 0b101.
     ExtendedReliableConnection,
-    /// Opcodes for manufacturers, 0b110. This device has three. A send without payload asks whether the packets of an
-    /// unreliable service before it have left the receiver's socket, and an acknowledgement is the answer. A write
-    /// without payload ([`Opcode::SKIP`]) tells how many numbers were used without packets. The first two go through
-    /// sockets, and change only how many packets a sender has on the way.
+    /// Opcodes for manufacturers, 0b110, of which this device uses three. A send without payload requests a receipt: it asks
+    /// whether the receiver has taken the earlier packets of an unreliable service from its socket. An acknowledgement is the
+    /// receipt. A write without payload ([`Opcode::SKIP`]) announces sequence numbers that were used without packets. The first
+    /// two are sent through sockets, and only affect how many packets a sender has in flight.
     Manufacturer,
 }
 
@@ -46,17 +46,17 @@ pub enum Operation {
     SendOnlyInvalidate = 0x17,
 }
 
-/// A transport and an operation that it has.
+/// Opcode of a packet: a transport service and one of its operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode {
-    /// The service.
+    /// Transport service.
     pub transport: Transport,
-    /// The operation.
+    /// Operation of the service.
     pub operation: Operation,
 }
 
 impl Transport {
-    /// All of them.
+    /// All transport services.
     pub const ALL: [Self; 5] = [
         Self::ReliableConnection,
         Self::UnreliableConnection,
@@ -101,7 +101,7 @@ impl Transport {
 }
 
 impl Operation {
-    /// All of them, in the order of their numbers.
+    /// All operations, in the order of their numbers.
     pub const ALL: [Self; 23] = [
         Self::SendFirst,
         Self::SendMiddle,
@@ -129,7 +129,7 @@ impl Operation {
     ];
 
     const fn from_bits(bits: u8) -> Option<Self> {
-        // 0x15 is reserved, and so is all above 0x17.
+        // 0x15 and everything above 0x17 are reserved.
         match bits {
             0x00..=0x14 => Some(Self::ALL[bits as usize]),
             0x16 => Some(Self::SendLastInvalidate),
@@ -140,11 +140,11 @@ impl Operation {
 }
 
 impl Opcode {
-    /// Packet that tells how many sequence numbers were used without packets. It is taken only from memory that is
-    /// shared with the peer: on a socket anybody could send it, and make a connection lose messages.
+    /// Packet that announces sequence numbers which were used without packets. It is accepted only from memory that is shared
+    /// with the peer: through a socket, any process could send it and make a connection lose messages.
     pub const SKIP: Self = Self::new(Transport::Manufacturer, Operation::WriteOnly);
 
-    /// Makes the opcode of an operation of the service.
+    /// Creates the opcode of an operation of the service.
     pub const fn new(transport: Transport, operation: Operation) -> Self {
         Self {
             transport,
@@ -152,8 +152,8 @@ impl Opcode {
         }
     }
 
-    /// Returns the opcode of a BTH's first byte; `None` for opcodes that no service here has: reliable datagrams,
-    /// congestion notifications, and opcodes that are undefined or other vendors'.
+    /// Decodes the first byte of a BTH. Returns `None` for opcodes that no supported service has: reliable datagrams,
+    /// congestion notifications, undefined opcodes and those of other vendors.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match (
             Transport::from_bits(byte >> 5),
@@ -167,12 +167,12 @@ impl Opcode {
         }
     }
 
-    /// Returns the first byte of the BTH.
+    /// Encodes the opcode as the first byte of the BTH.
     pub const fn to_byte(self) -> u8 {
         self.transport.to_bits() << 5 | self.operation as u8
     }
 
-    /// Returns all opcodes that exist.
+    /// Returns all valid opcodes.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..=u8::MAX).filter_map(Self::from_byte)
     }
@@ -209,23 +209,23 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet is a whole message: all that are not [first](Self::is_first),
-    /// [middle](Self::is_middle) or [last](Self::is_last), so also read requests, atomics and acknowledgements.
+    /// Returns whether the packet is a whole message: neither [first](Self::is_first), [middle](Self::is_middle) nor
+    /// [last](Self::is_last). Read requests, atomics and acknowledgements count as whole messages too.
     pub const fn is_only(self) -> bool {
         !self.is_first() && !self.is_middle() && !self.is_last()
     }
 
-    /// Returns whether a message begins with the packet.
+    /// Returns whether the packet is the first or only packet of a message.
     pub const fn starts_message(self) -> bool {
         self.is_first() || self.is_only()
     }
 
-    /// Returns whether a message ends with the packet.
+    /// Returns whether the packet is the last or only packet of a message.
     pub const fn ends_message(self) -> bool {
         self.is_last() || self.is_only()
     }
 
-    /// Returns whether the packet is one of a send.
+    /// Returns whether the packet belongs to a send.
     pub const fn is_send(self) -> bool {
         use Operation as O;
         matches!(
@@ -241,7 +241,7 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet is one of an RDMA write.
+    /// Returns whether the packet belongs to an RDMA write.
     pub const fn is_write(self) -> bool {
         use Operation as O;
         matches!(
@@ -272,7 +272,7 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet goes from responder to requester.
+    /// Returns whether the packet is sent from responder to requester.
     pub const fn is_response(self) -> bool {
         self.is_read_response()
             || matches!(
@@ -281,17 +281,17 @@ impl Opcode {
             )
     }
 
-    /// Returns whether the packet goes from requester to responder.
+    /// Returns whether the packet is sent from requester to responder.
     pub const fn is_request(self) -> bool {
         !self.is_response()
     }
 
-    /// Returns whether an XRCETH follows: in every XRC request (IBTA annex A14).
+    /// Returns whether the packet has an XRCETH, as every XRC request does (IBTA annex A14).
     pub const fn has_xrc_srq(self) -> bool {
         matches!(self.transport, Transport::ExtendedReliableConnection) && self.is_request()
     }
 
-    /// Returns whether a DETH follows.
+    /// Returns whether the packet has a DETH.
     pub const fn has_deth(self) -> bool {
         match self.transport {
             Transport::UnreliableDatagram => true,
@@ -300,27 +300,27 @@ impl Opcode {
         }
     }
 
-    /// Returns whether a RETH follows: in reads, and in the first packet of a write.
+    /// Returns whether the packet has a RETH: read requests, and the first packet of a write.
     pub const fn has_reth(self) -> bool {
         matches!(self.operation, Operation::ReadRequest) || self.is_write() && self.starts_message()
     }
 
-    /// Returns whether an AtomicETH follows.
+    /// Returns whether the packet has an AtomicETH.
     pub const fn has_atomic(self) -> bool {
         self.is_atomic()
     }
 
-    /// Returns whether an AETH follows.
+    /// Returns whether the packet has an AETH.
     pub const fn has_aeth(self) -> bool {
         self.is_response() && !self.is_middle()
     }
 
-    /// Returns whether an AtomicAckETH follows.
+    /// Returns whether the packet has an AtomicAckETH.
     pub const fn has_original(self) -> bool {
         matches!(self.operation, Operation::AtomicAcknowledge)
     }
 
-    /// Returns whether immediate data follows.
+    /// Returns whether the packet has immediate data.
     pub const fn has_immediate(self) -> bool {
         use Operation as O;
         matches!(
@@ -332,7 +332,7 @@ impl Opcode {
         )
     }
 
-    /// Returns whether an IETH follows.
+    /// Returns whether the packet has an IETH.
     pub const fn has_invalidate(self) -> bool {
         matches!(
             self.operation,
@@ -340,7 +340,7 @@ impl Opcode {
         )
     }
 
-    /// Returns whether bytes of a message may follow the headers: in sends, writes and read responses.
+    /// Returns whether the packet may have a payload: sends, writes and read responses.
     pub const fn has_payload(self) -> bool {
         self.is_send() || self.is_write() || self.is_read_response()
     }
@@ -404,7 +404,7 @@ mod tests {
             .chain(0x20..=0x2b)
             .chain([0x64, 0x65])
             .chain(reliable.map(|low| 0xa0 | low))
-            // Ours.
+            // Opcodes of this device.
             .chain([0xc4, 0xca, 0xd1])
             .collect();
         let bytes: Vec<u8> = Opcode::all().map(Opcode::to_byte).collect();

@@ -1,22 +1,22 @@
 use super::Packet;
 use super::header::BASE;
 
-/// Packets in a row: one, or several from the middle of a message, which are equally long and differ in nothing but their
-/// numbers, whether they ask for an acknowledgement, and their payloads.
+/// A run of packets: one packet, or several packets from the middle of a message that have the same length. Their headers
+/// differ only in the sequence number and the acknowledgement request.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
     first: Packet<'a>,
-    /// From the first one's BTH on, where there are several.
+    /// Bytes from the first packet's BTH on. Empty for a single packet.
     bytes: &'a [u8],
-    /// How far one is from the next.
+    /// Distance between the beginnings of two packets in bytes.
     stride: usize,
     count: usize,
-    /// One of them asks for an acknowledgement.
+    /// Set if one of the packets requests an acknowledgement.
     acknowledge: bool,
 }
 
 impl<'a> Run<'a> {
-    /// One packet.
+    /// Creates a run of one packet.
     pub fn alone(packet: Packet<'a>) -> Self {
         Self {
             first: packet,
@@ -27,8 +27,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The packets at the front of datagrams of `stride` bytes each, of which the first one is `first`: as many as are a run and
-    /// are found to be right.
+    /// Collects the longest run at the front of `datagrams`, which have `stride` bytes each. `first` is the parsed first
+    /// packet. The run ends before a packet that does not continue it, or for which `is_right` returns `false`.
     pub fn gather(
         first: Packet<'a>,
         datagrams: &'a [u8],
@@ -59,22 +59,22 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// The first one.
+    /// Returns the first packet.
     pub fn first(&self) -> &Packet<'a> {
         &self.first
     }
 
-    /// How many they are.
+    /// Returns the number of packets.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether one of them asks for an acknowledgement.
+    /// Returns whether one of the packets requests an acknowledgement.
     pub fn acknowledge(&self) -> bool {
         self.acknowledge
     }
 
-    /// Their payloads, one behind the other.
+    /// Returns the payloads of the packets, in order.
     pub fn payloads(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         let Self {
             first,
@@ -91,7 +91,7 @@ impl<'a> Run<'a> {
         std::iter::once(first.payload).chain(others)
     }
 
-    /// Each of them.
+    /// Returns the packets, in order.
     pub fn packets(&self) -> impl Iterator<Item = Packet<'a>> {
         let Self {
             first,
@@ -111,21 +111,22 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The bits of a sequence number.
+/// Mask of a sequence number.
 const NUMBERS: u32 = 0xff_ffff;
 
-/// Where in a packet the byte before its sequence number is.
+/// Offset of the byte before the sequence number in a packet.
 const FLAGS: usize = 8;
 
-/// The bit in that byte that asks for an acknowledgement.
+/// Bit of that byte that requests an acknowledgement.
 const ACKNOWLEDGE: u8 = 0x80;
 
-/// Makes a packet ask for an acknowledgement.
+/// Sets the acknowledgement request bit of an encoded packet.
 pub(crate) fn ask_for_acknowledgement(packet: &mut [u8]) {
     packet[FLAGS] |= ACKNOWLEDGE;
 }
 
-/// Whether a packet asks for an acknowledgement, and its number, if all else in its BTH is as in `head`.
+/// Returns whether a packet requests an acknowledgement, and its sequence number. Returns `None` if any other field of its BTH
+/// differs from `head`.
 fn following(head: &[u8; BASE], packet: &[u8]) -> Option<(bool, u32)> {
     let bth = packet.first_chunk::<BASE>()?;
     let [flags, sequence @ ..] = *bth.last_chunk::<4>()?;
@@ -145,8 +146,8 @@ mod tests {
     const PAYLOAD: usize = 64;
     const STRIDE: usize = BASE + PAYLOAD + 4;
 
-    /// Datagrams with packets of such operations and numbers, of which some ask for an acknowledgement; the four bytes of an ICRC
-    /// are the place in the row.
+    /// Creates datagrams with packets of these operations, sequence numbers and acknowledgement requests. The four bytes of the
+    /// ICRC contain the index of the packet.
     fn datagrams(packets: &[(Operation, u32, bool)]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (place, &(operation, sequence, acknowledge)) in packets.iter().enumerate() {
@@ -197,7 +198,7 @@ mod tests {
         }
         let good = datagrams(&[(M, 6, false), (M, 7, false)]);
         assert!(!gathered(&good).acknowledge());
-        // Every bit of the BTH but that which asks for an acknowledgement.
+        // Every bit of the BTH except the acknowledgement request.
         for bit in (0..8 * BASE).filter(|&bit| bit != 8 * 8) {
             let mut bytes = good.clone();
             bytes[STRIDE + bit / 8] ^= 0x80 >> (bit % 8);
@@ -206,7 +207,7 @@ mod tests {
         let right = |datagram: &[u8]| datagram[STRIDE - 1] != 1;
         let first = *gathered(&good).first();
         assert_eq!(Run::gather(first, &good, STRIDE, right).count(), 1);
-        // Of the last one bytes are missing.
+        // The last packet is truncated.
         assert_eq!(gathered(&good[..2 * STRIDE - 1]).count(), 1);
     }
 

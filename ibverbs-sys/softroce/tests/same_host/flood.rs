@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
@@ -204,9 +204,9 @@ struct Wares {
     segment: OwnedFd,
     tables: OwnedFd,
     bell: OwnedFd,
-    /// Words of the attacker's memory that the victim reads and writes to test its access.
-    probe: Box<[AtomicU64; 2]>,
-    /// Number of the thread by which the victim reaches these words.
+    /// Word of the attacker's memory that the victim reads and writes to test its access.
+    probe: Box<AtomicU64>,
+    /// Number of the thread by which the victim reaches this word.
     thread: i32,
 }
 
@@ -223,7 +223,7 @@ impl Wares {
             segment: file(4 << 20),
             tables: file(1 << 30),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a bell"),
-            probe: Box::new([AtomicU64::new(7), AtomicU64::new(0)]),
+            probe: Box::new(AtomicU64::new(7)),
             thread: sleeping_thread(),
         }
     }
@@ -250,7 +250,6 @@ impl Wares {
 
     /// Performs a handshake. Returns `None` if the handshake was refused.
     fn shake(&self, socket: &OwnedFd, address: u32) -> Option<()> {
-        self.probe[1].store(0, Ordering::SeqCst);
         send(socket, &self.hello(address), &self.all()).ok()?;
         let mut welcome = [0_u8; 2048];
         let (_, length) = recv(socket, &mut welcome[..], rustix::net::RecvFlags::empty()).ok()?;
@@ -260,28 +259,23 @@ impl Wares {
         }
         let probe = u64::from_ne_bytes(welcome[9..17].try_into().expect("eight"));
         let victim = socket_peercred(socket).ok()?.pid.as_raw_nonzero().get();
-        let mut secret = 0_u64;
+        // As the device does: reads a word of the victim, and writes the same word back.
+        let mut word = 0_u64;
         let vector = |base: *mut libc::c_void| libc::iovec {
             iov_base: base,
             iov_len: 8,
         };
-        let (here, there) = (
-            vector((&raw mut secret).cast()),
-            vector(probe as usize as *mut _),
-        );
+        let here = vector((&raw mut word).cast());
+        let there = vector(probe as usize as *mut _);
         // SAFETY: the kernel checks the other side, and there is room for a word here.
-        let copied =
+        let read =
             unsafe { libc::process_vm_readv(victim, &raw const here, 1, &raw const there, 1, 0) };
-        if copied != 8 {
+        // SAFETY: the kernel checks the other side, where this word is what the victim has offered, and reads a word here.
+        let written =
+            unsafe { libc::process_vm_writev(victim, &raw const here, 1, &raw const there, 1, 0) };
+        if (read, written) != (8, 8) {
             return None;
         }
-        secret = !secret.rotate_left(32);
-        let (here, there) = (
-            vector((&raw mut secret).cast()),
-            vector((probe as usize + 8) as *mut _),
-        );
-        // SAFETY: the kernel checks the other side, and reads a word here.
-        unsafe { libc::process_vm_writev(victim, &raw const here, 1, &raw const there, 1, 0) };
         let mut ready = b"sroce\0\0\x04\x02".to_vec();
         ready.extend([0; 18]);
         send(socket, &ready, &[]).ok().map(drop)

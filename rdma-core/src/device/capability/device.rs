@@ -1,71 +1,72 @@
-//! What devices can do, and with which queue pairs.
+//! Capabilities of devices, and the queue pair types that they apply to.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// What a device can do beyond what every one can (`ibv_device_cap_flags`).
+    /// The optional capabilities of a device (`ibv_device_cap_flags`).
     #[doc(alias = "ibv_device_cap_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct DeviceCapabilities: u64 {
-        /// A queue pair's capacities can be changed.
+        /// The capacities of a queue pair can be changed.
         const RESIZE_MAX_WR = 1;
-        /// Its ports count wrong P_Keys.
+        /// The ports count packets with wrong P_Keys.
         const BAD_PKEY_CNTR = 1 << 1;
-        /// Its ports count wrong Q_Keys.
+        /// The ports count packets with wrong Q_Keys.
         const BAD_QKEY_CNTR = 1 << 2;
-        /// Raw packets can go to groups.
+        /// Raw packet queue pairs support multicast.
         const RAW_MULTI = 1 << 3;
-        /// Connections can move to another path by themselves.
+        /// Connections support automatic path migration.
         const AUTO_PATH_MIG = 1 << 4;
-        /// A queue pair can move to another port.
+        /// A queue pair can be moved to another port.
         const CHANGE_PHY_PORT = 1 << 5;
-        /// A datagram's address handle must be of the queue pair's port.
+        /// The device checks that the address handle of a datagram uses the queue pair's port.
         const UD_AV_PORT_ENFORCE = 1 << 6;
-        /// A change of a queue pair's state can say the state that it is in.
+        /// A state transition of a queue pair can contain the assumed current state.
         const CURR_QP_STATE_MOD = 1 << 7;
         /// A port can be shut down.
         const SHUTDOWN_PORT = 1 << 8;
-        /// A port's initialisation can be chosen.
+        /// The type of initialisation of a port can be chosen.
         const INIT_TYPE = 1 << 9;
-        /// It tells when a port becomes active.
+        /// An event reports that a port becomes active.
         const PORT_ACTIVE_EVENT = 1 << 10;
-        /// It has a GUID for the whole system.
+        /// The device has a system image GUID.
         const SYS_IMAGE_GUID = 1 << 11;
-        /// A receiver without receives says so to a reliable sender.
+        /// Reliable connected queue pairs send a receiver-not-ready NAK if no receive is posted.
         const RC_RNR_NAK_GEN = 1 << 12;
         /// Shared receive queues can be resized.
         const SRQ_RESIZE = 1 << 13;
-        /// A completion queue can announce after so many completions.
+        /// A completion queue can produce an event after a number of completions.
         const N_NOTIFY_CQ = 1 << 14;
-        /// Memory windows of type 1.
+        /// Memory windows of type 1 are supported.
         const MEM_WINDOW = 1 << 17;
-        /// Checksums of IP over UD queue pairs.
+        /// IP checksum offload is supported for UD queue pairs.
         const UD_IP_CSUM = 1 << 18;
-        /// Extended reliable connections.
+        /// Extended reliable connections (XRC) are supported.
         const XRC = 1 << 20;
-        /// Send with invalidate, local invalidate and fast registration.
+        /// Send with invalidate, local invalidate and fast registration are supported.
         const MEM_MGT_EXTENSIONS = 1 << 21;
-        /// Memory windows of type 2A.
+        /// Memory windows of type 2A are supported.
         const MEM_WINDOW_TYPE_2A = 1 << 23;
-        /// Memory windows of type 2B, which belong to one queue pair.
+        /// Memory windows of type 2B, which belong to one queue pair, are supported.
         const MEM_WINDOW_TYPE_2B = 1 << 24;
-        /// Checksums of IP over RC queue pairs.
+        /// IP checksum offload is supported for RC queue pairs.
         const RC_IP_CSUM = 1 << 25;
-        /// Checksums of IP in raw packets.
+        /// IP checksum offload is supported for raw packets.
         const RAW_IP_CSUM = 1 << 26;
-        /// Flows of packets can be steered to queue pairs.
+        /// Flow steering to queue pairs is supported.
         const MANAGED_FLOW_STEERING = 1 << 29;
         /// Raw packets can be received with their frame check sequence.
         const RAW_SCATTER_FCS = 1 << 34;
-        /// Writes over PCI can be padded to full cache lines.
+        /// Writes over PCI can be padded to whole cache lines.
         const PCI_WRITE_END_PADDING = 1 << 36;
-        /// A flush can make data visible to everybody.
+        /// A flush can make data globally visible.
         const FLUSH_GLOBAL = 1 << 38;
-        /// A flush can make data survive a loss of power.
+        /// A flush can make data persistent.
         const FLUSH_PERSISTENT = 1 << 39;
-        /// RDMA writes of 8 bytes that are atomic.
+        /// Atomic RDMA writes of 8 bytes are supported.
         const ATOMIC_WRITE = 1 << 40;
-        /// In a confidential guest its traffic goes through buffers of the host.
+        /// In a confidential guest, DMA of the device uses bounce buffers that are shared with the
+        /// host.
         const CC_DMA_BOUNCE = 1 << 41;
 
         const _ = !0;
@@ -73,22 +74,23 @@ bitflags! {
 }
 
 bitflags! {
-    /// A set of kinds of queue pairs, as capabilities tell it: bit `n` is `ibv_qp_type` `n`.
+    /// A set of queue pair types to which a capability applies: bit `n` stands for `ibv_qp_type`
+    /// `n`.
     #[doc(alias = "supported_qpts")]
     #[doc(alias = "ibv_is_qpt_supported")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct QueuePairKinds: u32 {
-        /// Reliable connection.
+        /// Reliable connection (RC).
         const RC = 1 << 2;
-        /// Unreliable connection.
+        /// Unreliable connection (UC).
         const UC = 1 << 3;
-        /// Unreliable datagram.
+        /// Unreliable datagram (UD).
         const UD = 1 << 4;
         /// Raw Ethernet packets.
         const RAW_PACKET = 1 << 8;
-        /// The initiator of an extended reliable connection.
+        /// Initiator of an extended reliable connection (XRC).
         const XRC_SEND = 1 << 9;
-        /// The target of an extended reliable connection.
+        /// Target of an extended reliable connection (XRC).
         const XRC_RECV = 1 << 10;
 
         const _ = !0;
@@ -96,7 +98,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// Sizes of atomics over PCI (`ibv_pci_atomic_op_size`).
+    /// The sizes of atomics over PCI (`ibv_pci_atomic_op_size`).
     #[doc(alias = "ibv_pci_atomic_op_size")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct AtomicSizes: u16 {

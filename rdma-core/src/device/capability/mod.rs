@@ -1,6 +1,6 @@
-//! What a device says it can do, bit by bit.
+//! Capability masks of devices and ports.
 //!
-//! Bits that this crate does not name stay set: `bits()` is what the device said.
+//! Bits that this crate has no name for are kept: `bits()` returns the value of the device.
 
 mod device;
 mod packet;

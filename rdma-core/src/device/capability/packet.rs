@@ -1,19 +1,19 @@
-//! Raw packets, tags, and packets spread over queues.
+//! Capabilities for raw packets, tag matching, and the distribution of packets over queues.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// What a device can do with raw packets (`ibv_raw_packet_caps`).
+    /// The capabilities of a device for raw packets (`ibv_raw_packet_caps`).
     #[doc(alias = "ibv_raw_packet_caps")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct RawPacketCapabilities: u32 {
-        /// Takes the customer's VLAN tag off what it receives.
+        /// The device can remove the customer VLAN tag of received packets.
         const CVLAN_STRIPPING = 1;
-        /// Gives the frame check sequence with what it receives.
+        /// The device can deliver the frame check sequence of received packets.
         const SCATTER_FCS = 1 << 1;
-        /// Computes and checks checksums of IP.
+        /// The device can compute and check IP checksums.
         const IP_CSUM = 1 << 2;
-        /// Lets a packet wait for a receive for a while.
+        /// The device can delay packets for which no receive is posted, instead of dropping them.
         const DELAY_DROP = 1 << 3;
 
         const _ = !0;
@@ -21,11 +21,11 @@ bitflags! {
 }
 
 bitflags! {
-    /// What a device's tag matching works with (`ibv_tm_cap_flags`).
+    /// The transports that support tag matching (`ibv_tm_cap_flags`).
     #[doc(alias = "ibv_tm_cap_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct TagMatchingFlags: u32 {
-        /// Reliable connections.
+        /// Reliable connections (RC).
         const RC = 1;
 
         const _ = !0;
@@ -33,11 +33,11 @@ bitflags! {
 }
 
 bitflags! {
-    /// By which functions a device can spread packets (`ibv_rx_hash_function_flags`).
+    /// The hash functions for distributing packets over queues (`ibv_rx_hash_function_flags`).
     #[doc(alias = "ibv_rx_hash_function_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct HashFunctions: u8 {
-        /// Toeplitz.
+        /// The Toeplitz hash.
         const TOEPLITZ = 1;
 
         const _ = !0;
@@ -45,7 +45,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// By which of a packet's fields a device can spread packets (`ibv_rx_hash_fields`).
+    /// The packet fields that the hash for distributing packets can include (`ibv_rx_hash_fields`).
     #[doc(alias = "ibv_rx_hash_fields")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct HashFields: u64 {
@@ -67,7 +67,7 @@ bitflags! {
         const DST_PORT_UDP = 1 << 7;
         /// The security parameters index of IPsec.
         const IPSEC_SPI = 1 << 8;
-        /// The packet inside of a tunnel.
+        /// The hash uses the inner headers of tunneled packets.
         const INNER = 1 << 31;
 
         const _ = !0;

@@ -1,15 +1,15 @@
-//! Memory that is not pinned.
+//! Capabilities for on-demand paging.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// What a device can do with memory that is not pinned (`ibv_odp_general_caps`).
+    /// The general support of on-demand paging (`ibv_odp_general_caps`).
     #[doc(alias = "ibv_odp_general_caps")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct OnDemandPaging: u64 {
-        /// It has on-demand paging.
+        /// On-demand paging is supported.
         const SUPPORT = 1;
-        /// A region can be the whole address space.
+        /// A region can cover the whole address space.
         const IMPLICIT = 1 << 1;
 
         const _ = !0;
@@ -17,25 +17,26 @@ bitflags! {
 }
 
 bitflags! {
-    /// What a transport can do with memory that is not pinned (`ibv_odp_transport_cap_bits`).
+    /// The operations of a transport on memory with on-demand paging
+    /// (`ibv_odp_transport_cap_bits`).
     #[doc(alias = "ibv_odp_transport_cap_bits")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct OnDemandOperations: u32 {
-        /// Send from it.
+        /// Sends from the memory.
         const SEND = 1;
-        /// Receive into it.
+        /// Receives into the memory.
         const RECV = 1 << 1;
-        /// RDMA write.
+        /// RDMA writes.
         const WRITE = 1 << 2;
-        /// RDMA read.
+        /// RDMA reads.
         const READ = 1 << 3;
         /// Atomics.
         const ATOMIC = 1 << 4;
-        /// Receive into it from a shared receive queue.
+        /// Receives into the memory from a shared receive queue.
         const SRQ = 1 << 5;
-        /// Flush.
+        /// Flushes.
         const FLUSH = 1 << 6;
-        /// Atomic write.
+        /// Atomic writes.
         const ATOMIC_WRITE = 1 << 7;
 
         const _ = !0;

@@ -1,59 +1,59 @@
-//! What ports can do.
+//! Capabilities of ports.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// What a port can do (`ibv_port_cap_flags`; IBTA 14.2.5.6, `CapabilityMask`).
+    /// The optional capabilities of a port (`ibv_port_cap_flags`; IBTA 14.2.5.6, `CapabilityMask`).
     #[doc(alias = "ibv_port_cap_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct PortCapabilities: u32 {
-        /// A subnet manager is behind it.
+        /// The port hosts a subnet manager.
         const SM = 1 << 1;
-        /// Notices.
+        /// Notices are supported.
         const NOTICE_SUP = 1 << 2;
-        /// Traps.
+        /// Traps are supported.
         const TRAP_SUP = 1 << 3;
-        /// Optional inter-packet delays.
+        /// Optional inter-packet delays are supported.
         const OPT_IPD_SUP = 1 << 4;
-        /// Automatic migration of paths.
+        /// Automatic path migration is supported.
         const AUTO_MIGR_SUP = 1 << 5;
-        /// Service levels mapped to virtual lanes.
+        /// The mapping of service levels to virtual lanes is supported.
         const SL_MAP_SUP = 1 << 6;
-        /// The M_Key survives a loss of power.
+        /// The M_Key is stored in nonvolatile memory.
         const MKEY_NVRAM = 1 << 7;
-        /// The P_Keys survive a loss of power.
+        /// The P_Keys are stored in nonvolatile memory.
         const PKEY_NVRAM = 1 << 8;
-        /// Tells of its LEDs.
+        /// LED information is available.
         const LED_INFO_SUP = 1 << 9;
-        /// A GUID for the whole system.
+        /// A system image GUID is available.
         const SYS_IMAGE_GUID_SUP = 1 << 11;
-        /// Traps of a switch's external ports about P_Keys.
+        /// P_Key traps of a switch's external ports are supported.
         const PKEY_SW_EXT_PORT_TRAP_SUP = 1 << 12;
-        /// Speeds of FDR and above.
+        /// Link speeds of FDR and above are supported.
         const EXTENDED_SPEEDS_SUP = 1 << 14;
-        /// There is a second mask: [`PortCapabilities2`].
+        /// The port has a second capability mask: [`PortCapabilities2`].
         const CAP_MASK2_SUP = 1 << 15;
-        /// A communication manager.
+        /// The port has a communication manager.
         const CM_SUP = 1 << 16;
-        /// SNMP through a tunnel.
+        /// SNMP tunneling is supported.
         const SNMP_TUNNEL_SUP = 1 << 17;
-        /// Can be initialised anew.
+        /// The port can be reinitialised.
         const REINIT_SUP = 1 << 18;
-        /// Device management.
+        /// Device management is supported.
         const DEVICE_MGMT_SUP = 1 << 19;
-        /// A class of the vendor's.
+        /// A vendor-specific management class is supported.
         const VENDOR_CLASS_SUP = 1 << 20;
-        /// Notices about its node's own fabric.
+        /// Directed-route notices are supported.
         const DR_NOTICE_SUP = 1 << 21;
-        /// Notices when this mask changes.
+        /// A notice reports changes of this mask.
         const CAP_MASK_NOTICE_SUP = 1 << 22;
-        /// Management of booting.
+        /// Boot management is supported.
         const BOOT_MGMT_SUP = 1 << 23;
-        /// Measures its link's latency.
+        /// The port measures the latency of its link.
         const LINK_LATENCY_SUP = 1 << 24;
-        /// Clients can be asked to register again.
+        /// The subnet manager can request that clients register again.
         const CLIENT_REG_SUP = 1 << 25;
-        /// Its GIDs are IP addresses.
+        /// The GIDs of the port are IP addresses.
         const IP_BASED_GIDS = 1 << 26;
 
         const _ = !0;
@@ -61,25 +61,26 @@ bitflags! {
 }
 
 bitflags! {
-    /// What else a port can do (`ibv_port_cap_flags2`; IBTA 14.2.5.6, `CapabilityMask2`).
+    /// The capabilities of a port in the second mask (`ibv_port_cap_flags2`; IBTA 14.2.5.6,
+    /// `CapabilityMask2`).
     #[doc(alias = "ibv_port_cap_flags2")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct PortCapabilities2: u16 {
-        /// The node's description can be set.
+        /// The node description can be set.
         const SET_NODE_DESC_SUP = 1;
-        /// Extended information of the port.
+        /// Extended port information is available.
         const INFO_EXT_SUP = 1 << 1;
-        /// Virtual ports.
+        /// Virtual ports are supported.
         const VIRT_SUP = 1 << 2;
-        /// A table of the states of a switch's ports.
+        /// A table of the port states of a switch is available.
         const SWITCH_PORT_STATE_TABLE_SUP = 1 << 3;
-        /// Links of two lanes.
+        /// Links with two lanes are supported.
         const LINK_WIDTH_2X_SUP = 1 << 4;
-        /// HDR: 50 Gbit/s a lane.
+        /// HDR is supported: 50 Gbit/s per lane.
         const LINK_SPEED_HDR_SUP = 1 << 5;
-        /// NDR: 100 Gbit/s a lane.
+        /// NDR is supported: 100 Gbit/s per lane.
         const LINK_SPEED_NDR_SUP = 1 << 10;
-        /// XDR: 200 Gbit/s a lane.
+        /// XDR is supported: 200 Gbit/s per lane.
         const LINK_SPEED_XDR_SUP = 1 << 12;
 
         const _ = !0;
@@ -87,11 +88,11 @@ bitflags! {
 }
 
 bitflags! {
-    /// What a port asks of its users (`ib_uverbs_query_port_flags`).
+    /// The requirements of a port (`ib_uverbs_query_port_flags`).
     #[doc(alias = "ib_uverbs_query_port_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct PortFlags: u8 {
-        /// Every address needs a global route: always so on RoCE.
+        /// Every address needs a global route header. Always set on RoCE.
         const GRH_REQUIRED = 1;
 
         const _ = !0;

@@ -1,4 +1,4 @@
-//! The text of `ibv_devinfo`.
+//! The text output in the format of `ibv_devinfo`.
 
 use std::fmt::{self, Formatter, Write};
 
@@ -11,7 +11,7 @@ use crate::device::{
     QueuePairKinds, RawPacketCapabilities, TransportType,
 };
 
-/// The column that names of flags begin in.
+/// Indentation of a line with the name of a flag.
 const FLAG: &str = "\t\t\t\t\t";
 
 impl fmt::Display for DeviceInfo {
@@ -264,7 +264,7 @@ fn tag_matching(caps: &sys::ibv_tm_caps, f: &mut Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// The kinds of queue pairs with which something works; the program names raw packets first.
+/// Writes the queue pair types that support a capability. `ibv_devinfo` writes raw packets first.
 fn queue_pairs(bits: u32, f: &mut Formatter<'_>) -> fmt::Result {
     writeln!(f, "\t\tsupported_qp:")?;
     let kinds = QueuePairKinds::from_bits_retain(bits);
@@ -332,14 +332,14 @@ fn port_details(port: &PortInfo, transport: TransportType, f: &mut Formatter<'_>
 }
 
 fn gid(entry: &GidEntry, link: LinkLayer, f: &mut Formatter<'_>) -> fmt::Result {
-    // The program takes an entry without an interface identifier for an empty one.
+    // `ibv_devinfo` treats an entry with a zero interface identifier as empty.
     if entry.gid.0[8..] == [0; 8] {
         return Ok(());
     }
     let (text, kind) = match entry.kind {
         GidType::InfiniBand | GidType::RoceV1 => (names::full_gid(entry.gid), "RoCE v1"),
         GidType::RoceV2 => (names::short_gid(entry.gid), "RoCE v2"),
-        // Of a type that it does not know the program says nothing.
+        // `ibv_devinfo` prints nothing for a GID of an unknown type.
         GidType::Unknown(_) => return Ok(()),
     };
     write!(f, "\t\t\tGID[{:3}]:\t\t{text}", entry.index)?;
@@ -349,7 +349,7 @@ fn gid(entry: &GidEntry, link: LinkLayer, f: &mut Formatter<'_>) -> fmt::Result 
     f.write_char('\n')
 }
 
-/// A line for each flag with a name, and one for the rest.
+/// Writes one line for each named flag, and one line for all other bits.
 fn flags<T: Flags<Bits: Into<u64>> + Copy>(
     flags: T,
     prefix: &str,
@@ -358,7 +358,7 @@ fn flags<T: Flags<Bits: Into<u64>> + Copy>(
     flags_of(flags, T::all_named(), prefix, f)
 }
 
-/// The same, where only `known` flags have a name.
+/// Writes one line for each flag in `known`, and one line for all other bits.
 fn flags_of<T: Flags<Bits: Into<u64>> + Copy>(
     flags: T,
     known: T,

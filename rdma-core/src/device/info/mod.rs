@@ -1,4 +1,4 @@
-//! Everything about a device, as people know it from `ibv_devinfo`.
+//! All information about a device, in the format of `ibv_devinfo`.
 
 mod display;
 mod names;
@@ -9,10 +9,10 @@ use super::{ExtendedDeviceAttributes, GidEntry, PortAttributes, TransportType};
 use crate::context::Context;
 use crate::error::{Error, Result};
 
-/// Everything about a device at one moment, from [`Context::info`].
+/// All information about a device at one moment, from [`Context::info`].
 ///
-/// Its `Display` is, to the byte, what the C program `ibv_devinfo` of rdma-core 44 prints for the
-/// device, and with `{:#}` what `ibv_devinfo -v` does.
+/// The `Display` output is, to the byte, the output of the C program `ibv_devinfo` of rdma-core 44
+/// for the device; `{:#}` gives the output of `ibv_devinfo -v`.
 ///
 /// ```
 /// let context = rdma_core::Context::open_default()?;
@@ -26,25 +26,25 @@ use crate::error::{Error, Result};
 pub struct DeviceInfo {
     /// The device's name.
     pub name: String,
-    /// Whose verbs it speaks.
+    /// The transport of the device.
     pub transport: TransportType,
-    /// What it can do.
+    /// The capabilities and limits of the device.
     pub attributes: ExtendedDeviceAttributes,
     /// The vendor's name for the board.
     pub board_id: Option<String>,
-    /// How many completion vectors it has.
+    /// The number of completion vectors.
     pub completion_vectors: u32,
-    /// Its ports.
+    /// The ports of the device.
     pub ports: Vec<PortInfo>,
 }
 
-/// Everything about a port at one moment.
+/// All information about a port at one moment.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PortInfo {
-    /// What it is and does.
+    /// The attributes of the port.
     pub attributes: PortAttributes,
-    /// The valid entries of its GID table, in the table's order.
+    /// The valid entries of the GID table, in the table's order.
     pub gids: Vec<GidEntry>,
 }
 
@@ -71,11 +71,11 @@ impl DeviceInfo {
         })
     }
 
-    /// The same with only one port, as `ibv_devinfo -i PORT` shows it.
+    /// Keeps only one port, for the output of `ibv_devinfo -i PORT`.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPort`] if there is none of this number.
+    /// [`Error::UnknownPort`] if no port has this number.
     pub fn only_port(mut self, number: u8) -> Result<Self> {
         self.ports.retain(|port| port.attributes.number() == number);
         if self.ports.is_empty() {

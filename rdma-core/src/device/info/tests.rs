@@ -1,4 +1,4 @@
-//! Texts of devices that are none of the tests', as the C program printed them.
+//! Compares the output for constructed devices with the recorded output of the C program.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use crate::device::{
     ExtendedDeviceAttributes, Gid, GidEntry, GidType, PortAttributes, TransportType,
 };
 
-/// An adapter of InfiniBand that has everything, also flags and types that nobody knows yet.
+/// Returns an InfiniBand adapter with all features, including unknown flags and types.
 fn everything() -> DeviceInfo {
     let mut raw = sys::ibv_device_attr_ex {
         orig_attr: sys::ibv_device_attr {
@@ -111,7 +111,7 @@ fn everything() -> DeviceInfo {
     }
 }
 
-/// An adapter of iWARP that has nothing but what it must.
+/// Returns an iWARP adapter with no optional features.
 fn nothing() -> DeviceInfo {
     let mut raw = sys::ibv_device_attr_ex::default();
     raw.orig_attr.phys_port_cnt = 1;

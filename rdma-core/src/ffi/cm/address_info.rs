@@ -1,4 +1,4 @@
-//! Names to addresses, by `rdma_getaddrinfo`.
+//! Resolution of names to addresses, by `rdma_getaddrinfo`.
 
 use std::ffi::{CStr, CString, c_int};
 use std::mem;
@@ -12,7 +12,7 @@ use super::socket_address;
 use crate::cm::ConnectionError;
 use crate::error::{Errno, Error, Result};
 
-/// What to ask.
+/// The parameters of a query to `rdma_getaddrinfo`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InfoQuery<'a> {
     pub(crate) node: Option<&'a str>,
@@ -22,7 +22,7 @@ pub(crate) struct InfoQuery<'a> {
     pub(crate) kind: sys::ibv_qp_type,
 }
 
-/// One answer.
+/// An entry of the answer of `rdma_getaddrinfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RawInfo {
     pub(crate) source: Option<SocketAddr>,
@@ -32,7 +32,7 @@ pub(crate) struct RawInfo {
     pub(crate) connect_data: Vec<u8>,
 }
 
-/// Asks, and copies the answers.
+/// Resolves the query, and returns copies of all entries of the answer.
 pub(crate) fn address_info(query: &InfoQuery<'_>) -> Result<Vec<RawInfo>> {
     let (node, service) = (
         c_string("node", query.node)?,
@@ -46,7 +46,7 @@ pub(crate) fn address_info(query: &InfoQuery<'_>) -> Result<Vec<RawInfo>> {
     hints.ai_qp_type = query.kind.0 as c_int;
     let mut first = ptr::null_mut();
     let returned =
-        // SAFETY: the texts end with NUL and the hints are valid; so is the place for the answer.
+        // SAFETY: the texts end with NUL; the hints and the place for the answer are valid.
         unsafe { sys::rdma_getaddrinfo(pointer(&node) as _, pointer(&service) as _, &hints, &mut first) };
     if returned != 0 {
         return Err(error(query, returned));
@@ -55,35 +55,38 @@ pub(crate) fn address_info(query: &InfoQuery<'_>) -> Result<Vec<RawInfo>> {
     let mut next = first;
     // SAFETY: the answer is a list of valid entries that ends with a null pointer.
     while let Some(entry) = unsafe { next.as_ref() } {
-        // SAFETY: the entry's pointers are null or point at what its fields say.
+        // SAFETY: the entry's pointers are null, or point to data of the lengths in its fields.
         answers.push(unsafe { copied(entry) });
         next = entry.ai_next;
     }
-    // SAFETY: the call gave the list, which is freed once, here; all of it was copied.
+    // SAFETY: the call returned the list, which is freed once, here; all of it was copied.
     unsafe { sys::rdma_freeaddrinfo(first) };
     Ok(answers)
 }
 
+/// Copies an entry of the answer.
+///
 /// # Safety
 ///
-/// The entry is one that `rdma_getaddrinfo` made.
+/// `entry` must have been created by `rdma_getaddrinfo`.
 unsafe fn copied(entry: &sys::rdma_addrinfo) -> RawInfo {
     let name = |pointer: *const std::ffi::c_char| {
         if pointer.is_null() {
             return None;
         }
-        // SAFETY: the caller's: it is a text that ends with NUL.
+        // SAFETY: the caller guarantees a text of `rdma_getaddrinfo`, which ends with NUL.
         let text = unsafe { CStr::from_ptr(pointer) };
         Some(text.to_string_lossy().into_owned())
     };
     let connect_data = if entry.ai_connect.is_null() {
         Vec::new()
     } else {
-        // SAFETY: the caller's: it points at this many bytes.
+        // SAFETY: the caller guarantees an entry of `rdma_getaddrinfo`; it has this many bytes.
         unsafe { slice::from_raw_parts(entry.ai_connect.cast::<u8>(), entry.ai_connect_len) }
             .to_vec()
     };
-    // SAFETY: the caller's: null, or whole addresses.
+    // SAFETY: the caller guarantees an entry of `rdma_getaddrinfo`; its addresses are null or
+    // whole.
     let (source, destination) = unsafe {
         (
             socket_address::from_raw(entry.ai_src_addr),
@@ -99,8 +102,7 @@ unsafe fn copied(entry: &sys::rdma_addrinfo) -> RawInfo {
     }
 }
 
-/// The error of a call that returned neither 0 nor an answer: -1 with `errno`, or a number of
-/// `getaddrinfo`.
+/// Returns the error of a failed call: -1 with `errno` set, or an error number of `getaddrinfo`.
 fn error(query: &InfoQuery<'_>, returned: c_int) -> Error {
     let errno = Errno::last();
     let node = query.node.unwrap_or("any address");
@@ -116,7 +118,7 @@ fn error(query: &InfoQuery<'_>, returned: c_int) -> Error {
             _ => Error::verb("rdma_getaddrinfo", object, errno),
         };
     }
-    // SAFETY: it takes any number, and gives a text that ends with NUL and stays.
+    // SAFETY: the function accepts any number, and returns a static text that ends with NUL.
     let reason = unsafe { CStr::from_ptr(libc::gai_strerror(returned)) };
     ConnectionError::UnknownName {
         name: object,

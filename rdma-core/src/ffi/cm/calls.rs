@@ -1,4 +1,4 @@
-//! What is asked of an identifier: addresses, connections, options.
+//! The calls on an identifier: addresses, connections and options.
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -55,26 +55,28 @@ impl IdHandle {
         })
     }
 
-    /// Connects with these parameters, whose private data is `data`.
+    /// Connects with these parameters and the private data `data`.
     pub(crate) fn connect(&self, parameters: &sys::rdma_conn_param, data: &[u8]) -> Result<()> {
         let mut parameters = with_data(parameters, data);
         self.with_device("rdma_connect", |id| {
-            // SAFETY: the identifier is valid and has a device; the parameters and what they point
-            // at are valid for the call, which copies them.
+            // SAFETY: the identifier is valid and has a device; the parameters and their private
+            // data are valid during the call, which copies them.
             unsafe { sys::rdma_connect(id, &mut parameters) }
         })
     }
 
-    /// Accepts with these parameters, whose private data is `data`.
+    /// Accepts a connection request with these parameters and the private data `data`.
     pub(crate) fn accept(&self, parameters: &sys::rdma_conn_param, data: &[u8]) -> Result<()> {
         let mut parameters = with_data(parameters, data);
         self.with_device("rdma_accept", |id| {
-            // SAFETY: as for `rdma_connect`.
+            // SAFETY: the identifier is valid and has a device; the parameters and their private
+            // data are valid during the call, which copies them.
             unsafe { sys::rdma_accept(id, &mut parameters) }
         })
     }
 
-    /// Rejects; `ece` says that it is for the vendor's options.
+    /// Rejects a connection request. If `ece` is set, the reason is that the options of enhanced
+    /// connection establishment are not acceptable.
     pub(crate) fn reject(&self, data: &[u8], ece: bool) -> Result<()> {
         let verb = if ece {
             "rdma_reject_ece"
@@ -83,8 +85,8 @@ impl IdHandle {
         };
         let (pointer, len) = (data.as_ptr().cast(), data.len() as u8);
         self.with_device(verb, |id| {
-            // SAFETY: the identifier is valid; `data` is, for the call, which copies it. Its length
-            // was checked by the caller and is cut, never exceeded, here.
+            // SAFETY: the identifier is valid, and `data` is valid during the call, which copies
+            // it. The caller has checked its length; here it can only be truncated.
             unsafe {
                 if ece {
                     sys::rdma_reject_ece(id, pointer, len)
@@ -117,7 +119,7 @@ impl IdHandle {
         })
     }
 
-    /// The attributes, and which of them, that take a queue pair to `state` for this connection.
+    /// Returns the attributes, with their mask, that move this connection's queue pair to `state`.
     pub(crate) fn queue_pair_attributes(
         &self,
         state: sys::ibv_qp_state,
@@ -132,11 +134,11 @@ impl IdHandle {
         Ok((attributes, sys::ibv_qp_attr_mask(mask as _)))
     }
 
-    /// Sets an option to a value of the type that the option takes.
+    /// Sets an option. `T` must be the type that the option takes.
     fn set_option<T: Copy>(&self, level: u32, option: u32, mut value: T) -> Result<()> {
         self.with(|id| {
             let place: *mut c_void = (&raw mut value).cast();
-            // SAFETY: the identifier is valid, and so is the value with its size.
+            // SAFETY: the identifier and the value of this size are valid.
             let returned = unsafe {
                 sys::rdma_set_option(id, level as _, option as _, place, size_of::<T>() as _)
             };
@@ -168,7 +170,7 @@ impl IdHandle {
 
     pub(crate) fn set_local_ece(&self, mut ece: sys::ibv_ece) -> Result<()> {
         self.with(|id| {
-            // SAFETY: the identifier is valid, and so are the options, which the call copies.
+            // SAFETY: the identifier and the options, which the call copies, are valid.
             let returned = unsafe { sys::rdma_set_local_ece(id, &mut ece) };
             checked(returned, "rdma_set_local_ece", || describe(id))
         })
@@ -181,7 +183,7 @@ impl IdHandle {
             comp_mask: 0,
         };
         self.with(|id| {
-            // SAFETY: the identifier is valid, and so is the place for the answer.
+            // SAFETY: the identifier and the place for the answer are valid.
             let returned = unsafe { sys::rdma_get_remote_ece(id, &mut ece) };
             checked(returned, "rdma_get_remote_ece", || describe(id))
         })?;
@@ -192,7 +194,7 @@ impl IdHandle {
 fn with_data(parameters: &sys::rdma_conn_param, data: &[u8]) -> sys::rdma_conn_param {
     let mut parameters = *parameters;
     parameters.private_data = data.as_ptr().cast();
-    // Callers have checked it against limits below 256.
+    // Callers have checked the length against limits below 256.
     parameters.private_data_len = data.len() as u8;
     parameters
 }

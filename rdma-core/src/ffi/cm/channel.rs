@@ -1,4 +1,4 @@
-//! An event channel.
+//! An event channel of the connection manager, and the identifiers on it.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -15,45 +15,46 @@ use super::id::IdHandle;
 use crate::cm::{ConnectionError, EventChannel};
 use crate::error::{Errno, Error, Result};
 
-/// The identifiers on a channel, by their addresses.
+/// The identifiers on a channel, by the addresses of their C objects.
 pub(super) type Ids = HashMap<usize, Weak<IdHandle>>;
 
 /// Owner of an `rdma_event_channel`, whose descriptor is non-blocking.
 #[derive(Debug)]
 pub(crate) struct EventChannelHandle {
     raw: NonNull<sys::rdma_event_channel>,
-    /// Held while anything is done with the channel or an identifier on it.
+    /// The identifiers on this channel. The lock is held during every operation on the channel or
+    /// on an identifier on it.
     ids: Mutex<Ids>,
 }
 
-// SAFETY: the channel is used under its lock only, and any thread may use it.
+// SAFETY: the channel is used only under its lock, and any thread may use it.
 unsafe impl Send for EventChannelHandle {}
-// SAFETY: as above.
+// SAFETY: the channel is used only under its lock.
 unsafe impl Sync for EventChannelHandle {}
 
 impl EventChannelHandle {
     pub(crate) fn create() -> Result<Self> {
-        // SAFETY: it takes nothing.
+        // SAFETY: the call has no arguments.
         let raw = unsafe { sys::rdma_create_event_channel() };
         let Some(raw) = NonNull::new(raw) else {
             return Err(match Errno::last() {
-                // No RDMA device; no `/dev/infiniband/rdma_cm`, or nothing behind it; an interface
-                // of another version.
+                // There is no RDMA device; or `/dev/infiniband/rdma_cm` is missing or has no
+                // driver; or the kernel has another version of the interface.
                 errno @ Errno(
                     libc::ENODEV | libc::ENOENT | libc::ENXIO | libc::ENOSYS | libc::EPERM,
                 ) => ConnectionError::NoManager { errno }.into(),
                 errno => Error::verb("rdma_create_event_channel", "this system", errno),
             });
         };
-        // SAFETY: the channel was just created and is owned by nobody else.
+        // SAFETY: the channel was just created, and no other code owns it.
         unsafe { Self::adopt(raw) }
     }
 
-    /// Takes ownership of a channel.
+    /// Takes ownership of a channel and makes it non-blocking. Destroys the channel if that fails.
     ///
     /// # Safety
     ///
-    /// The channel is valid and nobody else uses or destroys it.
+    /// The channel must be valid, and no other code may use or destroy it.
     unsafe fn adopt(raw: NonNull<sys::rdma_event_channel>) -> Result<Self> {
         let channel = Self {
             raw,
@@ -76,27 +77,28 @@ impl EventChannelHandle {
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open until the channel is destroyed, which outlives the borrow.
+        // SAFETY: the descriptor stays open until the channel is destroyed, after the borrow has
+        // ended.
         unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
     }
 
-    /// Excludes every other use of the channel and of the identifiers on it.
+    /// Locks the channel and all identifiers on it.
     pub(super) fn lock(&self) -> MutexGuard<'_, Ids> {
         self.ids.lock()
     }
 
-    /// How many identifiers are on the channel.
+    /// Returns the number of identifiers on the channel.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Takes and acknowledges the next event, if there is one, without waiting.
+    /// Takes and acknowledges the next event. Returns `None`, without waiting, if none is pending.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Option<RawEvent>> {
         loop {
             let mut ids = self.lock();
             let mut event = ptr::null_mut();
-            // SAFETY: the channel is valid, and its descriptor does not block. The identifier that
-            // the event is about exists: it is destroyed under the same lock.
+            // SAFETY: the channel is valid, and its descriptor does not block. The identifier of
+            // the event exists, because identifiers are destroyed under the same lock.
             if unsafe { sys::rdma_get_cm_event(self.raw.as_ptr(), &mut event) } != 0 {
                 match Errno::last().0 {
                     libc::EAGAIN => return Ok(None),
@@ -104,25 +106,24 @@ impl EventChannelHandle {
                     _ => return Err(failed("rdma_get_cm_event", "an event channel")),
                 }
             }
-            // SAFETY: the event was just taken, and the identifier it names exists.
+            // SAFETY: the event was just taken, and its identifiers exist.
             let (id, listener, details) = unsafe {
                 let (id, listener) = ((*event).id, (*event).listen_id);
                 let datagram = (*id).qp_type == sys::ibv_qp_type::IBV_QPT_UD;
                 (id, listener, event::copied(event, datagram))
             };
-            // SAFETY: the event was just taken, and is acknowledged once; nothing of it is used
-            // after this.
+            // SAFETY: the event was just taken, is acknowledged once, and is not used afterwards.
             unsafe { sys::rdma_ack_cm_event(event) };
             let request = details.kind == sys::rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
             let request = NonNull::new(id).filter(|_| request);
-            // SAFETY: the identifier of a connection request is new and belongs to who takes the
-            // event (man page of rdma_get_cm_event).
+            // SAFETY: the identifier of a connection request is new and belongs to the thread that
+            // takes the event (man page of rdma_get_cm_event).
             let request = request.map(|id| unsafe { IdHandle::adopt(id, self, &mut ids) });
             let about = if request.is_some() { listener } else { id };
             let owner = ids.get(&(about as usize)).and_then(Weak::upgrade);
             // From here on identifiers may be dropped, which takes the lock.
             drop(ids);
-            // Without an owner it is about an identifier that is just being dropped.
+            // Without an owner the identifier is just being dropped, and the event is discarded.
             if let Some(id) = owner {
                 return Ok(Some(RawEvent {
                     id,
@@ -133,7 +134,8 @@ impl EventChannelHandle {
         }
     }
 
-    /// Waits until an event is there, or until `deadline` (`None`: without limit); tells which.
+    /// Waits until an event is pending or `deadline` has passed (`None`: no limit). Returns whether
+    /// an event is pending.
     pub(crate) fn wait(&self, deadline: Option<Instant>) -> Result<bool> {
         loop {
             let milliseconds = match deadline {
@@ -160,7 +162,7 @@ impl EventChannelHandle {
     }
 }
 
-/// In milliseconds, and never 0 for some time: a short wait must not become a spin.
+/// Returns the time in milliseconds, rounded up: a short wait must not become a busy loop.
 fn rounded_up(time: Duration) -> i32 {
     i32::try_from(time.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
 }
@@ -173,24 +175,24 @@ impl AsRawFd for EventChannelHandle {
 }
 
 impl EventChannel {
-    /// Takes over a channel that was made elsewhere, and makes its descriptor non-blocking.
+    /// Takes ownership of a channel that other code created, and makes its descriptor non-blocking.
     ///
     /// # Errors
     ///
-    /// That of `fcntl(2)`.
+    /// The error of `fcntl(2)`.
     ///
     /// # Safety
     ///
-    /// `raw` is a valid channel, which nothing else uses or destroys. Identifiers that are on it
-    /// already, and that [`ConnectionId::from_raw`](crate::ConnectionId::from_raw) did not take over
-    /// yet, have no events that are waiting.
+    /// `raw` must be a valid channel, and no other code may use or destroy it. Identifiers that are
+    /// already on the channel must have no pending events until
+    /// [`ConnectionId::from_raw`](crate::ConnectionId::from_raw) has taken ownership of them.
     ///
     /// # Panics
     ///
     /// If `raw` is null.
     pub unsafe fn from_raw(raw: *mut sys::rdma_event_channel) -> Result<Self> {
         let raw = NonNull::new(raw).expect("an event channel");
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the channel is valid and that no other code uses it.
         let handle = unsafe { EventChannelHandle::adopt(raw) }?;
         Ok(Self::from_handle(Arc::new(handle)))
     }
@@ -199,7 +201,7 @@ impl EventChannel {
 impl Drop for EventChannelHandle {
     fn drop(&mut self) {
         // SAFETY: the channel is valid and destroyed once, here; every identifier on it holds an
-        // `Arc` of this handle, so none is left.
+        // `Arc` of this handle, so no identifier is left.
         unsafe { sys::rdma_destroy_event_channel(self.raw.as_ptr()) };
     }
 }

@@ -8,28 +8,28 @@ use sys::rdma_cm_event_type as raw_kind;
 
 use super::id::IdHandle;
 
-/// An event, which is acknowledged already.
+/// An event that has already been acknowledged.
 #[derive(Debug)]
 pub(crate) struct RawEvent {
-    /// The identifier that it is about: the listening one of a connection request.
+    /// The identifier of the event; for a connection request, the listening identifier.
     pub(crate) id: Arc<IdHandle>,
-    /// The new identifier of a connection request.
+    /// The new identifier of a connection request; `None` for other events.
     pub(crate) request: Option<Arc<IdHandle>>,
     pub(crate) details: Details,
 }
 
-/// What an event says besides which identifier it is about.
+/// The content of an event, except for its identifiers.
 #[derive(Debug)]
 pub(crate) struct Details {
     pub(crate) kind: raw_kind,
     pub(crate) status: i32,
     pub(crate) private_data: Vec<u8>,
     pub(crate) parameters: RawParameters,
-    /// The number that the join was given, of a multicast event.
+    /// The token that was passed to the join; only in a multicast event.
     pub(crate) token: usize,
 }
 
-/// The parameters that come with an event.
+/// The parameters in an event.
 #[derive(Clone, Copy)]
 pub(crate) enum RawParameters {
     Connected(sys::rdma_conn_param),
@@ -45,11 +45,11 @@ impl std::fmt::Debug for RawParameters {
     }
 }
 
-/// Copies what the event at `event` says. `datagram` tells whether its identifier is for datagrams.
+/// Copies the content of an event. `datagram` must state whether its identifier is for datagrams.
 ///
 /// # Safety
 ///
-/// `rdma_get_cm_event` gave the event, and it is not acknowledged yet.
+/// `event` must have been returned by `rdma_get_cm_event`, and must not be acknowledged yet.
 pub(super) unsafe fn copied(event: *const sys::rdma_cm_event, datagram: bool) -> Details {
     // SAFETY: the event is valid until it is acknowledged (man page of rdma_get_cm_event).
     let (kind, status, parameters) = unsafe { ((*event).event, (*event).status, (*event).param) };
@@ -57,10 +57,10 @@ pub(super) unsafe fn copied(event: *const sys::rdma_cm_event, datagram: bool) ->
         kind,
         raw_kind::RDMA_CM_EVENT_MULTICAST_JOIN | raw_kind::RDMA_CM_EVENT_MULTICAST_ERROR
     );
-    // A rejection is written as that of a connection whatever the identifier is.
+    // A rejection contains connection parameters, whatever the kind of the identifier.
     let datagram = multicast || (datagram && kind != raw_kind::RDMA_CM_EVENT_REJECTED);
     let (mut parameters, data, len) = if datagram {
-        // SAFETY: both variants are plain bytes that the library zeroed before it wrote one.
+        // SAFETY: both variants are plain bytes that the library zeroed before it wrote a variant.
         let ud = unsafe { parameters.ud };
         (
             RawParameters::Datagram(ud),
@@ -68,7 +68,7 @@ pub(super) unsafe fn copied(event: *const sys::rdma_cm_event, datagram: bool) ->
             ud.private_data_len,
         )
     } else {
-        // SAFETY: as above.
+        // SAFETY: both variants are plain bytes that the library zeroed before it wrote a variant.
         let conn = unsafe { parameters.conn };
         (
             RawParameters::Connected(conn),
@@ -76,12 +76,12 @@ pub(super) unsafe fn copied(event: *const sys::rdma_cm_event, datagram: bool) ->
             conn.private_data_len,
         )
     };
-    // The copies must not hold a pointer to what is about to be freed.
+    // The copies must not point to the private data, which is freed by the acknowledgement.
     match &mut parameters {
         RawParameters::Connected(conn) => conn.private_data = std::ptr::null(),
         RawParameters::Datagram(ud) => ud.private_data = std::ptr::null(),
     }
-    // Of a multicast event this pointer is the number that the join was given.
+    // In a multicast event this pointer is the token of the join.
     let private_data = if multicast || data.is_null() || len == 0 {
         Vec::new()
     } else {

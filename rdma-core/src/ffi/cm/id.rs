@@ -1,4 +1,4 @@
-//! A connection identifier.
+//! A connection identifier: the owner of its `rdma_cm_id`, and its lock.
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -17,15 +17,15 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct IdHandle {
     raw: NonNull<sys::rdma_cm_id>,
-    /// The channel that it is on. This lock is taken before the channel's.
+    /// The channel of the identifier. This lock is taken before the channel's lock.
     channel: Mutex<Arc<EventChannelHandle>>,
-    /// The multicast groups that it joined and has not left.
+    /// The multicast groups that the identifier has joined and not left.
     groups: Mutex<Vec<SocketAddr>>,
 }
 
-// SAFETY: the identifier is used under its channel's lock only, and any thread may use it.
+// SAFETY: the identifier is used only under its channel's lock, and any thread may use it.
 unsafe impl Send for IdHandle {}
-// SAFETY: as above.
+// SAFETY: the identifier is used only under its channel's lock.
 unsafe impl Sync for IdHandle {}
 
 impl IdHandle {
@@ -35,21 +35,22 @@ impl IdHandle {
     ) -> Result<Arc<Self>> {
         let mut ids = channel.lock();
         let mut raw = ptr::null_mut();
-        // SAFETY: the channel is valid for as long as its handle, which the new handle keeps.
+        // SAFETY: the new handle keeps the handle of the channel, which keeps the channel valid.
         let returned =
             unsafe { sys::rdma_create_id(channel.as_raw(), &mut raw, ptr::null_mut(), space) };
         match NonNull::new(raw).filter(|_| returned == 0) {
-            // SAFETY: the identifier was just created and is owned by nobody else.
+            // SAFETY: the identifier was just created, and no other code owns it.
             Some(raw) => Ok(unsafe { Self::adopt(raw, channel, &mut ids) }),
             None => Err(failed("rdma_create_id", "an event channel")),
         }
     }
 
-    /// Takes ownership of an identifier on `channel`, whose lock gives `ids`.
+    /// Takes ownership of an identifier on `channel`. `ids` must be the locked content of that
+    /// channel.
     ///
     /// # Safety
     ///
-    /// The identifier is valid, on this channel, and nobody else uses or destroys it.
+    /// The identifier must be valid and on this channel, and no other code may use or destroy it.
     pub(super) unsafe fn adopt(
         raw: NonNull<sys::rdma_cm_id>,
         channel: &Arc<EventChannelHandle>,
@@ -72,22 +73,22 @@ impl IdHandle {
         Arc::clone(&self.channel.lock())
     }
 
-    /// Calls `use_it` with the identifier while nobody else uses it.
+    /// Calls `use_it` with exclusive access to the identifier.
     pub(super) fn with<R>(&self, use_it: impl FnOnce(*mut sys::rdma_cm_id) -> R) -> R {
         let channel = self.channel.lock();
         let _ids = channel.lock();
         use_it(self.raw.as_ptr())
     }
 
-    /// Like [`Self::with`], for what librdmacm does only with an identifier that has a device: it
-    /// follows that pointer without a look.
+    /// Calls `call` with exclusive access to the identifier. Fails if the identifier has no device,
+    /// because librdmacm dereferences the device pointer without a check.
     pub(super) fn with_device(
         &self,
         verb: &'static str,
         call: impl FnOnce(*mut sys::rdma_cm_id) -> c_int,
     ) -> Result<()> {
         self.with(|id| {
-            // SAFETY: the identifier is valid, and nobody writes the field now.
+            // SAFETY: the identifier is valid, and the lock prevents writes to the field.
             if unsafe { (*id).verbs }.is_null() {
                 let reason = "it has no device yet: resolve an address, or bind it to one";
                 return Err(Error::invalid(
@@ -99,11 +100,11 @@ impl IdHandle {
         })
     }
 
-    /// The name of the device that it uses, once it has one.
+    /// Returns the name of the identifier's device, or `None` before it has a device.
     pub(crate) fn device_name(&self) -> Option<String> {
         self.with(|id| {
-            // SAFETY: the identifier is valid and nobody writes it now; a context and its device
-            // stay for as long as an identifier uses them.
+            // SAFETY: the identifier is valid, and the lock prevents writes to it. A context and
+            // its device exist as long as an identifier uses them.
             unsafe {
                 let device = (*id).verbs.as_ref()?.device;
                 let name = std::ffi::CStr::from_ptr(sys::ibv_get_device_name(device));
@@ -112,17 +113,17 @@ impl IdHandle {
         })
     }
 
-    /// The port of the device, once it has one.
+    /// Returns the port of the identifier's device, or `None` before it has a device.
     pub(crate) fn port(&self) -> Option<u8> {
-        // SAFETY: the identifier is valid and nobody writes it now.
+        // SAFETY: the identifier is valid, and the lock prevents writes to it.
         self.with(|id| unsafe { (!(*id).verbs.is_null()).then_some((*id).port_num) })
     }
 
-    /// The device's GID that it uses, all zero without one.
+    /// Returns the local GID of the identifier; all zero before it has a device.
     pub(crate) fn local_gid(&self) -> [u8; 16] {
         self.with(|id| {
-            // SAFETY: the identifier is valid and nobody writes it now; both variants of the union
-            // are plain bytes.
+            // SAFETY: the identifier is valid, and the lock prevents writes to it; both variants of
+            // the union are plain bytes.
             unsafe { (*id).route.addr.addr.ibaddr.sgid.raw }
         })
     }
@@ -133,21 +134,21 @@ impl IdHandle {
     }
 
     pub(crate) fn is_datagram(&self) -> bool {
-        // SAFETY: as above.
+        // SAFETY: the identifier is valid; the field is set at creation and never changes.
         unsafe { (*self.raw.as_ptr()).qp_type == sys::ibv_qp_type::IBV_QPT_UD }
     }
 
     pub(crate) fn local_address(&self) -> Option<SocketAddr> {
-        // SAFETY: the identifier is valid and nobody writes it now; it holds a whole address.
+        // SAFETY: the identifier is valid and contains a whole address; the lock prevents writes.
         self.with(|id| unsafe { socket_address::from_raw(sys::rdma_get_local_addr(id)) })
     }
 
     pub(crate) fn peer_address(&self) -> Option<SocketAddr> {
-        // SAFETY: as above.
+        // SAFETY: the identifier is valid and contains a whole address; the lock prevents writes.
         self.with(|id| unsafe { socket_address::from_raw(sys::rdma_get_peer_addr(id)) })
     }
 
-    /// Moves it, and its events that nobody took yet, to `channel`.
+    /// Moves the identifier, with its pending events, to `channel`.
     pub(crate) fn migrate(self: &Arc<Self>, channel: &Arc<EventChannelHandle>) -> Result<()> {
         let mut current = self.channel.lock();
         if Arc::ptr_eq(&current, channel) {
@@ -155,7 +156,7 @@ impl IdHandle {
         }
         let key = self.raw.as_ptr() as usize;
         let old = Arc::clone(&current);
-        // Two threads that migrate between the same channels take their locks in the same order.
+        // Threads that migrate between the same channels must take the locks in the same order.
         let (mut from, mut to);
         if Arc::as_ptr(&old) < Arc::as_ptr(channel) {
             from = old.lock();
@@ -164,8 +165,8 @@ impl IdHandle {
             to = channel.lock();
             from = old.lock();
         }
-        // SAFETY: identifier and channel are valid, and nobody uses either channel now. Every event
-        // that was taken is acknowledged, so that there is none to wait for.
+        // SAFETY: identifier and channel are valid, and both channels are locked. Every event that
+        // was taken is acknowledged, so the call does not wait for one.
         let returned = unsafe { sys::rdma_migrate_id(self.raw.as_ptr(), channel.as_raw()) };
         if returned != 0 {
             let error = failed("rdma_migrate_id", describe(self.raw.as_ptr()));
@@ -178,7 +179,7 @@ impl IdHandle {
         Ok(())
     }
 
-    /// Joins a multicast group; its event carries `token`.
+    /// Joins a multicast group. The event of the join contains `token`.
     pub(crate) fn join(&self, group: SocketAddr, send_only: bool, token: usize) -> Result<()> {
         let flags = if send_only {
             sys::rdma_cm_mc_join_flags::RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
@@ -194,15 +195,15 @@ impl IdHandle {
             addr: (&raw mut raw).cast(),
         };
         self.with_device("rdma_join_multicast_ex", |id| {
-            // SAFETY: the identifier and the attributes are valid for the call, which copies them.
-            // The token is a number that nobody follows.
+            // SAFETY: the identifier and the attributes are valid during the call, which copies
+            // them. The token is a number that is never dereferenced.
             unsafe { sys::rdma_join_multicast_ex(id, &mut attributes, token as *mut c_void) }
         })?;
         self.groups.lock().push(group);
         Ok(())
     }
 
-    /// Leaves a multicast group.
+    /// Leaves a multicast group, which this identifier must have joined.
     pub(crate) fn leave(&self, group: SocketAddr) -> Result<()> {
         {
             let mut groups = self.groups.lock();
@@ -216,18 +217,18 @@ impl IdHandle {
     }
 }
 
-/// Leaves a group that was joined, whose events are all acknowledged.
+/// Leaves a group that was joined. All events of the join that were taken must be acknowledged.
 fn leave(id: *mut sys::rdma_cm_id, group: SocketAddr) -> Result<()> {
     let mut raw = socket_address::to_raw(group);
     // SAFETY: the identifier and the address are valid; every event of the join that was taken is
-    // acknowledged, so that there is none to wait for.
+    // acknowledged, so the call does not wait for one.
     let returned = unsafe { sys::rdma_leave_multicast(id, (&raw mut raw).cast()) };
     checked(returned, "rdma_leave_multicast", || group.to_string())
 }
 
-/// How errors name the identifier, which nobody writes now.
+/// Returns the description of an identifier for error messages. The channel's lock must be held.
 pub(super) fn describe(id: *mut sys::rdma_cm_id) -> String {
-    // SAFETY: the identifier is valid and holds whole addresses.
+    // SAFETY: the identifier is valid and contains whole addresses.
     let (local, peer) = unsafe {
         (
             socket_address::from_raw(sys::rdma_get_local_addr(id)),
@@ -243,12 +244,12 @@ pub(super) fn describe(id: *mut sys::rdma_cm_id) -> String {
 }
 
 impl ConnectionId {
-    /// Takes over an identifier that was made elsewhere, for example by a vendor's extension.
+    /// Takes ownership of an identifier that other code created, for example a vendor's extension.
     ///
     /// # Safety
     ///
-    /// `raw` is a valid identifier on `channel`, which nothing else uses or destroys, with no event
-    /// that was taken and is not acknowledged, and without a queue pair of its own.
+    /// `raw` must be a valid identifier on `channel`, without a queue pair of its own and without
+    /// unacknowledged events. No other code may use or destroy it.
     ///
     /// # Panics
     ///
@@ -256,7 +257,7 @@ impl ConnectionId {
     pub unsafe fn from_raw(channel: &EventChannel, raw: *mut sys::rdma_cm_id) -> Self {
         let raw = NonNull::new(raw).expect("a connection identifier");
         let channel = channel.handle();
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the identifier is valid and not used by other code.
         Self::from_handle(unsafe { IdHandle::adopt(raw, channel, &mut channel.lock()) })
     }
 }
@@ -267,7 +268,7 @@ impl Drop for IdHandle {
         let channel = Arc::clone(self.channel.get_mut());
         let mut ids = channel.lock();
         ids.remove(&(id as usize));
-        // librdmacm forgets the memory of groups that were not left.
+        // librdmacm leaks the memory of groups that were not left.
         for group in self.groups.get_mut().drain(..) {
             if let Err(error) = leave(id, group) {
                 tracing::error!(%error, "leaving a multicast group with its identifier");
@@ -275,7 +276,8 @@ impl Drop for IdHandle {
         }
         let name = describe(id);
         // SAFETY: the identifier is valid and destroyed once, here. Every event that was taken is
-        // acknowledged, so that there is none to wait for, and none is being taken.
+        // acknowledged, so the call does not wait for one, and the lock prevents other threads from
+        // taking events.
         if unsafe { sys::rdma_destroy_id(id) } != 0 {
             let error = failed("rdma_destroy_id", name);
             tracing::error!(%error, "a connection identifier is lost");

@@ -1,13 +1,14 @@
 //! The connection manager's objects: librdmacm's event channels and identifiers.
 //!
-//! librdmacm locks what identifiers share, but not an identifier: taking an event writes the
-//! addresses and the device into the identifier that it is about, and into one that the caller does
-//! not know before. So each channel has a lock, and everything that is done with the channel or with
-//! an identifier on it is done under that lock: taking an event, every call, and destruction. No
-//! call waits for a peer under it: the channel's descriptor is non-blocking, waiting is `poll(2)`
-//! without the lock, and an event is copied and acknowledged before the lock is released, so that
-//! destroying an identifier finds no event to wait for. (Resolving a route asks the daemon ibacm, on
-//! InfiniBand and where it runs.)
+//! librdmacm locks the data that identifiers share, but not an identifier itself. Taking an event
+//! writes addresses and the device into the identifier of the event, which the caller does not know
+//! in advance. Therefore each channel has a lock. All operations on the channel or on an identifier
+//! on it hold that lock: taking an event, every call, and destruction.
+//!
+//! No call waits for a peer while it holds the lock. The channel's descriptor is non-blocking,
+//! waiting is `poll(2)` without the lock, and an event is copied and acknowledged before the lock
+//! is released, so that destroying an identifier never waits for an event. (On InfiniBand,
+//! resolving a route queries the daemon ibacm if it runs.)
 
 mod address_info;
 mod calls;
@@ -23,12 +24,12 @@ pub(crate) use id::IdHandle;
 
 use crate::error::{Errno, Error, Result};
 
-/// The error of a call that says -1 and sets `errno`.
+/// Returns the error of a call that has failed and set `errno`.
 fn failed(verb: &'static str, object: impl Into<String>) -> Error {
     Error::verb(verb, object, Errno::last())
 }
 
-/// The result of a call that returns 0, or -1 with `errno` set.
+/// Converts the return value of a call: 0, or -1 with `errno` set.
 fn checked(returned: i32, verb: &'static str, object: impl FnOnce() -> String) -> Result<()> {
     if returned == 0 {
         Ok(())

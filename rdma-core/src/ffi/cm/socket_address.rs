@@ -1,9 +1,9 @@
-//! IP addresses as C has them.
+//! Conversion of IP addresses to and from their C structs.
 
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// An address with room for every family.
+/// Converts an address to a C struct that has room for every family.
 pub(super) fn to_raw(address: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: all-zero bytes are a valid value of this plain C struct.
     let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
@@ -18,7 +18,7 @@ pub(super) fn to_raw(address: SocketAddr) -> libc::sockaddr_storage {
                 },
                 sin_zero: [0; 8],
             };
-            // SAFETY: the storage is large enough for every family's address, and aligned for it.
+            // SAFETY: the storage is large enough and aligned for the address of every family.
             unsafe { place.cast::<libc::sockaddr_in>().write(raw) };
         }
         SocketAddr::V6(address) => {
@@ -31,33 +31,33 @@ pub(super) fn to_raw(address: SocketAddr) -> libc::sockaddr_storage {
                 },
                 sin6_scope_id: address.scope_id(),
             };
-            // SAFETY: as above.
+            // SAFETY: the storage is large enough and aligned for the address of every family.
             unsafe { place.cast::<libc::sockaddr_in6>().write(raw) };
         }
     }
     storage
 }
 
-/// The IP address at `raw`; `None` for none and for other families.
+/// Converts a C address to an IP address. Returns `None` if `raw` is null or of another family.
 ///
 /// # Safety
 ///
-/// `raw` is null or points at an address that is as long as its family's.
+/// `raw` must be null, or point to an address with the full length of its family.
 pub(super) unsafe fn from_raw(raw: *const libc::sockaddr) -> Option<SocketAddr> {
     if raw.is_null() {
         return None;
     }
-    // SAFETY: the caller's; every family's address begins like this.
+    // SAFETY: the caller guarantees a valid address; those of every family begin with this field.
     let family = unsafe { (*raw).sa_family };
     match i32::from(family) {
         libc::AF_INET => {
-            // SAFETY: the caller's, for this family.
+            // SAFETY: the caller guarantees a whole address of this family.
             let raw = unsafe { raw.cast::<libc::sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: the caller's, for this family.
+            // SAFETY: the caller guarantees a whole address of this family.
             let raw = unsafe { raw.cast::<libc::sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
             let port = u16::from_be(raw.sin6_port);
@@ -91,10 +91,10 @@ mod tests {
     fn no_address_and_other_families_are_none() {
         // SAFETY: all-zero bytes are a valid value of this plain C struct.
         let mut raw: libc::sockaddr_storage = unsafe { mem::zeroed() };
-        // SAFETY: as above; the family says that there is no more to it.
+        // SAFETY: the storage is large enough for an address of any family.
         assert_eq!(unsafe { from_raw((&raw const raw).cast()) }, None);
         raw.ss_family = libc::AF_UNIX as libc::sa_family_t;
-        // SAFETY: as above.
+        // SAFETY: the storage is large enough for an address of any family.
         assert_eq!(unsafe { from_raw((&raw const raw).cast()) }, None);
         // SAFETY: null is allowed.
         assert_eq!(unsafe { from_raw(std::ptr::null()) }, None);

@@ -72,7 +72,7 @@ impl Fixture {
         ids
     }
 
-    /// How many events there are; acknowledges them.
+    /// Returns the number of events, and acknowledges them.
     fn events(&self) -> usize {
         let mut count = 0;
         while let Ok(element) = self.channel.next_event() {
@@ -229,7 +229,7 @@ fn entries_that_come_together_raise_one_event() {
     assert_eq!(all.events(), 1);
 }
 
-/// Entries that were there before somebody asked raise no event, whatever else happens to the queue.
+/// Checks that entries which existed before the queue was armed raise no event, even after a resize.
 #[test]
 fn an_event_that_was_asked_for_survives_a_resize() {
     let all = fixture(300, false);
@@ -262,7 +262,7 @@ fn entries_of_a_queue_pair_can_be_discarded() {
     assert!(all.queue.is_empty());
 }
 
-/// An armed queue that waits for three entries, or for 10 µs.
+/// Creates an armed queue that waits for three entries, or for 10 µs.
 fn moderated() -> Fixture {
     let all = fixture(16, false);
     let period = Duration::from_micros(10);
@@ -330,8 +330,8 @@ fn a_queue_in_use_is_not_closed_and_a_closed_one_is_silent() {
     assert!(all.context.next_event().is_err());
 }
 
-/// A thread that arms, polls and then sleeps until an event misses no entry, and finds each
-/// once. The channel blocks, so a lost event would be a test that does not end.
+/// Checks that a thread that arms, polls and then sleeps until an event misses no entry, and finds each entry once. The channel
+/// blocks, so after a lost event the test would not end.
 #[test]
 fn nobody_sleeps_over_an_entry() {
     const ENTRIES: u64 = 5000;
@@ -368,7 +368,7 @@ fn nobody_sleeps_over_an_entry() {
     }
 }
 
-/// Who is told of an entry in another way finds the queue not empty.
+/// Checks that a thread that learns of an entry by other means finds the queue not empty.
 #[test]
 fn the_empty_check_sees_what_was_announced() {
     let all = fixture(4, false);
@@ -377,7 +377,7 @@ fn the_empty_check_sees_what_was_announced() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 all.push(entry(1));
-                // Relaxed would do no good here: the announcement itself has to be one.
+                // The announcement must be `Release`, or it would order nothing.
                 announced.store(true, Ordering::Release);
             });
             while !announced.load(Ordering::Acquire) {

@@ -1,17 +1,18 @@
-//! What is done rarely, while others wait: entries are taken out of their order, and slots come to be more or fewer.
+//! Rare operations on the ring, during which other threads wait: removing entries out of order, and changing the number of
+//! slots.
 
 use super::sync::{Ordering, relax};
 use super::{Place, Ring, Slots};
 
-/// How many times as many slots there are after all were taken.
+/// Factor by which the number of slots grows when all are full.
 const GROWTH: usize = 4;
 
-/// There are more entries than that.
+/// Error: the ring contains more entries than the new capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct TooMany;
 
 impl<T: Copy + Send> Ring<T> {
-    /// Removes the entries that are not to be kept. Those that are added meanwhile stay.
+    /// Removes the entries for which `keep` returns `false`. Entries that are added at the same time stay.
     pub(in crate::completion) fn retain(&self, keep: impl Fn(&T) -> bool) {
         if self.head().plain() == self.tail().plain() {
             return;
@@ -24,15 +25,15 @@ impl<T: Copy + Send> Ring<T> {
         for index in 0..count {
             wait(&slots, place(index), Place::full);
         }
-        // Those that stay move to the end: the tail is where others add.
+        // The kept entries move to the end, because other threads add behind the tail.
         let mut removed = count;
         for index in (0..count).rev() {
-            // SAFETY: the head is held, the place behind it, and the entry there.
+            // SAFETY: this thread holds the head, the position is behind it, and its entry is full.
             let entry = unsafe { slots.of(place(index)).read(|entry| *entry) };
             if keep(&entry) {
                 removed -= 1;
                 if removed != index {
-                    // SAFETY: the head is held, and the place behind it.
+                    // SAFETY: this thread holds the head, and the position is behind it.
                     unsafe { slots.of(place(removed)).write(entry) };
                 }
             }
@@ -44,7 +45,7 @@ impl<T: Copy + Send> Ring<T> {
         self.release(place(removed));
     }
 
-    /// There is room for so many entries from now on; not for fewer than there are.
+    /// Changes the capacity. Fails if there are more entries than `capacity`.
     pub(in crate::completion) fn resize(&self, capacity: usize) -> Result<(), TooMany> {
         let (head, tail) = self.hold_both();
         let lap = self.table.slots().lap;
@@ -61,7 +62,7 @@ impl<T: Copy + Send> Ring<T> {
         Ok(())
     }
 
-    /// Adds slots, if all are taken.
+    /// Adds slots, if all are full.
     pub(super) fn grow(&self) {
         let (head, tail) = self.hold_both();
         let length = self.table.slots().lap.length();
@@ -73,30 +74,30 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Goes on with the same entries in laps of another length, and lets go of both ends, which are held.
+    /// Moves the entries to laps of another length, and releases both ends, which the caller holds.
     fn rebuild(&self, head: Place, tail: Place, length: usize) {
         let slots = self.table.slots();
         let count = head.distance(tail, slots.lap);
         let entry = |index| {
             let place = head.nth(index, slots.lap);
             wait(&slots, place, Place::full);
-            // SAFETY: the head is held, the place behind it, and the entry there.
+            // SAFETY: this thread holds the head, the position is behind it, and its entry is full.
             unsafe { slots.of(place).read(|entry| *entry) }
         };
         let entries: Vec<T> = (0..count).map(entry).collect();
-        // Who took other entries may still be reading them.
+        // A consumer of earlier entries may still be reading them.
         for index in count..slots.lap.length() {
             wait(&slots, head.nth(index, slots.lap), Place::free);
         }
-        // A new lap, so that who looked at an end before does not find it as it was.
+        // A new lap ensures that a thread which read an end before this change cannot claim it.
         let start = tail.new_lap();
-        // SAFETY: the head is held.
+        // SAFETY: this thread holds the head.
         let slots = unsafe { self.table.set_length(length) };
         for index in 0..length {
             let place = start.nth(index, slots.lap);
             let slot = slots.of(place);
             if let Some(&entry) = entries.get(index) {
-                // SAFETY: both ends are held, and nobody is between having claimed and being done.
+                // SAFETY: this thread holds both ends, and no other thread is between a claim and its completion.
                 unsafe { slot.write(entry) };
                 slot.say(place.full());
             } else {
@@ -106,7 +107,7 @@ impl<T: Copy + Send> Ring<T> {
         self.release_both(start, start.nth(count, slots.lap));
     }
 
-    /// Keeps others from taking entries, and from holding; where the head is.
+    /// Takes exclusive control of the head: no other thread can remove entries until it is released. Returns the head.
     fn hold(&self) -> Place {
         let mut attempt = 0;
         loop {
@@ -127,11 +128,12 @@ impl<T: Copy + Send> Ring<T> {
     }
 
     fn release(&self, head: Place) {
-        // With Release: who finds the head here finds the entries where they are now.
+        // `Release`: a thread that reads the head here finds the entries at their new positions.
         self.head.0.store(head.0, Ordering::Release);
     }
 
-    /// Keeps others from adding entries too; where the ends are.
+    /// Takes exclusive control of both ends: no other thread can add or remove entries until they are released. Returns head
+    /// and tail.
     fn hold_both(&self) -> (Place, Place) {
         let head = self.hold();
         let tail = self.tail.0.fetch_or(Place::HELD, Ordering::Acquire);
@@ -147,7 +149,7 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Waits until the slot of a place says so: who claimed it is about to let it.
+/// Waits until the slot of a position has the turn. The thread that claimed it is about to set it.
 fn wait<T: Copy>(slots: &Slots<'_, T>, place: Place, turn: fn(Place) -> u64) {
     let mut attempt = 0;
     while !slots.of(place).says(turn(place)) {

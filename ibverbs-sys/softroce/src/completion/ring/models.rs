@@ -1,8 +1,4 @@
-//! Models of the ring: every order in which threads can run, and every value that their loads can see.
-//!
-//! ```sh
-//! RUSTFLAGS="--cfg loom" cargo test --release -p softroce --lib models
-//! ```
+//! Loom models of the ring: every order in which threads can run, and every value that their loads can return.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -20,7 +16,7 @@ impl Ring<u64> {
             .unwrap_or_else(|| self.push_all(&[entry]).unwrap().1)
     }
 
-    /// All that is there.
+    /// Removes and returns all entries.
     fn rest(&self) -> Vec<u64> {
         let mut all = Vec::new();
         while self.poll(2, |&entry| all.push(entry)) > 0 {}
@@ -28,7 +24,7 @@ impl Ring<u64> {
     }
 }
 
-/// A slot is not written again before it was read, and not read before it was written.
+/// A slot is not overwritten before it was read, and not read before it was written.
 #[test]
 fn entries_come_in_order_and_whole() {
     loom::model(|| {
@@ -49,7 +45,7 @@ fn entries_come_in_order_and_whole() {
     });
 }
 
-/// Two threads add at once: both entries come, once each.
+/// Two threads add at the same time: both entries are added, once each.
 #[test]
 fn pushers_do_not_take_each_others_room() {
     loom::model(|| {
@@ -66,7 +62,7 @@ fn pushers_do_not_take_each_others_room() {
     });
 }
 
-/// Two threads take at once: each entry is taken once, and its slot is used again.
+/// Two threads remove at the same time: each entry is removed once, and its slot is reused.
 #[test]
 fn pollers_do_not_take_each_others_entries() {
     loom::model(|| {
@@ -91,7 +87,7 @@ fn pollers_do_not_take_each_others_entries() {
     });
 }
 
-/// Slots come to be more while entries are added and taken.
+/// Slots are added while entries are added and removed.
 #[test]
 fn growth_loses_nothing() {
     loom::model(|| {
@@ -107,7 +103,7 @@ fn growth_loses_nothing() {
     });
 }
 
-/// Laps become shorter, within the same memory, while somebody reads what was in it.
+/// Laps become shorter, within the same memory, while another thread reads an entry.
 #[test]
 fn shrinking_waits_for_who_reads() {
     loom::model(|| {
@@ -132,7 +128,7 @@ fn shrinking_waits_for_who_reads() {
     });
 }
 
-/// Entries are removed while others are added and taken.
+/// Entries are removed out of order while others are added and removed.
 #[test]
 fn what_is_removed_is_not_found_and_the_rest_is() {
     loom::model(|| {
@@ -154,7 +150,7 @@ fn what_is_removed_is_not_found_and_the_rest_is() {
     });
 }
 
-/// Who removes entries waits for those whose places are claimed.
+/// A removal out of order waits for entries whose positions are claimed.
 #[test]
 fn entries_that_come_during_a_removal_stay() {
     loom::model(|| {
@@ -169,7 +165,7 @@ fn entries_that_come_during_a_removal_stay() {
     });
 }
 
-/// Who sets a mark, and finds no entry after those before it have settled, is known to who adds one.
+/// A thread sets a mark, waits for earlier claims, and finds no entry. Then the thread that adds the next entry sees the mark.
 #[test]
 fn no_entry_slips_by_a_mark() {
     loom::model(|| {
@@ -186,10 +182,10 @@ fn no_entry_slips_by_a_mark() {
     });
 }
 
-/// The same while the slots come to be more.
+/// A mark is seen even while slots are added.
 #[test]
 fn no_entry_slips_by_a_mark_while_the_ring_grows() {
-    // All orders are too many.
+    // All orders would take too long.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -205,7 +201,7 @@ fn no_entry_slips_by_a_mark_while_the_ring_grows() {
     });
 }
 
-/// One of two finds the ring full and closes it, unless there is room again.
+/// One of two threads finds the ring full and closes it, unless there is room again.
 #[test]
 fn a_full_ring_is_closed_once() {
     loom::model(|| {

@@ -1,35 +1,34 @@
-/// Where something is in the order of all entries, as a word: a lap and an index in it, with flags below them. Also, with
-/// [`Place::FULL`] in the index's stead, what a slot says of itself.
+/// Position in the order of all entries, as a word: a lap and an index within the lap, with flags in the low bits. With
+/// [`Place::FULL`] in place of the index, it is also the turn of a slot.
 ///
-/// Laps wrap after 2^36 of them. A thread that was kept from running as long as that, to the very entry, would take the
-/// one for the other.
+/// Laps wrap after 2^36. A thread that was interrupted for exactly that many laps would mistake one position for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct Place(pub(super) u64);
 
-/// How long laps are, as what can be compared with a place: the index of a lap's last.
+/// Length of laps, in a form that can be compared with a position: the index of the last slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
 const INDEX_BITS: u32 = 22;
 
 impl Place {
-    /// Nobody takes from this end, or adds to it, but who set this.
+    /// Set while a thread holds this end: no other thread may add or remove here.
     pub(super) const HELD: u64 = 1;
-    /// Nothing more comes.
+    /// Set if no more entries may be added.
     pub(super) const CLOSED: u64 = 1 << 1;
-    /// The flags whose meaning is the user's.
+    /// Flags whose meaning is defined by the user of the ring.
     pub(super) const MARKS: u64 = 0b11 << 2;
 
-    /// The step from one index to the next: the bytes of a slot, so that none are reckoned.
+    /// Step from one index to the next. It is the size of a slot in bytes, so that no multiplication is needed.
     const STEP: u64 = 1 << 6;
     const INDEX: u64 = ((1 << INDEX_BITS) - 1) * Self::STEP;
     const LAP: u64 = Self::INDEX + Self::STEP;
     const FLAGS: u64 = Self::STEP - 1;
 
-    /// In a slot's turn: the entry of the lap is there.
+    /// In the turn of a slot: the slot contains the entry of the lap.
     const FULL: u64 = 1 << 4;
 
-    /// The beginning of the first lap.
+    /// Beginning of the first lap.
     pub(super) const START: Self = Self(0);
 
     #[inline]
@@ -37,7 +36,7 @@ impl Place {
         ((self.0 & Self::INDEX) / Self::STEP) as usize
     }
 
-    /// Without flags.
+    /// Returns the position without flags.
     #[inline]
     pub(super) fn plain(self) -> Self {
         Self(self.0 & !Self::FLAGS)
@@ -53,22 +52,25 @@ impl Place {
         Self(self.0 | flags)
     }
 
-    /// What the slot says while it waits for the entry of this place. No slot says it of one that is held or closed.
+    /// Returns the turn of the slot while it waits for the entry of this position. No slot has the turn of a position that is
+    /// held or closed.
     #[inline]
     pub(super) fn free(self) -> u64 {
         self.0 & !(Self::INDEX | Self::MARKS)
     }
 
-    /// What the slot says while the entry of this place is in it. No slot says it of one that is held or closed.
+    /// Returns the turn of the slot while it contains the entry of this position. No slot has the turn of a position that is
+    /// held or closed.
     #[inline]
     pub(super) fn full(self) -> u64 {
         self.free() | Self::FULL
     }
 
-    /// The next one; with the same flags.
+    /// Returns the next position, with the same flags.
     #[inline]
     pub(super) fn next(self, lap: Lap) -> Self {
-        // Not only equal: a place of a longer lap, which nobody will claim any more, must not lead out of a shorter one.
+        // `>=`, not `==`: a stale position from a longer lap, which no thread can claim any more, must not lead out of a
+        // shorter lap.
         if self.0 & Self::INDEX >= lap.0 {
             self.at_next_lap()
         } else {
@@ -81,18 +83,18 @@ impl Place {
         Self(self.0 & !Self::INDEX).next_lap()
     }
 
-    /// The same index, a lap later.
+    /// Returns the position with the same index, one lap later.
     #[inline]
     pub(super) fn next_lap(self) -> Self {
         Self(self.0.wrapping_add(Self::LAP))
     }
 
-    /// The beginning of the next lap.
+    /// Returns the beginning of the next lap.
     pub(super) fn new_lap(self) -> Self {
         self.plain().at_next_lap()
     }
 
-    /// The one that is `count` after this, at most a lap; without flags.
+    /// Returns the position `count` steps later, at most one lap, without flags.
     pub(super) fn nth(self, count: usize, lap: Lap) -> Self {
         let index = self.index() + count;
         let start = Self(self.plain().0 & !Self::INDEX);
@@ -103,13 +105,13 @@ impl Place {
         }
     }
 
-    /// How many there are from this on to `end`, which is at most a lap later.
+    /// Returns the number of positions from this one to `end`, which is at most one lap later.
     pub(super) fn distance(self, end: Self, lap: Lap) -> usize {
         let same_lap = (self.0 ^ end.0) & !(Self::INDEX | Self::FLAGS) == 0;
         end.index() + if same_lap { 0 } else { lap.length() } - self.index()
     }
 
-    /// Whether this is before another one.
+    /// Returns whether this position is before `other`.
     pub(in crate::completion) fn is_before(self, other: Self) -> bool {
         let ahead = self.plain().0.wrapping_sub(other.plain().0);
         ahead.cast_signed() < 0
@@ -121,10 +123,10 @@ impl Place {
 }
 
 impl Lap {
-    /// The longest one.
+    /// Maximum number of slots in a lap.
     pub(super) const MAX: usize = (1 << INDEX_BITS) - 1;
 
-    /// One of so many places, which are some.
+    /// Creates the lap of `length` slots, at least one.
     pub(super) fn of(length: usize) -> Self {
         debug_assert!((1..=Self::MAX).contains(&length));
         Self((length - 1) as u64 * Place::STEP)

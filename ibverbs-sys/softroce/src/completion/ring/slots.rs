@@ -5,10 +5,10 @@ use std::ptr::NonNull;
 use super::place::{Lap, Place};
 use super::sync::{AtomicPtr, AtomicU64, Ordering, UnsafeCell};
 
-/// Room for an entry: a cache line, where the entry is as long as those of completion queues.
+/// Memory for an entry. It takes one cache line, for entries of completion queues.
 #[repr(align(64))]
 pub(super) struct Slot<T> {
-    /// Whose turn it is: [`Place::free`] or [`Place::full`] of the place that is next here.
+    /// State of the slot: [`Place::free`] or [`Place::full`] of the next position that uses it.
     pub(super) turn: AtomicU64,
     entry: UnsafeCell<MaybeUninit<T>>,
 }
@@ -23,7 +23,7 @@ impl<T: Copy> Slot<T> {
 
     #[inline]
     pub(super) fn says(&self, turn: u64) -> bool {
-        // With Acquire: what was done with the slot before its turn came is done.
+        // `Acquire`: everything that was done with the slot before is visible.
         self.turn.load(Ordering::Acquire) == turn
     }
 
@@ -33,44 +33,45 @@ impl<T: Copy> Slot<T> {
     }
 
     /// # Safety
-    /// Nobody else uses the entry: the slot said that it is free for a place that the caller claimed, and
-    /// does not say that it is full yet; or the caller holds the ends that it is between.
+    /// No other thread may use the entry. Either the slot was free for a position that the caller has claimed, and is not
+    /// marked full yet; or the caller holds the ends that the position is between.
     #[inline]
     pub(super) unsafe fn write(&self, entry: T) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function, no other thread uses the entry.
         self.entry
             .with_mut(|place| unsafe { (*place).write(entry) });
     }
 
     /// # Safety
-    /// There is one, and nobody writes another as long as the reference is used: the slot said that it is full for a place
-    /// that the caller claimed, and does not say that it is free yet; or the caller holds the head, and the place is
-    /// behind that.
+    /// The slot must contain an entry, and no thread may write another one while the reference is used. Either the slot was
+    /// full for a position that the caller has claimed, and is not marked free yet; or the caller holds the head, and the
+    /// position is behind it.
     #[inline]
     pub(super) unsafe fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function, the slot contains an entry that no other thread writes.
         self.entry
             .with(|place| look(unsafe { (*place).assume_init_ref() }))
     }
 }
 
-/// The slots of a ring, of which there may come to be more.
+/// The slots of a ring, whose number may grow.
 ///
-/// Threads look at slots without telling anybody, so none are freed before the ring is. Each array that is outgrown is
-/// followed by one of twice the size or more, so all of them together are less than the last one.
+/// Threads read slots without a registration, so no slot is freed before the ring. Each new array has at least twice the size
+/// of the one before, so all earlier ones together are smaller than the last one.
 pub(super) struct Table<T> {
-    /// The last of `arrays`.
+    /// First slot of the last array in `arrays`.
     first: AtomicPtr<Slot<T>>,
-    /// The [`Lap`]: at most of the slots that there are.
+    /// Current [`Lap`]. It is never longer than the last array.
     lap: AtomicU64,
-    /// From [`Box::into_raw`]. Used by who holds the ring's head.
+    /// Arrays from [`Box::into_raw`]. Used only by a thread that holds the ring's head.
     arrays: UnsafeCell<Vec<NonNull<[Slot<T>]>>>,
 }
 
-// SAFETY: the pointers are to memory that is the table's own. Slots are used by atomics, and their entries by one thread at
-// a time: see Slot::write and Slot::read.
+// SAFETY: the table owns the memory behind its pointers. The turns of slots are atomics, and an entry is used by one thread at
+// a time, as the contracts of `Slot::write` and `Slot::read` require.
 unsafe impl<T: Send> Send for Table<T> {}
-// SAFETY: as above; `arrays` is used by who holds the ring's head.
+// SAFETY: the turns of slots are atomics, and an entry is used by one thread at a time, as the contracts of `Slot::write` and
+// `Slot::read` require; `arrays` is used only by a thread that holds the ring's head.
 unsafe impl<T: Send> Sync for Table<T> {}
 
 impl<T: Copy> Table<T> {
@@ -83,10 +84,10 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// The slots as they are now, for a place that was found in the ring before this call.
+    /// Returns the present slots, for a position that was read from the ring before this call.
     #[inline]
     pub(super) fn slots(&self) -> Slots<'_, T> {
-        // In this order: there are at least as many slots as a lap has.
+        // The lap is loaded first, so there are at least as many slots as the lap has.
         let lap = Lap(self.lap.load(Ordering::Acquire));
         Slots {
             first: self.first.load(Ordering::Acquire),
@@ -95,13 +96,13 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Makes laps of this length from now on, in new memory if there is not enough. What slots say has to be set.
+    /// Sets the length of laps, and allocates memory if there is not enough. The caller must set the turns of all slots.
     ///
     /// # Safety
-    /// The caller holds the ring's head.
+    /// The caller must hold the ring's head.
     pub(super) unsafe fn set_length(&self, length: usize) -> Slots<'_, T> {
         self.arrays.with_mut(|arrays| {
-            // SAFETY: who holds the head is alone with it, by the caller's promise.
+            // SAFETY: the caller holds the head, so no other thread uses `arrays`.
             let arrays = unsafe { &mut *arrays };
             if arrays.iter().all(|array| array.len() < length) {
                 let array = allocate(length.next_power_of_two());
@@ -116,23 +117,23 @@ impl<T: Copy> Table<T> {
 
 fn allocate<T: Copy>(length: usize) -> NonNull<[Slot<T>]> {
     let array: Box<[Slot<T>]> = (0..length).map(|_| Slot::new()).collect();
-    // SAFETY: a box is not null.
+    // SAFETY: the pointer of a box is not null.
     unsafe { NonNull::new_unchecked(Box::into_raw(array)) }
 }
 
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
         self.arrays.with_mut(|arrays| {
-            // SAFETY: nobody else has the table.
+            // SAFETY: `&mut self` proves that no other thread uses the table.
             for array in unsafe { &mut *arrays }.drain(..) {
-                // SAFETY: from Box::into_raw, and gone from the list.
+                // SAFETY: the pointer is from `Box::into_raw`, and was removed from the list, so it is freed once.
                 drop(unsafe { Box::from_raw(array.as_ptr()) });
             }
         });
     }
 }
 
-/// Slots as a thread found them.
+/// The slots as a thread found them at one moment.
 pub(super) struct Slots<'a, T> {
     first: *const Slot<T>,
     pub(super) lap: Lap,
@@ -140,12 +141,13 @@ pub(super) struct Slots<'a, T> {
 }
 
 impl<'a, T> Slots<'a, T> {
-    /// The slot of a place: one that was found in the ring before the slots were, or that was reckoned from such a
-    /// one by their lap.
+    /// Returns the slot of a position. The position must have been read from the ring before these slots were, or computed from
+    /// such a position with their lap.
     #[inline]
     pub(super) fn of(&self, place: Place) -> &'a Slot<T> {
-        // SAFETY: a place that was found has an index of the laps of its time, one that is reckoned of today's. There were
-        // never fewer slots than a lap has, and never fewer than before; they are freed with the table.
+        // SAFETY: the index of such a position is below the length of a present or earlier lap. There are at least as many
+        // slots as any lap so far has had, because the number of slots never decreases. The slots are freed only with the
+        // table.
         unsafe { &*self.first.add(place.index()) }
     }
 }

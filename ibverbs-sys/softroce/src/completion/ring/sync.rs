@@ -1,4 +1,4 @@
-//! What the ring is built of: the standard library's atomics and cells, or those of a model that tries every order of
+//! Atomics and cells of the ring: those of the standard library, or those of the loom model checker, which tries every order of
 //! threads.
 
 #[cfg(not(all(test, loom)))]
@@ -10,7 +10,7 @@ pub(super) use loom::{
     sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering},
 };
 
-/// A cell as the model has it, which wants to know how long a pointer into it is used.
+/// A cell with the interface of loom's `UnsafeCell`, which tracks how long a pointer into the cell is used.
 #[cfg(not(all(test, loom)))]
 pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
@@ -31,7 +31,7 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Lets others run while this thread waits for one of them, which may have been kept from running.
+/// Lets other threads run while this thread waits for one of them, which may not be scheduled.
 #[cold]
 pub(super) fn relax(attempt: &mut u32) {
     #[cfg(not(all(test, loom)))]

@@ -34,7 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// It is a queue with a bound, whatever its memory is like.
+    /// The ring behaves like a bounded queue, whatever the initial number of slots.
     #[test]
     fn it_is_a_queue(capacity in 1_usize..20, room in 1_usize..20, steps in vec(step(), 1..200)) {
         let ring = Ring::new(capacity, room);
@@ -125,7 +125,7 @@ fn there_is_room_again_after_it_was_full() {
     assert_eq!(rest(&ring), [2]);
 }
 
-/// A thread that comes to grief over an entry leaves the others' way free.
+/// A panic of a consumer frees the slots of the claimed entries.
 #[test]
 fn entries_that_were_claimed_are_gone_after_a_panic() {
     let ring = Ring::new(4, 4);
@@ -136,12 +136,12 @@ fn entries_that_were_claimed_are_gone_after_a_panic() {
     assert_eq!(rest(&ring), [4, 5, 6, 7]);
 }
 
-/// Threads that add, take, remove and resize at once lose nothing, and keep each other's order.
+/// Threads that add, remove and resize at the same time lose no entry, and keep the order of each producer.
 #[test]
 fn threads_lose_nothing() {
     const EACH: u64 = 20_000;
     const PUSHERS: u64 = 3;
-    /// What is removed.
+    /// Flag of entries that are removed out of order.
     const REMOVED: u64 = 1 << 40;
     let ring = Ring::new(64, 1);
     let done = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! The accesses on ARM64.
+//! The guarded accesses on ARM64.
 
 use std::arch::asm;
 
@@ -9,11 +9,11 @@ use super::table::entry;
 macro_rules! copy {
     ($(#[$doc:meta])* $name:ident, $load:literal, $store:literal, $release:literal) => {
         $(#[$doc])*
-        /// `RELEASE`: the store is as one with `Release`.
+        /// With `RELEASE`, the store has release ordering.
         ///
         /// # Safety
-        /// The caller makes sure that nobody holds a reference to the bytes at either place, unless it is to atomics.
-        /// With `RELEASE` the target must be aligned.
+        /// The caller must ensure that no references to the bytes of either range exist, except to atomics. With `RELEASE`, the
+        /// target must be aligned.
         #[inline(always)]
         pub(crate) unsafe fn $name<const RELEASE: bool>(
             from: usize,
@@ -21,8 +21,8 @@ macro_rules! copy {
         ) -> Result<(), Missing> {
             macro_rules! access {
                 ($how:literal) => {
-                    // SAFETY: a load and a store of bytes to which nobody holds a reference; a fault goes on at a
-                    // label.
+                    // SAFETY: the caller guarantees that no references to the bytes exist. After a fault, the thread continues
+                    // at a label.
                     unsafe {
                         asm!(
                             concat!("2: ", $load),
@@ -51,15 +51,15 @@ macro_rules! copy {
 }
 
 copy! {
-    /// Copies eight bytes: by one access each, where they are aligned.
+    /// Copies eight bytes: by a single access to each range that is aligned.
     copy_8, "ldr {value}, [{from}]", "str {value}, [{to}]", "stlr {value}, [{to}]"
 }
 copy! {
-    /// Copies four bytes: by one access each, where they are aligned.
+    /// Copies four bytes: by a single access to each range that is aligned.
     copy_4, "ldr {value:w}, [{from}]", "str {value:w}, [{to}]", "stlr {value:w}, [{to}]"
 }
 copy! {
-    /// Copies two bytes: by one access each, where they are aligned.
+    /// Copies two bytes: by a single access to each range that is aligned.
     copy_2, "ldrh {value:w}, [{from}]", "strh {value:w}, [{to}]", "stlrh {value:w}, [{to}]"
 }
 copy! {
@@ -67,14 +67,14 @@ copy! {
     copy_1, "ldrb {value:w}, [{from}]", "strb {value:w}, [{to}]", "stlrb {value:w}, [{to}]"
 }
 
-/// Copies words in ascending order, each by one access where it is aligned. Returns whether all could be accessed.
+/// Copies words in ascending order, each by a single access where it is aligned. Returns `false` after a fault.
 ///
 /// # Safety
-/// `length` must be a multiple of eight, and not 0. The caller makes sure that nobody holds a reference to the bytes at
-/// either place, unless it is to atomics.
+/// `length` must be a multiple of eight, and not 0. The caller must ensure that no references to the bytes of either range
+/// exist, except to atomics.
 #[inline(always)]
 pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions for both ranges.
     unsafe {
         asm!(
             "2: ldr {value}, [{from}], #8",
@@ -94,15 +94,14 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     true
 }
 
-/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns the word from before.
+/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight. The caller makes sure that nobody holds a reference to the bytes, unless it
-/// is to an atomic.
+/// `address` must be a multiple of eight. The caller must ensure that no references to the bytes exist, except to an atomic.
 pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
     let mut before = 0_u64;
-    // SAFETY: the caller's promise; the answer is stored in a variable of this function. The barrier orders the
-    // operation before later loads, too.
+    // SAFETY: the caller guarantees the conditions for `address`. The previous word is stored in a local variable. The barrier
+    // also orders the operation before later loads.
     unsafe {
         asm!(
             "2: ldaxr {value}, [{address}]",
@@ -126,14 +125,14 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     Ok(before)
 }
 
-/// Adds to the word at `address`, as one operation. Returns the word from before.
+/// Atomically adds to the word at `address`. Returns the previous word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight. The caller makes sure that nobody holds a reference to the bytes, unless it
-/// is to an atomic.
+/// `address` must be a multiple of eight. The caller must ensure that no references to the bytes exist, except to an atomic.
 pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
     let mut before = 0_u64;
-    // SAFETY: as in `compare_swap`.
+    // SAFETY: the caller guarantees the conditions for `address`. The previous word is stored in a local variable. The barrier
+    // also orders the operation before later loads.
     unsafe {
         asm!(
             "2: ldaxr {value}, [{address}]",
@@ -156,17 +155,16 @@ pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
     Ok(before)
 }
 
-/// Returns the instruction that a thread was at when it got a signal.
+/// Returns the program counter of a thread at the time of a signal.
 ///
 /// # Safety
-/// `context` must be the one that the handler of the signal was given, and the caller keeps it valid while the result
-/// is used.
+/// `context` must be the third argument of the signal's handler, and must stay valid while the result is used.
 pub(super) unsafe fn instruction<'a>(context: *mut libc::ucontext_t) -> Instruction<'a> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `context` is valid.
     Instruction(unsafe { &mut (*context).uc_mcontext.pc })
 }
 
-/// The instruction that a thread goes on with after the handler of a signal.
+/// The program counter with which a thread continues after a signal handler.
 #[derive(Debug)]
 pub(super) struct Instruction<'a>(&'a mut u64);
 

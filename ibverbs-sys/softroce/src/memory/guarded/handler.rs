@@ -1,9 +1,9 @@
 //! The handler of SIGSEGV and SIGBUS.
 //!
-//! The handler is installed once and stays. After a fault of an instruction of the table, the thread goes on at the
-//! instruction's recovery address. Every other fault, and every signal that a process sends, is passed to the handler that
-//! was installed before, with that handler's flags and mask. The handler is async-signal-safe: it reads the table and calls
-//! the previous handler.
+//! The handler is installed once and stays. After a fault of an instruction of the table, the thread continues at the
+//! instruction's recovery address. Every other fault, and every signal that a process sends, is passed to the handler that was
+//! installed before, with that handler's flags and mask. The handler is async-signal-safe: it reads the table and calls the
+//! previous handler.
 
 use std::mem;
 use std::ptr;
@@ -14,19 +14,19 @@ use libc::{c_int, c_void, siginfo_t};
 use super::processor::instruction;
 use super::table;
 
-/// Actions that the program had installed before, for SIGSEGV and for SIGBUS.
+/// Actions for SIGSEGV and SIGBUS that were installed before.
 static BEFORE: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Installs the handler, at the first call.
+/// Installs the handler. Only the first call has an effect.
 pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
-            // SAFETY: a set of signals and an action are plain bits, valid for the calls. The handler has the type that
-            // its flags say. This thread blocks the signal until the action from before is stored; other threads wait
-            // for that.
+            // SAFETY: signal sets and actions are plain data, valid for the calls. The handler has the signature that its flags
+            // require. This thread blocks the signal until the previous action is stored; a handler in another thread waits for
+            // that.
             unsafe {
                 let mut this: libc::sigset_t = mem::zeroed();
                 let mut mask: libc::sigset_t = mem::zeroed();
@@ -55,9 +55,9 @@ pub(crate) fn install() {
 type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives the context of the thread that got the signal.
+    // SAFETY: the kernel passes the context of the interrupted thread.
     let mut instruction = unsafe { instruction(context.cast()) };
-    // SAFETY: the kernel gives a description of the signal.
+    // SAFETY: the kernel passes a valid description of the signal.
     let is_fault = unsafe { (*info).si_code } > 0;
     if is_fault && let Some(recovery) = table::recovery(instruction.address()) {
         instruction.set(recovery);
@@ -65,20 +65,20 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     }
     let place = usize::from(signal == SIGNALS[1]);
     let before = loop {
-        // The thread that installs the handler stores the action from before right afterwards; it is not this thread.
+        // Another thread is installing the handler, and stores the previous action right afterwards.
         if let Some(before) = BEFORE[place].get() {
             break before;
         }
         std::hint::spin_loop();
     };
-    // SAFETY: the arguments are the kernel's.
+    // SAFETY: the arguments are those that the kernel has passed.
     unsafe { hand_over(before, is_fault, signal, info, context) };
 }
 
-/// Does what the process would have done without this handler.
+/// Performs the action that the process had for the signal before this handler was installed.
 ///
 /// # Safety
-/// `signal`, `info` and `context` must be the arguments of a signal handler, and `before` the action that it replaced.
+/// `signal`, `info` and `context` must be the arguments of a signal handler, and `before` the action that it has replaced.
 unsafe fn hand_over(
     before: &libc::sigaction,
     is_fault: bool,
@@ -89,8 +89,8 @@ unsafe fn hand_over(
     match before.sa_sigaction {
         // A fault cannot be ignored: the kernel ends the program.
         libc::SIG_IGN if !is_fault => {}
-        // SAFETY: the default action can always be set. It happens when the fault is repeated, or with the raised
-        // signal.
+        // SAFETY: no code relies on this handler any more, since the program ends: by the default action for the repeated fault
+        // or for the raised signal.
         libc::SIG_DFL | libc::SIG_IGN => unsafe {
             set_default(signal);
             if !is_fault {
@@ -99,10 +99,10 @@ unsafe fn hand_over(
         },
         handler => {
             if before.sa_flags & libc::SA_RESETHAND != 0 {
-                // SAFETY: as above.
+                // SAFETY: the program has installed its handler for a single signal, and expects the default action afterwards.
                 unsafe { set_default(signal) };
             }
-            // SAFETY: the handler has the type that its flags say.
+            // SAFETY: the handler has the signature that its flags require.
             unsafe {
                 if before.sa_flags & libc::SA_SIGINFO != 0 {
                     mem::transmute::<usize, Handler>(handler)(signal, info, context);
@@ -114,12 +114,12 @@ unsafe fn hand_over(
     }
 }
 
-/// Restores the kernel's own action for a signal.
+/// Restores the default action of a signal.
 ///
 /// # Safety
-/// The caller makes sure that no code relies on the present handler any more.
+/// The caller must ensure that no code relies on the present handler any more.
 unsafe fn set_default(signal: c_int) {
-    // SAFETY: an action is plain bits; this one is the default.
+    // SAFETY: an action is plain data; all of its other fields may be 0 for the default action.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = libc::SIG_DFL;

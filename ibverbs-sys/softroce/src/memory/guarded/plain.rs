@@ -1,29 +1,29 @@
-//! The accesses on other processors, and for tools that do not support assembly. A fault ends the program.
+//! The accesses on other processors, and for tools that do not support assembly. Not guarded: a fault ends the program.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::Missing;
 
-/// Does nothing, as nothing is guarded.
+/// Does nothing: plain accesses need no signal handler.
 pub(crate) fn install() {}
 
 macro_rules! copy {
     ($(#[$doc:meta])* $name:ident, $atomic:ident, $integer:ident) => {
         $(#[$doc])*
-        /// `RELEASE`: the store is as one with `Release`.
+        /// With `RELEASE`, the store has release ordering if the target is aligned.
         ///
         /// # Safety
-        /// The bytes at both places must be mapped, and those at `to` writable. The caller makes sure that nobody holds
-        /// a reference to them, unless it is to atomics.
+        /// The bytes of both ranges must be mapped, and those at `to` writable. The caller must ensure that no references to
+        /// them exist, except to atomics.
         pub(crate) unsafe fn $name<const RELEASE: bool>(
             from: usize,
             to: usize,
         ) -> Result<(), Missing> {
             let source = ptr::with_exposed_provenance_mut::<$integer>(from);
             let target = ptr::with_exposed_provenance_mut::<$integer>(to);
-            // SAFETY: the caller's promise. An unaligned access is to memory that only this thread uses, or may be
-            // torn.
+            // SAFETY: the caller guarantees the conditions for both ranges. An unaligned access may race with another thread;
+            // its result is then a mix of bytes.
             unsafe {
                 let value = if source.is_aligned() {
                     $atomic::from_ptr(source).load(Ordering::Relaxed)
@@ -44,15 +44,15 @@ macro_rules! copy {
 }
 
 copy! {
-    /// Copies eight bytes: by one access each, where they are aligned.
+    /// Copies eight bytes: by a single access to each range that is aligned.
     copy_8, AtomicU64, u64
 }
 copy! {
-    /// Copies four bytes: by one access each, where they are aligned.
+    /// Copies four bytes: by a single access to each range that is aligned.
     copy_4, AtomicU32, u32
 }
 copy! {
-    /// Copies two bytes: by one access each, where they are aligned.
+    /// Copies two bytes: by a single access to each range that is aligned.
     copy_2, AtomicU16, u16
 }
 copy! {
@@ -60,38 +60,38 @@ copy! {
     copy_1, AtomicU8, u8
 }
 
-/// Copies words in ascending order, each by one access where it is aligned. Returns whether all could be accessed.
+/// Copies words in ascending order, each by a single access where it is aligned. Always returns `true`.
 ///
 /// # Safety
-/// `length` must be a multiple of eight. The bytes at both places must be mapped, and those at `to` writable. The
-/// caller makes sure that nobody holds a reference to them, unless it is to atomics.
+/// `length` must be a multiple of eight. The bytes of both ranges must be mapped, and those at `to` writable. The caller must
+/// ensure that no references to them exist, except to atomics.
 pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     (0..length).step_by(8).all(|offset| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions for both ranges.
         unsafe { copy_8::<false>(from + offset, to + offset) }.is_ok()
     })
 }
 
-/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns the word from before.
+/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight, and the bytes mapped and writable. The caller makes sure that nobody holds a
-/// reference to them, unless it is to an atomic.
+/// `address` must be a multiple of eight, and the bytes mapped and writable. The caller must ensure that no references to them
+/// exist, except to an atomic.
 pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions for `address`.
     let word = unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(address)) };
     let order = Ordering::SeqCst;
     let before = word.compare_exchange(compare, swap, order, order);
     Ok(before.unwrap_or_else(|before| before))
 }
 
-/// Adds to the word at `address`, as one operation. Returns the word from before.
+/// Atomically adds to the word at `address`. Returns the previous word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight, and the bytes mapped and writable. The caller makes sure that nobody holds a
-/// reference to them, unless it is to an atomic.
+/// `address` must be a multiple of eight, and the bytes mapped and writable. The caller must ensure that no references to them
+/// exist, except to an atomic.
 pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions for `address`.
     let word = unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(address)) };
     Ok(word.fetch_add(add, Ordering::SeqCst))
 }

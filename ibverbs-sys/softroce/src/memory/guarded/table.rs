@@ -1,10 +1,10 @@
-//! Instructions that may fault, each with the address at which the thread goes on then.
+//! The table of instructions that may fault, each with its recovery address.
 //!
-//! The assembly of an access adds its entry, with [`entry!`], to a section of the program. The linker puts all entries
-//! together, and provides symbols for the section's begin and end. An entry's fields are distances from themselves, so
-//! nothing is relocated when the program is loaded.
+//! The assembly of an access adds its entry, with [`entry!`], to a section of the program. The linker concatenates all entries,
+//! and provides symbols for the start and the end of the section. The fields of an entry are distances from themselves, so the
+//! table needs no relocation when the program is loaded.
 
-/// Instructions from `start` to before `end` that go on at `recovery` if they fault.
+/// A range of instructions, from `start` to before `end`, and the address at which a thread continues after a fault of one.
 #[derive(Debug)]
 #[repr(C)]
 struct Entry {
@@ -13,7 +13,7 @@ struct Entry {
     recovery: Distance,
 }
 
-/// The address of an instruction, as the distance from this field.
+/// The address of an instruction, stored as the distance from this field.
 #[derive(Debug)]
 #[repr(transparent)]
 struct Distance(i32);
@@ -25,7 +25,8 @@ impl Distance {
     }
 }
 
-/// Returns the assembly of an entry: labels around the instructions, and the operand with their recovery address.
+/// Returns the assembly of an entry. The arguments are the labels around the instructions, and the operand with the recovery
+/// address.
 macro_rules! entry {
     ($start:literal, $end:literal, $recovery:literal) => {
         concat!(
@@ -42,8 +43,8 @@ macro_rules! entry {
 }
 pub(super) use entry;
 
-// An entry of no instructions makes sure that the section exists. The symbols for its begin and end are private to this
-// library: a program may link it and preload it at the same time.
+// An entry without instructions ensures that the section exists. The symbols for its start and end are hidden, because a
+// program may link and preload this library at the same time.
 std::arch::global_asm!(
     ".hidden __start_softroce_guarded",
     ".hidden __stop_softroce_guarded",
@@ -60,8 +61,7 @@ unsafe extern "C" {
     static END: Entry;
 }
 
-/// Returns the address at which the thread goes on after a fault of the instruction at `address`. `None`: the table
-/// does not have that instruction.
+/// Returns the recovery address of the instruction at `address`, or `None` if the instruction is not in the table.
 pub(super) fn recovery(address: usize) -> Option<usize> {
     let (start, end) = (&raw const START, &raw const END);
     let count = (end.addr() - start.addr()) / size_of::<Entry>();

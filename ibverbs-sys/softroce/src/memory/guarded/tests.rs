@@ -1,4 +1,4 @@
-//! Copies at the border of accessible memory.
+//! Tests of copies at the border of accessible memory.
 
 use std::ptr;
 
@@ -7,7 +7,7 @@ use crate::memory::copy;
 
 const PAGE: usize = 4096;
 
-/// Two pages, of which the second has other access rights.
+/// Two mapped pages, of which the second has other access rights.
 struct Border {
     start: *mut libc::c_void,
 }
@@ -15,7 +15,7 @@ struct Border {
 impl Border {
     fn new(rights: libc::c_int) -> Self {
         install();
-        // SAFETY: a new mapping at an address that the kernel chooses, and its second page.
+        // SAFETY: a new mapping at an address that the kernel chooses; then the protection of its second page.
         unsafe {
             let both = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -26,7 +26,7 @@ impl Border {
         }
     }
 
-    /// Returns the address `before` bytes before the border.
+    /// Returns the address that is `before` bytes before the border.
     fn at(&self, before: usize) -> usize {
         self.start.expose_provenance() + PAGE - before
     }
@@ -34,12 +34,12 @@ impl Border {
 
 impl Drop for Border {
     fn drop(&mut self) {
-        // SAFETY: the mapping belongs to this object, and nothing uses it any more.
+        // SAFETY: this object owns the mapping, and nothing uses it any more.
         unsafe { libc::munmap(self.start, 2 * PAGE) };
     }
 }
 
-/// Lengths that need all kinds of pieces, each with every possible number of accessible bytes.
+/// Returns lengths that need all sizes of pieces, each with every possible number of accessible bytes.
 fn cases() -> impl Iterator<Item = (usize, usize)> {
     let lengths = (1..70).chain([511, 512, 513, 520, 1031, 3000]);
     lengths.flat_map(|length| {
@@ -57,7 +57,7 @@ fn a_copy_ends_at_the_border_and_says_which_side_it_was() {
         let is_missing = there < length;
         let mut out = vec![1; length];
         for other in [3500, 3501, 3504, 3506] {
-            // SAFETY: nobody holds a reference to the bytes of the two mappings.
+            // SAFETY: no references to the bytes of the two mappings exist.
             let (read, write, from, to) = unsafe {
                 (
                     copy::read(lost.at(there), &mut out),
@@ -80,7 +80,7 @@ fn what_may_be_read_and_not_written_is_read() {
     let border = Border::new(libc::PROT_READ);
     for (length, there) in cases() {
         let mut out = vec![1; length];
-        // SAFETY: nobody holds a reference to the bytes of the mapping.
+        // SAFETY: no references to the bytes of the mapping exist.
         let (read, write) = unsafe {
             (
                 copy::read(border.at(there), &mut out),
@@ -96,7 +96,7 @@ fn what_may_be_read_and_not_written_is_read() {
 #[test]
 fn an_atomic_operation_is_done_or_not() {
     let border = Border::new(libc::PROT_READ);
-    // SAFETY: words of the mapping, to which nobody holds a reference.
+    // SAFETY: aligned words of the mapping, to which no references exist.
     unsafe {
         assert_eq!(copy::fetch_add(border.at(8), 5), Ok(0));
         assert_eq!(copy::compare_swap(border.at(8), 4, 9), Ok(5));
@@ -116,7 +116,7 @@ fn what_is_before_the_border_is_copied() {
     let data: Vec<u8> = (0..600).map(|at| (at % 251) as u8 + 1).collect();
     for there in [8, 64, 520] {
         let mut back = vec![0; there];
-        // SAFETY: nobody holds a reference to the bytes of the mapping.
+        // SAFETY: no references to the bytes of the mapping exist.
         unsafe {
             assert_eq!(copy::write(border.at(there), &data), Err(Missing::Target));
             assert_eq!(copy::read(border.at(there), &mut back), Ok(()));

@@ -1,4 +1,4 @@
-//! The accesses on x86-64. Every load acts as one with `Acquire` and every store as one with `Release`.
+//! The guarded accesses on x86-64. Every load has acquire and every store release ordering.
 
 use std::arch::asm;
 
@@ -11,13 +11,14 @@ macro_rules! copy {
         $(#[$doc])*
         ///
         /// # Safety
-        /// The caller makes sure that nobody holds a reference to the bytes at either place, unless it is to atomics.
+        /// The caller must ensure that no references to the bytes of either range exist, except to atomics.
         #[inline(always)]
         pub(crate) unsafe fn $name<const RELEASE: bool>(
             from: usize,
             to: usize,
         ) -> Result<(), Missing> {
-            // SAFETY: a load and a store of bytes to which nobody holds a reference; a fault goes on at a label.
+            // SAFETY: the caller guarantees that no references to the bytes exist. After a fault, the thread continues at a
+            // label.
             unsafe {
                 asm!(
                     concat!("2: ", $load),
@@ -39,15 +40,15 @@ macro_rules! copy {
 }
 
 copy! {
-    /// Copies eight bytes: by one access each, where they are aligned.
+    /// Copies eight bytes: by a single access to each range that is aligned.
     copy_8, "mov {value}, qword ptr [{from}]", "mov qword ptr [{to}], {value}"
 }
 copy! {
-    /// Copies four bytes: by one access each, where they are aligned.
+    /// Copies four bytes: by a single access to each range that is aligned.
     copy_4, "mov {value:e}, dword ptr [{from}]", "mov dword ptr [{to}], {value:e}"
 }
 copy! {
-    /// Copies two bytes: by one access each, where they are aligned.
+    /// Copies two bytes: by a single access to each range that is aligned.
     copy_2, "movzx {value:e}, word ptr [{from}]", "mov word ptr [{to}], {value:x}"
 }
 copy! {
@@ -55,22 +56,22 @@ copy! {
     copy_1, "movzx {value:e}, byte ptr [{from}]", "mov byte ptr [{to}], {value:l}"
 }
 
-/// Length from which on the processor's own copy is faster than a loop of words.
+/// Minimum length in bytes for which the processor's string instruction is faster than a loop.
 pub(crate) const MANY: usize = 512;
 
-/// Copies words, each by one access where it is aligned. Returns whether all could be accessed.
+/// Copies words, each by a single access where it is aligned. Returns `false` after a fault.
 ///
-/// Copies of less than [`MANY`] bytes ascend. The bytes of longer copies may become visible in any order, but all of
-/// them before later stores: stores do not overtake those of an earlier string operation (Intel SDM volume 3,
+/// Copies of less than [`MANY`] bytes proceed in ascending order. The bytes of longer copies may become visible in any order,
+/// but all of them before later stores: stores do not overtake those of an earlier string operation (Intel SDM volume 3,
 /// "Fast-String Operation and Out-of-Order Stores").
 ///
 /// # Safety
-/// `length` must be a multiple of eight, and not 0. The caller makes sure that nobody holds a reference to the bytes at
-/// either place, unless it is to atomics.
+/// `length` must be a multiple of eight, and not 0. The caller must ensure that no references to the bytes of either range
+/// exist, except to atomics.
 #[inline(always)]
 pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     if length >= MANY {
-        // SAFETY: the caller's promise; the direction flag is clear wherever Rust code runs.
+        // SAFETY: the caller guarantees the conditions for both ranges. The direction flag is clear in Rust code.
         unsafe {
             asm!(
                 "2: rep movsq",
@@ -84,7 +85,7 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
             );
         }
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions for both ranges.
         unsafe {
             // Copies four words at a time, and then the rest one by one.
             asm!(
@@ -124,14 +125,13 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     true
 }
 
-/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns the word from before.
+/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight. The caller makes sure that nobody holds a reference to the bytes, unless it
-/// is to an atomic.
+/// `address` must be a multiple of eight. The caller must ensure that no references to the bytes exist, except to an atomic.
 pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
     let mut before = 0_u64;
-    // SAFETY: the caller's promise; the answer is stored in a variable of this function.
+    // SAFETY: the caller guarantees the conditions for `address`. The previous word is stored in a local variable.
     unsafe {
         asm!(
             "2: lock cmpxchg qword ptr [{address}], {swap}",
@@ -148,14 +148,13 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     Ok(before)
 }
 
-/// Adds to the word at `address`, as one operation. Returns the word from before.
+/// Atomically adds to the word at `address`. Returns the previous word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight. The caller makes sure that nobody holds a reference to the bytes, unless it
-/// is to an atomic.
+/// `address` must be a multiple of eight. The caller must ensure that no references to the bytes exist, except to an atomic.
 pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
     let mut before = 0_u64;
-    // SAFETY: the caller's promise; the answer is stored in a variable of this function.
+    // SAFETY: the caller guarantees the conditions for `address`. The previous word is stored in a local variable.
     unsafe {
         asm!(
             "2: lock xadd qword ptr [{address}], {value}",
@@ -171,18 +170,17 @@ pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
     Ok(before)
 }
 
-/// Returns the instruction that a thread was at when it got a signal.
+/// Returns the instruction pointer of a thread at the time of a signal.
 ///
 /// # Safety
-/// `context` must be the one that the handler of the signal was given, and the caller keeps it valid while the result
-/// is used.
+/// `context` must be the third argument of the signal's handler, and must stay valid while the result is used.
 pub(super) unsafe fn instruction<'a>(context: *mut libc::ucontext_t) -> Instruction<'a> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `context` is valid.
     let register = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };
     Instruction(register)
 }
 
-/// The instruction that a thread goes on with after the handler of a signal.
+/// The instruction pointer with which a thread continues after a signal handler.
 #[derive(Debug)]
 pub(super) struct Instruction<'a>(&'a mut i64);
 

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! What is in a box.
+//! The packets of an outbox.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut, Range};
@@ -11,59 +11,59 @@ use crate::net::{FRONT, GRAIN};
 use crate::wire::icrc;
 use crate::wire::ip::Headers;
 
-/// Bytes of an ICRC.
+/// Length of an ICRC in bytes.
 pub(super) const ICRC: usize = 4;
 
-/// A box that has so many packets is sent.
+/// Number of packets at which an outbox is full and sent.
 pub(super) const PACKETS: usize = 64;
 
-/// A box that has so many bytes is sent: two bursts.
+/// Number of bytes at which an outbox is full and sent: the length of two bursts.
 pub(super) const BYTES: usize = 128 << 10;
 
-/// The packets of a box, in two buffers that are used again.
+/// The packets of an outbox, in two buffers that are reused.
 #[derive(Debug, Default)]
 pub(in crate::net) struct Batch {
     pub(super) bytes: Vec<u8>,
-    /// What runs are in, from the beginning to `runs_end`.
+    /// Buffer for runs of packets, in use up to `runs_end`.
     pub(super) runs: Vec<u8>,
     pub(super) runs_end: usize,
     pub(super) sealed: Vec<Sealed>,
-    /// How many packets those are.
+    /// Number of packets in `sealed`.
     pub(super) packets: usize,
-    /// What goes to the system.
+    /// Units that are passed to the system, in order.
     pub(super) pieces: Vec<Piece>,
-    /// Which of these pass it together.
+    /// Ranges of `pieces` that are sent as one burst each.
     pub(super) bursts: Vec<Range<usize>>,
     pub(super) known: Lately,
 }
 
-/// A packet that is ready, or a run of them.
+/// A complete packet, or a run of complete packets.
 #[derive(Clone, Debug)]
 pub(super) struct Sealed {
-    /// The bytes of the first one's datagram. Those of a run stand one behind the other in the buffer for runs.
+    /// The range of the first packet's datagram. Packets of a run are adjacent in the buffer for runs.
     pub(super) datagram: Range<usize>,
-    /// Those from BTH to ICRC.
+    /// The range from the BTH to the ICRC of the first packet.
     pub(super) transport: Range<usize>,
-    /// How many they are; none: it is no run.
+    /// Number of packets in the run; `None` for a single packet.
     pub(super) run: Option<usize>,
     pub(super) headers: Headers,
     pub(super) shipment: Shipment,
 }
 
-/// Where a packet begins that is put behind so many bytes.
+/// Returns the offset at which a packet that is put after `bytes` bytes begins.
 pub(super) fn place_behind(bytes: usize) -> usize {
     bytes.saturating_sub(FRONT).next_multiple_of(GRAIN) + FRONT
 }
 
-/// Packets of what is sealed, which are behind each other.
+/// A single packet, or adjacent packets of a run: the unit that is passed to the system as one slice.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) sealed: usize,
-    /// Which of them.
+    /// Indices of the packets in their run.
     packets: Range<usize>,
 }
 
-/// What a datagram needs beside its bytes.
+/// The properties of a datagram apart from its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::net) struct Shipment {
     pub(in crate::net) endpoint: usize,
@@ -73,7 +73,7 @@ pub(in crate::net) struct Shipment {
     pub(in crate::net) company: Company,
 }
 
-/// The packets of a box, which it has from the first one on, and gives back for the next use.
+/// A batch that is borrowed from the network's pool at the first packet, and returned on drop.
 #[derive(Debug)]
 pub(super) struct Lent<'a> {
     network: &'a Network,
@@ -94,13 +94,13 @@ impl Batch {
         self.bursts.clear();
     }
 
-    /// Puts in a packet, perhaps more than once.
+    /// Adds a packet `copies` times.
     pub(super) fn put(&mut self, sealed: Sealed, copies: usize) {
         self.sealed.extend(std::iter::repeat_n(sealed, copies));
         self.packets += copies;
     }
 
-    /// Finds out what passes the system together.
+    /// Determines the bursts in which the packets are sent.
     pub(super) fn arrange(&mut self, network: &Network) {
         let (mut sealed, mut packet) = (0, 0);
         while let Some(first) = self.sealed.get(sealed) {
@@ -127,8 +127,8 @@ impl Batch {
         }
     }
 
-    /// Makes packets ones that the system numbers from 0 on: their headers, and their ICRC, which may be wrong by an accident
-    /// and then stays wrong.
+    /// Changes the headers and the ICRCs of a burst's packets to the identifications that the system will assign, from 0 on. An
+    /// ICRC that an injected fault has damaged stays wrong.
     fn number(&mut self, burst: Range<usize>) {
         let mut number = 0;
         for piece in &self.pieces[burst] {
@@ -153,7 +153,7 @@ impl Batch {
         }
     }
 
-    /// The datagrams of a piece, one behind the other.
+    /// Returns the adjacent datagrams of a piece.
     pub(super) fn datagrams(&self, piece: &Piece) -> &[u8] {
         let Sealed { datagram, run, .. } = &self.sealed[piece.sealed];
         let bytes = match run {
@@ -166,14 +166,14 @@ impl Batch {
 }
 
 impl Sealed {
-    /// How many packets it is.
+    /// Returns the number of packets.
     pub(super) fn count(&self) -> usize {
         self.run.unwrap_or(1)
     }
 }
 
 impl<'a> Lent<'a> {
-    /// None so far.
+    /// Creates an empty holder, without a batch.
     pub(super) fn none(network: &'a Network) -> Self {
         Self {
             network,
@@ -181,13 +181,13 @@ impl<'a> Lent<'a> {
         }
     }
 
-    /// Has one from now on.
+    /// Borrows a batch from the pool, if that was not done before.
     pub(super) fn open(&mut self) {
         let network = self.network;
         self.batch.get_or_insert_with(|| network.batch());
     }
 
-    /// It, if there is one.
+    /// Returns the batch, or `None` if none was borrowed.
     pub(super) fn opened(&mut self) -> Option<&mut Batch> {
         self.batch.as_deref_mut()
     }
@@ -238,7 +238,7 @@ mod tests {
             assert!((begin + length + ICRC..begin + length + ICRC + GRAIN).contains(&next));
             begin = next;
         }
-        // Those of a run follow each other.
+        // The packets of a run are adjacent.
         for mtu in [256, 512, 1024, 2048, 4096] {
             assert!((BASE + mtu + ICRC).is_multiple_of(GRAIN));
         }

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Ways and headers, which are mostly those of a packet before.
+//! A cache of routes and headers, which are usually those of an earlier packet.
 
 use super::batch::Shipment;
 use crate::net::network::Network;
@@ -8,15 +8,15 @@ use crate::proto::Path;
 use crate::wire::icrc;
 use crate::wire::ip::Headers;
 
-/// What was found out for packets before: the next one is likely to be as one of the last.
+/// A cache of the routes and headers of recent packets: the next packet probably has those of one of them.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
     known: [Option<Known>; 4],
-    /// The one that was found out last.
+    /// Index of the entry that was added last.
     newest: usize,
 }
 
-/// What was found out for a packet: the way, and the headers for a length from BTH to pad.
+/// The route of a packet, and its headers for a length from BTH to pad.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     path: Path,
@@ -28,7 +28,7 @@ pub(super) struct Known {
 }
 
 impl Lately {
-    /// What is to be known of packets of this way that have `len` bytes from BTH to pad; none if there is no such way.
+    /// Returns the route and the headers of a packet that has `len` bytes from BTH to pad, or `None` if the path is not usable.
     pub(super) fn of(
         &mut self,
         network: &Network,

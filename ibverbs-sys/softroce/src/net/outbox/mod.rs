@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Where packets get their way and their ICRC, and wait for others to go with.
+//! The outbox: packets get their route and their ICRC here, and wait to be sent with others.
 
 mod batch;
 mod known;
@@ -24,37 +24,37 @@ pub(super) use ship::goes_in_pages;
 /// First byte of packets that may be sent only through shared memory.
 const PRIVATE: u8 = Opcode::SKIP.to_byte();
 
-/// Packets that are about to be sent. Each gets its ICRC when it is put in; they go, in this order, when the box is
-/// full, flushed, or dropped.
+/// Packets that are about to be sent. Each gets its ICRC when it is added. All are sent in order when the outbox is full,
+/// flushed, or dropped.
 ///
-/// A queue pair's packets must be flushed before its lock is released, or those of the next one who has the lock overtake
+/// A queue pair's packets must be flushed before the queue pair is unlocked; otherwise packets of another thread could overtake
 /// them.
 #[derive(Debug)]
 pub(crate) struct Outbox<'a> {
     network: &'a Network,
     batch: Lent<'a>,
-    /// Where packets go through shared memory.
+    /// Shared memory through which packets are sent instead of a socket.
     shared: Option<Shared>,
-    /// The processes that get datagrams through shared memory.
+    /// State of datagrams that are sent through shared memory; `None` if they use sockets only.
     datagrams: Option<Datagrams>,
-    /// Wakeups of processes that share memory are deferred.
+    /// Set while wakeups of processes that share memory are deferred.
     is_quiet: bool,
-    /// Packets that went through shared memory and are not counted yet.
+    /// Counts of packets that were sent through shared memory and are not added to the counters yet.
     shares: Shares,
 }
 
-/// Amount of packets that went through shared memory.
+/// Counts of packets that were sent through shared memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shares {
     pub(crate) packets: u64,
-    /// Bytes of the packets, from BTH to pad.
+    /// Total length of the packets in bytes, from BTH to pad.
     pub(crate) bytes: u64,
-    /// The messages of which the packets are parts.
+    /// Volume of the messages that the packets are parts of.
     pub(crate) volume: Volume,
 }
 
 impl Shares {
-    /// Adds a packet, from BTH to pad.
+    /// Adds a packet, given from BTH to pad.
     fn add(&mut self, packet: &[u8]) {
         self.packets += 1;
         self.bytes += packet.len() as u64;
@@ -69,24 +69,24 @@ impl Shares {
     }
 }
 
-/// Where packets go through shared memory.
+/// The shared memory through which packets are sent.
 #[derive(Debug)]
 struct Shared {
     link: Arc<Link>,
-    /// Tag of the packets there, which tells the peer their GIDs.
+    /// Tag of the packets, which names their GIDs to the peer.
     tag: u16,
     /// Number of the queue pair that sends the packets.
     queue_pair: u32,
-    /// Some have gone, for which nobody was woken yet.
+    /// Set if packets were sent for which the peer has not been woken.
     has_sent: bool,
 }
 
-/// Datagrams, each of which may be for another process.
+/// State of datagrams, each of which may be for another process.
 #[derive(Debug, Default)]
 struct Datagrams {
-    /// The process that got the last datagrams, and was not woken for them yet.
+    /// The process that the last datagrams were sent to, and that has not been woken for them.
     last: Option<Arc<Link>>,
-    /// Address of a process that may not be known yet.
+    /// Address of a process to which a datagram was sent by a socket, and with which no memory is shared yet.
     unknown: Option<SocketAddr>,
 }
 
@@ -113,10 +113,11 @@ impl<'a> Outbox<'a> {
         self.is_quiet
     }
 
-    /// Puts in the packet that `write` appends, from BTH to pad, and says the way of; whether there was one.
+    /// Adds the packet that `write` appends, from BTH to pad. `write` returns the packet's path, or `None` if there is no
+    /// packet. Returns whether there was a packet.
     ///
-    /// A packet that has no way is discarded and counted, as is one that the system does not take: the transport is
-    /// made for that. Where shared memory has no room for one, none is asked for.
+    /// A packet without a usable path is discarded and counted, like one that the system refuses; the transport handles lost
+    /// packets. If shared memory has no room for a packet, `write` is not called.
     pub(crate) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool {
         let shared = self.shared.as_ref();
         if shared.is_some_and(|shared| !shared.link.may_send(shared.queue_pair)) {
@@ -125,7 +126,7 @@ impl<'a> Outbox<'a> {
         self.batch.open();
         let begin = place_behind(self.batch.bytes.len());
         let transport = begin + tunnel::OVERHEAD;
-        // Room for a tunnel's headers, whether there is one is not known before the packet is written.
+        // Reserves room for a tunnel's headers, because the path is not known before the packet is written.
         self.batch.bytes.resize(transport, 0);
         let path = write(&mut self.batch.bytes);
         let Some(path) = &path else {
@@ -148,8 +149,9 @@ impl<'a> Outbox<'a> {
         true
     }
 
-    /// Puts in packets of a run, from BTH to pad at the fronts of parts that `write` is given to write to. False: this is no place for
-    /// a run, or `write` could not, and nothing is put in.
+    /// Adds a run of packets. `write` gets the number of packets and a buffer with one equal part for each, and writes the
+    /// bytes from BTH to pad at the beginning of each part. Returns `false`, and adds nothing, if a run cannot be sent here or
+    /// `write` fails.
     pub(crate) fn push_run(
         &mut self,
         run: &Run,
@@ -168,7 +170,7 @@ impl<'a> Outbox<'a> {
         let Some(known) = known.filter(|known| count > 1 && !known.way.tunnelled) else {
             return false;
         };
-        // Once: what is written to later on is what was written to before.
+        // The buffer is initialized only once, because all of it is overwritten later.
         batch.runs.resize(BYTES, 0);
         let end = begin + count * stride;
         let bytes = &mut batch.runs[begin..end];
@@ -197,13 +199,13 @@ impl<'a> Outbox<'a> {
         true
     }
 
-    /// Changes a bit of the runs in the box.
+    /// Flips a bit in the buffer of runs.
     #[cfg(test)]
     pub(super) fn damage(&mut self, byte: usize) {
         self.batch.runs[byte] ^= 1;
     }
 
-    /// Sends all packets in the box. Never waits, but for the system to make room, and that not long.
+    /// Sends all packets. Never blocks, but yields to the scheduler a few times while the system has no room.
     pub(crate) fn flush(&mut self) {
         if let Some(shared) = &mut self.shared
             && std::mem::take(&mut shared.has_sent)
@@ -224,7 +226,7 @@ impl<'a> Outbox<'a> {
         }
         batch.arrange(network);
         if network.is_captured() {
-            // There are no runs then.
+            // While packets are captured, there are no runs.
             for packet in &batch.sealed {
                 network.capture(&packet.headers, &batch.bytes[packet.transport.clone()]);
             }
@@ -233,8 +235,8 @@ impl<'a> Outbox<'a> {
         batch.clear();
     }
 
-    /// Sends the packets pushed from now on through shared memory, as those of one queue pair. The tag tells the peer
-    /// their GIDs.
+    /// Sends the packets added from now on through the memory of a link, as those of one queue pair. `tag` names their GIDs to
+    /// the peer.
     pub(crate) fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         self.shared = Some(Shared {
             link: Arc::clone(link),
@@ -244,22 +246,23 @@ impl<'a> Outbox<'a> {
         });
     }
 
-    /// Sends each datagram pushed from now on through memory shared with its receiver, if there is such memory and room.
+    /// Sends each datagram added from now on through memory shared with its receiver, if there is such memory and room.
     pub(crate) fn share_datagrams(&mut self) {
         self.datagrams.get_or_insert_default();
     }
 
-    /// Takes the amount of packets that went through shared memory since the last call.
+    /// Returns the volume of packets that were sent through shared memory since the last call, and resets it.
     pub(crate) fn take_shares(&mut self) -> Shares {
         std::mem::take(&mut self.shares)
     }
 
-    /// Takes the address of a process that datagrams went to by a socket, and that may not be known yet.
+    /// Removes and returns the address of a process to which datagrams were sent by a socket, and with which no memory is
+    /// shared yet.
     pub(crate) fn take_unknown(&mut self) -> Option<SocketAddr> {
         self.datagrams.as_mut()?.unknown.take()
     }
 
-    /// Sends the datagram from `begin` on through shared memory. Returns `None` if a socket has to send it.
+    /// Sends the datagram from `begin` on through shared memory. Returns `None` if it must be sent by a socket.
     fn share_datagram(&mut self, begin: usize, path: &Path) -> Option<()> {
         let datagrams = self.datagrams.as_mut()?;
         let network = self.network;
@@ -297,7 +300,8 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Sends the bytes from `begin` on through shared memory. `None`: there is no shared memory, or its link is dead.
+    /// Sends the packet from `begin` on through shared memory. Returns `None` if no shared memory is set, or if its link has
+    /// ended.
     fn share(&mut self, begin: usize) -> Option<()> {
         let shared = self.shared.as_mut()?;
         let written = self.batch.bytes.get(begin..)?;
@@ -316,8 +320,8 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Sends the bytes from `begin` on through shared memory, while all other packets go through sockets: the peer
-    /// accepts them from nowhere else. If this is not possible they are lost, as any packet may be.
+    /// Sends the packet from `begin` on through shared memory, even while injected faults require all packets to go through
+    /// sockets, because the peer accepts it only there. If this is not possible, the packet is counted as discarded.
     #[cold]
     fn confide(&mut self, begin: usize, path: &Path) {
         let Some(written) = self.batch.bytes.get(begin..) else {
@@ -348,7 +352,7 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Makes the bytes from `begin` on a packet of this way; none if there is no such way.
+    /// Completes the packet from `begin` on with its headers and ICRC, and adds it. Returns `None` if the path is not usable.
     fn seal(&mut self, begin: usize, path: &Path) -> Option<()> {
         let network = self.network;
         let batch: &mut Batch = &mut self.batch;
@@ -383,7 +387,7 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Puts the packet at the end of the buffer into the box, unless it has an accident.
+    /// Adds the packet at the end of the buffer, after injected faults were applied to it.
     fn commit(&mut self, sealed: Sealed) {
         let network = self.network;
         let Some(fate) = network.faults.fate(sealed.transport.len()) else {
@@ -431,7 +435,7 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Puts in a packet that was held back.
+    /// Adds a packet that was held back.
     pub(super) fn put(&mut self, packet: Packet) {
         self.batch.open();
         let begin = self.batch.bytes.len();
@@ -455,7 +459,7 @@ impl<'a> Outbox<'a> {
     }
 }
 
-/// Returns the number of the queue pair that a packet is for.
+/// Returns the number of the destination queue pair in a packet.
 fn number_in(packet: &[u8]) -> Option<u32> {
     let destination = packet.get(4..8)?;
     Some(u32::from_be_bytes(destination.try_into().ok()?) & 0xff_ffff)

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The way from an outbox to the system: in bursts.
+//! Sending the packets of an outbox to the system, in bursts.
 
 use std::io::{ErrorKind, IoSlice};
 use std::ops::Range;
@@ -16,19 +16,19 @@ use crate::net::route::Company;
 use crate::net::socket::{Burst, Socket};
 use crate::proto::Counter;
 
-/// Number of times that a batch is tried which the system has no room for.
+/// Maximum attempts to send bursts for which the system has no room.
 const TRIES: u32 = 16;
 
-/// A datagram of so many bytes that goes alone goes as a burst of one: the system puts it into pages then, and it takes
-/// about half the memory of what else is a power of two.
+/// Minimum length in bytes of a datagram that is sent as a burst of one if it is sent alone. The system then stores it in
+/// pages, which takes about half of the memory of a normal buffer, whose size is a power of two.
 const LARGE: usize = 512;
 
-/// Returns whether packets of the MTU go as bursts, if bursts may be sent, even a single packet.
+/// Returns whether single packets of this MTU are sent as bursts, if the socket supports bursts.
 pub(in crate::net) fn goes_in_pages(mtu: usize) -> bool {
     mtu >= LARGE
 }
 
-/// Makes one message of packets with the same shipment; `segment` is the size of the first datagram.
+/// Creates a burst of packets with the same shipment. `segment` is the length of the first datagram.
 fn burst<'a>(
     shipment: Shipment,
     payloads: &'a [IoSlice<'a>],
@@ -47,9 +47,9 @@ fn burst<'a>(
 }
 
 impl Network {
-    /// Sends a box's packets; each run of them is a burst.
+    /// Sends the packets of a batch as the bursts that were [arranged](Batch::arrange).
     pub(super) fn send(&self, batch: &Batch) {
-        // Most often there is one, and an acknowledgement behind it.
+        // Usually there is one burst, and an acknowledgement after it.
         let mut payloads: SmallVec<[IoSlice<'_>; 2]> = SmallVec::new();
         payloads.reserve(batch.pieces.len());
         for piece in &batch.pieces {
@@ -75,7 +75,7 @@ impl Network {
         }
     }
 
-    /// Returns the number of packets that go as one, from packet `packet` of the first run on.
+    /// Returns the number of packets that can be sent as one burst, from packet `packet` of the first entry on.
     pub(super) fn burst(&self, sealed: &[Sealed], packet: usize) -> usize {
         let Some(first) = sealed.first() else {
             return 0;
@@ -94,11 +94,11 @@ impl Network {
         bursts::together(sizes.skip(packet))
     }
 
-    /// Sends bursts by a socket. Datagrams that the system has no room for after some tries are lost, as on any
+    /// Sends bursts by a socket. Datagrams for which the system has no room after [`TRIES`] attempts are discarded, as on any
     /// network.
     fn ship(&self, socket: &Socket, bursts: &[Burst<'_>]) {
         if descriptor::has_lost() {
-            // The socket's number may now be that of a file of the program.
+            // The socket's descriptor may now be a file of the program.
             return;
         }
         let (mut rest, mut tries) = (bursts, 0);
@@ -124,14 +124,14 @@ impl Network {
                     return;
                 }
                 Err(error) if first.segment.is_some() => {
-                    // The interface cannot take bursts apart (udp(7)); other reasons may be those of this one.
+                    // EIO: the interface cannot split bursts (udp(7)). Other errors may concern only this burst.
                     if error.raw_os_error() == Some(libc::EIO) {
                         socket.stop_segments();
                     }
                     self.ship_apart(socket, first);
                     rest = &rest[1..];
                 }
-                // Too long for the interface, no route, refused by a filter: that is of the first datagram.
+                // The first datagram is too long for the interface, has no route, or is refused by a filter.
                 _ => {
                     self.counters.count(Counter::SendDiscarded, 1);
                     rest = &rest[1..];
@@ -140,7 +140,7 @@ impl Network {
         }
     }
 
-    /// Sends each datagram of a burst by itself.
+    /// Sends each datagram of a burst separately.
     fn ship_apart(&self, socket: &Socket, burst: &Burst<'_>) {
         let size = burst.segment.map_or(usize::MAX, usize::from);
         for datagram in burst

@@ -5,12 +5,12 @@ use libc::{c_int, cmsghdr};
 
 use super::Burst;
 
-/// From linux/udp.h.
+/// Socket option for the segment size of bursts, from linux/udp.h.
 pub(super) const UDP_SEGMENT: c_int = 103;
-/// From linux/udp.h.
+/// Socket option for the reception of bursts, from linux/udp.h.
 pub(super) const UDP_GRO: c_int = 104;
 
-/// A control message with an int, or less.
+/// A control message with a value of at most the size of an int.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Control {
@@ -18,9 +18,9 @@ pub(super) struct Control {
     value: [u8; size_of::<c_int>()],
 }
 
-// The layout is that of the macros of cmsg(3).
+// Checks that the layout is that of the macros of cmsg(3).
 const _: () = {
-    // SAFETY: they only calculate.
+    // SAFETY: these functions only calculate.
     unsafe {
         assert!(size_of::<Control>() == libc::CMSG_SPACE(size_of::<c_int>() as _) as usize);
         assert!(size_of::<Control>() == libc::CMSG_SPACE(size_of::<u16>() as _) as usize);
@@ -28,20 +28,20 @@ const _: () = {
     }
 };
 
-/// A message's control messages: traffic class, hop limit, size of segments.
+/// The control messages of a message: traffic class, hop limit, segment size.
 pub(super) type Controls = [Control; 3];
 
-/// What the control messages of a message that came say.
+/// The values in the control messages of a received message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
-    /// The size of all datagrams but the last, of several that came as one.
+    /// Length of each datagram except the last, if several datagrams were received as one message.
     pub(super) segment: Option<usize>,
 }
 
 impl Control {
-    // SAFETY: zero is a number in all of its fields.
+    // SAFETY: all fields are integers, for which zero is valid.
     pub(super) const NONE: Self = unsafe { mem::zeroed() };
 
     fn int(level: c_int, kind: c_int, value: c_int) -> Self {
@@ -55,7 +55,7 @@ impl Control {
 
     fn new(level: c_int, kind: c_int, size: usize, value: [u8; 4]) -> Self {
         let mut control = Self::NONE;
-        // SAFETY: it only calculates.
+        // SAFETY: this function only calculates.
         control.header.cmsg_len = unsafe { libc::CMSG_LEN(size as _) } as _;
         control.header.cmsg_level = level;
         control.header.cmsg_type = kind;
@@ -63,7 +63,7 @@ impl Control {
         control
     }
 
-    /// Sets those that a burst needs; how many.
+    /// Sets the control messages that a burst needs. Returns their number.
     pub(super) fn set(controls: &mut Controls, burst: &Burst<'_>) -> usize {
         let (level, class, limit) = match burst.to {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
@@ -86,13 +86,13 @@ impl Control {
         set
     }
 
-    /// What they say.
+    /// Returns the values of control messages.
     pub(super) fn read(controls: &[Self]) -> Said {
         let mut said = Said::default();
         for control in controls {
             let int = c_int::from_ne_bytes(control.value);
             match (control.header.cmsg_level, control.header.cmsg_type) {
-                // This one is a byte.
+                // The value of this message is a single byte.
                 (libc::IPPROTO_IP, libc::IP_TOS) => said.traffic_class = control.value[0],
                 (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
                     said.hop_limit = int as u8;

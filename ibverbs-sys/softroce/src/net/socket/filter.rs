@@ -1,8 +1,8 @@
-//! A filter in the kernel for packets of other programs of this host: refused packets take no room in the socket and no
-//! time of its owner.
+//! A socket filter in the kernel for packets of other programs of this host. Refused packets take no room in the socket's
+//! buffer and no time of this process.
 //!
-//! The filter is classic BPF, which needs no privileges and which Linux translates to machine code. The UDP header is
-//! at offset 0.
+//! The filter is classic BPF, which needs no privileges and which Linux translates to machine code. The UDP header is at offset
+//! 0.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -22,7 +22,7 @@ use crate::wire::{Opcode, Operation, Transport};
 /// The opcode of a datagram without immediate data.
 const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
-/// Offset at which the kernel shows the network header (linux/filter.h).
+/// Offset of the network header in a filter's address space (linux/filter.h).
 const NETWORK: u32 = -0x10_0000_i32 as u32;
 /// Offset of the sender's address in an IPv4 header.
 const SENDER: u32 = NETWORK + 12;
@@ -33,17 +33,17 @@ const PAYLOAD: u32 = 8;
 /// Offset of the sender's GID in the IPv6 header of a tunnel.
 const GID: u32 = PAYLOAD + 8;
 
-/// Maximum number of peers that a filter lists: each costs one comparison for every packet.
+/// Maximum peers in a filter's list: each costs one comparison for every packet.
 pub(super) const MAX_PEERS: usize = 128;
 
 /// A filter for the socket of an IPv4 address.
 ///
 /// Drops datagrams of senders in 127/8, unless
-/// - the sender is a device: the source port is that of a slot, or a tunnel's header names the port and address that the
+/// - the sender is a device: the source port is that of a slot, or a tunnel's header has the port and the address that the
 ///   datagram came from, and
-/// - the packet is a datagram (UD), or the sender is one of `peers`. Without a list every device may send to connections.
+/// - the packet is a UD packet, or the sender is one of `peers`. Without a list, every device may send to connections.
 ///
-/// The receiver checks the packets that remain.
+/// The receiver checks the remaining packets.
 struct Filter {
     code: Vec<sock_filter>,
 }
@@ -56,7 +56,7 @@ impl Filter {
         filter.give(u32::MAX);
         filter.land(local);
         filter.load_opcode_of_device(base);
-        // Both opcodes of datagrams: the lowest bit stands for immediate data.
+        // Both opcodes of UD packets: the lowest bit means immediate data.
         filter.calculate(BPF_AND, !1);
         let connected = filter.unless(BPF_JEQ, DATAGRAM.to_byte().into());
         filter.give(u32::MAX);
@@ -68,13 +68,13 @@ impl Filter {
         filter
     }
 
-    /// Loads the opcode of a device's packet. Drops packets of other senders.
+    /// Adds code that loads the opcode of a device's packet, and drops packets of other senders.
     fn load_opcode_of_device(&mut self, base: u16) {
         let mut prefix = [0; 6];
         let example = unique_local(SocketAddrV4::new([127, 0, 0, 1].into(), 1));
         prefix.copy_from_slice(&example.octets()[..6]);
         let [a, b, c, d, e, f] = prefix;
-        // Tests as `tunnel::is_tunnelled` does.
+        // The same checks as in `tunnel::is_tunnelled`.
         self.load(BPF_B, PAYLOAD);
         self.calculate(BPF_AND, 0xf0);
         let no_version = self.unless(BPF_JEQ, 0x60);
@@ -82,7 +82,7 @@ impl Filter {
         let no_prefix = self.unless(BPF_JEQ, u32::from_be_bytes([a, b, c, d]));
         self.load(BPF_H, GID + 4);
         let no_end = self.unless(BPF_JEQ, u32::from_be_bytes([0, 0, e, f]));
-        // See `address::unique_local`.
+        // The layout of the address is that of `address::unique_local`.
         self.load(BPF_H, PORT);
         self.keep();
         self.load(BPF_H, GID + 6);
@@ -99,7 +99,7 @@ impl Filter {
         }
         self.load(BPF_H, PORT);
         self.calculate(BPF_SUB, base.into());
-        // A port below the first becomes a large number.
+        // A port below that of slot 0 becomes a large number by the subtraction.
         let above = self.when(BPF_JGE, u32::from(SLOTS) * u32::from(STRIDE));
         self.calculate(BPF_MOD, STRIDE.into());
         let between = self.unless(BPF_JEQ, 0);
@@ -114,7 +114,7 @@ impl Filter {
         self.land(plain);
     }
 
-    /// Ends the filter: passes packets of peers.
+    /// Adds the end of the filter: code that passes packets of peers and drops others.
     fn give_of(&mut self, peers: &[SocketAddrV4]) {
         self.load(BPF_H, PORT);
         self.push(BPF_MISC | BPF_TAX, 0);
@@ -142,7 +142,7 @@ impl Filter {
         self.code.len() - 1
     }
 
-    /// Loads a word, half a word or a byte into the accumulator. A datagram that is shorter is dropped.
+    /// Adds a load of a word, half word or byte into the accumulator. Shorter datagrams are dropped.
     fn load(&mut self, size: u32, offset: u32) {
         self.push(BPF_LD | size | BPF_ABS, offset);
     }
@@ -151,7 +151,8 @@ impl Filter {
         self.push(BPF_ALU | operation | BPF_K, operand);
     }
 
-    /// Jumps to where the jump [lands](Self::land) if the comparison of the accumulator with `operand` is true.
+    /// Adds a jump that is taken if the comparison of the accumulator with `operand` is true. [`land`](Self::land) sets its
+    /// target.
     fn when(&mut self, comparison: u32, operand: u32) -> Jump {
         Jump {
             from: self.push(BPF_JMP | comparison | BPF_K, operand),
@@ -159,7 +160,7 @@ impl Filter {
         }
     }
 
-    /// Jumps if the comparison of the accumulator with `operand` is false.
+    /// Adds a jump that is taken if the comparison of the accumulator with `operand` is false.
     fn unless(&mut self, comparison: u32, operand: u32) -> Jump {
         Jump {
             on: Some(false),
@@ -167,7 +168,7 @@ impl Filter {
         }
     }
 
-    /// Jumps in any case.
+    /// Adds an unconditional jump.
     fn always(&mut self) -> Jump {
         Jump {
             from: self.push(BPF_JMP | BPF_JA, 0),
@@ -175,12 +176,12 @@ impl Filter {
         }
     }
 
-    /// Stores the accumulator.
+    /// Adds a store of the accumulator.
     fn keep(&mut self) {
         self.push(BPF_ST, 0);
     }
 
-    /// Jumps if the accumulator differs from the stored value.
+    /// Adds a jump that is taken if the accumulator differs from the stored value.
     fn unless_kept(&mut self) -> Jump {
         self.push(BPF_LDX | BPF_MEM, 0);
         Jump {
@@ -202,7 +203,7 @@ impl Filter {
         }
     }
 
-    /// Ends the filter: passes `bytes` bytes of the datagram.
+    /// Adds the end of the filter: passes `bytes` bytes of the datagram.
     fn give(&mut self, bytes: u32) {
         self.push(BPF_RET | BPF_K, bytes);
     }
@@ -212,12 +213,12 @@ impl Filter {
 #[derive(Clone, Copy)]
 struct Jump {
     from: usize,
-    /// The result of the comparison with which the jump is taken; `None` if there is no comparison.
+    /// The result of the comparison for which the jump is taken; `None` for an unconditional jump.
     on: Option<bool>,
 }
 
-/// Makes the kernel drop packets of programs of this host that a socket of an IPv4 address does not expect: see
-/// [`Filter`]. `base` is the port of the first slot.
+/// Makes the kernel drop packets of programs of this host that a socket of an IPv4 address does not expect; see [`Filter`].
+/// `base` is the port of slot 0.
 pub(super) fn attach(
     socket: &Descriptor,
     base: u16,
@@ -228,7 +229,7 @@ pub(super) fn attach(
         len: filter.code.len() as u16,
         filter: filter.code.as_mut_ptr(),
     };
-    // SAFETY: the option's value is a program whose instructions are valid for the call, with their number; the kernel
+    // SAFETY: the value of the option is a program with its number of instructions, which are valid for the call. The kernel
     // copies and checks them.
     let result = unsafe {
         libc::setsockopt(
@@ -246,7 +247,7 @@ pub(super) fn attach(
     }
 }
 
-/// Makes the kernel pass all packets again.
+/// Removes the filter, so that the kernel passes all packets.
 pub(super) fn detach(socket: &Descriptor) -> io::Result<()> {
     super::set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
 }

@@ -9,31 +9,33 @@ use super::name::Name;
 /// A network interface of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub(crate) name: String,
-    /// Its number.
+    /// Index of the interface.
     pub(crate) index: u32,
 }
 
 impl Interface {
-    /// The one that has an address. Of 127/8 only 127.0.0.1 is told, but all are of that one.
+    /// Returns the interface that has an address. All addresses in 127/8 belong to the interface of 127.0.0.1, the only one
+    /// that the system lists.
     pub(crate) fn of(address: IpAddr) -> Option<Self> {
         let wanted = match address {
             IpAddr::V4(address) if address.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
             other => other,
         };
         let mut list = ptr::null_mut();
-        // SAFETY: the list is written to the pointer.
+        // SAFETY: the pointer is valid for writes; the call stores the list in it.
         if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
             return None;
         }
         let mut found = None;
         let mut next = list;
-        // SAFETY: entries and what they point at live until the list is freed; the last one points at none.
+        // SAFETY: the entries, and the data that they point to, are valid until the list is freed. The last entry's pointer is
+        // null.
         while let Some(entry) = unsafe { next.as_ref() } {
             next = entry.ifa_next;
             if !entry.ifa_addr.is_null() {
-                // SAFETY: the address is there and has the size of its family's.
+                // SAFETY: the address is not null and has the size of its family's type.
                 let interface_address = unsafe {
                     match c_int::from((*entry.ifa_addr).sa_family) {
                         libc::AF_INET => {
@@ -48,7 +50,7 @@ impl Interface {
                     }
                 };
                 if interface_address == Some(wanted) {
-                    // SAFETY: the name is a C string, and lives as long as the entry.
+                    // SAFETY: the name is a C string that is valid as long as the entry.
                     let (name, index) = unsafe {
                         (
                             CStr::from_ptr(entry.ifa_name),
@@ -63,7 +65,7 @@ impl Interface {
                 }
             }
         }
-        // SAFETY: the list came from getifaddrs, and nothing of it is used any more.
+        // SAFETY: the list was returned by getifaddrs, and is not used any more.
         unsafe { libc::freeifaddrs(list) };
         found
     }

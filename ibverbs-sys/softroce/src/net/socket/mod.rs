@@ -1,10 +1,9 @@
-//! UDP sockets as RoCEv2 needs them, and their only unsafe code: batches of datagrams, and datagrams that pass through
-//! the system as one.
+//! UDP sockets with the features that RoCEv2 needs, and all unsafe code for them: batches of datagrams, and bursts.
 //!
-//! The cost of a UDP socket is the way of each message through the layers of the system, much more than the call. So
-//! datagrams of one size to one destination go as one message, a [`Burst`], which the system takes apart as late as
-//! possible (`UDP_SEGMENT`, Linux 4.18). Datagrams that arrive are put together again (`UDP_GRO`, Linux 5.0). Between
-//! processes of one host nothing is ever taken apart.
+//! The cost of a UDP socket is mainly the processing of each message in the layers of the system, and less the system call. So
+//! datagrams of one size to one destination are sent as one message, a [`Burst`], which the system splits as late as possible
+//! (`UDP_SEGMENT`, Linux 4.18). Datagrams that arrive are merged (`UDP_GRO`, Linux 5.0). Between processes of one host, bursts
+//! are never split.
 
 mod control;
 mod filter;
@@ -30,61 +29,61 @@ use crate::descriptor::Descriptor;
 pub(crate) use interface::Interface;
 pub(crate) use ring::Ring;
 
-/// Messages that go in one system call at most.
+/// Maximum messages that are sent in one system call.
 pub(crate) const BATCH: usize = 32;
 
-/// Datagrams in a burst at most: Linux's limit until 6.9, which doubled it.
+/// Maximum datagrams of a burst: the limit of Linux until 6.9, which doubled it.
 pub(crate) const SEGMENTS: usize = 64;
 
-/// Bytes of a burst at most: with headers of IPv6 and UDP as much as an IP packet may have.
+/// Maximum bytes of a burst: with IPv6 and UDP headers, the maximum of an IP packet.
 pub(crate) const LONGEST: usize = 65_535 - 40 - 8;
 
-/// Requested size of the send buffer, where packets wait for a network interface.
+/// Requested size of the send buffer in bytes. Packets wait there for a network interface.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// The hop limit of packets that do not say one.
+/// Hop limit of packets without an explicit one.
 const HOP_LIMIT: u32 = 64;
 
-/// A UDP socket that is bound and not connected. Its IPv4 packets have identification 0 and are not
-/// fragmented, which is what the ICRC of those who send by it assumes: Linux does so where path MTU
-/// discovery is on and the socket is not connected.
+/// A bound, unconnected UDP socket. Its IPv4 packets have identification 0 and are not fragmented, as the ICRC of sent packets
+/// assumes. Linux does so if path MTU discovery is enabled and the socket is not connected.
 #[derive(Debug)]
 pub(crate) struct Socket {
     socket: Descriptor,
     local: SocketAddr,
-    /// The system takes bursts apart.
+    /// Set if the system supports bursts.
     segments: AtomicBool,
 }
 
-/// Datagrams to be sent that pass the system as one.
+/// Datagrams that are sent to the system as one message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst<'a> {
-    /// Their payloads, in pieces that each are one or several whole ones: one, or up to [`SEGMENTS`] and [`LONGEST`] together.
+    /// Payloads of the datagrams. A slice may contain several whole payloads. There are at most [`SEGMENTS`] payloads with at
+    /// most [`LONGEST`] bytes.
     pub(crate) payloads: &'a [IoSlice<'a>],
-    /// The size of each of them but the last one, which may be shorter; none: it is one, and goes as it is.
+    /// Length of each datagram except the last, which may be shorter; `None` for a single datagram that is not sent as a burst.
     pub(crate) segment: Option<u16>,
-    /// Where to; of the socket's family.
+    /// Destination address, of the socket's family.
     pub(crate) to: SocketAddr,
     /// TOS or traffic class.
     pub(crate) traffic_class: u8,
-    /// TTL or hop limit; none: the system's default.
+    /// TTL or hop limit; `None` for the socket's default.
     pub(crate) hop_limit: Option<u8>,
 }
 
-/// A datagram that came, or several of one sender that came as one.
+/// A received message: a datagram, or several datagrams of one sender that the system has merged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message<'a> {
-    /// All payloads.
+    /// Payloads of the datagrams, one after the other.
     pub(crate) bytes: &'a [u8],
-    /// The size of each payload but the last one, which may be shorter; not 0.
+    /// Length of each payload except the last, which may be shorter. Not 0.
     pub(crate) segment: usize,
-    /// Where from.
+    /// Address of the sender.
     pub(crate) from: SocketAddr,
     /// TOS or traffic class.
     pub(crate) traffic_class: u8,
     /// TTL or hop limit.
     pub(crate) hop_limit: u8,
-    /// Set if the message was longer than the room for it.
+    /// Set if the message was longer than its buffer.
     pub(crate) truncated: bool,
 }
 
@@ -105,23 +104,23 @@ impl<'a> Message<'a> {
         self.bytes.len().div_ceil(self.segment).max(1)
     }
 
-    /// Returns the payload of a datagram; `None` if there are not that many.
+    /// Returns the payload of a datagram, or `None` if there are fewer datagrams.
     pub(crate) fn datagram(&self, number: usize) -> Option<&'a [u8]> {
         let rest = self.bytes.get(number * self.segment..)?;
-        // An empty one is the only one.
+        // An empty datagram is the only one of its message.
         let there = number == 0 || !rest.is_empty();
         there.then(|| &rest[..rest.len().min(self.segment)])
     }
 }
 
 impl Socket {
-    /// Binds to an address and port. Of the receive buffer's size it gets as much as the system gives.
+    /// Creates a socket and binds it to an address. The receive buffer may be smaller than requested, if the system limits it.
     pub(crate) fn bind(address: SocketAddr, receive_buffer: usize) -> io::Result<Self> {
         let socket = Descriptor::open(|| UdpSocket::bind(address).map(Into::into))?;
         Self::prepare(socket, receive_buffer)
     }
 
-    /// Binds to a multicast group, which other processes may do too: each gets every datagram.
+    /// Creates a socket and binds it to a multicast group. Other processes may do so, too; each gets every datagram.
     /// `interface` is an address of the network interface.
     pub(crate) fn join(
         group: SocketAddr,
@@ -153,11 +152,11 @@ impl Socket {
 
     fn prepare(socket: Descriptor, receive_buffer: usize) -> io::Result<Self> {
         let local = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
-        // Only privileged processes may have more than net.core.rmem_max.
+        // Only a privileged process may exceed net.core.rmem_max.
         if sockopt::set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, receive_buffer)?;
         }
-        // PROBE is DO without trust in what ICMP says about a path.
+        // PROBE is like DO, but ignores ICMP messages about the path MTU.
         match local {
             SocketAddr::V4(local) => {
                 sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
@@ -174,7 +173,7 @@ impl Socket {
                 sockopt::set_ipv6_recvtclass(&socket, true)?;
                 set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
                 sockopt::set_ipv6_unicast_hops(&socket, Some(HOP_LIMIT as u8))?;
-                // The kernel's driver sends without a UDP checksum, which IPv6 refuses else.
+                // The kernel's driver sends without a UDP checksum, which IPv6 sockets otherwise refuse.
                 set_option(&socket, libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)?;
                 if !local.ip().is_multicast() {
                     let interface = Interface::of(IpAddr::V6(*local.ip())).map_or(0, |i| i.index);
@@ -183,9 +182,10 @@ impl Socket {
                 }
             }
         }
-        // A limit holds for those without privileges; less is right too.
+        // The system limits the size for unprivileged processes; a smaller buffer is acceptable.
         let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
-        // No size: bursts say theirs. A system that does not know the option would send one as one datagram.
+        // Size 0 sets no default: each burst sets its own. This tests support, since an old system would send a burst as one
+        // datagram.
         let segments = set_option(&socket, libc::SOL_UDP, UDP_SEGMENT, 0).is_ok();
         Ok(Self {
             socket,
@@ -194,14 +194,13 @@ impl Socket {
         })
     }
 
-    /// Lets datagrams come as one that were sent as one or came right after each other, if the system can.
+    /// Lets the system merge received datagrams. Returns whether the system supports that.
     pub(crate) fn coalesce(&self) -> bool {
         set_option(&self.socket, libc::SOL_UDP, UDP_GRO, 1).is_ok()
     }
 
-    /// Makes the kernel drop packets of programs of this host that are no devices, and packets for connections that are
-    /// not from `peers`. The receiver checks the packets that remain, and packets over IPv6. `base` is the port of the
-    /// first slot.
+    /// Makes the kernel drop packets of programs of this host that are not devices, and packets of connections that are not
+    /// from `peers`. The receiver checks the remaining packets, and packets over IPv6. `base` is the port of slot 0.
     pub(crate) fn refuse_strangers(&self, base: u16, peers: &[SocketAddrV4]) {
         if !self.local.is_ipv4() {
             return;
@@ -209,7 +208,7 @@ impl Socket {
         let listed = peers.len() <= filter::MAX_PEERS
             && filter::attach(&self.socket, base, Some(peers)).is_ok();
         if !listed && filter::attach(&self.socket, base, None).is_err() {
-            // An earlier filter does not know all peers. The call fails if there is no filter, which is no fault.
+            // An earlier filter does not have all peers. The call fails if there is no filter, which is harmless.
             let _ = filter::detach(&self.socket);
         }
     }
@@ -222,12 +221,12 @@ impl Socket {
         }
     }
 
-    /// Returns whether bursts of more than one datagram, and segment sizes at all, may be sent.
+    /// Returns whether bursts can be sent.
     pub(crate) fn segments(&self) -> bool {
         self.segments.load(Ordering::Relaxed)
     }
 
-    /// Stops sending bursts of more than one datagram, and segment sizes.
+    /// Disables bursts on this socket.
     pub(crate) fn stop_segments(&self) {
         self.segments.store(false, Ordering::Relaxed);
     }
@@ -237,12 +236,12 @@ impl Socket {
         self.local
     }
 
-    /// Returns the size of the socket's receive buffer, in the kernel's way of counting.
+    /// Returns the size of the socket's receive buffer, as the kernel counts it.
     pub(crate) fn receive_buffer(&self) -> io::Result<usize> {
         Ok(sockopt::socket_recv_buffer_size(&self.socket)?)
     }
 
-    /// Sends bursts, not more than [`BATCH`], and never waits; how many of them went. An error is that of the first one.
+    /// Sends at most [`BATCH`] bursts without blocking. Returns the number of sent bursts. An error concerns the first burst.
     pub(crate) fn send(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
         match bursts {
             [] => Ok(0),
@@ -252,12 +251,12 @@ impl Socket {
         }
     }
 
-    /// Sends one, which takes the system somewhat less than a list of one.
+    /// Sends a single burst, with a system call that is slightly cheaper than that for a list.
     fn send_one(&self, burst: &Burst<'_>) -> io::Result<usize> {
         let (mut name, mut controls) = (Name::NONE, [Control::NONE; 3]);
         let header = header(burst, &mut name, &mut controls);
-        // SAFETY: the header points at a name and control messages that are there, and at the burst's slices, which are laid
-        // out as an iovec is and which, with their bytes, the kernel only reads; each with its length.
+        // SAFETY: the header points to a valid name and control messages, and to the burst's slices, with their lengths. An
+        // `IoSlice` has the layout of an iovec. The kernel only reads the slices and their bytes.
         let sent = unsafe {
             libc::sendmsg(
                 self.socket.as_raw_fd(),
@@ -271,7 +270,7 @@ impl Socket {
         Ok(1)
     }
 
-    /// Sends up to `N` of them.
+    /// Sends up to `N` bursts.
     fn send_some<const N: usize>(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
         let count = bursts.len().min(N);
         let mut names = [const { Name::NONE }; N];
@@ -281,8 +280,8 @@ impl Socket {
         for (burst, ((place, name), controls)) in bursts.iter().zip(places) {
             place.msg_hdr = header(burst, name, controls);
         }
-        // SAFETY: the first `count` headers point at a name and control messages of these arrays, and at the bursts' slices,
-        // which are laid out as an iovec is and which, with their bytes, the kernel only reads; each with its length, and all
+        // SAFETY: the first `count` headers point to names and control messages in these arrays, and to the bursts' slices,
+        // with their lengths. An `IoSlice` has the layout of an iovec. The kernel only reads the slices and their bytes. All
         // live until after the call.
         let sent = unsafe {
             libc::sendmmsg(
@@ -295,15 +294,14 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Takes the messages that are there, not more than the ring has room for, and never waits; how many
-    /// there are in it now.
+    /// Receives available messages into the ring without blocking, as many as it has room for. Returns their number.
     pub(crate) fn receive(&self, ring: &mut Ring) -> io::Result<usize> {
         let (headers, count) = ring.prepare();
         let received = if count == 1 {
             self.receive_one(headers)
         } else {
-            // SAFETY: so many headers point at names, control messages and room for bytes in the ring's allocation, with
-            // their lengths; the ring is borrowed mutably, so nobody else looks at it.
+            // SAFETY: `count` headers point to names, control messages and buffers in the ring's allocation, with their
+            // lengths. The ring is borrowed mutably, so no references to them exist.
             unsafe {
                 libc::recvmmsg(
                     self.socket.as_raw_fd(),
@@ -326,9 +324,11 @@ impl Socket {
         }
     }
 
-    /// Takes one message to a ring's first header, by the call for one; 1, or -1.
+    /// Receives one message into the first header of a ring, with the system call for a single message. Returns 1, or -1 after
+    /// an error.
     fn receive_one(&self, header: *mut mmsghdr) -> c_int {
-        // SAFETY: as in `receive`, which this is a part of, for the first one.
+        // SAFETY: `header` is the first header of a ring that the caller has borrowed mutably. It points to a name, control
+        // messages and a buffer in the ring's allocation, with their lengths.
         unsafe {
             let socket = self.socket.as_raw_fd();
             let length = libc::recvmsg(socket, &raw mut (*header).msg_hdr, libc::MSG_DONTWAIT);
@@ -343,7 +343,7 @@ impl Socket {
     }
 }
 
-/// Returns the header of a burst, which points at the burst and at the contents of `name` and `controls`.
+/// Returns the header of a burst, which points to the burst and to the contents of `name` and `controls`.
 fn header(burst: &Burst<'_>, name: &mut Name, controls: &mut Controls) -> msghdr {
     let mut header = NO_HEADER.msg_hdr;
     header.msg_namelen = name.set(burst.to);
@@ -364,11 +364,11 @@ impl AsFd for Socket {
     }
 }
 
-/// From linux/udp.h.
+/// Socket option to accept IPv6 packets without a UDP checksum, from linux/udp.h.
 const UDP_NO_CHECK6_RX: c_int = 102;
 
 fn set_option(socket: &Descriptor, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
-    // SAFETY: the option's value is an int, which the kernel reads.
+    // SAFETY: the value of the option is an int that is valid for the call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -385,5 +385,5 @@ fn set_option(socket: &Descriptor, level: c_int, option: c_int, value: c_int) ->
     }
 }
 
-// SAFETY: zero is a null pointer, a length or a flag in all of its fields.
+// SAFETY: all fields are pointers or integers, for which zero is valid.
 const NO_HEADER: mmsghdr = unsafe { std::mem::zeroed() };

@@ -4,7 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use libc::{c_int, sockaddr_in, sockaddr_in6};
 
-/// A socket address as C has it.
+/// A socket address in the form of the C ABI.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) union Name {
@@ -13,14 +13,14 @@ pub(super) union Name {
 }
 
 impl Name {
-    // SAFETY: zero is a number in all of its fields.
+    // SAFETY: all fields are integers, for which zero is valid.
     pub(super) const NONE: Self = unsafe { mem::zeroed() };
 
-    /// Sets it; how long it is.
+    /// Sets the address. Returns its length in bytes.
     pub(super) fn set(&mut self, address: SocketAddr) -> libc::socklen_t {
         match address {
             SocketAddr::V4(address) => {
-                // SAFETY: zero is a number in all of its fields.
+                // SAFETY: all fields are integers, for which zero is valid.
                 let mut name: sockaddr_in = unsafe { mem::zeroed() };
                 name.sin_family = libc::AF_INET as _;
                 name.sin_port = address.port().to_be();
@@ -29,7 +29,7 @@ impl Name {
                 size_of::<sockaddr_in>() as _
             }
             SocketAddr::V6(address) => {
-                // SAFETY: zero is a number in all of its fields.
+                // SAFETY: all fields are integers, for which zero is valid.
                 let mut name: sockaddr_in6 = unsafe { mem::zeroed() };
                 name.sin6_family = libc::AF_INET6 as _;
                 name.sin6_port = address.port().to_be();
@@ -42,15 +42,15 @@ impl Name {
     }
 
     pub(super) fn address(&self) -> SocketAddr {
-        // SAFETY: both begin with the family, and every byte was set when the name was made.
+        // SAFETY: both variants begin with the family, and all bytes were initialized.
         let family = unsafe { self.v4.sin_family };
         if c_int::from(family) == libc::AF_INET6 {
-            // SAFETY: the family says so; numbers have no invalid values.
+            // SAFETY: the family is that of this variant. Integers have no invalid values.
             let name = unsafe { self.v6 };
             let address = Ipv6Addr::from(name.sin6_addr.s6_addr);
             SocketAddrV6::new(address, u16::from_be(name.sin6_port), 0, name.sin6_scope_id).into()
         } else {
-            // SAFETY: numbers have no invalid values.
+            // SAFETY: integers have no invalid values.
             let name = unsafe { self.v4 };
             let address = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
             SocketAddrV4::new(address, u16::from_be(name.sin_port)).into()

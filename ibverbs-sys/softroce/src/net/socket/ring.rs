@@ -8,22 +8,22 @@ use super::control::{Control, Controls};
 use super::name::Name;
 use crate::net::{FRONT, GRAIN};
 
-/// Messages that come in one system call at most. What they fill shall still be in the processor's cache when it
-/// is looked at.
+/// Maximum messages that are received in one system call. Few enough that their bytes are still in the processor's cache when
+/// they are processed.
 pub(super) const MESSAGES: usize = 8;
 
-/// Room for what comes as one: the system puts datagrams together up to this size.
+/// Size of a message's buffer in bytes: the maximum size to which the system merges datagrams.
 pub(super) const ROOM: usize = 1 << 16;
 
-/// Messages that came together, and the room for them.
+/// Buffers for messages that are received together.
 pub(crate) struct Ring {
-    /// Owned, from the allocator. Reached by this pointer only, as the headers in it point into it.
+    /// An owned allocation. It is only accessed through this pointer, because the headers in it point into it.
     storage: NonNull<Storage>,
-    /// How many headers the kernel has filled since they were prepared.
+    /// Number of headers that the kernel has filled since they were prepared.
     filled: usize,
 }
 
-// SAFETY: the allocation belongs to the ring alone; what points into it is inside.
+// SAFETY: the ring alone owns the allocation, and all pointers in it point into the allocation.
 unsafe impl Send for Ring {}
 
 #[repr(C)]
@@ -32,11 +32,11 @@ struct Storage {
     vectors: [iovec; MESSAGES],
     names: [Name; MESSAGES],
     controls: [Controls; MESSAGES],
-    /// Pages that nothing came into yet take no memory.
+    /// Buffers of the messages. Unused pages of them take no memory.
     places: [Place; MESSAGES],
 }
 
-/// Where a message comes.
+/// Buffer of a message.
 #[repr(C, align(16))]
 struct Place {
     front: [u8; FRONT],
@@ -48,14 +48,14 @@ const _: () = assert!(align_of::<Place>() == GRAIN);
 impl Ring {
     pub(crate) fn new() -> Self {
         let layout = Layout::new::<Storage>();
-        // SAFETY: the layout has a size.
+        // SAFETY: the size of the layout is not 0.
         let allocated = unsafe { alloc::alloc_zeroed(layout) }.cast::<Storage>();
         let Some(storage) = NonNull::new(allocated) else {
             alloc::handle_alloc_error(layout);
         };
         let pointer = storage.as_ptr();
         for i in 0..MESSAGES {
-            // SAFETY: all is inside the allocation, which is zeroed: numbers and null pointers.
+            // SAFETY: everything is inside the allocation, which is zeroed: valid integers and null pointers.
             unsafe {
                 (*pointer).vectors[i] = iovec {
                     iov_base: (&raw mut (*pointer).places[i].bytes).cast(),
@@ -74,8 +74,8 @@ impl Ring {
         }
     }
 
-    /// The headers for the kernel to fill, with the lengths set again that it changed, and how many. Where nothing came the last
-    /// time it is one: who waits for a message then does not pay for a look at whether there is another.
+    /// Resets the lengths in the headers that the kernel has changed. Returns the headers to fill, and their number. If no
+    /// message arrived the last time, the number is 1, because a system call for a single message is cheaper.
     pub(super) fn prepare(&mut self) -> (*mut mmsghdr, usize) {
         let count = if self.filled == 0 { 1 } else { MESSAGES };
         let storage = self.storage.as_ptr();
@@ -91,17 +91,17 @@ impl Ring {
         (headers, count)
     }
 
-    /// The kernel has filled so many headers, of those that [`prepare`](Self::prepare) gave out.
+    /// Records the number of headers that the kernel has filled after [`prepare`](Self::prepare).
     pub(super) fn fill(&mut self, filled: usize) {
         self.filled = filled.min(MESSAGES);
     }
 
-    /// The message at an index below what [`super::Socket::receive`] said.
+    /// Returns the message with an index, which must be below the result of [`super::Socket::receive`].
     pub(crate) fn message(&self, index: usize) -> Message<'_> {
         assert!(index < self.filled);
         let storage = self.storage.as_ptr();
-        // SAFETY: the index is inside, the kernel is not at it while the ring is borrowed, and what is borrowed here is
-        // written only with the ring borrowed mutably.
+        // SAFETY: the index is inside the arrays. The kernel does not write while the ring is borrowed, and the referenced
+        // fields are written only while the ring is borrowed mutably.
         let (header, name, controls, bytes) = unsafe {
             (
                 &(*storage).headers[index],
@@ -126,7 +126,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and holds nothing that needs to be dropped.
+        // SAFETY: the storage was allocated with this layout, and contains nothing that needs to be dropped.
         unsafe { alloc::dealloc(self.storage.as_ptr().cast(), Layout::new::<Storage>()) };
     }
 }

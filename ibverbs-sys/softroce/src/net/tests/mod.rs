@@ -1,4 +1,4 @@
-//! Two NICs' networks in one process, over real sockets.
+//! Tests of the networks of two NICs in one process, over real sockets.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -19,23 +19,23 @@ use crate::proto::{Arrival, Counter, Mtu, Path};
 use crate::timers::{Sleeper, Timers};
 use crate::wire::{Bth, Deth, Header, Opcode, Operation, Transport};
 
-/// Longer than anything takes.
+/// Timeout for packets: longer than any step takes.
 const LOST: Duration = Duration::from_secs(60);
 
-/// A port for a test that looks at which one is taken.
+/// Returns an unused port, for a test that depends on the slots of the port.
 fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Opens a network that takes packets from all senders: nothing is connected.
+/// Opens a network that accepts packets from all senders, although nothing is connected.
 fn open(config: &Config) -> Network {
     let network = open_filtered(config);
     network.pass_strangers();
     network
 }
 
-/// Opens a network whose filters are in place.
+/// Opens a network with its filters in place.
 fn open_filtered(config: &Config) -> Network {
     let (counters, faults) = (Arc::<Counters>::default(), Arc::new(config.faults()));
     let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
@@ -54,10 +54,10 @@ struct Got {
     payload: Vec<u8>,
 }
 
-/// Receives until so many packets were delivered.
+/// Receives until `packets` packets were delivered, and returns them.
 fn receive(network: &Network, packets: usize) -> Vec<Got> {
     let (mut inbox, mut got) = (Inbox::new(), Vec::new());
-    // Only a packet that never comes is waited for so long.
+    // Only a packet that never arrives makes this wait until the end.
     let end = Instant::now() + LOST;
     while got.len() < packets {
         assert!(
@@ -82,7 +82,7 @@ fn collect(network: &Network, inbox: &mut Inbox, got: &mut Vec<Got>) -> usize {
     })
 }
 
-/// Receives until so many datagrams came, right or wrong; what was delivered.
+/// Receives until `datagrams` datagrams, valid or not, have arrived. Returns the packets that were delivered.
 fn receive_datagrams(network: &Network, datagrams: usize) -> Vec<Got> {
     let (mut inbox, mut got, mut came) = (Inbox::new(), Vec::new(), 0);
     let end = Instant::now() + LOST;
@@ -103,7 +103,7 @@ fn path(source: u8, destination: Ipv6Addr) -> Path {
     }
 }
 
-/// A datagram's packet without its ICRC.
+/// Appends a UD packet without its ICRC.
 fn datagram(queue_pair: u32, sequence: u32, payload: &[u8], out: &mut Vec<u8>) {
     let opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
     let mut header = Header::new(Bth {
@@ -122,7 +122,7 @@ fn datagram(queue_pair: u32, sequence: u32, payload: &[u8], out: &mut Vec<u8>) {
     ));
 }
 
-/// A queue pair's number on a NIC.
+/// Returns a queue pair number of a NIC.
 fn number(network: &Network) -> u32 {
     u32::from(network.slot()) << 20 | 0x1234
 }
@@ -176,7 +176,7 @@ fn a_packet_comes_over_ipv4_with_its_header() {
 #[test]
 fn a_packet_comes_through_the_tunnel_with_its_ipv6_header() {
     let (a, b) = networks();
-    // This traffic class makes the first byte that of a datagram's opcode.
+    // With traffic class 0x40, the first byte is also the opcode of a UD packet.
     for traffic_class in [0, 0x40, 0xff] {
         let to = Path {
             traffic_class,
@@ -221,7 +221,7 @@ fn packets_come_in_order_whole_and_of_all_sizes() {
         for size in [0, 1, 63, 1024, 4096] {
             let payload = vec![0xa5; size];
             let mut outbox = a.outbox();
-            // More than go in one call of the system.
+            // More packets than are sent in one system call.
             for sequence in 0..40 {
                 outbox.push(|out| {
                     datagram(number(&b), sequence, &payload, out);
@@ -253,7 +253,7 @@ fn a_damaged_packet_is_dropped_and_counted() {
         );
     }
     let got = receive_datagrams(&b, 200);
-    // Of a hundred bits one is a congestion bit of the BTH, which the ICRC does not cover.
+    // One of a hundred bits is a congestion bit of the BTH, which the ICRC does not cover.
     let wrong = b.counters.value(Counter::WrongIcrc);
     assert_eq!(wrong + got.len() as u64, 200);
     assert!(wrong > 190, "{wrong}");
@@ -296,7 +296,7 @@ fn a_gid() -> Ipv6Addr {
     address::unique_local("127.1.1.1:4791".parse().unwrap())
 }
 
-/// A datagram in a tunnel between the second GIDs of two NICs.
+/// Returns a tunnelled datagram between the second GIDs of two NICs.
 fn tunnelled(from: &Network, to: &Network) -> Vec<u8> {
     let way = from.way(&path(1, to.addresses()[1]), number(to)).unwrap();
     let mut transport = Vec::new();
@@ -333,7 +333,7 @@ fn a_tunnel_to_another_nic_or_from_another_sender_is_refused() {
     assert_eq!(b.counters.value(Counter::Malformed), 1);
 }
 
-/// The kernel drops packets of programs that are no devices, before they take room in the socket.
+/// Checks that the kernel drops packets of programs that are not devices, before they take room in the socket.
 #[test]
 fn what_is_no_devices_takes_no_room() {
     let of_port = |port| {
@@ -361,7 +361,7 @@ fn what_is_no_devices_takes_no_room() {
             stranger.send_to(bytes, to).unwrap();
         }
     }
-    // A device with another first port is reached, by the GID that carries the port.
+    // A device with another base port is reached by the GID that contains the port.
     let c = of_port(elsewhere);
     send(&c, &path(1, b.addresses()[1]), number(&b), 8..9);
     send(&a, &path(0, b.addresses()[0]), number(&b), 9..10);
@@ -392,7 +392,7 @@ fn packets_for_connections_come_from_peers_alone() {
             .iter()
             .for_each(|other| send_connected(other, gid, &b, 1000));
         send_connected(&a, gid, &b, sequence);
-        // Datagrams are taken from every device.
+        // UD packets are accepted from every device.
         send(&a, &path(0, b.addresses()[0]), number(&b), 500..501);
         let got = receive_datagrams(&b, 1 + usize::from(is_peer));
         let expected = is_peer.then_some(sequence).into_iter().chain([500]);
@@ -480,14 +480,14 @@ fn nothing_goes_over_a_link_that_is_down() {
     assert_eq!(receive(&b, 1)[0].sequence, 5);
 }
 
-/// The numbers of packets in the order in which they come, of a hundred that are sent.
+/// Sends a hundred packets with injected faults. Returns their numbers in the order of arrival.
 fn accidents(faults: NetworkFaults) -> Vec<u32> {
     let (a, b) = networks();
     a.faults.set_network(faults);
     send(&a, &path(0, b.addresses()[0]), number(&b), 0..100);
     let held = a.timers.now() + Duration::from_secs(10);
     a.send_delayed(held, held);
-    // This one is the last.
+    // This is the last packet.
     a.faults.set_network(NetworkFaults::default());
     send(&a, &path(0, b.addresses()[0]), number(&b), 100..101);
     let (mut inbox, mut got) = (Inbox::new(), Vec::new());
@@ -566,7 +566,7 @@ fn a_port_that_is_taken_everywhere_gives_the_next_slot() {
         port: port(),
         ..Config::default()
     };
-    // As the kernel's driver has it.
+    // The kernel's driver binds the port in this way.
     let _taken = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, config.port)).unwrap();
     let (a, b) = (open(&config), open(&config));
     assert_eq!((a.slot(), b.slot()), (1, 1));
@@ -592,7 +592,7 @@ fn an_address_that_was_asked_for_and_is_taken_is_an_error() {
     };
     let first = open(&config);
     assert_eq!(first.addresses()[0], ip.to_ipv6_mapped());
-    // There is no other slot with so high a port.
+    // A port that high has no further slots.
     let (counters, faults) = (Arc::default(), Arc::new(config.faults()));
     let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
     let error = Network::open(&config, counters, faults, timers).unwrap_err();
@@ -602,7 +602,7 @@ fn an_address_that_was_asked_for_and_is_taken_is_an_error() {
 
 #[test]
 fn a_window_of_packets_waits_in_a_socket_without_loss() {
-    // The buffer that an unprivileged process gets under the kernel's default limits.
+    // Half of the buffer that an unprivileged process gets under the kernel's default limits.
     let config = Config {
         receive_buffer: 212_992 / 2,
         ..Config::default()
@@ -617,7 +617,7 @@ fn a_window_of_packets_waits_in_a_socket_without_loss() {
     ] {
         let window = b.window(mtu);
         assert!(window >= 8);
-        // In bursts, and each by itself.
+        // In bursts, and each packet separately.
         for alone in [false, true] {
             let mut outbox = a.outbox();
             for sequence in 0..window {
@@ -653,7 +653,7 @@ fn a_group_gets_what_is_sent_to_it() {
         b.join(group).unwrap();
         b.join(group).unwrap();
         send(&a, &path(gid, group), MULTICAST, 0..3);
-        // The sender is a member too.
+        // The sender is a member of the group, too.
         for network in [&a, &b] {
             let got = receive(network, 3);
             assert!(got.iter().map(|got| got.sequence).eq(0..3));
@@ -720,7 +720,7 @@ fn every_packet_stands_in_the_capture() {
     receive(&a, 4);
     let written = std::fs::read(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
-    // BTH, DETH, payload, ICRC; in a tunnel too the packet is the inner one.
+    // BTH, DETH, payload, ICRC. For a tunnelled packet, the inner headers are captured.
     let transport = 12 + 8 + 64 + 4;
     let (ipv4, ipv6) = (20 + 8 + transport, 40 + 8 + transport);
     assert_eq!(written.len(), 24 + 4 * (16 + ipv4) + 4 * (16 + ipv6));

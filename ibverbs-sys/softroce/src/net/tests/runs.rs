@@ -1,4 +1,4 @@
-//! Runs of packets: that they come as the packets that they are, whatever way they go.
+//! Tests of runs of packets: each packet must arrive unchanged, by every route.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
 const PAYLOAD: usize = 1024;
 const LENGTH: usize = 12 + PAYLOAD;
 
-/// A packet of a write from BTH to its end.
+/// Returns a packet of a write, from the BTH to its end.
 fn packet(to: &Network, operation: Operation, sequence: u32) -> Vec<u8> {
     let opcode = Opcode::new(Transport::ReliableConnection, operation);
     let header = Header::new(Bth {
@@ -31,8 +31,8 @@ fn payload(sequence: u32) -> Vec<u8> {
         .collect()
 }
 
-/// Sends packets of the middle of a message, numbered from 0 on, as runs where they are taken as such, and then the last one.
-/// How many went in runs.
+/// Sends `packets` middle packets of a message, numbered from 0 on, as runs where possible, and then the last packet. Returns
+/// the number of packets that were sent in runs.
 fn send(from: &Network, to: &Network, gid: u8, packets: u32) -> u32 {
     let mut outbox = from.outbox();
     let (mut sequence, mut in_runs) = (0, 0);
@@ -70,7 +70,7 @@ fn send(from: &Network, to: &Network, gid: u8, packets: u32) -> u32 {
     in_runs
 }
 
-/// That those packets came, once each and in order.
+/// Checks that the packets arrived, once each and in order.
 fn check(got: &[Got], packets: u32) {
     let numbers = got.iter().map(|got| got.sequence);
     assert!(numbers.eq(0..=packets), "{}", got.len());
@@ -85,7 +85,7 @@ fn they_come_whole_and_in_order() {
         let (a, b) = (of(from), of(to));
         for (gid, packets) in [(0, 2), (0, 150), (1, 150)] {
             let in_runs = send(&a, &b, gid, packets);
-            // Those in a tunnel have headers in front of each.
+            // Tunnelled packets are not sent in runs, because each has headers in front of it.
             assert_eq!(in_runs > 0, gid == 0);
             check(&receive(&b, packets as usize + 1), packets);
         }
@@ -154,7 +154,7 @@ fn one_that_is_wrong_is_left_out_and_the_others_are_not() {
         length: LENGTH,
         count: 20,
     };
-    // What changes after its ICRC was made: the box is not sent before.
+    // Damages a packet after its ICRC was computed; the outbox is not sent before.
     let mut outbox = a.outbox();
     outbox.push_run(&run, |_, out| {
         for (sequence, bytes) in (0..).zip(out.chunks_exact_mut(LENGTH + 4)) {

@@ -1,4 +1,4 @@
-//! Packets that pass the system together: that they do, and that nothing else changes by it.
+//! Tests of bursts: packets must be sent together, with no other effect.
 
 use std::time::{Duration, Instant};
 
@@ -37,13 +37,13 @@ fn payload(sequence: usize, size: usize) -> Vec<u8> {
     (0..size).map(|at| (at * 7 + sequence) as u8).collect()
 }
 
-/// Whether this host's kernel can do it. Where it cannot, packets go alone, which is tested too.
+/// Returns whether the kernel of this host supports bursts. Without support, packets are sent separately, which is tested, too.
 pub(super) fn supported(network: &Network) -> bool {
     let socket = &network.own[0].socket;
     socket.segments() && socket.coalesce()
 }
 
-/// How many messages come to a socket, and how many datagrams are in them, until so many have come.
+/// Receives messages until `datagrams` datagrams have arrived. Returns the number of datagrams in each message.
 pub(super) fn messages(network: &Network, datagrams: usize) -> Vec<usize> {
     let (mut ring, mut got) = (Ring::new(), Vec::new());
     let end = Instant::now() + Duration::from_secs(20);
@@ -65,7 +65,7 @@ fn packets_of_one_size_pass_the_system_together() {
     for gid in 0..2 {
         send(&a, &b, gid, &[1024; 40]);
         assert_eq!(messages(&b, 40), [40]);
-        // The longer one goes with the first one behind it.
+        // The longer packet is sent with the first packet after it.
         let sizes: Vec<usize> = [vec![1040], [1024].repeat(9)].concat();
         send(&a, &b, gid, &sizes);
         assert_eq!(messages(&b, 10), [2, 8]);
@@ -78,7 +78,7 @@ fn packets_are_alone_where_that_was_asked_for() {
     let (a, b) = (of(Segmentation::Never), of(Segmentation::Peers));
     send(&a, &b, 0, &[1024; 40]);
     assert_eq!(messages(&b, 40), [1; 40]);
-    // The receiver's kernel takes them apart.
+    // The receiver's kernel splits the bursts.
     send(&b, &a, 0, &[1024; 40]);
     assert_eq!(messages(&a, 40), [1; 40]);
     let (sent, received) = (Counter::SentPackets, Counter::ReceivedPackets);
@@ -122,7 +122,7 @@ fn packets_of_mixed_sizes_come_in_order_and_whole() {
     }
 }
 
-/// What comes of packets that have accidents.
+/// Returns the packets that arrive when packets are sent with injected faults.
 fn accidents(segmentation: Segmentation, faults: NetworkFaults) -> Vec<Got> {
     let (a, b) = (of(segmentation), of(segmentation));
     a.faults.set_network(faults);
@@ -201,10 +201,10 @@ fn every_packet_of_a_burst_stands_in_the_capture() {
     assert_eq!(written.len(), 24 + 2 * 50 * packet);
 }
 
-/// An address of this host that is not in 127/8; none if it has no other.
+/// Returns an address of this host that is not in 127/8, or `None` if the host has no other.
 pub(super) fn elsewhere() -> Option<std::net::Ipv4Addr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Nothing is sent: the system only chooses an address to send from.
+    // Nothing is sent: the system only chooses a source address.
     socket.connect("192.0.2.1:9").ok()?;
     match socket.local_addr().ok()?.ip() {
         std::net::IpAddr::V4(address) if !address.is_loopback() => Some(address),
@@ -234,7 +234,7 @@ fn packets_that_others_may_see_have_the_icrc_of_their_number() {
         let got = receive(&a, 40);
         assert!(got.iter().map(|got| got.sequence).eq(0..40));
         assert_eq!(a.counters.value(Counter::WrongIcrc), 0);
-        // A burst's packets that a system does not put together again have numbers that nobody can tell.
+        // The identifications of a burst's packets are unknown if the receiving system does not merge them again.
         a.faults.set_network(NetworkFaults {
             corrupt: 1.0,
             ..NetworkFaults::default()

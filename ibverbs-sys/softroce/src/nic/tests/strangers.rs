@@ -1,4 +1,4 @@
-//! Packets that other programs of the host send to a device from sockets of their own.
+//! Tests of packets that other programs of the host send to a device from their own sockets.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::thread;
@@ -13,7 +13,7 @@ use crate::proto::{Arrival, Counter, Service};
 use crate::wire::ip::Route;
 use crate::wire::{Bth, Deth, Header, Opcode, Operation, Packet, Reth, Run, Transport};
 
-/// Returns two connected NICs that send packets.
+/// Creates two connected NICs that communicate by packets.
 fn connected(service: Service) -> (Host, Host) {
     let [a, b] = [(); 2].map(|()| {
         let config = Config {
@@ -31,7 +31,7 @@ fn port(slot: u8) -> u16 {
     port_of_slot(Config::default().port, slot).unwrap()
 }
 
-/// Returns the address that packets to a queue pair go to.
+/// Returns the socket address that packets to a queue pair are sent to.
 fn socket_of(host: &Host) -> SocketAddrV4 {
     let slot = number::slot(host.queue_pair.number());
     SocketAddrV4::new(host.address().to_ipv4_mapped().unwrap(), port(slot))
@@ -58,7 +58,7 @@ fn send(socket: &UdpSocket, to: SocketAddrV4, header: &Header) {
     assert_eq!(socket.send_to(&bytes, to).unwrap(), bytes.len());
 }
 
-/// Returns an empty message with immediate data, for a queue pair.
+/// Returns the header of an empty message with immediate data, for a queue pair.
 fn message(transport: Transport, to: &Host, number: u32) -> Header {
     let opcode = Opcode::new(transport, Operation::SendOnlyImmediate);
     let mut header = Header::new(Bth::new(opcode, to.queue_pair.number(), 0));
@@ -70,7 +70,7 @@ fn message(transport: Transport, to: &Host, number: u32) -> Header {
 fn a_packet_of_another_socket_is_not_taken_for_the_peers() {
     let (a, b) = connected(Service::ReliableConnection);
     b.post_receives(8);
-    // The receiver checks packets that the kernel passes.
+    // The kernel would drop these packets, so its filter is disabled to test the receiver's checks.
     b.nic.network.pass_strangers();
     let (peer, other) = (*socket_of(&a).ip(), Ipv4Addr::new(127, 0, 77, 1));
     let taken = port(number::slot(a.queue_pair.number()));
@@ -129,7 +129,7 @@ fn numbers_are_skipped_for_who_shares_memory_alone() {
         slot: Some(number::slot(a.queue_pair.number())),
         private,
     };
-    // The NIC takes the packet as if the peer had sent it by its own socket.
+    // The NIC accepts the packet as if the peer had sent it from its own socket.
     let (now, run) = (b.nic.now(), Run::alone(packet));
     b.queue_pair.receive(now, &arrival(false), &run);
     assert_eq!(expected(), 0);

@@ -1,17 +1,17 @@
-//! Windows that are invalidated while a peer of the host copies through shared memory. The NICs are of one process and
-//! peers of each other. The tests hold a lane, which is all that one NIC sees of a copy of the other.
+//! Tests of windows that are invalidated while a peer on the host copies through shared memory. The NICs are in one process and
+//! are peers of each other. The tests hold a lane, which is all that one NIC sees of a copy by the other.
 
 use super::*;
 use crate::memory::{Peers, RegionAttributes, Span, WindowKind};
 use crate::proto::{AccessFlags, WindowBinding};
 use crate::same_host::Link;
 
-/// Deadline, on a busy machine, of operations that must not wait for a copy: shorter than the wait for one.
+/// Timeout, on a busy machine, for operations that must not wait for a copy. It is shorter than the wait for a copy.
 const SOON: Duration = Duration::from_secs(10);
 
 const LENGTH: u64 = 4096;
 
-/// Two pairs of queue pairs of two NICs, and the second one's link to the first.
+/// Two pairs of connected queue pairs on two NICs, and the link of the second NIC to the first.
 struct Pairs {
     a: Host,
     b: Host,
@@ -24,7 +24,7 @@ fn pairs() -> Pairs {
     let host = |nic| Host::new(nic, Service::ReliableConnection, 0);
     let (a, b, others) = (host(&a), host(&b), (host(&a), host(&b)));
     for (one, other) in [(&a, &b), (&others.0, &others.1)] {
-        // A long timeout: answers may take seconds, and nothing is sent again.
+        // A long timeout: responses may take seconds, and no packet must be sent again.
         one.connect_with(other, 20);
         other.connect_with(one, 20);
     }
@@ -76,20 +76,19 @@ impl Host {
 
     /// Returns whether a window is published to peers.
     fn tells(&self, key: u32) -> bool {
-        let slot = (key >> 8) - self.nic.memory.key_base();
+        let slot = self.nic.memory.slot(key).unwrap();
         let neighbourhood = self.nic.neighbourhood.as_ref().unwrap();
         neighbourhood.is_published(slot)
     }
 
-    /// Returns whether nothing has completed.
+    /// Returns whether no request has completed.
     fn is_waiting(&self) -> bool {
         self.queue.poll(1, |entry| panic!("{entry:?}")) == 0
     }
 }
 
 impl Pairs {
-    /// Checks that the other two queue pairs of the same NICs go on meanwhile, whichever thread looks after the
-    /// network.
+    /// Checks that the other pair of queue pairs of the same NICs keeps working, whichever thread receives.
     fn others_are_undisturbed(&self) {
         let begin = Instant::now();
         let (from, to) = &self.others;
@@ -121,11 +120,11 @@ fn a_copy_delays_a_local_invalidation_and_nobody_else() {
     pairs.others_are_undisturbed();
     assert!(!a.tells(key) && a.is_waiting() && b.is_waiting());
     drop(lane);
-    // Only the engine looks after the network.
+    // Only the engine receives.
     let done = a.completions(2, nobody_polls);
     assert_eq!(done[0].work, Work::LocalInvalidate);
     assert_eq!(numbers(&b.completions(1, nobody_polls)), [5]);
-    // The window is free.
+    // The window is not bound any more.
     assert!(!a.tells(key));
     a.post(SendOperation::LocalInvalidate { key });
     let end = Instant::now() + LOST;
@@ -165,7 +164,7 @@ fn a_copy_delays_an_invalidation_of_the_peers_and_nobody_else() {
     assert!(!a.tells(key));
 }
 
-/// Checks that a window is as it was if the queue pair ends meanwhile.
+/// Checks that a window stays bound if the queue pair ends before the invalidation.
 #[test]
 fn an_invalidation_that_is_flushed_is_none() {
     let pairs = pairs();

@@ -6,29 +6,29 @@ use crate::proto::{
     Sequence, Service, Withdrawal, Work,
 };
 
-/// A request in the send queue.
+/// A request in the send queue, with its progress.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) request: SendRequest,
     pub(super) progress: Progress,
-    /// Answer of [`Host::is_mappable`]. Known once the request has started.
+    /// Result of [`Host::is_mappable`]. Valid once the request has started.
     pub(super) is_mappable: bool,
-    /// Set if the last part went without its bytes, which the peer copies.
+    /// Set if the last part was sent as a description, whose bytes the peer copies.
     pub(super) is_offered: bool,
-    /// Set if only packets may carry the message.
+    /// Set if the message must not be sent as a description, nor written directly to the peer's memory.
     pub(super) is_declined: bool,
 }
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Progress {
-    /// Nothing was done for it.
+    /// Nothing has been done for the request.
     Waiting,
-    /// The request has its sequence numbers: of its packets, and for a read those of the response.
+    /// The request has its sequence numbers: of its packets, or for a read of the response's packets.
     Started { first: Sequence, packets: u32 },
-    /// The work of a request that stays on this side is done.
+    /// The request needed no peer, and has been executed.
     Done,
-    /// The request will fail once all before it have ended.
+    /// The request will fail once all earlier requests have completed.
     Failed(CompletionStatus),
 }
 
@@ -44,13 +44,13 @@ impl Entry {
         }
     }
 
-    /// Returns whether the request is a read: its response has as many packets as sequence numbers, and the request
-    /// covers a run of them.
+    /// Returns whether the request is a read. Its response takes the sequence numbers, and each read request packet covers a
+    /// run of them.
     pub(super) fn is_read(&self) -> bool {
         matches!(self.request.operation, SendOperation::Read { .. })
     }
 
-    /// Returns whether the request is a read or an atomic: only data answers it.
+    /// Returns whether the request is a read or an atomic, which only a response with data can complete.
     pub(super) fn awaits_data(&self) -> bool {
         matches!(
             self.request.operation,
@@ -60,8 +60,8 @@ impl Entry {
         )
     }
 
-    /// Returns the number of sequence numbers that packet `packet` of `packets` takes: for a read, those up to the end
-    /// of its run of `run`.
+    /// Returns the number of sequence numbers that packet `packet` of `packets` takes. A read request packet takes the numbers
+    /// up to the end of its run; runs have `run` numbers.
     pub(super) fn covers(&self, packet: u32, packets: u32, run: u32) -> u32 {
         if self.is_read() {
             (run - packet % run).min(packets - packet)
@@ -70,9 +70,11 @@ impl Entry {
         }
     }
 
-    /// Does the work of the request that stays on this side, or gives the request its sequence numbers from `next` on.
-    /// Otherwise the request is still [waiting](Progress::Waiting), and the caller calls this again after the returned
-    /// time.
+    /// Executes a request that needs no peer, or assigns sequence numbers from `next` on to any other request.
+    ///
+    /// # Errors
+    /// The time after which the caller must call this again, if the key of the request is still in use. The request is then
+    /// still [waiting](Progress::Waiting).
     #[inline]
     pub(super) fn start(
         &mut self,
@@ -91,7 +93,7 @@ impl Entry {
                 Withdrawal::Pending { again } => return Err(again),
                 Withdrawal::Refused => Err(LocalFault::Bind),
             },
-            // IBTA C10-93.1.1: of a datagram that is longer than a packet nothing is sent, and that is no error.
+            // IBTA C10-93.1.1: a datagram that is longer than a packet is not sent, and completes without error.
             SendOperation::Datagram { .. } if self.request.length > endpoint.mtu() => Ok(()),
             _ => {
                 self.is_mappable = memory.is_mappable(&self.request);
@@ -107,13 +109,13 @@ impl Entry {
         };
         self.progress = match local {
             Ok(()) => Progress::Done,
-            // Also of an invalidation: IBTA 11.6.2 has one memory management operation error.
+            // This is also the status of a failed invalidation: IBTA 11.6.2 has one memory management operation error.
             Err(_) => Progress::Failed(CompletionStatus::MemoryWindowBind),
         };
         Ok(())
     }
 
-    /// Publishes a key again that was withdrawn for this request.
+    /// Publishes the key again that was withdrawn for this request.
     pub(super) fn give_up(&self, memory: &impl Memory) {
         match &self.request.operation {
             SendOperation::Bind(binding) => memory.keep(binding.window),
@@ -122,8 +124,8 @@ impl Entry {
         }
     }
 
-    /// Returns the number of sequence numbers that the request takes. Fails if the service does not have the operation,
-    /// or the length is wrong.
+    /// Returns the number of sequence numbers that the request takes. Fails if the service does not support the operation, or
+    /// the length is invalid.
     #[inline]
     fn check(&self, endpoint: &Endpoint) -> Result<u32, CompletionStatus> {
         use SendOperation as O;

@@ -5,25 +5,25 @@ use crate::proto::timer::Pacer;
 use crate::proto::{Path, Sequence, Time, receipt};
 use crate::wire::{Deth, Operation};
 
-/// How much of an unreliable service may go: as much as the peer is known to have taken from its socket and a window
-/// more, if it is of those that [tell](crate::proto::receipt); else bursts with pauses.
+/// Flow control of an unreliable service. If the peer sends [receipts](crate::proto::receipt), at most one window of packets
+/// may be sent beyond the last receipt. Otherwise packets are sent in bursts with pauses.
 #[derive(Debug)]
 pub(super) struct Flow {
-    /// All before it is taken, or nothing is known of it any more.
+    /// End of the packets that the peer has received, or whose receipt is no longer expected.
     taken: Sequence,
-    /// The number after the newest packet.
+    /// Sequence number after the newest packet.
     next: Sequence,
-    /// Packets since the last question.
+    /// Number of packets since the last receipt request.
     unasked: u32,
-    /// A question follows the next packet.
+    /// Set if a receipt request must follow the next packet.
     asks_soon: bool,
-    /// A question that is to go.
+    /// Receipt request that is due.
     question: Option<Question>,
-    /// What the last question was about.
+    /// Sequence number that the last receipt request was sent for.
     asked: Option<Sequence>,
-    /// When an answer is waited for no longer.
+    /// Time at which the wait for a receipt ends.
     patience: Option<Time>,
-    /// Questions in a row that were waited for in vain.
+    /// Number of receipts in a row that did not arrive in time.
     misses: u32,
     pacer: Pacer,
 }
@@ -35,20 +35,20 @@ struct Question {
     sequence: Sequence,
 }
 
-/// The time that a packet has to a peer that tells nothing.
+/// Time that each packet takes up when the peer sends no receipts.
 const INTERVAL: Duration = Duration::from_micros(2);
 
-/// How long to wait for an answer: a program may not run for so long on a busy machine.
+/// Maximum time to wait for a receipt. On a busy machine, the peer's process may not run for that long.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// A peer that does not answer so often is none of ours.
+/// Number of missed receipts after which the peer is considered not to send receipts.
 const MISSES: u32 = 3;
 
-/// Windows after which such a peer is asked again.
+/// Number of windows after which a peer that sends no receipts is asked for a receipt again.
 const SELDOM: u32 = 16;
 
 impl Flow {
-    /// Before the packet `sequence`.
+    /// Creates the flow control for packets from `sequence` on.
     pub(super) fn new(sequence: Sequence) -> Self {
         Self {
             taken: sequence,
@@ -67,7 +67,7 @@ impl Flow {
         self.misses < MISSES
     }
 
-    /// Whether a packet may go to `destination` now.
+    /// Returns whether a packet may be sent to `destination` now.
     pub(super) fn may_send(&mut self, destination: u32, window: u32, now: Time) -> bool {
         if self.tells() && destination != MULTICAST {
             self.pacer.forget();
@@ -89,7 +89,7 @@ impl Flow {
         self.pacer.take(now, window, INTERVAL)
     }
 
-    /// A packet went.
+    /// Records that a packet was sent. Makes a receipt request due after a part of the window.
     pub(super) fn sent(&mut self, sequence: Sequence, path: Path, destination: u32, window: u32) {
         self.next = sequence.next();
         self.unasked += 1;
@@ -109,7 +109,7 @@ impl Flow {
         }
     }
 
-    /// A packet's number was used up without a packet.
+    /// Records that a sequence number was used without a packet.
     pub(super) fn skipped(&mut self, sequence: Sequence) {
         if self.taken == self.next {
             self.taken = sequence.next();
@@ -117,27 +117,27 @@ impl Flow {
         self.next = sequence.next();
     }
 
-    /// Returns whether nothing is on the way, as far as is known.
+    /// Returns whether no packet is in flight, as far as is known.
     pub(super) fn is_settled(&self) -> bool {
         self.taken == self.next
     }
 
-    /// Makes a question follow the next packet, unless an answer is waited for.
+    /// Requests a receipt after the next packet, unless a receipt is already awaited.
     pub(super) fn ask_soon(&mut self) {
         self.asks_soon = !self.is_asked();
     }
 
-    /// Returns whether an answer is waited for.
+    /// Returns whether a receipt is awaited.
     fn is_asked(&self) -> bool {
         (self.asked).is_some_and(|asked| asked.distance(self.taken) >= 0)
     }
 
-    /// Whether a question is due.
+    /// Returns whether a receipt request is due.
     pub(super) fn asks(&self) -> bool {
         self.question.is_some()
     }
 
-    /// Appends a question that is due.
+    /// Appends a due receipt request to `out`, and returns its path.
     pub(super) fn poll_transmit(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> Option<Path> {
         let question = self.question.take()?;
         self.asked = Some(question.sequence);
@@ -151,13 +151,13 @@ impl Flow {
         Some(question.path)
     }
 
-    /// The peer has taken all up to `sequence`.
+    /// Records a receipt: the peer has received all packets up to `sequence`.
     pub(super) fn receipt(&mut self, sequence: Sequence) {
         let old = sequence.distance(self.taken) < 0;
         if old || sequence.distance(self.next) >= 0 {
             return;
         }
-        // To a peer that did not tell more went than a window.
+        // A peer that sent no receipts was sent more than a window, so nothing counts as in flight.
         self.taken = if self.tells() {
             sequence.next()
         } else {
@@ -168,7 +168,7 @@ impl Flow {
         self.pacer.forget();
     }
 
-    /// When to go on at the latest.
+    /// Returns the time at which sending continues at the latest.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let times = [self.patience, self.pacer.again()];
         times.into_iter().flatten().min()
@@ -183,7 +183,7 @@ mod tests {
 
     const WINDOW: u32 = 8;
 
-    /// Sends as much as may go.
+    /// Sends as many packets as are allowed. Returns their number.
     fn send(flow: &mut Flow, now: Time) -> u32 {
         let mut sent = 0;
         while sent < 1000 && flow.may_send(2, WINDOW, now) {
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(flow.asked, Some(Sequence::new(5)));
         flow.receipt(Sequence::new(1));
         assert_eq!(send(&mut flow, now), 4);
-        // Old, and from the future.
+        // An old receipt, and a receipt of a packet that was not sent.
         flow.receipt(Sequence::new(1));
         flow.receipt(Sequence::new(100));
         assert_eq!(send(&mut flow, now), 0);
@@ -230,7 +230,7 @@ mod tests {
             now = flow.next_timeout().unwrap();
         }
         assert!(sent > 20_000, "{sent}");
-        // It tells after all.
+        // A receipt arrives after all.
         flow.receipt(Sequence::new(200));
         assert_eq!(send(&mut flow, now), 8);
         assert_eq!(flow.misses, 0);

@@ -1,12 +1,12 @@
-//! The sending half: the send queue, what of it may go, and what to do with answers and without.
+//! The requester: keeps the send queue, decides which packets to send, and handles responses and timeouts.
 //!
-//! Requests get their sequence numbers when their first packet goes. The cursor is the packet that
-//! goes next; going back is setting it to the oldest packet that was not answered. Packets are made
-//! anew each time from the request, nothing is kept of those that went.
+//! A request gets its sequence numbers when its first packet is sent. The cursor marks the packet that is sent next. For a
+//! retransmission, the cursor is set back to the oldest unanswered packet. Packets are built from the request each time; sent
+//! packets are not kept.
 //!
-//! A read is asked for in runs of packets (`Window::read_batch`), each a request of its own: so what
-//! comes back is bounded by the window, and a run is what is asked for again. Runs never cross
-//! multiples of their length, so that a responder recognises a repeated one as part of what it knows.
+//! A read is split into read requests of several response packets each (runs, see `Window::read_batch`). So the window limits
+//! the response data in flight, and only a run is requested again after a loss. Runs never cross multiples of their length, so
+//! that a responder recognises a repeated run as part of an earlier request.
 
 mod entry;
 mod flow;
@@ -40,13 +40,13 @@ use super::{
     Time,
 };
 
-/// With so many packets on the way, a small message more may wait for the answer to them.
+/// Minimum number of unacknowledged packets at which a small message may wait for their acknowledgement.
 const BUSY: u32 = 16;
 
-/// So many messages, or bytes of them, do not wait: a system takes no more at once.
+/// Number of waiting messages, and of their bytes, from which on messages no longer wait. The kernel sends no more at once.
 const LOAD: (u32, u32) = (64, 64 << 10);
 
-/// The oldest request cannot go on: how it ends.
+/// Failure of the oldest request, with the status of its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failed(pub(super) CompletionStatus);
 
@@ -54,55 +54,55 @@ pub(super) struct Failed(pub(super) CompletionStatus);
 pub(super) struct Requester {
     queue: VecDeque<Entry>,
     cursor: Cursor,
-    /// The number that the next request to be started begins with.
+    /// First sequence number of the next request to be started.
     next: Sequence,
-    /// The oldest number that is not answered.
+    /// Oldest sequence number that is not answered.
     unanswered: Sequence,
-    /// The number after the highest one that was sent.
+    /// Sequence number after the highest one that was sent.
     sent: Sequence,
     window: Window,
     read_batch: u32,
-    /// Reads and atomics that are started and not complete.
+    /// Number of reads and atomics that are started and not complete.
     fetches: usize,
-    /// Requests for data on the way: runs of reads, and atomics.
+    /// Number of read request packets and atomics that await data.
     fetches_sent: u32,
-    /// Packets since an acknowledgement was asked for.
+    /// Number of packets since the last packet that requested an acknowledgement.
     unasked: u32,
     retries: u8,
-    /// Of these, those in a row for which nothing was heard of the peer.
+    /// Number of consecutive timeouts without any response of the peer.
     silences: u8,
-    /// The peer is known to be gone: its silence does not mean that it is slow.
+    /// Set if the peer is known not to exist any more, so that longer timeouts are useless.
     is_peer_gone: bool,
     not_ready_retries: u8,
-    /// The cursor was set back for the oldest number, and what the peer says of it is no news.
+    /// Set if the cursor was already set back to the oldest unanswered packet, so that repeated NAKs for it are ignored.
     gone_back: bool,
-    /// The cursor was set back by what the peer said, and nothing that went since was lost without a word.
+    /// Set if a response of the peer set the cursor back, and no packet that was sent since has timed out.
     sent_back: bool,
     answer_by: AnswerBy,
-    /// The timeout was noticed late, and the peer has already got more time for that once.
+    /// Set if the peer already got extra time because this side noticed the timeout late.
     excused: bool,
     probe: Probe,
-    /// The peer has no receive: when to try again.
+    /// Time of the next attempt after an RNR NAK.
     again_at: Option<Time>,
     pause: Pause,
     skips: Skips,
     /// Number of messages in a row whose bytes the peer could not copy.
     declined: u32,
-    /// Of an unreliable service.
+    /// Flow control of an unreliable service.
     flow: Flow,
 }
 
-/// The packet that goes next.
+/// Position of the packet that is sent next.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
-    /// Its request's place in the queue.
+    /// Index of its request in the queue.
     entry: usize,
-    /// Its number among those of the request.
+    /// Index of the packet within the request.
     packet: u32,
 }
 
 impl Requester {
-    /// Makes a requester whose first packet has the number `sequence`.
+    /// Creates a requester whose first packet has the sequence number `sequence`.
     pub(super) fn new(sequence: Sequence, attributes: &Attributes) -> Self {
         let window = Window::new(attributes.window);
         Self {
@@ -143,9 +143,9 @@ impl Requester {
         self.queue.len()
     }
 
-    /// Returns whether the request that was posted last may wait for an answer that is sure to come, and leave together
-    /// with requests that are posted until then: many packets at once cost the system little more than one. Only
-    /// messages of one packet wait.
+    /// Returns whether the request that was posted last may be delayed until an acknowledgement arrives that is due. It is then
+    /// sent together with requests that are posted in the meantime, because many packets at once cost the kernel little more
+    /// than one. Only messages of one packet are delayed.
     pub(super) fn may_wait(&self, endpoint: &Endpoint) -> bool {
         let Some(Entry {
             request, progress, ..
@@ -162,7 +162,7 @@ impl Requester {
         }
         let waiting = self.queue.len().saturating_sub(self.cursor.entry) as u32;
         let on_the_way = self.on_the_way(self.position());
-        // The newest packet asked for its acknowledgement.
+        // The newest packet requested an acknowledgement.
         endpoint.is_reliable()
             && self.unasked == 0
             && on_the_way >= BUSY
@@ -181,7 +181,7 @@ impl Requester {
             .is_none_or(|entry| matches!(entry.progress, Progress::Waiting))
     }
 
-    /// Appends the next packet to `out`, if one may go.
+    /// Appends the next packet to `out`, if a packet may be sent. Returns its path.
     pub(super) fn poll_transmit(
         &mut self,
         now: Time,
@@ -216,7 +216,8 @@ impl Requester {
         self.transmit(first, packets, now, endpoint, host, out)
     }
 
-    /// Starts the request that the cursor is at, unless it has to wait; its first number, and how many it has.
+    /// Starts the request at the cursor, unless it must wait. Returns its first sequence number and its number of sequence
+    /// numbers.
     fn select(
         &mut self,
         endpoint: &Endpoint,
@@ -245,13 +246,13 @@ impl Requester {
                     }
                 }
                 Progress::Done => self.cursor = Cursor::at(self.cursor.entry + 1),
-                // The requests before it have to end first.
+                // Earlier requests must complete first.
                 Progress::Failed(_) => return Ok(None),
             }
         }
     }
 
-    /// Returns whether packets must not carry the next part.
+    /// Returns whether the next part must not be sent as packets.
     pub(super) fn is_held_back(&self, endpoint: &Endpoint, host: &impl Host) -> bool {
         let next = self.started(endpoint);
         next.is_some_and(|(upcoming, request)| host.holds_back(request, &upcoming))
@@ -320,7 +321,7 @@ impl Requester {
             self.fetches_sent += u32::from(awaits_data);
             self.expect_answer(|| now, endpoint);
         } else {
-            // Gone is done (IBTA 9.8.1, 9.8.3).
+            // Packets of unreliable services are complete once sent (IBTA 9.8.1, 9.8.3).
             self.unanswered = end;
             self.flow
                 .sent(sequence, path, destination, attributes.window);
@@ -329,14 +330,14 @@ impl Requester {
         Ok(Some(path))
     }
 
-    /// Returns whether a packet asks for an acknowledgement though its message does not end. The packet covers `covers`
-    /// numbers, behind `on_the_way` that are not acknowledged.
+    /// Returns whether a packet within a message requests an acknowledgement. The packet covers `covers` sequence numbers,
+    /// after `on_the_way` unacknowledged ones.
     fn asks(&self, on_the_way: u32, covers: u32) -> bool {
         self.unasked + 1 >= self.window.acknowledge_every()
             || on_the_way + covers >= self.window.size()
     }
 
-    /// Notes that all packets before `end` were sent. Returns whether this was the first time.
+    /// Records that all packets before `end` were sent. Returns whether the last of them was sent for the first time.
     fn went(&mut self, end: Sequence, host: &mut impl Host) -> bool {
         let new = end.distance(self.sent) > 0;
         if new {
@@ -347,7 +348,7 @@ impl Requester {
         new
     }
 
-    /// Sends the oldest packet once more.
+    /// Sends the oldest unanswered packet again, as a probe.
     fn transmit_probe(
         &mut self,
         now: Time,
@@ -381,26 +382,26 @@ impl Requester {
         Ok(Some(path))
     }
 
-    /// The place behind a request: those that this side did alone have no packets.
+    /// Returns the position after a request, skipping completed requests that have no packets.
     fn after(&self, entry: usize) -> Cursor {
         let next = self.queue.iter().skip(entry + 1);
         let done = next.take_while(|entry| matches!(entry.progress, Progress::Done));
         Cursor::at(entry + 1 + done.count())
     }
 
-    /// Returns how many numbers before `next` are not answered.
+    /// Returns the number of unanswered sequence numbers before `next`.
     #[inline]
     fn on_the_way(&self, next: Sequence) -> u32 {
         next.distance(self.unanswered).max(0) as u32
     }
 
-    /// Returns whether an answer with this number brings news. A lower number is answered already; a higher one is a
-    /// ghost, an answer to nothing (IBTA 9.7.5.1.3).
+    /// Returns whether a response with this sequence number is new: packets with lower numbers are already answered, and
+    /// packets with higher numbers were never sent (a ghost acknowledgement, IBTA 9.7.5.1.3).
     fn is_news(&self, sequence: Sequence) -> bool {
         sequence.distance(self.unanswered) >= 0 && sequence.distance(self.sent) < 0
     }
 
-    /// Returns the number of the packet that goes next.
+    /// Returns the sequence number of the packet that is sent next.
     fn position(&self) -> Sequence {
         match self
             .queue
@@ -412,7 +413,7 @@ impl Requester {
         }
     }
 
-    /// Completes the requests at the front of which nothing is missing.
+    /// Completes the requests at the front of the queue that are fully answered.
     fn settle(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         while let Some(entry) = self.queue.front() {
             match entry.progress {
@@ -420,7 +421,7 @@ impl Requester {
                 Progress::Failed(status) => return Err(Failed(status)),
                 Progress::Started { first, packets } => {
                     let behind = self.unanswered.distance(first);
-                    // Numbers are given one after the other: those before the oldest are answered.
+                    // Sequence numbers are assigned in order: those before the oldest unanswered one are answered.
                     if behind < 0 || (behind as u32) < packets {
                         break;
                     }
@@ -437,7 +438,7 @@ impl Requester {
             self.queue.pop_front();
             match self.cursor.entry.checked_sub(1) {
                 Some(entry) => self.cursor.entry = entry,
-                // The packets that were to be sent again were answered before they went.
+                // The packets that were to be retransmitted were answered before they were sent.
                 None => {
                     self.cursor = Cursor::default();
                     self.fetches_sent = 0;
@@ -456,7 +457,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Sets the cursor to the oldest packet that was not answered.
+    /// Sets the cursor back to the oldest unanswered packet.
     fn go_back(&mut self) {
         self.skips.again();
         self.cursor = Cursor::default();
@@ -470,9 +471,9 @@ impl Requester {
         self.probe.gone_back();
     }
 
-    /// Goes back because something was lost, if that may be done once more.
+    /// Sets the cursor back for a retransmission, unless the retry count is exhausted.
     fn retry(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
-        // Seven is a number here, and "without end" only for a receiver that is not ready (IBTA 9.7.5.2.8).
+        // A retry count of seven is a plain limit. Only the RNR retry count has a value for "without limit" (IBTA 9.7.5.2.8).
         if self.retries >= endpoint.attributes.retry_count {
             host.count(Counter::RetryExceeded, 1);
             return Err(Failed(CompletionStatus::RetryExceeded));
@@ -482,19 +483,19 @@ impl Requester {
         Ok(())
     }
 
-    /// The receiver of an unreliable service has all up to `sequence`.
+    /// Records a receipt: the receiver of an unreliable service has received all packets up to `sequence`.
     pub(super) fn receipt(&mut self, sequence: Sequence) {
         self.flow.receipt(sequence);
     }
 
-    /// Ends the oldest request with an error.
+    /// Completes the oldest request with an error.
     pub(super) fn fail(&mut self, status: CompletionStatus, host: &mut impl Host) {
         if let Some(entry) = self.queue.pop_front() {
             host.complete_send(entry.completion(status));
         }
     }
 
-    /// Publishes keys again that were withdrawn for unfinished requests.
+    /// Publishes the keys again that were withdrawn for unfinished requests.
     pub(super) fn give_up(&self, host: &impl Host) {
         let mut waiting = self.queue.iter();
         let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));
@@ -503,7 +504,7 @@ impl Requester {
         }
     }
 
-    /// Ends all requests because of an error elsewhere.
+    /// Flushes all requests.
     pub(super) fn flush(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         self.give_up(host);
         for entry in self.queue.drain(..) {

@@ -3,21 +3,21 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Memory, Payload, SendOperation, Sequence};
 use crate::wire::{AtomicEth, BASE, Deth, Header, Operation, Reth};
 
-/// Which packet of a request.
+/// Position of a packet within its request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) sequence: Sequence,
-    /// Its number among those of the request.
+    /// Index of the packet within the request.
     pub(super) packet: u32,
-    /// How many sequence numbers it covers: one, but of a read request as many as its response has.
+    /// Number of sequence numbers that the packet covers: one, or for a read request the packets of its response.
     pub(super) covers: u32,
-    /// How many the request has.
+    /// Number of sequence numbers of the request.
     pub(super) packets: u32,
-    /// The peer shall acknowledge it.
+    /// Set if the packet requests an acknowledgement.
     pub(super) acknowledge: bool,
 }
 
-/// Appends a packet of `entry` to `out`; nothing if the message cannot be gathered.
+/// Appends a packet of `entry` to `out`. On an error, `out` is unchanged.
 pub(super) fn write(
     entry: &Entry,
     place: Place,
@@ -36,8 +36,8 @@ pub(super) fn write(
     write_message(header, &request.payload, begin, length, memory, out)
 }
 
-/// Writes `count` packets from the middle of a message, of which `place` is the first, to the fronts of so many equal parts of
-/// `out`.
+/// Writes `count` packets from the middle of a message, beginning with `place`. `out` is divided into `count` equal parts, and
+/// each packet is written to the beginning of one.
 pub(super) fn write_run(
     entry: &Entry,
     place: Place,
@@ -70,7 +70,7 @@ pub(super) fn write_run(
     }
 }
 
-/// The headers of a packet of `entry`, but for the pad.
+/// Returns the headers of a packet of `entry`, with the pad count unset.
 fn header(entry: &Entry, place: Place, endpoint: &Endpoint) -> Result<Header, CompletionStatus> {
     let request = &entry.request;
     let first = place.packet == 0;
@@ -83,7 +83,7 @@ fn header(entry: &Entry, place: Place, endpoint: &Endpoint) -> Result<Header, Co
         header.xrc_srq = Some(request.xrc_srq.unwrap_or(0));
     }
 
-    // In bytes; no message is longer than MAX_MESSAGE.
+    // Lengths are in bytes; no message is longer than `MAX_MESSAGE`.
     let begin = place.packet * endpoint.mtu();
     let length = request.length - begin;
     match &request.operation {
@@ -158,7 +158,7 @@ fn header(entry: &Entry, place: Place, endpoint: &Endpoint) -> Result<Header, Co
     Ok(header)
 }
 
-/// Appends the headers, and `length` bytes of the message from `begin` on.
+/// Appends the headers and `length` bytes of the message, beginning at byte `begin`.
 fn write_message(
     mut header: Header,
     payload: &Payload,
@@ -198,7 +198,7 @@ fn write_message(
     Ok(())
 }
 
-/// The operation of a packet, by its place in the message.
+/// Returns the opcode's operation for a packet, by its position in the message.
 fn operation(request: &SendOperation, first: bool, last: bool) -> Operation {
     use Operation as O;
     match request {
@@ -216,7 +216,7 @@ fn operation(request: &SendOperation, first: bool, last: bool) -> Operation {
             (false, true) => O::SendLast,
         },
         SendOperation::Datagram { immediate, .. } if immediate.is_some() => O::SendOnlyImmediate,
-        // The last two have no packets.
+        // `Bind` and `LocalInvalidate` have no packets.
         SendOperation::Datagram { .. }
         | SendOperation::Bind(_)
         | SendOperation::LocalInvalidate { .. } => O::SendOnly,

@@ -1,4 +1,4 @@
-//! Parts of messages that go without packets, at the sender.
+//! The sender's side of messages that are transferred in parts, without packets.
 
 use super::entry::{Entry, Progress};
 use super::patience::AnswerBy;
@@ -9,11 +9,11 @@ use crate::proto::{
     Sequence, Step, Time, Upcoming,
 };
 
-/// Number of messages in a row that the peer may decline. After them, packets carry all messages.
+/// Number of messages in a row whose bytes the peer could not copy, after which no more messages are sent as descriptions.
 const MAX_DECLINED: u32 = 3;
 
 impl Requester {
-    /// Starts the request at the cursor, unless it has to wait, and returns where its next part begins.
+    /// Starts the request at the cursor, unless it must wait, and returns the position of its next part.
     pub(in crate::proto) fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -26,7 +26,7 @@ impl Requester {
         if self.cursor.entry >= self.queue.len() || self.probe.is_due() || self.flow.asks() {
             return Ok(Err(Step::Packets));
         }
-        // Packets note the time of a pause.
+        // The time of a pause is set when packets are polled.
         self.select(endpoint, host)?;
         Ok(self
             .started(endpoint)
@@ -34,8 +34,8 @@ impl Requester {
             .ok_or(Step::Packets))
     }
 
-    /// Returns the next step, as far as this side knows. No packet may be on the way where a part goes: the peer takes
-    /// everything in the order of the sequence numbers, and this side does not know which of the packets the peer has taken.
+    /// Returns the next step, as far as this side knows. A part may only be sent while no packet is unacknowledged: the peer
+    /// takes everything in the order of the sequence numbers, and this side does not know which packets the peer has received.
     pub(in crate::proto) fn next_step(
         &self,
         now: impl FnOnce() -> Time,
@@ -53,7 +53,7 @@ impl Requester {
         }
     }
 
-    /// Returns where the next part begins, and its request, if the request has started.
+    /// Returns the position of the next part and its request, if the request has started.
     pub(super) fn started(&self, endpoint: &Endpoint) -> Option<(Upcoming, &SendRequest)> {
         let entry = self.queue.get(self.cursor.entry)?;
         let Progress::Started { first, packets } = entry.progress else {
@@ -74,7 +74,7 @@ impl Requester {
         Some((upcoming, &entry.request))
     }
 
-    /// Returns the request whose next part or packet goes next.
+    /// Returns the request whose next part or packet is sent next.
     pub(in crate::proto) fn next_request(&self) -> Option<&SendRequest> {
         let entry = self.queue.get(self.cursor.entry)?;
         Some(&entry.request)
@@ -103,12 +103,12 @@ impl Requester {
         })
     }
 
-    /// Returns whether the window has room for `packets` sequence numbers behind those on the way.
+    /// Returns whether the window has room for `packets` sequence numbers after the unacknowledged ones.
     pub(in crate::proto) fn has_window(&self, on_the_way: u32, packets: u32) -> bool {
         self.window.has_room(on_the_way, packets)
     }
 
-    /// Notes the result of carrying a part.
+    /// Records the outcome of transferring a part. Returns the next step.
     pub(in crate::proto) fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -141,7 +141,7 @@ impl Requester {
                     self.cursor = self.after(self.cursor.entry);
                 }
                 self.went(end, host);
-                // There is no probe for it: memory loses nothing.
+                // No probe is needed: shared memory loses nothing.
                 self.expect_answer(now, endpoint);
                 Ok(Step::Moved)
             }
@@ -164,15 +164,16 @@ impl Requester {
         }
     }
 
-    /// Leaves the next message to packets.
+    /// Excludes the next message from paths on which the peer copies its bytes, or on which this side writes them to the peer's
+    /// memory.
     pub(in crate::proto) fn leave_to_packets(&mut self) {
         if let Some(entry) = self.queue.get_mut(self.cursor.entry) {
             entry.is_declined = true;
         }
     }
 
-    /// Has packets carry the oldest message if it was offered: the peer could not copy its bytes. Returns whether that is
-    /// so.
+    /// Makes this side transfer the bytes of the oldest message, if it was sent as a description and the peer could not copy
+    /// its bytes. Returns whether that was so.
     pub(super) fn decline(&mut self) -> bool {
         let oldest = self.queue.front_mut();
         let Some(entry) = oldest.filter(|entry| entry.is_offered && !entry.is_declined) else {
@@ -185,19 +186,20 @@ impl Requester {
         true
     }
 
-    /// Returns whether the peer has declined so many messages in a row that only packets may carry more.
+    /// Returns whether the peer could not copy the bytes of so many messages in a row that this side must transfer the bytes of
+    /// further messages.
     #[inline]
     pub(in crate::proto) fn is_declined(&self) -> bool {
         self.declined >= MAX_DECLINED
     }
 
-    /// Returns the number of sequence numbers that are not acknowledged.
+    /// Returns the number of unacknowledged sequence numbers.
     #[inline]
     pub(in crate::proto) fn all_on_the_way(&self) -> u32 {
         self.on_the_way(self.next)
     }
 
-    /// Returns whether all requests so far have ended, and nothing is to be transmitted.
+    /// Returns whether all requests so far are complete, and nothing is to be transmitted.
     #[inline]
     pub(in crate::proto) fn is_idle(&self) -> bool {
         self.queue.is_empty()
@@ -209,8 +211,8 @@ impl Requester {
             && self.flow.is_settled()
     }
 
-    /// Returns whether packets of an unreliable connection have gone that the peer may not have taken yet. If so, the
-    /// peer is asked for a receipt of the next packet.
+    /// Returns whether the peer may not yet have received all packets that an unreliable connection sent. If so, the peer is
+    /// asked for a receipt of the next packet.
     pub(in crate::proto) fn awaits_receipt(&mut self) -> bool {
         let awaits = !self.flow.is_settled();
         if awaits {
@@ -219,7 +221,7 @@ impl Requester {
         awaits
     }
 
-    /// Notes that messages with `packets` sequence numbers, which were never queued, were executed without the peer's queue
+    /// Records that messages with `packets` sequence numbers, which were never queued, were executed without the peer's queue
     /// pair.
     #[inline]
     pub(in crate::proto) fn skip(&mut self, packets: u32) {
@@ -229,7 +231,7 @@ impl Requester {
         self.moved(self.next);
     }
 
-    /// Returns whether a message of `packets` sequence numbers that is posted now would go now.
+    /// Returns whether a message of `packets` sequence numbers that is posted now could be sent at once.
     #[inline]
     pub(in crate::proto) fn may_post_sent(&self, packets: u32) -> bool {
         self.cursor.entry >= self.queue.len()
@@ -239,8 +241,8 @@ impl Requester {
             && self.window.has_room(self.on_the_way(self.next), packets)
     }
 
-    /// Posts a message of `size` (bytes, sequence numbers) that was sent with the next sequence number. The caller has the time
-    /// of the answer set by [`arm`](Self::arm).
+    /// Queues a message that was sent with the next sequence number. `size` is its length in bytes and its number of sequence
+    /// numbers. The caller must then set the timeout with [`arm`](Self::arm).
     #[inline(always)]
     pub(in crate::proto) fn post_sent(
         &mut self,
@@ -285,7 +287,7 @@ impl Requester {
         self.expect_answer_later(endpoint);
     }
 
-    /// Notes that the peer has executed everything up to `sequence`. The present may be somewhat before `now`.
+    /// Records that the peer has executed everything up to `sequence`. `now` may be somewhat later than the present.
     #[inline]
     pub(in crate::proto) fn acknowledged(
         &mut self,
@@ -307,7 +309,7 @@ impl Requester {
         self.cursor.entry >= self.queue.len() && !self.probe.is_due() && !self.flow.asks()
     }
 
-    /// Notes that everything before `limit` is answered, and nothing is on the way.
+    /// Records that everything before `limit` is answered, and nothing is in flight.
     fn moved(&mut self, limit: Sequence) {
         self.sent = limit;
         self.unanswered = limit;
@@ -321,7 +323,7 @@ impl Requester {
         self.flow.skipped(limit + 0xff_ffff);
     }
 
-    /// Completes the request at the front, when nothing was done for those behind it.
+    /// Completes the request at the front of the queue. No later request may have been started.
     fn end_first(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         if let Some(entry) = self.queue.front() {
             self.fetches -= usize::from(entry.awaits_data());

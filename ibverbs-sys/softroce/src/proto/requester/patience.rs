@@ -1,23 +1,23 @@
-//! The time that the requester waits for an answer.
+//! Timeouts of the requester: how long it waits for a response.
 
 use super::entry::Progress;
 use super::{Failed, Requester, sooner};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{Counter, Host, State, Time};
 
-/// Time by which the peer must answer.
+/// Time by which the peer must respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerBy {
-    /// No answer is awaited, or not for a limited time.
+    /// No response is awaited, or the wait is unlimited.
     Never,
-    /// An answer is awaited. The time is set by [`Requester::arm`].
+    /// A response is awaited. [`Requester::arm`] sets the time.
     Unset,
-    /// This time.
+    /// A response must arrive by this time.
     At(Time),
 }
 
 impl Requester {
-    /// Returns when [`handle_timeout`](Self::handle_timeout) or another packet is due.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) or another packet is due.
     #[inline]
     pub(in crate::proto) fn next_timeout(&self) -> Option<Time> {
         let paused = if self.queue.is_empty() {
@@ -49,20 +49,20 @@ impl Requester {
         let answer_by = self.answer_by.time();
         if answer_by.is_some_and(|at| at <= now) && !self.excuse(now, endpoint) {
             host.count(Counter::AcknowledgementTimeout, 1);
-            // Packets that were sent since are not known to have arrived.
+            // Packets that were sent since may have been lost.
             self.sent_back &= self.position() == self.unanswered;
             self.retry(endpoint, host)?;
             self.silences = self.silences.saturating_add(1);
             self.window.silence(self.sent);
-            // A peer that says the same once more says it of what goes now.
+            // After a timeout, a repeated NAK refers to the retransmission.
             self.gone_back = false;
         }
         self.probe.handle_timeout(now);
         Ok(())
     }
 
-    /// Sets the time by which a packet that goes now must be answered, unless an earlier packet is waiting for an
-    /// answer: then the answer is due by that one's time.
+    /// Sets the time by which a packet that is sent now must be answered. If an earlier packet is unanswered, the time of that
+    /// packet stays.
     #[inline]
     pub(super) fn expect_answer(&mut self, now: impl FnOnce() -> Time, endpoint: &Endpoint) {
         if self.answer_by == AnswerBy::Never {
@@ -70,7 +70,7 @@ impl Requester {
         }
     }
 
-    /// Notes that a message has gone that must be answered, by a time that [`arm`](Self::arm) sets.
+    /// Records that a message was sent that must be answered by a time that [`arm`](Self::arm) will set.
     #[inline]
     pub(super) fn expect_answer_later(&mut self, endpoint: &Endpoint) {
         if self.answer_by == AnswerBy::Never && endpoint.attributes.ack_timeout.is_some() {
@@ -78,13 +78,13 @@ impl Requester {
         }
     }
 
-    /// Returns whether an answer is awaited whose time is not set.
+    /// Returns whether a response is awaited whose timeout is not set.
     #[inline]
     pub(in crate::proto) fn is_unarmed(&self) -> bool {
         self.answer_by == AnswerBy::Unset
     }
 
-    /// Sets the time by which the peer must answer, if an answer is awaited whose time is not set.
+    /// Sets the timeout of an awaited response, if it is not set.
     #[inline]
     pub(in crate::proto) fn arm(&mut self, now: Time, endpoint: &Endpoint) {
         if self.is_unarmed() {
@@ -92,7 +92,7 @@ impl Requester {
         }
     }
 
-    /// Notes that the peer has no room for the next packet. The peer has as long to make room as it has to answer.
+    /// Records that the peer's ring has no room for the next packet. The peer has as long to make room as it has to respond.
     pub(in crate::proto) fn expect_room(&mut self, now: Time, endpoint: &Endpoint) {
         let Some(next) = self.queue.get(self.cursor.entry) else {
             return;
@@ -104,8 +104,8 @@ impl Requester {
         }
     }
 
-    /// Notes that the peer has made some room. A requester with nothing on the way waits for its turn, and its wait
-    /// begins anew: if others were first, that is not the peer's fault.
+    /// Records that the peer has made room in its ring. If nothing is in flight, the wait for room starts again, because other
+    /// senders may have used the room first.
     pub(in crate::proto) fn room_came(&mut self) {
         let all_answered = self.sent == self.unanswered || self.sent_back;
         if all_answered && self.position() == self.unanswered && self.again_at.is_none() {
@@ -116,9 +116,9 @@ impl Requester {
         }
     }
 
-    /// When a packet that goes now has to be answered. To a peer of which nothing was heard twice it goes with up to four times
-    /// the time that is set, which the specification leaves to the requester (IBTA 9.7.6.1.3): a peer is a program, and where
-    /// processors are scarce it may be kept from running for longer than the timeouts of a device add up to.
+    /// Returns the time by which a packet that is sent now must be answered. After two timeouts without any response, the
+    /// configured timeout is extended up to four times, as IBTA 9.7.6.1.3 allows. The peer is a process, and on a busy machine
+    /// it may not run for longer than all timeouts of a hardware device together.
     pub(super) fn deadline(&self, now: Time, endpoint: &Endpoint) -> AnswerBy {
         let Some(timeout) = endpoint.attributes.ack_timeout else {
             return AnswerBy::Never;
@@ -130,13 +130,13 @@ impl Requester {
         AnswerBy::At(now + timeout * (1 << doublings))
     }
 
-    /// The peer is gone, as far as is known: it gets no more time than what is set.
+    /// Records that the peer is known not to exist any more: its timeout is not extended.
     pub(in crate::proto) fn peer_is_gone(&mut self) {
         self.is_peer_gone = true;
     }
 
-    /// Returns whether this side's own delay may explain the silence. A side that looks at its clock so late was kept
-    /// from running, and a peer on the same machine perhaps as well: the peer gets as much time again, once.
+    /// Returns whether this side's own delay may explain a timeout, and then extends the timeout once by that delay. A side
+    /// that checks its clock late was not scheduled, and a peer on the same machine may not have been scheduled either.
     fn excuse(&mut self, now: Time, endpoint: &Endpoint) -> bool {
         let (Some(at), Some(timeout)) = (self.answer_by.time(), endpoint.attributes.ack_timeout)
         else {

@@ -2,45 +2,45 @@ use std::time::Duration;
 
 use crate::proto::{Sequence, Time};
 
-/// Looks for what was lost without a trace: the end of what is on the way, of which no later packet tells, or a
-/// packet that was lost a second time, of which a peer tells but once (IBTA 9.7.4.1.2).
+/// Detects losses that no other response reveals: the last packets in flight, which no later packet follows, and a packet that
+/// is lost a second time, for which a peer sends no second NAK (IBTA 9.7.4.1.2).
 ///
-/// The oldest packet goes again when nothing was heard for some round trips. Its answer tells how far the peer
-/// is. Without it only the acknowledgement timeout would help, which is meant for peers that are gone: it is often
-/// a thousand times longer. Probes are no retries and are not counted as such; to a peer that is gone go only few.
+/// The oldest unanswered packet is sent again when no response arrives for some round trips. The response shows which packets
+/// the peer has received. Otherwise only the acknowledgement timeout would help, which is often a thousand times longer. Probes
+/// do not count as retries. Their number is limited.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Probe {
-    /// Known from the first answer on.
+    /// Estimated round trip. Known from the first response on.
     round_trip: Option<RoundTrip>,
-    /// A packet that went once, and when.
+    /// A packet that was sent once, and the time at which it was sent.
     timed: Option<(Sequence, Time)>,
     at: Option<Time>,
-    /// Probes since something was heard.
+    /// Number of probes since the last response.
     count: u32,
-    /// A probe is to go.
+    /// Set if a probe must be sent.
     due: bool,
-    /// The number after what the probe asked about.
+    /// Sequence number after the packet that the probe repeated.
     end: Option<Sequence>,
 }
 
-/// How long an answer takes, and how much that varies, in nanoseconds.
+/// Estimate of the round trip time and its deviation, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct RoundTrip {
     mean: u64,
     deviation: u64,
 }
 
-/// Peers are programs: they may not run for so many nanoseconds.
+/// Minimum time before a probe, in nanoseconds: the peer is a process, which may not be scheduled for that long.
 const SHORTEST: u64 = 1_000_000;
 
-/// What is reckoned with has room in a word.
+/// Maximum round trip sample, in nanoseconds. It keeps the calculation within 64 bits.
 const LONGEST: u64 = 1 << 56;
 
-/// Probes to a peer that does not answer.
+/// Maximum number of probes to a peer that does not respond.
 const MOST: u32 = 3;
 
 impl Probe {
-    /// The packet `sequence` goes; `new` if it does for the first time.
+    /// Records that the packet `sequence` was sent. `new` is set if it was sent for the first time.
     pub(super) fn sent(
         &mut self,
         sequence: Sequence,
@@ -54,8 +54,8 @@ impl Probe {
         self.arm(now, timeout);
     }
 
-    /// All before `limit` is answered, and something is on the way. True if that was the probe's answer, and
-    /// says of nothing behind it.
+    /// Records that all packets before `limit` are answered. `waiting` is set if later packets are unanswered. Returns whether
+    /// this is the answer to the probe and covers no packet after the probe, so that the later packets were lost.
     pub(super) fn progress(
         &mut self,
         limit: Sequence,
@@ -85,8 +85,8 @@ impl Probe {
         }
     }
 
-    /// Returns whether nothing was timed or asked for since [`progress`](Self::progress) was called with nothing on the way, so
-    /// that a call would change nothing.
+    /// Returns whether [`progress`](Self::progress) would change nothing if no packet is unanswered: no packet is timed and no
+    /// probe is pending.
     #[inline]
     pub(super) fn is_unused(&self) -> bool {
         self.timed.is_none()
@@ -96,7 +96,7 @@ impl Probe {
             && self.end.is_none()
     }
 
-    /// What is on the way is given up and goes again.
+    /// Cancels measurement and probe, because the unanswered packets are sent again.
     pub(super) fn gone_back(&mut self) {
         self.timed = None;
         self.at = None;
@@ -104,17 +104,17 @@ impl Probe {
         self.end = None;
     }
 
-    /// What is answered next is not measured: when that comes is not known exactly.
+    /// Excludes the next answer from the measurement, because its time of arrival is not known exactly.
     pub(super) fn forgo_measuring(&mut self) {
         self.timed = None;
     }
 
-    /// When to look.
+    /// Returns the time at which a probe becomes due.
     pub(super) fn at(&self) -> Option<Time> {
         self.at
     }
 
-    /// The time is `now`.
+    /// Makes a probe due if its time has come.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.at.is_some_and(|at| at <= now) {
             self.at = None;
@@ -123,15 +123,15 @@ impl Probe {
         }
     }
 
-    /// A probe shall go.
+    /// Returns whether a probe must be sent.
     pub(super) fn is_due(&self) -> bool {
         self.due
     }
 
-    /// It went, and asks about all before `end`.
+    /// Records that a probe was sent, which repeats the packet before `end`.
     pub(super) fn went(&mut self, end: Sequence, now: Time, timeout: Option<Duration>) {
         self.due = false;
-        // An answer now could be that of either.
+        // An answer now could be to the first transmission or to the probe.
         self.timed = None;
         self.end = Some(end);
         self.arm(now, timeout);
@@ -147,7 +147,7 @@ impl Probe {
         }
     }
 
-    /// The usual estimate (RFC 6298).
+    /// Updates the round trip estimate with a sample (RFC 6298).
     fn learn(&mut self, sample: Duration) {
         let sample = u64::try_from(sample.as_nanos())
             .unwrap_or(u64::MAX)
@@ -166,7 +166,7 @@ impl Probe {
 }
 
 impl RoundTrip {
-    /// For how long an answer is no surprise.
+    /// Returns the time in nanoseconds within which an answer is expected.
     fn patience(self) -> u64 {
         (2 * self.mean + 4 * self.deviation).max(SHORTEST)
     }
@@ -231,7 +231,7 @@ mod tests {
         assert!(!probe.progress(Sequence::new(4), true, at(1), TIMEOUT));
         assert!(probe.progress(Sequence::new(5), true, at(1), TIMEOUT));
         assert!(!probe.progress(Sequence::new(5), true, at(1), TIMEOUT));
-        // The peer was only late, or there is nothing behind.
+        // An answer beyond the probe shows a late peer; without unanswered packets nothing is lost.
         probe.went(Sequence::new(6), at(0), TIMEOUT);
         assert!(!probe.progress(Sequence::new(8), true, at(1), TIMEOUT));
         probe.went(Sequence::new(9), at(0), TIMEOUT);

@@ -7,7 +7,7 @@ use crate::proto::{CompletionStatus, Counter, Host, Payload, Sequence, Time};
 use crate::wire::{Nak, Operation, Packet, Syndrome};
 
 impl Requester {
-    /// Takes an acknowledgement, or data of a read or an atomic.
+    /// Receives an acknowledgement, a NAK, or the data of a read or an atomic.
     pub(in crate::proto) fn receive(
         &mut self,
         now: Time,
@@ -61,14 +61,14 @@ impl Requester {
                 }
                 Ok(())
             }
-            // Data that says that it is none.
+            // Combinations of opcode and syndrome that do not exist are ignored.
             _ => Ok(()),
         }
     }
 
-    /// Takes all before `end` as executed. An answer to a later packet says so of all before it; but of a read
-    /// or an atomic whose data is missing, it says that the data was lost, and it is asked for again (an
-    /// implied NAK, IBTA 9.7.5.1.2). False if so.
+    /// Treats all packets before `end` as executed, because a response to a packet acknowledges all earlier packets. If the
+    /// data of an earlier read or atomic is missing, the data was lost and is requested again (an implied NAK, IBTA 9.7.5.1.2).
+    /// Returns `false` in this case.
     #[inline]
     pub(super) fn acknowledge_before(
         &mut self,
@@ -77,7 +77,7 @@ impl Requester {
         endpoint: &Endpoint,
         host: &mut impl Host,
     ) -> Result<bool, Failed> {
-        // Mostly there are no reads and atomics.
+        // Most queues have no reads and atomics.
         let limit = if self.fetches > 0 {
             self.missing_before(end).unwrap_or(end)
         } else {
@@ -92,7 +92,7 @@ impl Requester {
         Ok(false)
     }
 
-    /// Returns the number of the oldest packet before `end` whose data is missing, of a read or an atomic.
+    /// Returns the oldest sequence number before `end` that belongs to a read or an atomic and whose data is missing.
     fn missing_before(&self, end: Sequence) -> Option<Sequence> {
         for entry in &self.queue {
             let first = match entry.progress {
@@ -115,7 +115,7 @@ impl Requester {
         None
     }
 
-    /// All before `limit` is answered.
+    /// Records that all packets before `limit` are answered.
     #[inline]
     fn advance(
         &mut self,
@@ -154,16 +154,16 @@ impl Requester {
         };
         let timeout = endpoint.attributes.ack_timeout;
         if self.probe.progress(limit, waiting, now, timeout) {
-            // What the peer has of the rest it would have told.
+            // The peer would have acknowledged the later packets if it had received them.
             self.window.loss(self.sent);
             self.go_back();
         }
         Ok(())
     }
 
-    /// The peer misses the oldest packet, or this side its answer.
+    /// Handles a loss: the peer misses the oldest packet, or this side misses its response.
     fn lost(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
-        // A peer tells of a gap once; what comes until it is filled was on the way, or was duplicated there.
+        // A peer sends one NAK per gap. Further NAKs until the gap is filled were in flight, or were duplicated by the network.
         if self.gone_back || self.again_at.is_some() {
             return Ok(());
         }
@@ -175,7 +175,7 @@ impl Requester {
         Ok(())
     }
 
-    /// The oldest packet was refused.
+    /// Handles a NAK of the oldest packet.
     fn refused(
         &mut self,
         nak: Nak,
@@ -189,7 +189,7 @@ impl Requester {
         }
     }
 
-    /// The peer has no receive for the oldest packet.
+    /// Handles an RNR NAK: the peer has no receive posted for the oldest packet.
     pub(super) fn wait_for_receiver(
         &mut self,
         timer: u8,
@@ -209,7 +209,7 @@ impl Requester {
             }
             self.not_ready_retries += 1;
         }
-        // It is an answer, if not the one that was hoped for.
+        // An RNR NAK is a response, so the retry counts start again.
         self.retries = 0;
         self.silences = 0;
         self.gone_back = false;
@@ -219,7 +219,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Takes the data that is next.
+    /// Takes the next data of a read.
     fn take_data(
         &mut self,
         packet: &Packet<'_>,
@@ -244,7 +244,7 @@ impl Requester {
         let begin = place * endpoint.mtu();
         let length = (entry.request.length - begin).min(endpoint.mtu());
         let run_ends = place + 1 == packets || (place + 1).is_multiple_of(self.read_batch);
-        // Whether it is a first one is not looked at: that depends on which request it answers.
+        // The opcode's first/middle kind is not checked: it depends on the request that the response answers.
         let ends = packet.header.bth.opcode.ends_message();
         if ends != run_ends || packet.payload.len() != length as usize {
             return Err(bad);
@@ -259,7 +259,7 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// Takes what an atomic found.
+    /// Takes the result of an atomic.
     fn take_original(
         &mut self,
         original: u64,
@@ -282,7 +282,7 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// The last data of a request came, which may be a request that was not repeated yet.
+    /// Records that the last data of a request arrived. After a retransmission, that request may not have been repeated yet.
     fn fetched(&mut self, sequence: Sequence) {
         if self.position().distance(sequence) > 0 {
             self.fetches_sent = self.fetches_sent.saturating_sub(1);
@@ -290,7 +290,7 @@ impl Requester {
     }
 }
 
-/// How a request ends that was refused; a gap ends none.
+/// Returns the completion status of a request that got this NAK. A sequence error fails no request.
 fn status_of(nak: Nak) -> Option<CompletionStatus> {
     match nak {
         Nak::SequenceError => None,

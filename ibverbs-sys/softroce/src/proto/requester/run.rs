@@ -6,7 +6,7 @@ use crate::proto::{Counter, Host, Path, Run, Sequence, Time};
 use crate::wire::{BASE, ask_for_acknowledgement};
 
 impl Requester {
-    /// The packets that go next, if they are several from the middle of a message and nothing goes before them.
+    /// Returns the run that is sent next: several packets from the middle of a message that no other packet must precede.
     pub(in crate::proto) fn next_run(
         &self,
         endpoint: &Endpoint,
@@ -31,8 +31,8 @@ impl Requester {
         })
     }
 
-    /// Writes `count` packets of that run to places of equal size, each at its front. False: the message cannot be gathered, and
-    /// nothing went.
+    /// Writes `count` packets of the next run, each to the beginning of one of `count` equal parts of `out`. Returns `false` if
+    /// the message cannot be gathered; then nothing was sent.
     pub(in crate::proto) fn write_run(
         &mut self,
         count: u32,
@@ -81,7 +81,8 @@ impl Requester {
         true
     }
 
-    /// The request of a reliable service whose middle the cursor is in, its first number, and how many it has.
+    /// Returns the request of a reliable service whose middle contains the cursor, its first sequence number, and its number of
+    /// sequence numbers.
     fn middle(&self) -> Option<(&Entry, Sequence, u32)> {
         let packet = self.cursor.packet;
         let entry = self.queue.get(self.cursor.entry).filter(|_| packet > 0)?;

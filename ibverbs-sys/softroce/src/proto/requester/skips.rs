@@ -2,13 +2,13 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{Path, Sequence};
 use crate::wire::{Header, Opcode, Operation, Reth};
 
-/// Numbers that were used without packets, and that the peer did not count: the peer must be told of them before the
-/// next packet, or it would see a gap.
+/// Sequence numbers that were used without packets and that the peer's queue pair did not count. The peer must know of them
+/// before the next packet, or it would detect a gap.
 ///
-/// The numbers of several messages in a row are one gap. A packet tells the gap's end and length. This packet has no
-/// answer of its own: the answer to the packet behind it shows that both have come, and until then it is sent before
-/// each packet with which this side begins again. A peer that is somewhere in the gap goes to its end; any other peer
-/// has been told of it already.
+/// The sequence numbers of several messages in a row form one gap. A skip packet announces its end and length. The skip packet
+/// has no response of its own: the response to the packet after it shows that both have arrived. Until then, the skip packet is
+/// sent again before each retransmission. A peer whose expected number lies in the gap advances to the end of the gap; any
+/// other peer has handled the skip packet already.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Skips {
     gap: Option<Gap>,
@@ -22,7 +22,7 @@ struct Gap {
 }
 
 impl Skips {
-    /// Notes that `count` numbers from `first` on were used.
+    /// Records that `count` sequence numbers from `first` on were used without packets.
     pub(super) fn extend(&mut self, first: Sequence, count: u32) {
         let before = self.gap.filter(|gap| gap.end == first);
         self.gap = Some(Gap {
@@ -32,22 +32,21 @@ impl Skips {
         });
     }
 
-    /// The packet that goes next, or goes again, is the one with the oldest number without an answer.
+    /// Makes the skip packet due again: the next packet repeats the oldest unanswered one.
     pub(super) fn again(&mut self) {
         if let Some(gap) = &mut self.gap {
             gap.told = false;
         }
     }
 
-    /// Returns whether the peer must be told of skipped numbers before the packet `next`; everything before
-    /// `unanswered` is answered.
+    /// Returns whether a skip packet must be sent before the packet `next`. Everything before `unanswered` is answered.
     pub(super) fn is_untold(&self, next: Sequence, unanswered: Sequence) -> bool {
         let untold = |gap: &Gap| gap.end == unanswered && !gap.told && next == unanswered;
         self.gap.as_ref().is_some_and(untold)
     }
 
-    /// Appends the packet that tells the peer of skipped numbers, if it must go before the packet `next`; everything
-    /// before `unanswered` is answered.
+    /// Appends the skip packet to `out`, if it must be sent before the packet `next`, and returns its path. Everything before
+    /// `unanswered` is answered.
     pub(super) fn poll_transmit(
         &mut self,
         next: Sequence,
@@ -77,7 +76,7 @@ impl Skips {
     }
 }
 
-/// Returns the skipped numbers that a packet tells of: their end, and how many they are.
+/// Returns the gap that a skip packet announces: its end and its length.
 pub(in crate::proto) fn skipped(header: &Header) -> Option<(Sequence, u64)> {
     let reth = header.reth.as_ref()?;
     Some((Sequence::new(header.bth.sequence), reth.address))

@@ -1,36 +1,36 @@
 use crate::proto::Sequence;
 
-/// How many packets may be on the way: soon as many as the attributes allow, half after a loss, and one more
-/// for each window that got through since.
+/// Congestion window: the maximum number of packets in flight. It grows quickly to the limit of the attributes, is halved after
+/// a loss, and then grows by one packet for each acknowledged window.
 ///
-/// The specification knows no such window, because InfiniBand loses nothing. A socket's buffer does, and a
-/// requester that goes back over all that it sent would fill it again and again.
+/// The specification has no such window, because InfiniBand links lose nothing. A socket's buffer does, and a requester that
+/// retransmits everything would fill it again and again.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     limit: u32,
     size: u32,
-    /// Below it the window grows with each packet.
+    /// Size below which the window grows with each acknowledged packet.
     threshold: u32,
     gained: u32,
-    /// Losses before this number was reached belong to the one that was answered already.
+    /// Until this sequence number is acknowledged, further losses belong to the last reaction and cause no new one.
     recovered: Option<Sequence>,
-    /// Size and threshold before that loss.
+    /// Size and threshold before the last loss.
     before: (u32, u32),
 }
 
-/// What a buffer of the smallest usual size takes at once.
+/// Initial size: what a socket buffer of the smallest usual size holds.
 const FIRST: u32 = 16;
 
-/// Bytes that a response may have.
+/// Maximum length of a read response in bytes.
 const RESPONSE: u32 = 32 << 10;
 
-/// A smaller window would only make the loss of a lone packet harder to notice.
+/// Minimum size after a loss. A smaller window would only make the loss of a single packet harder to detect.
 const SMALLEST: u32 = 4;
 
 impl Window {
-    /// A window that opens to `limit` packets.
+    /// Creates a window that can grow to `limit` packets.
     pub(super) fn new(limit: u32) -> Self {
-        // More would come too near to half of all sequence numbers.
+        // A larger window would come too close to half of the sequence space.
         let limit = limit.clamp(1, 1 << 20);
         Self {
             limit,
@@ -42,33 +42,34 @@ impl Window {
         }
     }
 
-    /// How many packets may be on the way now.
+    /// Returns the maximum number of packets in flight.
     pub(super) fn size(&self) -> u32 {
         self.size
     }
 
-    /// Whether packets with `covers` numbers may go behind so many that are on the way: some may in any case.
+    /// Returns whether a packet with `covers` sequence numbers may be sent after `on_the_way` unacknowledged ones. If
+    /// `on_the_way` is 0, a packet may always be sent.
     pub(super) fn has_room(&self, on_the_way: u32, covers: u32) -> bool {
         on_the_way == 0 || on_the_way + covers <= self.size
     }
 
-    /// How many packets may go behind so many that are on the way.
+    /// Returns the number of packets that may be sent after `on_the_way` unacknowledged ones.
     pub(super) fn room(&self, on_the_way: u32) -> u32 {
         self.size.saturating_sub(on_the_way)
     }
 
-    /// How many packets of `mtu` bytes a read request may ask for: two requests fit into the window, and
-    /// one response into a buffer of the smallest usual size.
+    /// Returns the maximum number of response packets of a read request with an MTU of `mtu` bytes. Two requests fit into the
+    /// window, and a response fits into a socket buffer of the smallest usual size.
     pub(super) fn read_batch(&self, mtu: u32) -> u32 {
         (self.limit / 2).min(RESPONSE / mtu).clamp(1, 32)
     }
 
-    /// After how many packets an acknowledgement is asked for.
+    /// Returns the number of packets after which an acknowledgement is requested.
     pub(super) fn acknowledge_every(&self) -> u32 {
         (self.size / 4).clamp(1, 32)
     }
 
-    /// `packets` got through; the next of which nothing is known is `oldest`.
+    /// Records that `packets` packets were acknowledged. `oldest` is the oldest unanswered sequence number.
     pub(super) fn progress(&mut self, packets: u32, oldest: Sequence) {
         if self.recovered.is_some_and(|end| oldest.distance(end) >= 0) {
             self.recovered = None;
@@ -85,14 +86,14 @@ impl Window {
         }
     }
 
-    /// Something was lost of the packets before `sent`.
+    /// Records the loss of a packet before `sent`.
     pub(super) fn loss(&mut self, sent: Sequence) {
         if self.recovered.is_none() {
             self.silence(sent);
         }
     }
 
-    /// Nothing was heard of the packets before `sent`: what was sent since the last loss is lost, too.
+    /// Records a timeout of the packets before `sent`: all packets since the last loss count as lost.
     pub(super) fn silence(&mut self, sent: Sequence) {
         self.before = (self.size, self.threshold);
         self.size = (self.size / 2).max(SMALLEST.min(self.limit));
@@ -101,7 +102,8 @@ impl Window {
         self.recovered = Some(sent);
     }
 
-    /// The peer has packets that were taken for lost and have not gone again: it was slow, and nothing was lost.
+    /// Undoes the reaction to the last loss: the peer has received packets that counted as lost and were not sent again, so the
+    /// peer was only slow.
     pub(super) fn not_lost(&mut self) {
         if self.recovered.take().is_some() {
             (self.size, self.threshold) = self.before;
@@ -155,7 +157,7 @@ mod tests {
         window.progress(10, Sequence::new(60));
         window.not_lost();
         assert_eq!(window.size(), 64);
-        // What was lost before is of no account any more.
+        // An earlier loss has no effect any more.
         window.loss(Sequence::new(130));
         window.progress(32, Sequence::new(130));
         window.not_lost();

@@ -7,22 +7,23 @@ use crate::proto::{
 };
 use crate::wire::{Packet, Run};
 
-/// The longest message that a peer may announce (IBTA 9.7.2).
+/// Maximum length of a message that a peer may announce, in bytes (IBTA 9.7.2).
 pub(super) const MAX_ANNOUNCED: u32 = 1 << 31;
 
-/// Why a packet of a message is not taken.
+/// Reason why a packet of a message is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// There is no receive for it. Nothing has changed.
+    /// No receive is posted for the message. Nothing has changed.
     NotReady,
-    /// The key that the message invalidates is still in use. Nothing has changed, except that the message has taken a
+    /// The key that the message invalidates is still in use. Nothing has changed, except that the message may have taken a
     /// receive.
     Later { key: u32, again: Duration },
-    /// The packet is out of place, has a wrong length, or is not allowed at all.
+    /// The packet is out of order, has a wrong length, or is not allowed at all.
     Invalid,
-    /// The request may not use the memory.
+    /// The request has no right to access the memory.
     Access,
-    /// The receive cannot take it, which its completion tells.
+    /// The message is longer than the receive, or the memory of the receive cannot be used. The receive completes with this
+    /// status.
     Receive(CompletionStatus),
 }
 
@@ -35,11 +36,11 @@ impl From<RemoteFault> for Refusal {
     }
 }
 
-/// The message of sends or writes that is coming in, packet by packet.
+/// A send or write that is being received, packet by packet.
 #[derive(Debug, Default)]
 pub(super) struct Message {
     pub(super) progress: Progress,
-    /// The receive that it spends.
+    /// Receive that the message consumes.
     pub(super) receive: Option<Receive>,
 }
 
@@ -49,7 +50,7 @@ pub(super) struct Receive {
     pub(super) xrc_srq: Option<u32>,
 }
 
-/// Fields of a message that come with its last packet.
+/// Fields of a message that its last packet contains.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trailer {
     pub(super) immediate: Option<[u8; 4]>,
@@ -59,7 +60,7 @@ pub(super) struct Trailer {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Progress {
-    /// Between messages.
+    /// No message is in progress.
     #[default]
     None,
     Send {
@@ -73,12 +74,12 @@ pub(super) enum Progress {
 }
 
 impl Message {
-    /// Returns whether a part of the message came, and more of it must come.
+    /// Returns whether a part of the message has arrived and more must follow.
     pub(super) fn is_under_way(&self) -> bool {
         !matches!(self.progress, Progress::None)
     }
 
-    /// Takes the next packet of a send or a write. True if that was the last.
+    /// Takes the next packet of a send or a write. Returns whether the packet ends its message.
     pub(super) fn accept(
         &mut self,
         endpoint: &Endpoint,
@@ -89,7 +90,7 @@ impl Message {
         if opcode.starts_message() == self.is_under_way() {
             return Err(Refusal::Invalid);
         }
-        // The first and the middle ones are full; only a message without bytes has an empty one (IBTA 9.7.4.1.6).
+        // First and middle packets are full. A last packet is empty only if the whole message is (IBTA 9.7.4.1.6).
         let length = packet.payload.len() as u32;
         let right = match (opcode.starts_message(), opcode.ends_message()) {
             (_, false) => length == endpoint.mtu(),
@@ -124,8 +125,8 @@ impl Message {
         Ok(ends)
     }
 
-    /// Takes the next packets of a send or a write if they are of its middle, and all is well with them. If not, they can be
-    /// [taken](Self::accept) one by one.
+    /// Takes the next packets of a send or a write, if all of them are middle packets and valid. Returns `false` if nothing was
+    /// done; then the packets can be [taken](Self::accept) one by one.
     pub(super) fn accept_run(
         &mut self,
         endpoint: &Endpoint,
@@ -135,7 +136,7 @@ impl Message {
         let first = run.first();
         let opcode = first.header.bth.opcode;
         let is_full = first.payload.len() as u32 == endpoint.mtu();
-        // A run has less than 2^16 bytes.
+        // A run has fewer than 2^16 bytes.
         let length = (run.count() * first.payload.len()) as u32;
         if !opcode.is_middle() || !is_full {
             return false;
@@ -176,9 +177,8 @@ impl Message {
         }
     }
 
-    /// Takes a part of a message that comes without packets, and copies its bytes from `source`. Returns `false` if the
-    /// bytes cannot be read: the peer has to send them. Then nothing is changed, except that the message may have taken a
-    /// receive.
+    /// Takes a part of a message without packets, and copies its bytes from `source`. Returns `false` if the bytes cannot be
+    /// read and the peer must transfer them. Then nothing is changed, except that the message may have taken a receive.
     #[inline(always)]
     pub(super) fn take<H: Host>(
         &mut self,
@@ -219,7 +219,8 @@ impl Message {
         filled
     }
 
-    /// Copies the bytes of a part to the memory of its receive request, in which `before` bytes of the message are.
+    /// Copies the bytes of a part to the memory of its receive. `before` is the number of bytes of the message that arrived
+    /// before, and `total` that number with the part.
     #[inline(always)]
     fn fill<H: Host>(
         &mut self,
@@ -257,7 +258,7 @@ impl Message {
         Ok(true)
     }
 
-    /// Notes that a part of one-sided work was executed.
+    /// Records that a part of a one-sided operation was executed.
     pub(super) fn executed(&mut self, part: &Part<'_>) {
         if let SendOperation::Write { remote, .. } = part.request.operation {
             self.progress = if part.ends {
@@ -272,7 +273,7 @@ impl Message {
         }
     }
 
-    /// Puts bytes of a send behind those that have come, into its receive; how many there are then.
+    /// Copies the payload of a send to its receive, after `received` bytes. Returns the number of bytes received so far.
     fn scatter(
         &mut self,
         received: u32,
@@ -324,7 +325,7 @@ impl Message {
         host: &mut impl Host,
     ) -> Result<(), Refusal> {
         let opcode = packet.header.bth.opcode;
-        // Never more than 2^31 and a packet.
+        // The sum is at most 2^31 and the length of a packet.
         let total = written + packet.payload.len() as u32;
         let right = if opcode.ends_message() {
             total == length
@@ -354,7 +355,7 @@ impl Message {
         Ok(())
     }
 
-    /// Has a receive for the message: that of its earlier packets, or a new one.
+    /// Takes a receive for the message, unless an earlier packet has taken one.
     pub(super) fn take_receive(
         &mut self,
         xrc_srq: Option<u32>,
@@ -388,16 +389,16 @@ impl Message {
         host.complete_receive(completion, receive.xrc_srq);
     }
 
-    /// Drops what came of the message. Its receive is for the next one.
+    /// Drops the received part of the message. Its receive is used for the next message.
     pub(super) fn drop_packets(&mut self) {
         self.progress = Progress::None;
     }
 
-    /// Ends the message, and its receive with an error.
+    /// Drops the message, and completes its receive with an error.
     pub(super) fn abort(&mut self, status: CompletionStatus, host: &mut impl Host) {
         self.progress = Progress::None;
         if let Some(receive) = self.receive.take() {
-            // Which of the two it would have become cannot be known in the middle of a send.
+            // The kind of a failed completion is not valid, so this one also serves for a write with immediate data.
             let completion = receive.completion(status, Work::Receive);
             host.complete_receive(completion, receive.xrc_srq);
         }
@@ -420,7 +421,7 @@ impl Receive {
     }
 }
 
-/// Returns the place of a write, if the peer may write there.
+/// Returns the destination and length of a write, if the peer may write there.
 fn announced(
     endpoint: &Endpoint,
     packet: &Packet<'_>,
@@ -448,7 +449,7 @@ fn announced(
     Ok((remote, reth.length))
 }
 
-/// Succeeds if the key that a message invalidates is no longer in use.
+/// Withdraws the key that a message invalidates. Succeeds if the key is no longer in use.
 pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     match host.withdraw(key) {
         Withdrawal::Complete => Ok(()),

@@ -1,8 +1,8 @@
-//! The receiving half: takes requests in the order of their numbers, and answers them.
+//! The responder: executes requests in the order of their sequence numbers, and answers them.
 //!
-//! Answers are flags and cursors, not a queue: what is acknowledged is always all that was executed, so one
-//! acknowledgement serves any number of packets; responses to reads are made when they go, from the ring of
-//! those that are remembered anyway. A peer cannot make this side keep anything by sending.
+//! Responses are flags and cursors, not a queue. An acknowledgement always covers everything that was executed, so one serves
+//! any number of packets. Read responses are built when they are sent, from the reads that are kept anyway for retransmission.
+//! So a peer cannot make this side allocate memory by sending packets.
 
 mod message;
 mod part;
@@ -26,51 +26,51 @@ use super::{
 };
 use crate::wire::{Aeth, Header, Nak, Operation, Packet, Run, Syndrome};
 
-/// The time that a packet has of a response that is longer than a window.
+/// Time that each packet takes up in a read response that is longer than the window.
 const RESPONSE_INTERVAL: Duration = Duration::from_micros(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Responder {
-    /// The number of the next new packet.
+    /// Sequence number of the next new packet.
     expected: Sequence,
-    /// Messages that were executed, modulo 2^24.
+    /// Number of executed messages (MSN), modulo 2^24.
     message_sequence: u32,
     message: Message,
-    /// An unreliable message lost a packet, and its others are dropped.
+    /// Set while the remaining packets of an unreliable message are dropped, because one was lost.
     skipping: bool,
     resources: Resources,
-    /// The peer shall be told how far its requests were executed.
+    /// Set if an acknowledgement must be sent.
     acknowledge: bool,
-    /// With what is to be acknowledged the program was told of a message.
+    /// Set if the acknowledgement that is due covers a message whose receive was completed.
     told: bool,
-    /// The peer shall be told that the expected packet did not come, or cannot be taken now.
+    /// Syndrome of a NAK that must be sent: the expected packet was lost, or cannot be taken now.
     refusal: Option<Syndrome>,
-    /// The peer was told so: once until the packet comes (IBTA 9.7.4.1.2, 9.7.5.2.8).
+    /// Set once that NAK was sent: one per gap until the packet arrives (IBTA 9.7.4.1.2, 9.7.5.2.8).
     refused: bool,
-    /// The key that the expected packet invalidates, and that is still in use. The packet is not kept: the peer is
-    /// asked to send it again when it can be taken. Packets behind it are dropped until then.
+    /// Key that the expected packet invalidates and that is still in use. The packet is not kept: a NAK requests it again once
+    /// the key is no longer in use. Later packets are dropped until then.
     held: Option<u32>,
     pause: Pause,
     end: Option<End>,
-    /// The NAK that is sent to the peer after the end, and its number.
+    /// NAK that is sent after the connection has ended, and its sequence number.
     farewell: Option<(Nak, Sequence)>,
     pacer: Pacer,
 }
 
-/// A request that the connection does not survive. The answers to those before it go first, so that the peer
-/// knows which one it was.
+/// End of the connection because of an invalid request. Responses to earlier requests are sent first, so that the peer can
+/// identify the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     nak: Nak,
     sequence: Sequence,
     /// Status of the receive that the message has taken, if any.
     status: CompletionStatus,
-    /// No completion tells it.
+    /// Event to raise, if no completion reports the error.
     event: Option<Event>,
 }
 
 impl Responder {
-    /// Makes a responder that expects the packet `sequence` first.
+    /// Creates a responder that expects the packet `sequence` first.
     pub(super) fn new(sequence: Sequence) -> Self {
         Self {
             expected: sequence,
@@ -82,9 +82,11 @@ impl Responder {
         self.expected
     }
 
-    /// Notes that the peer used `length` numbers before `end` for requests that it carried out by itself.
+    /// Handles a skip packet: the peer used `length` sequence numbers before `end` for requests that it executed without this
+    /// queue pair.
     pub(super) fn skip_to(&mut self, end: Sequence, length: u64) {
-        /// Numbers that are surely before `end`, and not behind it by more than half of all.
+        /// Maximum distance from the expected number to `end`. It is far below half of the sequence space, so the expected
+        /// number is certainly before `end`.
         const NEAR: u64 = 1 << 22;
         let missing = end.distance(self.expected);
         let all = Sequence::new(end.value().wrapping_sub(length as u32)) == self.expected;
@@ -97,7 +99,7 @@ impl Responder {
         }
     }
 
-    /// Takes a request of a reliable service.
+    /// Receives a request packet of a reliable service.
     pub(super) fn receive(
         &mut self,
         endpoint: &Endpoint,
@@ -122,8 +124,8 @@ impl Responder {
         self.refused = false;
         self.refusal = None;
         let opcode = packet.header.bth.opcode;
-        // An XRC request names the queue whose protection domain its keys are of (IBTA annex A14), whether it
-        // takes a receive or not.
+        // An XRC request names the shared receive queue whose protection domain applies to its keys (IBTA annex A14), whether
+        // the request takes a receive or not.
         let named = packet.header.xrc_srq;
         let done = if named.is_some_and(|number| !host.has_xrc_srq(number)) {
             Err(Refusal::Invalid)
@@ -147,7 +149,7 @@ impl Responder {
         }
     }
 
-    /// Takes the next packets if they are of the middle of the message. False: nothing was done.
+    /// Takes the next packets if they are from the middle of a message. Returns `false` if nothing was done.
     pub(super) fn receive_run(
         &mut self,
         endpoint: &Endpoint,
@@ -167,7 +169,7 @@ impl Responder {
         true
     }
 
-    /// Notes that a packet came behind a missing one.
+    /// Handles a packet after a gap: the first one causes a NAK.
     fn miss(&mut self, host: &mut impl Host) {
         host.count(Counter::OutOfSequenceRequest, 1);
         if !self.refused {
@@ -187,7 +189,7 @@ impl Responder {
         let reth = packet.header.reth.ok_or(Refusal::Invalid)?;
         let packets = endpoint.packets(reth.length);
         let capacity = usize::from(attributes.max_accepted);
-        // More numbers than half of all could not be told from those before.
+        // A response with more numbers than half of the sequence space would be ambiguous.
         if !attributes.access.contains(AccessFlags::REMOTE_READ)
             || reth.length > MAX_ANNOUNCED
             || packets >= 1 << 23
@@ -251,9 +253,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Answers a request again that was executed (IBTA 9.7.4.1.2, 9.7.5.1.2). Writes and sends are acknowledged and not
-    /// executed again; reads are executed again; for atomics the result is remembered. A request that is not remembered
-    /// has no answer.
+    /// Answers a repeated request (IBTA 9.7.4.1.2, 9.7.5.1.2). Writes and sends are acknowledged and not executed again; reads
+    /// are executed again; for atomics the stored result is sent. A request that is no longer stored is ignored.
     fn repeat(&mut self, sequence: Sequence, endpoint: &Endpoint, packet: &Packet<'_>) {
         let opcode = packet.header.bth.opcode;
         if opcode.is_send() || opcode.is_write() {
@@ -271,7 +272,8 @@ impl Responder {
                     return;
                 };
                 let skipped = sequence.distance(resource.first).max(0) as u32 * endpoint.mtu();
-                // All the rest, or some whole packets of it: so the response's packets are the same ones.
+                // The request must cover the rest of the read, or whole packets of it, so that the response packets are the
+                // same.
                 let rest = length.saturating_sub(skipped);
                 let whole = reth.length < rest && reth.length.is_multiple_of(endpoint.mtu());
                 let within = reth.key == remote.key
@@ -286,7 +288,7 @@ impl Responder {
         }
     }
 
-    /// Notes what the peer is told of the packet that is expected.
+    /// Sets the response to an expected packet that was refused.
     fn refuse(&mut self, refusal: Refusal, endpoint: &Endpoint, host: &mut impl Host) {
         let (nak, status, event) = match refusal {
             Refusal::NotReady => {
@@ -313,7 +315,7 @@ impl Responder {
                 let status = CompletionStatus::RemoteAccess;
                 (Nak::RemoteAccessError, status, Some(Event::AccessViolation))
             }
-            // The completion of the receive tells it (IBTA 9.9.3, class C).
+            // The completion of the receive reports this error (IBTA 9.9.3, class C).
             Refusal::Receive(status @ CompletionStatus::LocalLength) => {
                 (Nak::InvalidRequest, status, None)
             }
@@ -327,23 +329,23 @@ impl Responder {
         });
     }
 
-    /// Returns whether an acknowledgement is to go.
+    /// Returns whether an acknowledgement must be sent.
     pub(super) fn owes(&self) -> bool {
         self.acknowledge
     }
 
-    /// Returns whether only an acknowledgement is to go, of a message that the program was told of, and may be about to
-    /// answer.
+    /// Returns whether only an acknowledgement must be sent, for a message that was reported to the program. The program may be
+    /// about to send a response.
     pub(super) fn is_patient(&self) -> bool {
         self.acknowledge && self.told && self.has_no_packet()
     }
 
-    /// Returns the end, once all requests before it are answered.
+    /// Returns the pending end of the connection, once all earlier requests are answered.
     pub(super) fn due_end(&self) -> Option<End> {
         self.end.filter(|_| self.resources.is_idle())
     }
 
-    /// Ends: all that is left to say is why.
+    /// Ends the connection: fails the receive of the current message, raises the event, and keeps only the final NAK.
     pub(super) fn finish(&mut self, end: End, host: &mut impl Host) {
         self.give_up(host);
         self.message.abort(end.status, host);
@@ -357,7 +359,7 @@ impl Responder {
         };
     }
 
-    /// Ends the receive that a message has taken.
+    /// Flushes the receive that a message has taken.
     pub(super) fn flush(&mut self, host: &mut impl Host) {
         self.give_up(host);
         self.message.abort(CompletionStatus::Flushed, host);
@@ -368,8 +370,8 @@ impl Responder {
         };
     }
 
-    /// Appends the next answer to `out`. They go in the order of their numbers, because one that is missing
-    /// before another is taken as lost by the peer.
+    /// Appends the next response to `out`. Responses are sent in the order of their sequence numbers, because the peer takes a
+    /// missing response before a later one as lost. Returns whether a packet was appended.
     pub(super) fn poll_transmit(
         &mut self,
         now: Time,
@@ -390,13 +392,13 @@ impl Responder {
         } else {
             return false;
         };
-        // A NAK, too, says that all before it was executed.
+        // A NAK also acknowledges all earlier packets.
         self.acknowledge = false;
         self.write_acknowledgement(syndrome, sequence, endpoint, out);
         true
     }
 
-    /// Asks for the packet that was held up, if it can be taken now.
+    /// Requests the packet that waits for a key to be released, if the key is no longer in use.
     fn look_at_held(&mut self, now: Time, endpoint: &Endpoint, host: &mut impl Host) {
         let Some(key) = self.held else {
             return;
@@ -417,17 +419,17 @@ impl Responder {
         }
     }
 
-    /// Publishes a key again that was withdrawn for a packet which is not taken any more.
+    /// Publishes the key again that was withdrawn for a packet, because the packet is not taken any more.
     pub(super) fn give_up(&self, host: &impl Host) {
         if let Some(key) = self.held {
             host.keep(key);
         }
     }
 
-    /// Returns the number up to which an acknowledgement says that requests were executed. Reads and atomics among the
-    /// newest requests were answered, and the answer may be lost: an acknowledgement with their number tells this to a
-    /// peer that follows IBTA 9.7.5.1.2, but Linux's Soft-RoCE takes it for the answer, and completes the request
-    /// without its result.
+    /// Returns the sequence number of an acknowledgement. If the newest requests are reads and atomics, it is the number before
+    /// them. Their responses were sent, but may have been lost. A peer that follows IBTA 9.7.5.1.2 would detect this from an
+    /// acknowledgement with their number, but Linux's Soft-RoCE takes it for the response, and completes the request without
+    /// its result.
     #[inline]
     fn acknowledged(&self) -> Sequence {
         let newest = self.expected + 0xff_ffff;
@@ -446,7 +448,7 @@ impl Responder {
         header.emit(out);
     }
 
-    /// Appends the NAK that a queue pair in error still owes.
+    /// Appends the final NAK of a queue pair in the error state, if it was not sent. Returns whether it was appended.
     pub(super) fn transmit_farewell(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> bool {
         let Some((nak, sequence)) = self.farewell.take() else {
             return false;
@@ -467,7 +469,7 @@ impl Responder {
             return false;
         };
         let window = endpoint.attributes.window;
-        // A requester of this crate never asks for so much at once.
+        // A requester of this crate never requests so much at once.
         if answer.turn > window && !self.pacer.take(now, window / 2, RESPONSE_INTERVAL) {
             return false;
         }
@@ -503,14 +505,14 @@ impl Responder {
             Err(fault) => {
                 out.truncate(before);
                 if answer.again {
-                    // Perhaps a request that was on the way for long, and whose memory is gone for good: a peer
-                    // that has its data takes no notice, one that misses it knows why it does not come.
+                    // The request may have been in flight for long, and its memory may have been deregistered. A peer that has
+                    // the data ignores this NAK; a peer that lacks the data learns the reason.
                     self.resources.give_up();
                     let nak = Syndrome::Nak(Nak::RemoteAccessError);
                     self.write_acknowledgement(nak, sequence, endpoint, out);
                     return true;
                 }
-                // The memory is gone since the request was accepted.
+                // The memory was deregistered after the request was accepted.
                 self.resources.clear();
                 self.refuse(fault.into(), endpoint, host);
                 if let Some(end) = &mut self.end {
@@ -521,14 +523,14 @@ impl Responder {
         }
     }
 
-    /// Notes that the next packet of a response went, with the number `sequence`.
+    /// Records that the next packet of a response was sent, with the sequence number `sequence`.
     fn answered(&mut self, sequence: Sequence) {
         self.resources.advance();
-        // The last of what was executed acknowledges all before it.
+        // A response to the newest executed request acknowledges all earlier ones.
         self.acknowledge &= sequence.next() != self.expected;
     }
 
-    /// Returns when the next packet of a long response, or the next check of a packet that is held up, is due.
+    /// Returns the time of the next packet of a long response, or of the next check of a key that is in use.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let response = self.pacer.again().filter(|_| !self.resources.is_idle());
         sooner(response, self.pause.end())
@@ -546,7 +548,7 @@ fn aeth(syndrome: Syndrome, message_sequence: u32) -> Aeth {
     }
 }
 
-/// Appends the headers, and bytes that the peer may read.
+/// Appends the headers and `length` bytes of memory that the peer may read.
 fn write_data(
     mut header: Header,
     remote: Remote,

@@ -1,4 +1,4 @@
-//! Parts of messages that come without packets, at the receiver.
+//! The receiver's side of messages that are transferred in parts, without packets.
 
 use super::Responder;
 use super::message::Refusal;
@@ -6,7 +6,7 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{Counter, Host, Incoming, Kind, NotTaken, Part, Sequence, Source};
 
 impl Responder {
-    /// Returns whether the part is the next one expected, and nothing is to be transmitted before it.
+    /// Returns whether the part is the next one expected, and nothing must be transmitted before it.
     #[inline]
     pub(in crate::proto) fn expects(&self, part: &Part<'_>) -> bool {
         let is_skipped = self.skipping && !part.starts;
@@ -17,7 +17,7 @@ impl Responder {
             && !is_skipped
     }
 
-    /// Notes that a part of one-sided work was executed.
+    /// Records that a part of a one-sided operation was executed.
     pub(in crate::proto) fn executed(&mut self, part: &Part<'_>) {
         if part.starts {
             self.begin();
@@ -26,8 +26,8 @@ impl Responder {
         self.advance(part.sequence + part.packets, part.ends);
     }
 
-    /// Takes a part that the sender's thread hands over. If the part cannot be taken for another reason than a missing receive
-    /// request or a key in use, nothing is changed, except that the message may have taken a receive.
+    /// Takes a part that the sender's thread passes in. On failure nothing is changed, except that the message may have taken a
+    /// receive, and an RNR NAK is counted.
     pub(in crate::proto) fn take_part<H: Host>(
         &mut self,
         part: &Incoming,
@@ -43,7 +43,7 @@ impl Responder {
                 self.advance(part.end(endpoint), part.ends);
                 Ok(())
             }
-            // Of an unreliable connection, the message is dropped.
+            // On an unreliable connection, the message is dropped.
             Err(Refusal::NotReady) if endpoint.is_reliable() => {
                 host.count(Counter::SentRnr, 1);
                 let timer = endpoint.attributes.min_rnr_timer;
@@ -54,7 +54,7 @@ impl Responder {
         }
     }
 
-    /// Receives a part of a reliable connection: whatever becomes of it, the peer is told later.
+    /// Receives a part of a reliable connection. Acknowledgements and NAKs are sent later.
     #[inline(always)]
     pub(in crate::proto) fn receive_part<H: Host>(
         &mut self,
@@ -71,7 +71,7 @@ impl Responder {
             self.miss(host);
             return;
         }
-        // The part is acknowledged in any case, as every complete message is.
+        // The part is acknowledged in any case, like every complete message.
         self.acknowledge = true;
         if distance < 0 {
             host.count(Counter::DuplicateRequest, 1);
@@ -87,13 +87,13 @@ impl Responder {
         };
         match taken {
             Ok(true) => self.advance(part.end(endpoint), part.ends),
-            // The sender is asked for packets.
+            // The NAK makes the sender transfer the bytes.
             Ok(false) => self.miss(host),
             Err(refusal) => self.refuse(refusal, endpoint, host),
         }
     }
 
-    /// Returns whether an acknowledgement is the most that there is to transmit.
+    /// Returns whether nothing is to be transmitted except, possibly, an acknowledgement.
     #[inline]
     pub(in crate::proto) fn has_no_packet(&self) -> bool {
         self.end.is_none()
@@ -108,7 +108,7 @@ impl Responder {
         self.has_no_packet() && !self.acknowledge && self.farewell.is_none()
     }
 
-    /// Returns the number to acknowledge up to, if an acknowledgement is to be transmitted, and marks it as transmitted.
+    /// Returns the sequence number to acknowledge up to, if an acknowledgement is due, and marks it as sent.
     #[inline]
     pub(in crate::proto) fn take_acknowledgement(&mut self) -> Option<Sequence> {
         let number = self.acknowledgement();
@@ -116,19 +116,19 @@ impl Responder {
         number
     }
 
-    /// Notes that the [acknowledgement](Self::acknowledgement) was transmitted, if one was due.
+    /// Records that the [acknowledgement](Self::acknowledgement) was sent, if one was due.
     #[inline]
     pub(in crate::proto) fn acknowledgement_sent(&mut self) {
         self.acknowledge = false;
     }
 
-    /// Returns the number to acknowledge up to, if an acknowledgement is to be transmitted.
+    /// Returns the sequence number to acknowledge up to, if an acknowledgement is due.
     #[inline]
     pub(in crate::proto) fn acknowledgement(&self) -> Option<Sequence> {
         self.acknowledge.then(|| self.acknowledged())
     }
 
-    /// Notes that a message begins. Of an unreliable connection, the message before may not have ended.
+    /// Begins a message. On an unreliable connection, the previous message may be incomplete.
     fn begin(&mut self) {
         self.message.drop_packets();
         self.skipping = false;
@@ -142,7 +142,7 @@ impl Responder {
 }
 
 impl Incoming {
-    /// Returns the sequence number behind the part.
+    /// Returns the sequence number after the part.
     fn end(&self, endpoint: &Endpoint) -> Sequence {
         self.sequence + endpoint.packets(self.length)
     }

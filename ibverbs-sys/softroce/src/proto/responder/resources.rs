@@ -2,23 +2,23 @@ use std::collections::VecDeque;
 
 use crate::proto::{Remote, Sequence};
 
-/// A read or an atomic of the peer that is being answered, or can be again.
+/// A read or an atomic of the peer, kept to be answered, or answered again after a loss.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resource {
-    /// The request's number, which is the response's first.
+    /// Sequence number of the request and of the first response packet.
     pub(super) first: Sequence,
     pub(super) work: Fetch,
-    /// The count of messages with this one.
+    /// Number of messages up to and including this one (MSN).
     pub(super) message_sequence: u32,
-    /// The packets that are to go: from, the next of them, and before.
+    /// Range of response packets to send: the first, the next, and the end (exclusive).
     start: u32,
     next: u32,
     end: u32,
-    /// All went at least once.
+    /// Set once all response packets were sent.
     answered: bool,
 }
 
-/// What the peer fetched.
+/// The operation, with what is needed to answer it again.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fetch {
     Read {
@@ -31,24 +31,24 @@ pub(super) enum Fetch {
     },
 }
 
-/// A packet of a response.
+/// A response packet to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
-    /// Its number among those of the response.
+    /// Index of the packet within the response.
     pub(super) packet: u32,
     pub(super) first: bool,
     pub(super) last: bool,
-    /// How many are answered in this turn.
+    /// Number of packets of the response that are sent in a row.
     pub(super) turn: u32,
-    /// The whole response went before.
+    /// Set if the whole response was sent before.
     pub(super) again: bool,
 }
 
-/// As many of the newest as the peer was promised (`max_dest_rd_atomic`), the oldest first.
+/// The newest reads and atomics of the peer, oldest first: as many as the peer may have outstanding (`max_dest_rd_atomic`).
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     ring: VecDeque<Resource>,
-    /// Those with packets to go.
+    /// Number of entries with packets to send.
     unfinished: usize,
 }
 
@@ -84,13 +84,13 @@ impl Resource {
 }
 
 impl Resources {
-    /// Whether the peer keeps to the promise of `capacity` with one more.
+    /// Returns whether the peer may send one more read or atomic: fewer than `capacity` are unanswered.
     pub(super) fn has_room(&self, capacity: usize) -> bool {
         let unanswered = self.ring.iter().rev().take(capacity);
         capacity > 0 && unanswered.filter(|resource| !resource.answered).count() < capacity
     }
 
-    /// Remembers one more, and forgets the oldest beyond `capacity`.
+    /// Adds a read or an atomic, and removes the oldest ones beyond `capacity`.
     pub(super) fn push(&mut self, resource: Resource, capacity: usize) {
         while self.ring.len() >= capacity.max(1) {
             if let Some(oldest) = self.ring.pop_front() {
@@ -101,12 +101,13 @@ impl Resources {
         self.ring.push_back(resource);
     }
 
-    /// The one that has the number `sequence`.
+    /// Returns the entry whose response contains the sequence number.
     pub(super) fn find(&self, sequence: Sequence) -> Option<&Resource> {
         self.ring.iter().find(|resource| resource.holds(sequence))
     }
 
-    /// The newest number up to `newest` that is not one of a response, where the last of `messages` messages has `newest`.
+    /// Returns the newest sequence number up to `newest` that does not belong to a response. `messages` is the number of
+    /// messages up to `newest`.
     #[inline(always)]
     pub(super) fn before(&self, newest: Sequence, messages: u32) -> Sequence {
         if self.ring.is_empty() {
@@ -127,7 +128,7 @@ impl Resources {
         newest
     }
 
-    /// Answers again from the number `sequence` on, with `packets` packets.
+    /// Schedules `packets` response packets again, from `sequence` on.
     pub(super) fn repeat(&mut self, sequence: Sequence, packets: u32) {
         let Some(resource) = self
             .ring
@@ -142,7 +143,7 @@ impl Resources {
             self.unfinished += 1;
             (resource.start, resource.next, resource.end) = (start, start, end);
         } else if start < resource.next {
-            // What is left of the turn under way comes behind.
+            // The rest of the current turn follows.
             (resource.start, resource.next) = (start, start);
             resource.end = resource.end.max(end);
         } else {
@@ -150,7 +151,7 @@ impl Resources {
         }
     }
 
-    /// The oldest with packets to go, and which of them is next.
+    /// Returns the oldest entry with packets to send, and its next packet.
     pub(super) fn next(&self) -> Option<(&Resource, Answer)> {
         if self.unfinished == 0 {
             return None;
@@ -166,7 +167,7 @@ impl Resources {
         Some((resource, answer))
     }
 
-    /// The packet that is next went.
+    /// Records that the next packet was sent.
     pub(super) fn advance(&mut self) {
         let mut unfinished = self
             .ring
@@ -181,7 +182,7 @@ impl Resources {
         }
     }
 
-    /// What is left of the response with the packet that is next does not go.
+    /// Drops the rest of the response whose packet is next.
     pub(super) fn give_up(&mut self) {
         let mut unfinished = self
             .ring
@@ -193,12 +194,12 @@ impl Resources {
         }
     }
 
-    /// Nothing is to go.
+    /// Returns whether no response packet is to be sent.
     pub(super) fn is_idle(&self) -> bool {
         self.unfinished == 0
     }
 
-    /// Forgets all.
+    /// Removes all entries.
     pub(super) fn clear(&mut self) {
         self.ring.clear();
         self.unfinished = 0;

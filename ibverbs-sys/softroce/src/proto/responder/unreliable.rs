@@ -4,13 +4,16 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Counter, Host, Sequence};
 use crate::wire::Packet;
 
-/// Greatest distance behind the newest packet at which a packet counts as late or duplicated. A packet farther behind
-/// is of a peer that has begun to count anew.
+/// Maximum distance behind the newest packet at which a packet counts as late or duplicated. An even older number means that
+/// the peer has restarted its sequence.
 const LATE: i32 = 1 << 15;
 
 impl Responder {
-    /// Takes a packet of an unreliable connection. A message of which a packet is missing or wrong is dropped,
-    /// and the peer hears nothing of it (IBTA 9.8.2.2). The status is that of an error of this side's.
+    /// Receives a packet of an unreliable connection. A message with a missing or invalid packet is dropped, and the peer is
+    /// not notified (IBTA 9.8.2.2).
+    ///
+    /// # Errors
+    /// The status of a local error of the receive.
     pub(in crate::proto) fn receive_unreliable(
         &mut self,
         endpoint: &Endpoint,
@@ -20,7 +23,7 @@ impl Responder {
         let opcode = packet.header.bth.opcode;
         let sequence = Sequence::new(packet.header.bth.sequence);
         let distance = sequence.distance(self.expected);
-        // InfiniBand has no such packets, networks below UDP have.
+        // InfiniBand never duplicates or reorders packets, but networks below UDP do.
         if (-LATE..0).contains(&distance) {
             host.count(Counter::DuplicateRequest, 1);
             return Ok(());
@@ -31,7 +34,7 @@ impl Responder {
         }
         self.expected = sequence.next();
         if opcode.starts_message() {
-            // The one before did not end.
+            // The previous message is incomplete.
             self.message.drop_packets();
             self.skipping = false;
         } else if self.skipping {
@@ -53,7 +56,7 @@ impl Responder {
         self.skipping = true;
     }
 
-    /// Ends the receive of the message under way with an error of this side's.
+    /// Completes the receive of the message in progress with a local error.
     pub(in crate::proto) fn abort(&mut self, status: CompletionStatus, host: &mut impl Host) {
         self.message.abort(status, host);
     }
@@ -243,7 +246,7 @@ mod tests {
             Fate::Deliver
         });
         assert_eq!(pair.b.machine.bytes(key), pattern(256 * 5000));
-        // Nobody waited.
+        // No time has passed: no packet waited.
         assert_eq!(pair.now, Time::default());
     }
 }

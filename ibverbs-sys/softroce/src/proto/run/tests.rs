@@ -6,7 +6,7 @@ use crate::wire::{Packet, Run};
 
 const MTU: usize = 256;
 
-/// A message: its bytes, whether it is a write, and what is wrong with it.
+/// A message: its length, whether it is a write, and what is wrong with it.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     length: usize,
@@ -16,20 +16,20 @@ struct Message {
 
 #[derive(Clone, Copy, Debug)]
 enum Wrong {
-    /// The receive or the remote memory ends before the message.
+    /// The receive or the remote memory ends before the message does.
     Short,
-    /// The bytes to be sent are gone.
+    /// The memory of the sender is deregistered.
     Gone,
 }
 
-/// How packets are made and taken: one by one, or in runs of so many at most.
+/// Way in which packets are written and received: singly, or in runs of at most so many.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Packets,
     Runs(usize),
 }
 
-/// All packets that may go.
+/// Returns all packets that may be sent.
 fn transmit(node: &mut Node, now: Time, by: By) -> Vec<Vec<u8>> {
     let By::Runs(most) = by else {
         return node.transmit_all(now);
@@ -37,7 +37,7 @@ fn transmit(node: &mut Node, now: Time, by: By) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     loop {
         while let Some(run) = node.queue_pair.next_run(&node.machine) {
-            // A box may have room for one packet only.
+            // The buffer may have room for one packet only.
             let count = run.count.min(most);
             let mut out = vec![0xaa; count * (run.length + 4)];
             let Node {
@@ -60,7 +60,7 @@ fn transmit(node: &mut Node, now: Time, by: By) -> Vec<Vec<u8>> {
     }
 }
 
-/// Packets of equal size come as one burst, with bytes of an ICRC behind each.
+/// Receives packets of equal size as one burst, each with room for an ICRC after it.
 fn receive(node: &mut Node, now: Time, packets: &[Vec<u8>], by: By) {
     if matches!(by, By::Packets) {
         packets.iter().for_each(|packet| node.receive(now, packet));
@@ -87,7 +87,7 @@ fn receive(node: &mut Node, now: Time, packets: &[Vec<u8>], by: By) {
     }
 }
 
-/// What two that talk so say and do.
+/// Sends the messages between two nodes. Returns a log of what both did.
 fn talk(messages: &[Message], window: u32, fates: &[bool], by: By) -> Vec<String> {
     let mut a = Node::ready_to_receive(1, Service::ReliableConnection);
     a.queue_pair.attributes_mut().window = window;
@@ -235,11 +235,11 @@ fn the_middle_of_a_message_is_a_run() {
         "there are no two left"
     );
     node.transmit_all(now);
-    // Of the next one as much as the window takes.
+    // A run of the next message is as long as the window allows.
     node.post_send(2, pattern(MTU * 10));
     node.transmit(now).unwrap();
     assert_eq!(node.queue_pair.next_run(&node.machine).unwrap().count, 5);
-    // Others go as they are.
+    // Other services have no runs.
     let mut other = Node::ready_to_send(1, Service::UnreliableConnection);
     other.post_send(1, pattern(MTU * 10));
     other.transmit(now).unwrap();

@@ -3,7 +3,7 @@ use std::ops::Deref;
 use super::{Broken, Chunk, Marks, Memory, NOTHING, Position, Room, Slot, WORDS, head_of};
 use crate::sync::{Ordering, fence};
 
-/// The side that receives.
+/// The receiving end of a ring.
 #[derive(Debug)]
 pub(in crate::same_host) struct Consumer<S, C, M> {
     memory: Memory<S, C, M>,
@@ -12,10 +12,10 @@ pub(in crate::same_host) struct Consumer<S, C, M> {
     owes_waking: bool,
 }
 
-/// A message, copied out of its slot. Its chunks are still where they were.
+/// A received message: the words, copied out of the slot, and the chunks, which are still in the ring.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::same_host) struct Message<'a> {
-    /// What the producer says of it; not 0.
+    /// Tag that the producer has assigned to the message; not 0.
     pub(in crate::same_host) tag: u16,
     pub(in crate::same_host) words: [u64; WORDS],
     pub(in crate::same_host) room: Room<'a>,
@@ -27,12 +27,12 @@ where
     C: Deref<Target = [Chunk]>,
     M: Deref<Target = Marks>,
 {
-    /// The consumer of a ring that nothing was ever in.
+    /// Creates the consumer of a ring that has never been used.
     pub(in crate::same_host) fn new(memory: Memory<S, C, M>) -> Self {
         Self::at(Position::of(0), memory)
     }
 
-    /// The consumer of a ring in which all before a position has been.
+    /// Creates the consumer of a ring in which all messages before `position` have been consumed.
     pub(super) fn at(position: Position, memory: Memory<S, C, M>) -> Self {
         Self {
             memory,
@@ -42,18 +42,18 @@ where
         }
     }
 
-    /// Whether there is nothing.
+    /// Returns whether there is no message at present.
     pub(in crate::same_host) fn is_empty(&self) -> bool {
         self.head().is_none()
     }
 
-    /// Takes the next message. `take` does not keep its chunks. None: there is no message at present, or the producer has
-    /// published a ring full of slots without one: then it is to be called again.
+    /// Passes the next message to `take` and removes it. Returns `None` if there is no message at present, or if the producer
+    /// has published a whole ring of slots without a message; then the caller has to call this again.
     pub(in crate::same_host) fn pop<T>(
         &mut self,
         take: impl FnOnce(Message<'_>) -> T,
     ) -> Result<Option<T>, Broken> {
-        // A producer that publishes nothing else does not keep this thread here.
+        // The loop is bounded: a producer that publishes only slots without a message does not keep this thread here.
         for _ in 0..self.memory.slots.len() {
             let Some(head) = self.head() else {
                 break;
@@ -79,18 +79,18 @@ where
         Ok(None)
     }
 
-    /// Whether, since this was asked last, room has come for a producer that waits for some: then its process is to be
-    /// woken, if it sleeps.
+    /// Returns whether, since the last call, room has become free for a producer that has requested a wakeup. The caller then
+    /// has to wake the producer's process, if it sleeps.
     pub(in crate::same_host) fn owes_waking(&mut self) -> bool {
         std::mem::take(&mut self.owes_waking)
     }
 
-    /// The number of the slot that the next message comes in, for [`has_come`].
+    /// Returns the number of the slot of the next message, for [`has_come`].
     pub(in crate::same_host) fn next_slot(&self) -> u32 {
         self.position.slot
     }
 
-    /// Returns the number of the first slot that has not come yet.
+    /// Returns the number of the first slot that has not been published yet.
     pub(in crate::same_host) fn end(&self) -> u32 {
         let slots = &self.memory.slots;
         let next = self.position.slot;
@@ -99,13 +99,14 @@ where
         next.wrapping_add(come.count() as u32)
     }
 
-    /// The first word of the next message.
+    /// Returns the first word of the next message, if it was published.
     #[inline]
     fn head(&self) -> Option<u64> {
         head_of(&self.memory.slots, self.position.slot)
     }
 
-    /// Goes on behind a message, and tells how far it is if it was silent for long.
+    /// Moves on behind a message. Publishes the position to the producer once a quarter of the slots or chunks has been
+    /// consumed.
     fn advance(&mut self, chunks: u16) {
         self.position = self.position.after(chunks);
         let slots = self.position.slot.wrapping_sub(self.released.slot) as usize;

@@ -1,17 +1,16 @@
-//! Messages from one process to another.
+//! A ring of messages in shared memory, from the threads of one process to another process.
 //!
-//! A ring has slots of one cache line, and chunks for what does not fit into one. The word that a slot begins with
-//! says whose turn it is: its low half counts the slot's position, plus one. A message is one slot, whose first word
-//! is stored last. Where its chunks are both sides know: behind those of the message before.
+//! A ring has slots of one cache line, and chunks for payloads that do not fit into a slot. The low half of a slot's first word
+//! is the slot's number plus one once the slot is published. A message is one slot, whose first word is stored last. The chunks
+//! of a message follow those of the message before, so their position is not transmitted.
 //!
-//! Producers are threads of one process. They claim a slot and chunks at once, by one compare and swap in
-//! that process's own memory, and wait for nobody. There is one consumer, of another process. It tells
-//! how far it is once in a while, and not for each message: a line that both write would be
-//! carried back and forth.
+//! The producers are threads of one process. A producer claims a slot and chunks by a single compare-and-swap in the process's
+//! own memory, and waits for no other thread. There is one consumer, in another process. The consumer publishes its position
+//! from time to time and not for each message, because a cache line that both processes write would move between processors.
 //!
-//! Neither side believes the other. What the consumer reads is copied out once and then checked; a count that cannot be
-//! is the end of the ring ([`Broken`]). A producer that dies between claim and publication leaves a slot that never
-//! comes: its process is gone, and the ring with it.
+//! Neither side trusts the other. The consumer copies each word once and then checks the copy; an impossible count is a
+//! protocol violation ([`Broken`]). A producer that ends between claim and publication leaves a slot that is never published:
+//! its process has ended, and with it the ring.
 #![forbid(unsafe_code)]
 
 use std::ops::Deref;
@@ -29,15 +28,15 @@ mod tests;
 pub(super) use consumer::Consumer;
 pub(super) use producer::{Producer, PushError};
 
-/// A slot: a cache line.
+/// A slot of one cache line: the head, then [`WORDS`] words of the message.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slot([AtomicU64; 8]);
 
-/// Room for what is too long for a slot: a cache line.
+/// A cache line of memory for payloads that do not fit into a slot.
 pub(super) type Chunk = [AtomicU64; CHUNK_WORDS];
 
-/// What the two sides tell each other beside messages. Each line has one writer.
+/// The consumer's position, and the producer's request for a wakeup. `released` is written by the consumer, `starved` by both.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Marks {
@@ -45,19 +44,19 @@ pub(super) struct Marks {
     starved: Line,
 }
 
-/// Words of a slot that a message is made of.
+/// Number of words of a slot that belong to the message.
 pub(super) const WORDS: usize = 7;
 
-/// Words of a chunk.
+/// Number of words of a chunk.
 pub(super) const CHUNK_WORDS: usize = 8;
 
-/// Bytes of a chunk.
+/// Length of a chunk in bytes.
 pub(super) const CHUNK: usize = 8 * CHUNK_WORDS;
 
-/// A slot that was claimed for nothing.
+/// Tag of a claimed slot without a message.
 const NOTHING: u16 = 0;
 
-/// The memory of a ring. The numbers of slots and chunks are powers of two.
+/// The memory of a ring. The numbers of slots and of chunks must be powers of two.
 #[derive(Debug)]
 pub(super) struct Memory<S, C, M> {
     pub(super) slots: S,
@@ -65,12 +64,12 @@ pub(super) struct Memory<S, C, M> {
     pub(super) marks: M,
 }
 
-/// The other side did what it cannot do.
+/// Error: the peer has violated the protocol of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer's memory makes no sense")]
 pub(super) struct Broken;
 
-/// How far somebody is: slots in the high half, chunks in the low one. Both wrap.
+/// A position in a ring: the numbers of the next slot and of the next chunk, both modulo 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
     slot: u32,
@@ -97,20 +96,20 @@ impl Position {
     }
 }
 
-/// Whether the message with this number is in its slot.
+/// Returns whether the slot with this number has been published.
 #[inline]
 pub(super) fn has_come(slots: &[Slot], number: u32) -> bool {
     head_of(slots, number).is_some()
 }
 
-/// The first word of the slot with this number, if it is there.
+/// Returns the first word of the slot with this number, if the slot has been published.
 #[inline]
 fn head_of(slots: &[Slot], number: u32) -> Option<u64> {
     let head = slots[number as usize & (slots.len() - 1)].0[0].load(Ordering::Acquire);
     (head as u32 == number.wrapping_add(1)).then_some(head)
 }
 
-/// The first word of a slot.
+/// Composes the first word of a slot.
 fn head(position: Position, tag: u16, chunks: u16) -> u64 {
     u64::from(tag) << 48 | u64::from(chunks) << 32 | u64::from(position.slot.wrapping_add(1))
 }
@@ -124,7 +123,7 @@ where
         &self.slots[position.slot as usize & (self.slots.len() - 1)].0
     }
 
-    /// Chunks from a position on: up to the end of the memory, and then from its beginning on.
+    /// Returns `count` chunks from number `from` on, which may wrap around the end of the memory.
     fn room(&self, from: u32, count: u16) -> Room<'_> {
         let (start, count) = (
             from as usize & (self.chunks.len() - 1),
@@ -138,7 +137,7 @@ where
     }
 }
 
-/// The chunks of a message, which others may write at any time.
+/// The chunks of a message, which the other process may write at any time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room<'a> {
     first: &'a [Chunk],
@@ -146,21 +145,21 @@ pub(super) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Returns the memory, in order.
+    /// Returns the memory of the chunks, in order.
     pub(super) fn pieces(&self) -> [Piece<'a>; 2] {
         [self.first, self.second].map(|chunks| Piece::of_atomics(chunks.as_flattened()))
     }
 
-    /// Bytes.
+    /// Returns the length of the chunks in bytes.
     pub(super) fn length(&self) -> usize {
         (self.first.len() + self.second.len()) * CHUNK
     }
 
-    /// Stores bytes from the beginning on, as many as there is room for.
+    /// Copies `data` to the chunks, from the beginning on. Bytes that exceed the length of the chunks are dropped.
     pub(super) fn write(&self, data: &[u8]) {
         let chunks = self.first.iter().chain(self.second);
         for (words, bytes) in chunks.zip(data.chunks(CHUNK)) {
-            // One loop for all words of a chunk: this is what a long message takes most of its time for.
+            // A single loop over the words of a chunk: a long message spends most of its time here.
             let (whole, rest) = bytes.as_chunks();
             for (word, bytes) in words.iter().zip(whole) {
                 word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
@@ -173,7 +172,8 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Copies bytes from the beginning on. Bytes of `out` behind the end of the chunks are left as they are.
+    /// Copies bytes of the chunks to `out`, from the beginning on. Bytes of `out` beyond the length of the chunks are
+    /// unchanged.
     pub(super) fn read(&self, out: &mut [u8]) {
         let chunks = self.first.iter().chain(self.second);
         for (words, bytes) in chunks.zip(out.chunks_mut(CHUNK)) {
@@ -195,7 +195,7 @@ pub(super) mod memory {
 
     use super::*;
 
-    /// Memory of a ring in one process.
+    /// Memory of a ring within one process.
     pub(in crate::same_host) type Here = Memory<Arc<[Slot]>, Arc<[Chunk]>, Arc<Marks>>;
 
     pub(in crate::same_host) fn memory(slots: usize, chunks: usize) -> (Here, Here) {

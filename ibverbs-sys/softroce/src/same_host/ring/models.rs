@@ -1,4 +1,4 @@
-//! Models of the ring: every order in which threads can run, and every value that their loads can see.
+//! Loom models of the ring: every order in which threads can run, and every value that their loads can return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test --release -p softroce --lib models
@@ -10,7 +10,7 @@ use loom::thread;
 use super::memory::memory;
 use super::*;
 
-/// Takes what is there, at most so many times; the numbers, with whether their bytes were right.
+/// Pops at most `times` messages, checks their chunks, and returns their numbers.
 fn take<S, C, M>(consumer: &mut Consumer<S, C, M>, times: usize) -> Vec<u64>
 where
     S: Deref<Target = [Slot]>,
@@ -40,7 +40,7 @@ fn fill(number: u64) -> impl FnOnce(Room<'_>) -> Result<(), ()> {
     }
 }
 
-/// A slot and its chunk are not written again before they were read, and not read before they were written.
+/// Checks that a slot and its chunk are not overwritten before they were read, and not read before they were written.
 #[test]
 fn a_message_is_all_there_or_not_at_all() {
     loom::model(|| {
@@ -58,7 +58,7 @@ fn a_message_is_all_there_or_not_at_all() {
     });
 }
 
-/// Two threads send at once: both messages come, once each.
+/// Checks that both messages of two concurrent producers arrive, each once.
 #[test]
 fn producers_do_not_take_each_others_room() {
     loom::model(|| {
@@ -78,7 +78,7 @@ fn producers_do_not_take_each_others_room() {
     });
 }
 
-/// One who asks to be woken is told, or sees that there is room.
+/// Checks that a producer that requests a wakeup gets one, or finds room at once.
 #[test]
 fn nobody_starves() {
     loom::model(|| {

@@ -3,23 +3,23 @@ use std::ops::Deref;
 use super::{Broken, Chunk, Marks, Memory, NOTHING, Position, Room, Slot, head};
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Why a message was not sent.
+/// Reason why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::same_host) enum PushError<E> {
     /// There is no room at present.
     Full,
-    /// The other side did what it cannot do.
+    /// The consumer has violated the protocol.
     Broken,
-    /// What should be in it could not be had.
+    /// `fill` has failed with this error.
     Content(E),
 }
 
-/// The side that sends.
+/// The sending end of a ring, which several threads may use at the same time.
 #[derive(Debug)]
 pub(in crate::same_host) struct Producer<S, C, M> {
     memory: Memory<S, C, M>,
     claimed: AtomicU64,
-    /// How far the consumer was when somebody last looked.
+    /// The consumer's position when a thread of this process last loaded it.
     released: AtomicU64,
 }
 
@@ -29,12 +29,12 @@ where
     C: Deref<Target = [Chunk]>,
     M: Deref<Target = Marks>,
 {
-    /// The producer of a ring that nothing was ever in.
+    /// Creates the producer of a ring that has never been used.
     pub(in crate::same_host) fn new(memory: Memory<S, C, M>) -> Self {
         Self::at(Position::of(0), memory)
     }
 
-    /// The producer of a ring in which all before a position has been.
+    /// Creates the producer of a ring in which all messages before `position` have been sent and consumed.
     pub(super) fn at(position: Position, memory: Memory<S, C, M>) -> Self {
         debug_assert!(memory.slots.len().is_power_of_two());
         debug_assert!(memory.chunks.len().is_power_of_two());
@@ -45,7 +45,8 @@ where
         }
     }
 
-    /// Sends a message of so many bytes in chunks, which `fill` writes, beside the words. `tag` is not 0.
+    /// Sends a message of `words` and `chunks` chunks, which `fill` writes. `tag` must not be 0. If `fill` fails, the claimed
+    /// slot is published without a message.
     pub(in crate::same_host) fn push<E>(
         &self,
         tag: u16,
@@ -76,7 +77,7 @@ where
                 if self.claimed.load(Ordering::Relaxed) == claimed {
                     return Err(PushError::Full);
                 }
-                // It was the room of one who came first.
+                // Another thread has claimed the room since; check again.
                 continue;
             }
             let next = position.after(chunks).word();
@@ -90,7 +91,8 @@ where
         }
     }
 
-    /// Whether there is room behind what was claimed, provided that it still is what was claimed.
+    /// Returns whether there is room for a slot and `chunks` chunks behind `claimed`. The result is only valid if `claimed` is
+    /// still the current position.
     fn has_room(&self, claimed: u64, chunks: u16) -> Result<bool, Broken> {
         let used = |released: u64| {
             let (claimed, released) = (Position::of(claimed), Position::of(released));
@@ -101,7 +103,7 @@ where
         let fits = |(slots, used): (usize, usize)| {
             slots < all_slots && used <= all_chunks && usize::from(chunks) <= all_chunks - used
         };
-        // With Acquire: the consumer has read what is released before anybody writes over it.
+        // Acquire: the consumer has read the released slots before this process overwrites them.
         let known = self.released.load(Ordering::Acquire);
         if fits(used(known)) {
             return Ok(true);
@@ -109,11 +111,11 @@ where
         let told = self.memory.marks.released.0.load(Ordering::Acquire);
         let (slots, chunks_used) = used(told);
         if slots > all_slots || chunks_used > all_chunks {
-            // Not if others claimed more meanwhile, and the consumer is done with that.
+            // No violation if other threads have claimed more since, and the consumer has released that.
             let is_present = self.claimed.load(Ordering::Relaxed) == claimed;
             return if is_present { Err(Broken) } else { Ok(false) };
         }
-        // Not if another thread knows better, be it long ago.
+        // No update if another thread has stored a newer position in the meantime.
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         let _ = self
             .released
@@ -121,11 +123,12 @@ where
         Ok(fits((slots, chunks_used)))
     }
 
-    /// Whether there is room for so many chunks, unless others take it first.
+    /// Returns whether there is room for a slot and `chunks` chunks, unless another thread takes it first. Also returns `true`
+    /// if the consumer has violated the protocol.
     pub(in crate::same_host) fn may_have_room(&self, chunks: u16) -> bool {
         loop {
             let claimed = self.claimed.load(Ordering::Relaxed);
-            // Something broken is not worth waiting for.
+            // Waiting for a consumer that violates the protocol is useless: `push` reports the error.
             if self.has_room(claimed, chunks).unwrap_or(true) {
                 return true;
             }
@@ -135,10 +138,10 @@ where
         }
     }
 
-    /// Asks to be woken when there is room; whether there is some now.
+    /// Requests a wakeup for when there is room. Returns whether there is room for a slot and `chunks` chunks now.
     pub(in crate::same_host) fn starve(&self, chunks: u16) -> bool {
         let starved = &self.memory.marks.starved.0;
-        // A load first: mostly the consumer has not answered yet.
+        // A load first: usually the consumer has not answered an earlier request yet.
         if starved.load(Ordering::Relaxed) == 0 {
             starved.store(1, Ordering::Relaxed);
         }
@@ -153,7 +156,7 @@ impl<E> From<Broken> for PushError<E> {
     }
 }
 
-/// A claimed slot: it is published, as nothing if nothing was written.
+/// A claimed slot, which is published on drop: as a slot without a message unless the message was completed.
 struct Claim<'a> {
     slot: &'a [AtomicU64; 8],
     head: u64,

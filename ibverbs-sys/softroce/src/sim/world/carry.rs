@@ -12,10 +12,10 @@ use crate::sim::trace::{self, Clock, Line};
 use crate::transfer::{self, Brief, SHORT};
 use crate::wire::Packet;
 
-/// Error of the coarse clock that briefs use: the clock is ahead by so much.
+/// Simulated error of the coarse clock for briefs, which is ahead by this much.
 const TICK: Duration = Duration::from_millis(12);
 
-/// Bytes in front of a brief: as many as in front of a packet.
+/// Number of header bytes before a brief on the simulated network, as for a packet.
 const HEADERS: usize = 40;
 
 impl World<'_> {
@@ -38,7 +38,7 @@ impl World<'_> {
             destination: route.destination,
             route: headers.global_route(),
             slot: None,
-            // Here the wire loses and repeats messages of the peer on private paths, too.
+            // The simulated network loses and repeats packets even on private paths.
             private: true,
         };
         let place = Place { node, slot };
@@ -99,7 +99,7 @@ impl World<'_> {
     pub(super) fn timer(&mut self, place: Place) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         if slot.timer != Some(self.now) {
-            // An earlier one has replaced it.
+            // An earlier timer has replaced this one.
             return;
         }
         slot.timer = None;
@@ -115,7 +115,7 @@ impl World<'_> {
         self.transmit(place);
     }
 
-    /// Sends what a queue pair has to send.
+    /// Transmits what a queue pair has to send.
     pub(super) fn transmit(&mut self, place: Place) {
         if !self.transmit_briefs(place) {
             self.transmit_packets(place);
@@ -132,7 +132,7 @@ impl World<'_> {
         }
     }
 
-    /// Sends what goes in briefs, up to the first that does not; whether there is nothing else, as far as can be seen.
+    /// Sends briefs, up to the first message that is not sent in a brief. Returns whether nothing else must be sent.
     fn transmit_briefs(&mut self, place: Place) -> bool {
         if self.briefs.is_none() || self.queue_pair(place).service() != Service::ReliableConnection
         {
@@ -191,7 +191,7 @@ impl World<'_> {
         }
     }
 
-    /// Sends packets of the middle of a message that are made in one go, if those are next.
+    /// Sends a run of packets that are written in one step, if a run is next. Returns whether it did.
     fn transmit_run(&mut self, place: Place) -> bool {
         let Some(run) = self.with(place, |queue_pair, view, _| queue_pair.next_run(view)) else {
             return false;
@@ -208,7 +208,7 @@ impl World<'_> {
         written
     }
 
-    /// Sends one packet, BTH to pad.
+    /// Sends one packet; `transport` is its bytes from BTH to pad.
     fn send(&mut self, place: Place, path: &Path, transport: &[u8]) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let packet = match Packet::parse(transport) {
@@ -265,7 +265,8 @@ impl World<'_> {
         self.schedule(arrival, What::Arrive { node, packet });
     }
 
-    /// Sends a request while it is posted, if it is a short message that can go at once.
+    /// Sends a request as a brief while it is posted, if it is a short message that can be sent at once. Returns whether it was
+    /// sent.
     pub(super) fn say(&mut self, place: Place, request: &SendRequest) -> bool {
         let SendOperation::Send {
             immediate,
@@ -310,7 +311,7 @@ impl World<'_> {
         brief.is_some()
     }
 
-    /// Sends a brief: what is changed on the way does not arrive.
+    /// Sends a brief. A brief that the network changes does not arrive.
     fn send_brief(&mut self, place: Place, brief: &Brief<'_>) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let attributes = slot.queue_pair.attributes();
@@ -344,7 +345,7 @@ impl World<'_> {
         self.schedule(arrival, What::Hear { node, words });
     }
 
-    /// Returns the node at the other end of a way.
+    /// Returns the node at the other end of a path.
     fn receiver(&mut self, place: Place, path: &Path) -> Option<usize> {
         let receiver = |node: &Node| node.address == path.destination;
         let found = self.nodes.iter().position(receiver);
@@ -366,7 +367,7 @@ impl World<'_> {
     }
 
     fn break_rule(&mut self, rule: String) {
-        // The first says most.
+        // Only the first violation is kept, because later ones may be consequences.
         self.breach.get_or_insert(Breach(rule));
     }
 }

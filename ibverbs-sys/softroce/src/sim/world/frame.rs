@@ -5,7 +5,7 @@ use crate::sim::random::splitmix;
 use crate::wire::ip::{Headers, PORT, Route};
 use crate::wire::{Packet, icrc};
 
-/// Puts the headers below in front, and the ICRC behind.
+/// Appends a packet to `out`, with IP and UDP headers before it and the ICRC after it.
 pub(super) fn emit(source: Ipv6Addr, path: &Path, transport: &[u8], out: &mut Vec<u8>) {
     let route = Route {
         source,
@@ -22,7 +22,7 @@ pub(super) fn emit(source: Ipv6Addr, path: &Path, transport: &[u8], out: &mut Ve
     out.extend_from_slice(&headers.icrc(transport).to_le_bytes());
 }
 
-/// The packet in these bytes, if they are as they were sent.
+/// Parses a packet with its headers. Returns `None` if the bytes were changed.
 pub(super) fn accept(bytes: &[u8]) -> Option<(Headers, Packet<'_>)> {
     let (headers, rest) = Headers::parse(bytes)?;
     let (transport, found) = icrc::split(rest)?;
@@ -32,7 +32,7 @@ pub(super) fn accept(bytes: &[u8]) -> Option<(Headers, Packet<'_>)> {
     Some((headers, Packet::parse(transport).ok()?))
 }
 
-/// Flips up to three bits, or those within four bytes: a CRC of 32 bits finds each of these.
+/// Flips up to three bits, or bits within four bytes. A 32-bit CRC detects each of these changes.
 pub(super) fn corrupt(bytes: &mut [u8], mut how: u64) {
     let bits = bytes.len() * 8;
     if how & 1 == 0 {

@@ -16,15 +16,15 @@ use super::network::Network;
 use super::trace::{self, Clock, Lines};
 use super::watch::Watch;
 
-/// Where a queue pair is.
+/// Location of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) node: usize,
-    /// Which of the node's.
+    /// Index of the queue pair within its node.
     pub(crate) slot: usize,
 }
 
-/// What a queue pair told.
+/// Completion or event of a queue pair.
 #[derive(Debug)]
 pub(crate) enum Happening {
     Sent(Completion),
@@ -32,45 +32,45 @@ pub(crate) enum Happening {
     Raised(Event),
 }
 
-/// What came of an event.
+/// Result of a simulated event, for the model.
 #[derive(Debug)]
 pub(crate) enum Notice {
-    /// A queue pair told something.
+    /// A queue pair reported a completion or an event.
     At(Place, Happening),
-    /// A time that was asked for has come.
+    /// A wakeup that was requested is due.
     Wake(u64),
 }
 
-/// Where the world breaks its own rules: what no schedule may lead to.
+/// Violation of a rule of the simulation.
 #[derive(Debug)]
 pub(crate) struct Breach(pub(crate) String);
 
-/// What was counted.
+/// Statistics of the simulated network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Packets that were sent.
+    /// Number of packets that were sent.
     pub packets: u64,
-    /// Packets that did not arrive, or arrived changed.
+    /// Number of packets that were lost or changed.
     pub lost: u64,
-    /// Packets that arrived twice or late.
+    /// Number of packets that were duplicated or delayed.
     pub disturbed: u64,
-    /// Events that were worked off.
+    /// Number of simulated events that were processed.
     pub events: u64,
 }
 
-/// Nodes, the network between them, and the time.
+/// The simulated world: nodes, the network between them, and the virtual time.
 pub(crate) struct World<'t> {
     now: Time,
-    /// Number of the next event: those at one time happen in the order in which they were made.
+    /// Number of the next event. Events at the same time are processed in the order of their creation.
     order: u64,
     events: BinaryHeap<Reverse<Scheduled>>,
     nodes: Vec<Node>,
     network: Network,
     notices: Vec<Notice>,
     breach: Option<Breach>,
-    /// How long a node waits before it answers packets together.
+    /// Time for which a node collects packets before it answers.
     batch: Duration,
-    /// Nodes send briefs, and leave acknowledgements of them for so long.
+    /// Delay of the acknowledgement of a brief. `None` if nodes send no briefs.
     briefs: Option<Duration>,
     traffic: Traffic,
     digest: u64,
@@ -91,9 +91,9 @@ struct Slot {
     queue_pair: QueuePair,
     receives: ReceiveQueue,
     from_shared: Option<usize>,
-    /// When its next timer event comes.
+    /// Time of the next timer event.
     timer: Option<Time>,
-    /// An event that lets it send is on the way.
+    /// Set while an event that makes the queue pair transmit is scheduled.
     polled: bool,
     watch: Watch,
 }
@@ -105,7 +105,7 @@ struct Scheduled {
     what: What,
 }
 
-/// Ordered for the queue's sake; two events never have the same number.
+/// The derived order is needed for the event queue, but never decides, because event numbers are unique.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Arrive { node: usize, packet: Vec<u8> },
@@ -115,7 +115,7 @@ enum What {
     Wake { token: u64 },
 }
 
-/// More packets than this at one moment are a queue pair that does not stop.
+/// Maximum number of packets that a queue pair may send at one moment. More mean that it never stops.
 const BURST: usize = 100_000;
 
 impl<'t> World<'t> {
@@ -137,7 +137,7 @@ impl<'t> World<'t> {
         }
     }
 
-    /// From now on every packet and completion is told.
+    /// Writes a trace of every packet and completion from now on.
     pub(crate) fn trace_to(&mut self, lines: &'t mut Lines<'t>) {
         self.lines = Some(lines);
     }
@@ -150,12 +150,12 @@ impl<'t> World<'t> {
         self.traffic
     }
 
-    /// A number that every packet and when it was sent went into: two runs with the same one did the same.
+    /// Returns a hash over every packet and the time at which it was sent: equal for two identical runs.
     pub(crate) fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// What the queue pairs of all nodes counted.
+    /// Returns the sums of the counters of all nodes.
     pub(crate) fn counters(&self) -> [u64; Counter::COUNT] {
         let mut sums = [0; Counter::COUNT];
         for node in &self.nodes {
@@ -179,7 +179,7 @@ impl<'t> World<'t> {
         self.nodes.len() - 1
     }
 
-    /// A shared receive queue, by its number at the node.
+    /// Adds a shared receive queue to a node. Returns its number.
     pub(crate) fn add_shared_queue(&mut self, node: usize) -> usize {
         let shared = &mut self.nodes[node].shared;
         shared.push(ReceiveQueue::new());
@@ -227,7 +227,7 @@ impl<'t> World<'t> {
         &mut self.nodes[place.node].slots[place.slot].queue_pair
     }
 
-    /// Takes away the receive requests of its own that a queue pair has not taken.
+    /// Removes the receives of a queue pair's own queue.
     pub(crate) fn drop_receives(&mut self, place: Place) {
         self.nodes[place.node].slots[place.slot].receives.clear();
     }
@@ -246,7 +246,7 @@ impl<'t> World<'t> {
         self.nodes[node].shared[queue].push_back(request);
     }
 
-    /// Posts a send request; packets go out at once.
+    /// Posts a send request, and transmits at once.
     pub(crate) fn post(&mut self, place: Place, request: SendRequest) {
         if self.lines.is_some() {
             let line = format!(
@@ -284,7 +284,7 @@ impl<'t> World<'t> {
         self.transmit(place);
     }
 
-    /// A queue pair told that its send queue is drained: it may send no request until it enters another state.
+    /// Records that a queue pair reported its send queue as drained: it must not send requests until it enters another state.
     pub(crate) fn drained(&mut self, place: Place) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         if slot.queue_pair.state() == State::SendQueueDrained {
@@ -292,12 +292,12 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Asks for a notice after `delay`.
+    /// Requests a notice after `delay`.
     pub(crate) fn wake_after(&mut self, delay: Duration, token: u64) {
         self.schedule(self.now + delay, What::Wake { token });
     }
 
-    /// Lets the next event happen; false if there is none.
+    /// Processes the next event. Returns `false` if there is none.
     pub(crate) fn step(&mut self) -> Result<bool, Breach> {
         let Some(Reverse(event)) = self.events.pop() else {
             return Ok(false);
@@ -323,7 +323,7 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Takes what has been told since the last call.
+    /// Moves the notices since the last call to `into`.
     pub(crate) fn take_notices(&mut self, into: &mut Vec<Notice>) {
         if self.lines.is_some() {
             for place in 0..self.notices.len() {

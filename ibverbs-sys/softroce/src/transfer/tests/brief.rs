@@ -8,14 +8,14 @@ use crate::transfer::{self, Brief, Form, Peer, PeerMemory, Portion, SHORT, Unsen
 
 pub(super) const RC: Service = Service::ReliableConnection;
 
-/// Two that are connected.
+/// Creates two connected nodes.
 pub(super) fn two() -> (Node, Node) {
     let mut pair = Pair::new(RC);
     (pair.a.machine.peer, pair.b.machine.peer) = (Peer::SameHost, Peer::SameHost);
     (pair.a, pair.b)
 }
 
-/// A brief, as it is on its way.
+/// An encoded brief that was sent.
 #[derive(Debug, PartialEq)]
 pub(super) struct Said {
     words: [u64; 7],
@@ -33,7 +33,7 @@ impl Said {
         self.with(|brief| matches!(brief.message, Some(message) if matches!(message.form, Form::Chunks(_))))
     }
 
-    /// Returns whether the message is described, not sent.
+    /// Returns whether the brief contains a description of the message, not its bytes.
     pub(super) fn is_offer(&self) -> bool {
         self.with(|brief| matches!(brief.message, Some(message) if matches!(message.form, Form::Fetch(_))))
     }
@@ -47,7 +47,7 @@ impl Said {
         look(&decode(&self.words, &mut room).unwrap())
     }
 
-    /// The same, changed.
+    /// Returns a copy of the brief, changed by `change`.
     fn but(&self, change: impl FnOnce(&mut Brief<'_>)) -> Self {
         self.with(|brief| {
             let mut changed = *brief;
@@ -56,7 +56,7 @@ impl Said {
         })
     }
 
-    /// The message.
+    /// Returns the payload of the message.
     fn payload(&self) -> Option<Vec<u8>> {
         self.with(|brief| brief.message.map(|message| message.payload.to_vec()))
     }
@@ -123,7 +123,7 @@ pub(super) fn hear(node: &mut Node, said: &Said) {
     });
 }
 
-/// One says something in a brief that the other hears.
+/// Sends a brief from one node to the other.
 fn say(from: &mut Node, to: &mut Node) -> Said {
     let said = brief(from).unwrap();
     hear(to, &said);
@@ -147,7 +147,7 @@ fn an_acknowledgement_goes_with_the_answer() {
     assert_eq!(b.queue_pair.prospect(), Prospect::Nothing);
     assert_eq!(a.machine.ends(), [(1, S::Success)]);
     assert_eq!(a.machine.receive_ends(), [(8, S::Success)]);
-    // There is nothing more to say but that.
+    // Only the acknowledgement of the second message is left to send.
     say(&mut a, &mut b);
     assert_eq!(b.machine.ends(), [(2, S::Success)]);
     assert_eq!((brief(&mut a), brief(&mut b)), (None, None));
@@ -213,7 +213,7 @@ fn without_a_receive_it_goes_again() {
     b.machine.post_receive(5, 8);
     let again = a.queue_pair.next_timeout().unwrap();
     a.queue_pair.handle_timeout(again, &mut a.machine);
-    // It is a packet's turn where the time has to be looked at.
+    // The retransmission waits for a point in time, so it is a packet.
     let packet = a.transmit(again).unwrap();
     b.receive(again, &packet);
     say(&mut b, &mut a);
@@ -243,7 +243,7 @@ fn a_message_that_is_lost_while_posted_goes_again_after_two_timeouts_at_most() {
     assert!(queue_pair.is_unarmed());
     assert_eq!(queue_pair.next_timeout(), None);
     let timeout = queue_pair.attributes().ack_timeout.unwrap();
-    // The timer of an earlier message calls.
+    // The timer of an earlier message expires.
     let first = Time::default() + timeout;
     queue_pair.handle_timeout(first, &mut a.machine);
     assert_eq!(a.transmit(first), None);
@@ -337,7 +337,7 @@ fn who_fails_by_what_is_acknowledged_takes_no_message() {
     let now = Time::default();
     b.receive(now, &a.transmit(now).unwrap());
     say(&mut a, &mut b);
-    // What was read does not come.
+    // The response to the read is lost.
     b.transmit(now).unwrap();
     b.post_send(4, vec![0; 8]);
     let answer = say(&mut b, &mut a);

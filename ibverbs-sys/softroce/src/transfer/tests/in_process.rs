@@ -1,4 +1,5 @@
-//! What packets do is the rule: the same requests between the same two queue pairs end the same without them.
+//! Compares transfers within a process with packets: the same requests between the same two queue pairs must have the same
+//! results.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -15,7 +16,7 @@ const UC: Service = Service::UnreliableConnection;
 const UD: Service = Service::UnreliableDatagram;
 
 impl Pair {
-    /// Moves what can go directly, in both directions; how many parts.
+    /// Transfers all parts that can go directly, in both directions. Returns their number.
     fn move_directly(&mut self) -> usize {
         let mut parts = 0;
         let Self { a, b, now } = self;
@@ -33,7 +34,8 @@ impl Pair {
         }
     }
 
-    /// As [`run`](Self::run), but what can go directly does. No packet may go if `packets` is false.
+    /// Runs both nodes like [`run`](Self::run), but transfers parts directly where possible. No packet may be sent if `packets`
+    /// is false.
     fn run_directly(&mut self, packets: bool) {
         for _ in 0..10_000 {
             self.move_directly();
@@ -43,7 +45,7 @@ impl Pair {
                     From::A => (&mut self.a, &mut self.b),
                     From::B => (&mut self.b, &mut self.a),
                 };
-                // To one that has failed packets go.
+                // A failed queue pair is sent packets.
                 let packets = packets || target.queue_pair.state() == State::Error;
                 if let Some(bytes) = source.transmit(self.now) {
                     assert!(packets, "a packet goes");
@@ -67,7 +69,7 @@ impl Pair {
     }
 }
 
-/// Moves the next part from one to the other.
+/// Transfers the next part from one node to the other.
 fn step(from: &mut Node, to: &mut Node, now: Time) -> Step {
     let (queue_pair, host) = (&mut from.queue_pair, &mut from.machine);
     host.peer = Peer::SameProcess;
@@ -89,7 +91,7 @@ fn step(from: &mut Node, to: &mut Node, now: Time) -> Step {
     queue_pair.conclude_part(&upcoming, packets, outcome, || now, host)
 }
 
-/// What a request is, and what may be wrong with it.
+/// A request, with what may be wrong with it.
 #[derive(Clone, Debug)]
 enum Order {
     Send { immediate: bool, invalidate: bool },
@@ -125,7 +127,7 @@ enum Act {
         at_a: bool,
         length: u32,
     },
-    /// Whatever can be done is done.
+    /// Transfers everything that can be transferred.
     Settle,
 }
 
@@ -172,19 +174,19 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..40)
 }
 
-/// Does it all, with the memory that it needs, and lets `settle` move what can go.
+/// Performs all actions with the memory that they need, and calls `settle` to transfer the parts.
 fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pair {
     let mut pair = Pair::new(service);
     let mut sender = None;
     for node in [&mut pair.a, &mut pair.b] {
-        // A receiver that is not ready for long ends the connection.
+        // The connection ends if the receiver is not ready for long.
         node.queue_pair.attributes_mut().rnr_retry = 2;
     }
     for (id, act) in acts.iter().enumerate() {
         let id = id as u64;
         if let Act::Post { from_a, .. } = act {
-            // One side at a time: which of the other's requests are done when a failure of this side's ends the
-            // connection is not said.
+            // Only one side posts at a time: if a failure ends the connection, it is undefined which requests of the other side
+            // have been executed.
             if sender.is_some_and(|sender| sender != *from_a) {
                 settle(&mut pair);
             }
@@ -218,7 +220,7 @@ fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pa
                     _ => *length,
                 };
                 let here = own.machine.register(pattern(length as usize));
-                // Other bytes: what is not copied is seen.
+                // The target has other bytes than the source, so that missing copies are detected.
                 let other = pattern(length as usize + 8);
                 let other = other.into_iter().map(|byte| !byte).collect();
                 let there = peer.machine.register(other);
@@ -228,7 +230,7 @@ fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pa
                         .segment(here, u64::from(length / 3), length - length / 3),
                 ];
                 if *flaw == Flaw::LocalKey {
-                    // Of both: packets with what can be gathered would go before the one that cannot.
+                    // Both segments get a wrong key: otherwise packets with the valid bytes would be sent before the failure.
                     (list[0].key, list[1].key) = (0x7777, 0x7777);
                 }
                 let mut remote = peer.machine.remote(there, 0);
@@ -279,7 +281,7 @@ fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pa
                 request.solicited = *fence;
                 own.post(request);
                 if *flaw != Flaw::None {
-                    // Packets of what follows are on the way before an answer that ends the connection comes.
+                    // Packets of later requests may be sent before the response that ends the connection.
                     settle(&mut pair);
                 }
             }
@@ -289,7 +291,7 @@ fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pa
     pair
 }
 
-/// What the program at a node sees.
+/// Returns what the program at a node observes.
 fn seen(node: &Node) -> impl PartialEq + std::fmt::Debug + use<> {
     let machine = &node.machine;
     let mut counts = Vec::new();
@@ -303,7 +305,7 @@ fn seen(node: &Node) -> impl PartialEq + std::fmt::Debug + use<> {
     }
     let end = |c: &crate::proto::Completion| match c.status {
         S::Success => *c,
-        // Only the number and the status count.
+        // Only the id and the status are valid.
         status => crate::proto::Completion {
             status,
             work: crate::proto::Work::Send,
@@ -328,7 +330,7 @@ fn seen(node: &Node) -> impl PartialEq + std::fmt::Debug + use<> {
 
 fn compare(service: Service, acts: &[Act], mixed: bool) {
     let by_packets = play(service, acts, |pair| pair.run());
-    // What is wrong with a request is found out by packets. Without an error no packet goes.
+    // Packets find out what is wrong with a request. Without an error no packet is sent.
     let nodes = [&by_packets.a, &by_packets.b];
     let fails = nodes
         .iter()
@@ -398,12 +400,12 @@ fn a_message_begun_by_packets_ends_directly() {
     let key = pair.b.machine.post_receive(1, 2000);
     pair.a.post_send(1, pattern(2000));
     let packets: Vec<_> = (0..3).filter_map(|_| pair.a.transmit(pair.now)).collect();
-    // What is on the way has to be answered first.
+    // Unacknowledged packets must be answered first.
     assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), Step::Packets);
     for bytes in &packets {
         pair.b.receive(pair.now, bytes);
     }
-    // The last one did not ask for an answer, so one more goes that does.
+    // The last packet requested no acknowledgement, so another packet is sent.
     pair.run();
     assert_eq!(pair.b.machine.bytes(key), pattern(2000));
     pair.b.machine.post_receive(2, 8);
@@ -422,7 +424,7 @@ fn a_peer_that_is_not_ready_is_left_to_packets() {
         pair.run_directly(true);
         assert_eq!(pair.a.machine.ends(), [(1, S::RetryExceeded)]);
     }
-    // Numbers that do not fit.
+    // Sequence numbers that do not match.
     let mut pair = Pair::new(RC);
     pair.b.queue_pair.attributes_mut().receive_sequence = Sequence::new(77);
     pair.b.enter(State::ReadyToReceive);
@@ -438,7 +440,7 @@ fn the_first_message_establishes_the_connection() {
     pair.a.post_send(2, pattern(8));
     assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), Step::Moved);
     assert_eq!(pair.b.machine.events, [Event::CommunicationEstablished]);
-    // The second waits for a receive, and then for the time that it was told.
+    // The second message waits for a receive, and then for the RNR timer.
     assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), Step::Idle);
     pair.b.machine.post_receive(2, 8);
     assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), Step::Idle);
@@ -499,11 +501,11 @@ fn datagrams_arrive_behind_their_route() {
     assert_eq!((completion.length, completion.source), (296, 1));
     assert_eq!(completion.immediate, Some([1, 2, 3, 4]));
     assert!(completion.route);
-    // Without a receive, and with a wrong key.
+    // One datagram without a receive, and one with a wrong queue key.
     assert_eq!(pair.b.machine.counted(Counter::ReceiveDropped), 2);
     let ends = [(1, S::Success), (2, S::Success), (3, S::Success)];
     assert_eq!(pair.a.machine.ends(), ends);
-    // By packets from here on: nothing is thought to be on the way.
+    // From here on packets are used: no earlier datagram counts as in flight.
     pair.b.machine.post_receive(2, 296);
     pair.a.post(request(4, datagram(0x1234), &list));
     pair.run_with(|_, _| Fate::Deliver);
@@ -531,7 +533,7 @@ fn a_send_names_its_length_and_its_trailer() {
     assert!(completion.solicited && !pair.b.machine.is_valid(key));
 }
 
-/// Posts a write of `length` bytes whose key, or whose end, is wrong.
+/// Posts a write of `length` bytes with a wrong key or an end out of bounds.
 fn post_refused_write(pair: &mut Pair, length: u32, immediate: bool, is_key_wrong: bool) -> u32 {
     let there = pair.b.machine.register(vec![0xee; length as usize]);
     let here = pair.a.machine.register(pattern(length as usize));
@@ -559,7 +561,7 @@ fn a_write_that_ends_outside_of_its_region_writes_nothing() {
 
 #[test]
 fn a_write_that_is_refused_takes_no_receive() {
-    // Of one packet, and of several.
+    // A write of one packet, and a write of several.
     for length in [200, 70_000] {
         let mut pair = Pair::new(RC);
         pair.b.machine.post_receive(7, 8);

@@ -1,4 +1,4 @@
-//! Long messages whose bytes the receiver copies from the memory of the sender.
+//! Tests of long messages whose bytes the receiver copies from the memory of the sender.
 
 use super::brief::{Said, brief, hear, poll, two};
 use crate::proto::testing::{Machine, Node, pattern, request, send};
@@ -11,7 +11,7 @@ use crate::transfer::{self, Form, Peer, PeerMemory, SHORT, Volume};
 
 const LONG: usize = 200_000;
 
-/// The memory of the peer.
+/// Access to the memory of a peer node.
 struct Shared<'a>(&'a Node);
 
 impl PeerMemory<Machine> for Shared<'_> {
@@ -43,12 +43,12 @@ impl PeerMemory<Machine> for Shared<'_> {
     }
 }
 
-/// Returns what one says to the other in a brief, where the two share memory.
+/// Returns the next brief from one node to the other, where the two share memory.
 fn offer(from: &mut Node, to: &Node) -> Option<Said> {
     poll(from, &mut Shared(to))
 }
 
-/// Takes a brief of a peer with which memory is shared. Returns the amount that was taken of its message.
+/// Receives a brief of a peer with shared memory. Returns the amount of data that was taken from its message.
 fn fetch(to: &mut Node, from: &Node, said: &Said) -> Volume {
     let Node {
         queue_pair,
@@ -66,7 +66,7 @@ fn fetch(to: &mut Node, from: &Node, said: &Said) -> Volume {
     })
 }
 
-/// Lets all offers of one and all answers of the other go, by briefs or packets; returns how many offers went.
+/// Delivers all offers of `a` and all responses of `b`, as briefs or packets. Returns the number of offers.
 fn exchange(a: &mut Node, b: &mut Node) -> usize {
     let now = Time::default();
     let mut offers = 0;
@@ -158,7 +158,7 @@ fn a_message_without_a_receive_counts_nothing() {
     assert_eq!(fetch(&mut b, &a, &said), Volume::default());
 }
 
-/// Checks which messages are fetched where the peer can map the memory, and where the kernel has to copy.
+/// Checks which messages the receiver copies if the peer can map the memory, and which if the kernel must copy.
 #[test]
 fn shorter_messages_are_fetched_from_memory_that_can_be_mapped() {
     for (length, is_mappable, is_fetched) in [
@@ -182,7 +182,7 @@ fn shorter_messages_are_fetched_from_memory_that_can_be_mapped() {
     }
 }
 
-/// Checks messages that are offered while they are posted, as far as they may be on the way.
+/// Checks that messages are offered while they are posted, as long as few enough are unacknowledged.
 #[test]
 fn a_posted_message_is_offered_at_once() {
     const LENGTH: usize = 2000;
@@ -266,7 +266,7 @@ fn messages_of_all_kinds_keep_their_order() {
         &[piece(&a, 5, 70_000), piece(&a, 0, 0), piece(&a, 3, 9)],
     ));
     a.post(request(3, write, &[all]));
-    // More segments than a brief has room for.
+    // More segments than fit into a brief.
     let many = [0, 1, 2].map(|from| piece(&a, from, 30_000));
     a.post(request(4, send(), &many));
     a.post_send(5, vec![2; SHORT]);
@@ -340,7 +340,7 @@ fn memory_that_is_not_the_senders_ends_the_sender_alone() {
     assert_eq!(b.machine.received.len(), 0);
 }
 
-/// A peer that declines costs no retry, and is asked for less and less.
+/// Checks that a peer that declines costs no retry, and gets fewer and fewer offers.
 #[test]
 fn bytes_that_cannot_be_fetched_go_by_chunks() {
     let (mut a, mut b) = two();
@@ -353,7 +353,7 @@ fn bytes_that_cannot_be_fetched_go_by_chunks() {
         let mut offered = 0;
         while a.machine.sends.len() <= id as usize {
             while let Some(said) = offer(&mut a, &b) {
-                // It has no memory in common with the sender.
+                // The peer shares no memory with the sender.
                 hear(&mut b, &said);
                 offered += usize::from(said.is_offer());
             }

@@ -1,4 +1,4 @@
-//! What answers acknowledge, and when they are asked for.
+//! Tests of which packets request and receive acknowledgements.
 
 use super::*;
 
@@ -76,7 +76,7 @@ fn ghosts_and_old_acknowledgements_are_nothing() {
     let mut node = lone_sends(3);
     node.transmit(Time::default());
     node.transmit(Time::default());
-    // Of what was never sent, and of what is long past.
+    // Acknowledgements of packets that were never sent, and of packets that were answered long ago.
     for place in [
         2,
         3,

@@ -1,4 +1,4 @@
-//! Requests that fail, and what is told of them.
+//! Tests of failing requests and their completions.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The rules of the sending half, one by one.
+//! Tests of the requester's rules.
 
 mod acknowledgement;
 mod failure;
@@ -20,7 +20,7 @@ use crate::wire::{Aeth, Bth, Header, Nak, Opcode, Operation as O, Packet, Syndro
 
 const RC: Service = Service::ReliableConnection;
 
-/// The number of the first packet that node 1 sends.
+/// Sequence number of the first packet that node 1 sends.
 const FIRST: u32 = 0xff_fff2;
 
 fn operation(bytes: &[u8]) -> O {
@@ -31,7 +31,7 @@ fn sequence(bytes: &[u8]) -> u32 {
     Packet::parse(bytes).unwrap().header.bth.sequence
 }
 
-/// A response to node 1's packet `place`.
+/// Returns the header of a response to node 1's packet `place`.
 fn response(operation: O, place: u32, syndrome: Syndrome) -> Header {
     let opcode = Opcode::new(Transport::ReliableConnection, operation);
     let sequence = Sequence::new(FIRST.wrapping_add(place)).value();
@@ -55,7 +55,7 @@ fn not_ready(place: u32, timer: u8) -> Header {
     response(O::Acknowledge, place, Syndrome::ReceiverNotReady { timer })
 }
 
-/// A read of `length` bytes into a new region.
+/// Returns a read of `length` bytes into a new region, and the key of that region.
 fn read(pair: &mut Pair, id: u64, length: u32) -> (SendRequest, u32) {
     let there = pair.b.machine.register(pattern(length as usize));
     let here = pair.a.machine.register(vec![0; length as usize]);
@@ -64,7 +64,7 @@ fn read(pair: &mut Pair, id: u64, length: u32) -> (SendRequest, u32) {
     (request(id, SendOperation::Read { remote }, &list), here)
 }
 
-/// A read that no peer is asked for.
+/// Returns a read by a node without a peer.
 fn lone_read(node: &mut Node, id: u64, length: u32) -> SendRequest {
     let here = node.machine.register(vec![0; length as usize]);
     let list = [node.machine.segment(here, 0, length)];

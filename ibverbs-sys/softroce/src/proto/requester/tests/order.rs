@@ -1,4 +1,4 @@
-//! What waits for what, and which way it goes.
+//! Tests of fences, ordering and paths.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn a_fence_waits_for_the_reads_before_it() {
     assert_eq!(node.transmit_all(Time::default()).len(), 2);
     let header = response(O::ReadResponseOnly, 0, Syndrome::Ack { credits: 31 });
     node.receive_made(header, &[1; 8]);
-    // Not for the send, which is not acknowledged.
+    // The fence does not wait for the send, which is not acknowledged.
     assert_eq!(node.transmit_all(Time::default()).len(), 1);
 }
 
@@ -37,7 +37,7 @@ fn windows_are_bound_and_invalidated_in_their_turn() {
     pair.a.post(request(2, SendOperation::Bind(binding), &[]));
     pair.a.transmit_all(pair.now);
     assert!(pair.a.machine.is_valid(window));
-    // Its completion waits for that of the send.
+    // Its completion waits for the completion of the send.
     assert_eq!(pair.a.machine.ends(), []);
     pair.a.receive_made(ack(0), &[]);
     pair.a.post(request(
@@ -80,7 +80,7 @@ fn a_window_is_bound_once_though_what_is_before_it_is_sent_again() {
             .into_iter()
             .eq((0..3).map(|id| (id, S::Success)))
     );
-    // Binding what is bound fails in its turn.
+    // Binding a bound window fails, after the earlier requests.
     node.post_send(3, vec![1; 8]);
     node.post(request(4, SendOperation::Bind(binding), &[]));
     node.post_send(5, vec![1; 8]);
@@ -117,7 +117,7 @@ fn draining_ends_what_is_begun_and_begins_nothing() {
     assert_eq!(node.transmit_all(Time::default()).len(), 1);
     assert_eq!(node.machine.events, [Event::SendQueueDrained]);
 
-    // Nothing is begun: drained at once.
+    // No request is started, so the queue is drained at once.
     let mut node = lone_sends(1);
     node.enter(State::SendQueueDrained);
     assert_eq!(node.machine.events, [Event::SendQueueDrained]);

@@ -1,8 +1,8 @@
-//! Probes, which find out what was lost without waiting for a timeout.
+//! Tests of probes, which detect losses without waiting for a timeout.
 
 use super::*;
 
-/// A node that has had an answer, and so knows the round trip.
+/// Creates a node that has received a response, so that the round trip is known.
 fn acquainted(sends: u64) -> Node {
     let mut node = lone_sends(1);
     node.queue_pair.attributes_mut().ack_timeout = Some(Duration::from_millis(67));
@@ -15,7 +15,7 @@ fn acquainted(sends: u64) -> Node {
     node
 }
 
-/// Waits until the probe is due; what goes then.
+/// Waits until the probe is due. Returns the sequence numbers that are sent then.
 fn probe(node: &mut Node) -> Vec<u32> {
     let due = node.queue_pair.next_timeout().unwrap();
     node.queue_pair.handle_timeout(due, &mut node.machine);
@@ -34,7 +34,7 @@ fn a_probe_finds_out_that_the_end_was_lost() {
     let mut node = acquainted(5);
     assert_eq!(probe(&mut node), [place(1)]);
     assert_eq!(node.machine.counted(Counter::AcknowledgementTimeout), 0);
-    // The peer had nothing but the probe: all behind it goes again.
+    // The peer received only the probe, so all later packets are sent again.
     node.receive_made(ack(1), &[]);
     let again = node.transmit_all(Time::default());
     assert!(
@@ -52,7 +52,7 @@ fn a_probe_finds_out_that_the_end_was_lost() {
 fn a_peer_that_was_only_slow_has_as_much_on_the_way_as_before() {
     let mut node = acquainted(16);
     assert_eq!(probe(&mut node), [place(1)]);
-    // It says so of the first packet, but had the others.
+    // The peer acknowledges the first packet, but has received the others too.
     node.receive_made(ack(1), &[]);
     let again = node.transmit_all(Time::default());
     assert!(again.len() < 10, "{}", again.len());
@@ -78,7 +78,7 @@ fn a_probe_helps_when_what_was_sent_again_is_lost_again() {
     let mut node = acquainted(5);
     node.receive_made(nak(2, Nak::SequenceError), &[]);
     assert_eq!(node.transmit_all(Time::default()).len(), 4);
-    // The peer tells of a gap but once.
+    // The peer sends only one NAK per gap.
     assert_eq!(probe(&mut node), [place(2)]);
     node.receive_made(ack(2), &[]);
     assert_eq!(node.transmit_all(Time::default()).len(), 3);
@@ -103,7 +103,7 @@ fn a_probe_asks_for_the_rest_of_a_read() {
     node.queue_pair.handle_timeout(due, &mut node.machine);
     let packets = node.transmit_all(due);
     let reth = Packet::parse(&packets[0]).unwrap().header.reth.unwrap();
-    // To the end of the run.
+    // The read request covers the rest of the run.
     assert_eq!(sequence(&packets[0]), place(4));
     assert_eq!(reth.length, 256 * 29);
 }
@@ -117,7 +117,7 @@ fn probes_are_few_and_no_retries() {
         node.queue_pair.handle_timeout(due, &mut node.machine);
         sent.push(node.transmit_all(due).len());
     }
-    // Three, then the retries, and after the last one the end.
+    // Three probes, then the retries, and after the last retry the failure.
     assert_eq!(sent.iter().sum::<usize>(), 3 + 7);
     assert_eq!(node.machine.counted(Counter::AcknowledgementTimeout), 8);
     assert_eq!(node.machine.ends()[1..], [(1, S::RetryExceeded)]);

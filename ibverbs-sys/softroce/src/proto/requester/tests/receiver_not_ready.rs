@@ -1,4 +1,4 @@
-//! Waiting for a peer that has no receive.
+//! Tests of RNR NAKs: the peer has no receive posted.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn a_receiver_that_is_not_ready_is_waited_for() {
     );
     assert_eq!(pair.a.machine.counted(Counter::ReceivedRnr), 3);
     assert_eq!(pair.b.machine.counted(Counter::SentRnr), 3);
-    // What came behind the refused packet is dropped without another word.
+    // Packets after the refused one are dropped without a NAK.
     assert_eq!(pair.a.machine.counted(Counter::ReceivedSequenceNak), 0);
     assert_eq!(pair.b.queue_pair.state(), State::ReadyToSend);
 }
@@ -43,7 +43,7 @@ fn seven_waits_for_a_receiver_without_end() {
             refusals += 1;
             pair.a.receive(pair.now, &packet);
         }
-        // The peer's word, and not the timeout, decides.
+        // The timer of the RNR NAK decides, not the timeout.
         let due = pair.a.queue_pair.next_timeout().unwrap();
         assert_eq!(due - pair.now, Duration::from_micros(10));
         assert!(pair.a.transmit(pair.now).is_none());

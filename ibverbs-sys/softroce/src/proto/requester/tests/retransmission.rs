@@ -1,4 +1,4 @@
-//! What is lost goes again, and how often.
+//! Tests of retransmissions and their limits.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn what_is_lost_is_sent_again_from_there_on() {
     assert_eq!(pair.b.machine.bytes(key), pattern(256 * 20));
     assert_eq!(first, 5);
     assert_eq!(pair.b.machine.counted(Counter::OutOfSequenceRequest), 10);
-    // One NAK for the gap, and no waiting for a timer.
+    // One NAK for the gap, and no timeout.
     assert_eq!(pair.a.machine.counted(Counter::ReceivedSequenceNak), 1);
     assert_eq!(pair.a.machine.counted(Counter::AcknowledgementTimeout), 0);
     assert_eq!(pair.a.machine.counted(Counter::Retransmitted), 11);
@@ -88,7 +88,7 @@ fn an_answer_beyond_a_read_without_its_data_asks_for_it_again() {
         }
         Fate::Deliver
     });
-    // The tail alone.
+    // Only the tail is requested again.
     assert_eq!(asked, [256 * 5, 256 * 3]);
     assert_eq!(pair.a.machine.bytes(key), pattern(256 * 5));
     assert!(pair.a.machine.counted(Counter::ImpliedNak) > 0);
@@ -139,7 +139,8 @@ fn a_peer_that_is_gone_gets_no_more_time_than_is_set() {
     assert_eq!(pair.now - Time::default(), Duration::from_millis(8));
 }
 
-/// How long one who always comes late to the clock waits each time, until a message goes no more; it has gone twice.
+/// Returns the waiting times of a node that always checks its clock 10 ms late, until its message fails after two
+/// transmissions.
 fn waits_of_one_who_is_late(mut node: Node) -> Vec<Duration> {
     node.queue_pair.attributes_mut().retry_count = 1;
     let mut now = Time::default();
@@ -160,10 +161,10 @@ fn waits_of_one_who_is_late(mut node: Node) -> Vec<Duration> {
 
 #[test]
 fn one_who_comes_late_to_the_clock_gives_the_peer_that_time_once() {
-    // The acknowledgement timeout is 1 ms, and not more than four times of it is given.
+    // The acknowledgement timeout is 1 ms. The extension is at most four times as long.
     let waited = waits_of_one_who_is_late(lone_sends(1));
     assert_eq!(waited, [1, 4, 1, 4].map(Duration::from_millis));
-    // To one that is gone it is of no use.
+    // For a peer that no longer exists, the timeout is not extended.
     let mut node = lone_sends(1);
     node.queue_pair.peer_is_gone();
     let waited = waits_of_one_who_is_late(node);
@@ -300,7 +301,7 @@ fn who_was_told_to_come_again_waits_for_his_turn_too() {
         node.queue_pair.room_came();
     }
     assert_eq!(node.queue_pair.state(), State::ReadyToSend);
-    // And what goes then is answered, or given up.
+    // Packets that are then sent are answered, or fail.
     while node.queue_pair.state() == State::ReadyToSend {
         node.transmit_all(now);
         node.queue_pair.room_came();
@@ -321,7 +322,7 @@ fn room_for_others_is_no_answer() {
         now = node.queue_pair.next_timeout().unwrap();
         node.queue_pair.handle_timeout(now, &mut node.machine);
         waits += 1;
-        // It is to go again, and there is none for it.
+        // The packet must be sent again, and the ring has no room for it.
         node.queue_pair.room_came();
     }
     let retries = u32::from(attributes(2).retry_count);

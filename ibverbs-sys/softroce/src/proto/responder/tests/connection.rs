@@ -1,4 +1,4 @@
-//! What is taken in which state and by whom, and both directions at once.
+//! Tests of states, senders, and traffic in both directions.
 
 use super::*;
 
@@ -58,7 +58,7 @@ fn receives_of_a_shared_queue_stay_in_it() {
     node.receive_made(made(O::SendFirst, 0), &[1; 256]);
     node.enter(State::Error);
     node.enter(State::Error);
-    // The one that was taken comes back.
+    // The receive that was taken is flushed.
     assert_eq!(node.machine.receive_ends(), [(1, S::Flushed)]);
     assert_eq!(node.machine.receives.len(), 1);
     assert_eq!(node.machine.events[1..], [Event::LastRequestReached]);

@@ -1,4 +1,4 @@
-//! Reads and atomics, and their repetition.
+//! Tests of reads and atomics, and of their repetition.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn a_read_is_answered_in_packets_and_repeated_in_part() {
     ];
     assert_eq!(answers(&mut node), all);
     assert_eq!(node.queue_pair.receive_sequence(), Sequence::new(FIRST + 4));
-    // All again; the tail; some of it; one.
+    // The whole read again; its tail; some packets of it; one packet.
     node.receive_made(addressed(O::ReadRequest, 0, at(&node, 0), 1000), &[]);
     assert_eq!(answers(&mut node), all);
     node.receive_made(addressed(O::ReadRequest, 2, at(&node, 512), 488), &[]);
@@ -39,7 +39,7 @@ fn a_read_is_answered_in_packets_and_repeated_in_part() {
     let last = node.transmit(Time::default()).unwrap();
     assert_eq!(answer(&last), (O::ReadResponseOnly, 3, ACK));
     assert_eq!(Packet::parse(&last).unwrap().payload, &pattern(1000)[768..]);
-    // Not what was asked before.
+    // Requests that differ from the original are ignored.
     let other = node.machine.register(pattern(1000));
     let other = node.machine.remote(other, 0);
     for header in [
@@ -71,7 +71,7 @@ fn a_duplicate_under_way_begins_the_response_anew() {
     node.receive_made(read, &[]);
     node.transmit(Time::default());
     node.transmit(Time::default());
-    // What is still to go is to go once.
+    // Packets that are still to be sent are sent once.
     let tail = addressed(O::ReadRequest, 2, node.machine.remote(key, 512), 512);
     node.receive_made(tail, &[]);
     let third = node.transmit(Time::default()).unwrap();
@@ -100,7 +100,7 @@ fn an_atomic_is_done_once_however_often_it_comes() {
             assert_eq!(original, Some(u64::from(place) * 10));
         }
     }
-    // Four are remembered; what is forgotten is not done again.
+    // Four are kept. An older one is not executed again.
     node.receive_made(atomic(1, remote, 10), &[]);
     assert_eq!(answers(&mut node), []);
     assert_eq!(node.machine.bytes(key)[8..], 60u64.to_ne_bytes());
@@ -117,14 +117,14 @@ fn an_answer_that_may_be_lost_is_not_acknowledged_in_its_place() {
     };
     write(0, &[1; 8], &mut node);
     assert_eq!(answers(&mut node), [(O::Acknowledge, 0, ACK)]);
-    // The read has the numbers 2 to 4.
+    // The read takes the sequence numbers 2 to 4.
     node.receive_made(atomic(1, at(&node, 8), 1), &[]);
     node.receive_made(addressed(O::ReadRequest, 2, at(&node, 0), 768), &[]);
     node.receive_made(atomic(5, at(&node, 8), 1), &[]);
     assert_eq!(answers(&mut node).len(), 5);
     write(0, &[1; 8], &mut node);
     assert_eq!(answers(&mut node), [(O::Acknowledge, 0, ACK)]);
-    // What is executed behind them acknowledges all.
+    // A request that is executed after them acknowledges all.
     write(6, &[2; 8], &mut node);
     assert_eq!(answers(&mut node), [(O::Acknowledge, 6, ACK)]);
     node.receive_made(atomic(7, at(&node, 8), 1), &[]);
@@ -148,7 +148,7 @@ fn more_reads_than_agreed_are_an_invalid_request() {
     assert_eq!(node.machine.events[1..], [Event::InvalidRequest]);
     assert_eq!(node.queue_pair.state(), State::Error);
 
-    // Those that were answered count no more, also when they are asked for again.
+    // Answered requests do not count, even when they are repeated.
     let mut node = self::node();
     let key = node.machine.register(vec![0; 600]);
     let remote = node.machine.remote(key, 0);

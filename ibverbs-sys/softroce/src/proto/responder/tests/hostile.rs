@@ -1,8 +1,8 @@
-//! Peers that keep to no rule.
+//! Tests of peers that violate the protocol.
 
 use super::*;
 
-/// Packets near the rules and far from them.
+/// Generates packets that are almost valid, and packets that are far from valid.
 fn hostile() -> impl Strategy<Value = (Header, usize)> {
     let opcode = proptest::sample::select(O::ALL.to_vec());
     let place = prop_oneof![0..8u32, any::<u32>()];
@@ -71,7 +71,7 @@ proptest! {
                 header.bth.sequence = Sequence::new(at).value();
             }
             node.receive_made(header, &vec![1; length]);
-            // However much is asked for, it goes bit by bit.
+            // Long responses are sent in bursts, however much was requested.
             prop_assert!(node.transmit_all(now).len() <= 1000);
             prop_assert!(node.queue_pair.outstanding() <= 10);
             if let Some(due) = node.queue_pair.next_timeout() {

@@ -1,4 +1,4 @@
-//! The rules of the receiving half, one by one.
+//! Tests of the responder's rules.
 
 mod connection;
 mod fetch;
@@ -21,15 +21,15 @@ use crate::wire::{
 
 const RC: Service = Service::ReliableConnection;
 
-/// The number of the first packet that node 2 expects.
+/// Sequence number of the first packet that node 2 expects.
 const FIRST: u32 = 0xff_fff2;
 
-/// Node 2, ready to receive.
+/// Creates node 2, ready to receive.
 fn node() -> Node {
     Node::ready_to_receive(2, RC)
 }
 
-/// A request's packet `place`.
+/// Returns the header of a request's packet `place`.
 fn made(operation: O, place: u32) -> Header {
     let opcode = Opcode::new(Transport::ReliableConnection, operation);
     let sequence = Sequence::new(FIRST.wrapping_add(place)).value();
@@ -64,7 +64,7 @@ fn atomic(place: u32, remote: Remote, add: u64) -> Header {
     }
 }
 
-/// An answer: its operation, place, and syndrome.
+/// A response: its operation, place, and syndrome.
 type Answer = (O, u32, Option<Syndrome>);
 
 const ACK: Option<Syndrome> = Some(Syndrome::Ack { credits: 31 });

@@ -1,4 +1,4 @@
-//! Messages for which there is no receive.
+//! Tests of messages for which no receive is posted.
 
 use super::*;
 

@@ -1,15 +1,15 @@
-//! Requests that end the connection.
+//! Tests of requests that end the connection.
 
 use super::*;
 
-/// What a peer sends that knows no rules: packets with their payloads' lengths.
+/// Returns sequences of packets that violate the protocol, with the lengths of their payloads.
 fn invalid(remote: Remote) -> Vec<Vec<(Header, usize)>> {
     let write = |operation, place, length| addressed(operation, place, remote, length);
     let huge = (1 << 31) + 1;
     let mut misaligned = remote;
     misaligned.address += 4;
     vec![
-        // Order.
+        // Wrong order.
         vec![(made(O::SendMiddle, 0), 256)],
         vec![(made(O::SendLast, 0), 1)],
         vec![(made(O::WriteMiddle, 0), 256)],
@@ -30,7 +30,7 @@ fn invalid(remote: Remote) -> Vec<Vec<(Header, usize)>> {
             (write(O::WriteFirst, 0, 300), 256),
             (write(O::WriteOnly, 1, 1), 1),
         ],
-        // Lengths.
+        // Wrong lengths.
         vec![(made(O::SendFirst, 0), 255)],
         vec![(made(O::SendFirst, 0), 257)],
         vec![(made(O::SendOnly, 0), 257)],
@@ -55,7 +55,7 @@ fn invalid(remote: Remote) -> Vec<Vec<(Header, usize)>> {
         vec![(write(O::WriteFirst, 0, huge), 256)],
         vec![(write(O::ReadRequest, 0, huge), 0)],
         vec![(write(O::ReadRequest, 0, u32::MAX), 0)],
-        // Headers that are missing: only by hand.
+        // Missing headers.
         vec![(made(O::WriteOnly, 0), 1)],
         vec![(made(O::ReadRequest, 0), 0)],
         vec![(made(O::FetchAdd, 0), 0)],
@@ -92,7 +92,7 @@ fn requests_against_the_rules_end_the_connection() {
         );
         assert_eq!(node.queue_pair.state(), State::Error);
         assert_eq!(node.machine.counted(Counter::RemoteInvalidRequests), 1);
-        // The receive of the message fails, the others are flushed.
+        // The receive of the message fails, all other receives are flushed.
         let sends = case
             .iter()
             .any(|(header, _)| header.bth.opcode.operation == O::SendFirst);
@@ -103,7 +103,7 @@ fn requests_against_the_rules_end_the_connection() {
             S::Flushed
         };
         assert_eq!(node.machine.receive_ends(), [(7, first), (8, S::Flushed)]);
-        // And silence.
+        // The queue pair answers no more packets.
         node.receive_made(made(O::SendOnly, last), &[]);
         assert_eq!(answers(&mut node), []);
     }
@@ -152,7 +152,7 @@ fn memory_that_the_peer_may_not_use_is_an_access_error() {
     cases.push((addressed(O::WriteOnly, 0, remote(write, 0), 8), 8));
     cases.push((addressed(O::ReadRequest, 0, remote(read, 0), 8), 0));
     cases.push((atomic(0, remote(add, 0), 1), 0));
-    // No such key, out of bounds, around the end of all addresses.
+    // Unknown key, out of bounds, across the end of the address space.
     let none = Remote {
         key: 99,
         ..remote(all, 0)
@@ -219,7 +219,7 @@ fn a_message_longer_than_its_receive_is_told_on_both_sides() {
             pair.b.machine.receive_ends(),
             [(7, S::LocalLength), (8, S::Flushed)]
         );
-        // The completion tells it.
+        // The completion reports the error, so no event does.
         assert_eq!(pair.b.machine.events, []);
         assert_eq!(pair.b.queue_pair.state(), State::Error);
     }

@@ -1,4 +1,4 @@
-//! Gaps, duplicates, and what is acknowledged.
+//! Tests of gaps, duplicates and acknowledgements.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn a_gap_is_told_once_until_it_is_filled() {
     }
     assert_eq!(answers(&mut node), []);
     assert_eq!(node.machine.received.len(), 1);
-    // Filled, and the next gap.
+    // The gap is filled, and another gap follows.
     node.receive_made(made(O::SendOnly, 1), &[1]);
     node.receive_made(made(O::SendOnly, 3), &[1]);
     assert_eq!(answers(&mut node), [refusal(2, Nak::SequenceError)]);
@@ -47,7 +47,7 @@ fn sends_and_writes_are_acknowledged_again_and_not_done_again() {
     for _ in 0..3 {
         node.receive_made(made(O::SendOnly, 0), &[3; 4]);
         node.receive_made(write, &[3; 4]);
-        // All that was executed is acknowledged, not the duplicate alone.
+        // Everything that was executed is acknowledged, not only the duplicate.
         assert_eq!(answers(&mut node), [(O::Acknowledge, 1, ACK)]);
     }
     assert_eq!(node.machine.bytes(key), [2, 2, 2, 2, 0, 0, 0, 0]);
@@ -83,6 +83,6 @@ fn messages_are_counted_for_the_peer() {
         .filter_map(|bytes| Packet::parse(bytes).unwrap().header.aeth)
         .map(|aeth| aeth.message_sequence)
         .collect();
-    // The first and the last packet of the read's response, and the atomic's.
+    // The first and last packets of the read's response, and the atomic's response.
     assert_eq!(counts, [2, 2, 3]);
 }

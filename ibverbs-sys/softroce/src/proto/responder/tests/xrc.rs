@@ -1,4 +1,4 @@
-//! Extended reliable connections.
+//! Tests of extended reliable connections.
 
 use super::*;
 
@@ -51,7 +51,7 @@ fn a_target_takes_receives_of_the_queue_that_the_packet_names() {
     assert_eq!(pair.b.machine.bytes(keys[0])[..601], pattern(601));
     assert_eq!(pair.a.machine.bytes(here), pattern(2000));
 
-    // A queue that does not exist.
+    // The shared receive queue does not exist.
     let mut wrong = request(3, send(), &[]);
     wrong.xrc_srq = Some(7);
     pair.a.post(wrong);

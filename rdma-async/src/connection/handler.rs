@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 use super::Connection;
-use super::send_state::{Attendance, Departure, NotAccepted};
+use super::send_state::{Attendance, Departure};
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess};
 
@@ -100,19 +100,8 @@ impl Connection {
             );
             return Err(Error::invalid("message to post at once", reason));
         }
-        self.checked()?;
-        let mut payload = self.payload(message)?;
-        let Some(credit) = self.try_data_credit() else {
-            return Ok(false);
-        };
         let how = (Attendance::Nobody, Departure::WithTurn);
-        match self.submit_frame(super::frame::Kind::Data, &mut payload, None, how) {
-            Ok(_) => {
-                credit.spend();
-                Ok(true)
-            }
-            Err(NotAccepted::Full) => self.checked().map(|()| false),
-            Err(NotAccepted::Refused(error)) => Err(*error),
-        }
+        self.try_begin_send(message, None, how)
+            .map(|number| number.is_some())
     }
 }

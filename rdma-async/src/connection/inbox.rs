@@ -34,10 +34,12 @@ impl<T> Inbox<T> {
             }
             fits
         };
-        self.arrived.wake();
+        // The queue's lock orders this and the look of whoever waits.
+        self.arrived.wake_in_order();
         fits
     }
 
+    #[inline]
     pub(super) fn pop(&self) -> Option<T> {
         self.queue.lock().pop_front()
     }

@@ -56,7 +56,10 @@ impl Connection {
                 .send_by_rendezvous(claim_read(message)?, immediate)
                 .await;
         }
-        let number = self.begin_send(message, immediate, ATTENDED).await?;
+        let number = match self.try_begin_send(message, immediate, ATTENDED)? {
+            Some(number) => number,
+            None => self.begin_send(message, immediate, ATTENDED).await?,
+        };
         self.operation(number, None).await.map(drop)
     }
 
@@ -67,7 +70,32 @@ impl Connection {
         }
         // Its failure is the connection's.
         let how = (Attendance::Nobody, Departure::WithTurn);
-        self.begin_send(message, None, how).await.map(drop)
+        match self.try_begin_send(message, None, how)? {
+            Some(_) => Ok(()),
+            None => self.begin_send(message, None, how).await.map(drop),
+        }
+    }
+
+    /// Sends a message that fits into one piece, if that needs no wait. Returns its number unless it does.
+    pub(super) fn try_begin_send(
+        &self,
+        message: &impl LocalMrReadAccess,
+        immediate: Option<u32>,
+        how: (Attendance, Departure),
+    ) -> Result<Option<u64>> {
+        self.checked()?;
+        let mut payload = self.payload(message)?;
+        let Some(credit) = self.try_data_credit() else {
+            return Ok(None);
+        };
+        match self.submit_frame(Kind::Data, &mut payload, immediate, how) {
+            Ok(number) => {
+                credit.spend();
+                Ok(Some(number))
+            }
+            Err(NotAccepted::Full) => Ok(None),
+            Err(NotAccepted::Refused(error)) => Err(*error),
+        }
     }
 
     /// Sends a message that fits into one piece.
@@ -263,7 +291,12 @@ impl Connection {
 
     /// Waits for the application's next message.
     pub(crate) async fn receive(&self) -> Result<(LocalMr, Option<u32>)> {
-        let attempt = || self.deferred.pop().or_else(|| self.messages.pop());
+        let attempt = || {
+            // Messages whose receiving was given up halfway come first.
+            let deferred = || self.deferred.pop();
+            let given_up = (!self.deferred.is_empty()).then(deferred).flatten();
+            given_up.or_else(|| self.messages.pop())
+        };
         match self.wait(self.messages.waiters(), attempt).await? {
             Incoming::Message { region, immediate } => {
                 self.taken();

@@ -18,13 +18,15 @@ mod sender;
 mod waiters;
 mod work;
 
+use std::future::poll_fn;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Poll, ready};
 
 use crossbeam_queue::SegQueue;
 use rdma_core::{Claim, QueuePair, WorkError, WorkStatus};
 use tokio::sync::Notify;
-use tokio::task::consume_budget;
+use tokio::task::coop::poll_proceed;
 use tokio::time::timeout;
 
 pub(crate) use self::control::{Attached, ControlTask};
@@ -373,24 +375,35 @@ impl Connection {
         }
     }
 
+    /// Polls for a short time, if no operation of this end is in flight and nobody else polls.
+    #[inline(never)]
+    fn linger<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        if self.awaits_completions() {
+            return None;
+        }
+        self.shard.linger(attempt)
+    }
+
     /// Waits until `attempt` gives something, or for the connection to end.
     async fn wait<T>(
         &self,
         waiters: &Waiters,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Result<T> {
-        // A task that receives what is there already lets others run too.
-        consume_budget().await;
-        if let Some(value) = attempt() {
-            return Ok(value);
-        }
-        self.shard.poll();
-        if let Some(value) = attempt() {
-            return Ok(value);
-        }
-        if !self.awaits_completions()
-            && let Some(value) = self.shard.linger(&mut attempt)
-        {
+        let found = poll_fn(|cx| {
+            // A task that receives what is there already lets others run too.
+            let turn = ready!(poll_proceed(cx));
+            let found = attempt().or_else(|| {
+                self.shard.poll();
+                attempt()
+            });
+            let found = found.or_else(|| self.linger(&mut attempt));
+            if found.is_some() {
+                turn.made_progress();
+            }
+            Poll::Ready(found)
+        });
+        if let Some(value) = found.await {
             return Ok(value);
         }
         let _waiting = self.shard.waiting();

@@ -15,7 +15,7 @@ use crate::error::Result;
 /// Dropping it leaves the operation in flight; its memory stays claimed until it completes.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
-pub(super) struct Operation<'c> {
+pub(crate) struct Operation<'c> {
     connection: &'c Connection,
     number: u64,
     place: Option<Place>,
@@ -57,18 +57,19 @@ impl<'c> Operation<'c> {
     #[inline(never)]
     fn wait(&mut self, cx: &Context<'_>) -> Poll<Result<u64>> {
         let connection = self.connection;
-        let registered = connection.sender.lock().register(self.number, cx.waker());
+        // Where no other future waits, nobody else is kept from running.
+        if connection.sender.lock().is_attended_once()
+            && let Some(outcome) = connection.shard.linger(|| self.take())
+        {
+            return Poll::Ready(outcome);
+        }
+        connection.sender.lock().register(self.number, cx.waker());
         // It may have ended before the waker was there.
         if let Some(outcome) = self.take() {
             return Poll::Ready(outcome);
         }
         if connection.sender.is_forsaken() {
             return Poll::Ready(Err(connection.ended()));
-        }
-        if registered == Some(true)
-            && let Some(outcome) = connection.shard.linger(|| self.take())
-        {
-            return Poll::Ready(outcome);
         }
         connection.shard.attend();
         Poll::Pending

@@ -347,18 +347,20 @@ impl SendState {
         }
     }
 
-    /// Has `waker` woken when the request has ended. Returns whether the request is the only one that a
-    /// future waits for; `None` if it has ended.
-    pub(super) fn register(&mut self, number: u64, waker: &Waker) -> Option<bool> {
+    /// Returns whether futures wait for no more than one request.
+    pub(super) fn is_attended_once(&self) -> bool {
+        self.attended <= 1
+    }
+
+    /// Has `waker` woken when the request has ended, unless it has.
+    pub(super) fn register(&mut self, number: u64, waker: &Waker) {
         if number < self.ended || number >= self.accepted {
-            return None;
+            return;
         }
-        let is_alone = self.attended == 1;
         match &mut self.slot(number).waker {
             Some(known) if known.will_wake(waker) => {}
             place => *place = Some(waker.clone()),
         }
-        Some(is_alone)
     }
 
     /// Forgets the future of a request, and returns its waker.

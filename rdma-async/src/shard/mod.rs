@@ -42,6 +42,8 @@ const BATCHES: usize = 8;
 /// Longest time for which a future polls before it waits, on a runtime of one thread, where nobody else
 /// polls meanwhile.
 const LINGER: Duration = Duration::from_micros(2);
+/// Number of polls between two looks at the clock.
+const LOOK: usize = 8;
 /// Entries of a new completion queue. It grows with the connections.
 const FIRST_ENTRIES: u32 = 4096;
 
@@ -59,6 +61,8 @@ pub(crate) struct Profile {
 pub(crate) struct Shard {
     runtime: Id,
     profile: Profile,
+    /// Set if futures may poll for a short time before they wait.
+    may_linger: bool,
     completions: CompletionQueue,
     receives: Receives,
     poller: Mutex<Poller>,
@@ -119,9 +123,12 @@ impl Shard {
             .build()?;
         let receives = Receives::new(domain, profile.receive_len, completions.capacity() / 4)?;
         let wake = Arc::new(Notify::new());
+        let runtime = Handle::current();
+        let has_one_thread = runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
         let shard = Arc::new(Self {
-            runtime: Handle::current().id(),
+            runtime: runtime.id(),
             profile,
+            may_linger: has_one_thread && profile.completion != CompletionMode::Event,
             reserved: Mutex::new(receives.capacity()),
             completions,
             receives,
@@ -346,23 +353,21 @@ impl Shard {
     /// runtime of one thread, when no other future waits.
     #[inline]
     pub(crate) fn linger<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-        if self.profile.completion == CompletionMode::Event
-            || self.waiting.load(Ordering::Relaxed) > 0
-            || !is_of_one_thread()
-        {
+        if !self.may_linger || self.waiting.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        let begun = Instant::now();
+        let mut begun = None;
         loop {
             // A look at the clock takes as long as some polls.
-            for _ in 0..8 {
+            for _ in 0..LOOK {
                 self.poll();
                 if let Some(value) = attempt() {
                     return Some(value);
                 }
                 std::hint::spin_loop();
             }
-            if begun.elapsed() >= LINGER {
+            let now = Instant::now();
+            if now - *begun.get_or_insert(now) >= LINGER {
                 return None;
             }
         }
@@ -473,12 +478,6 @@ fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     for connection in connections.values() {
         connection.fail(error.clone());
     }
-}
-
-/// Returns whether the current runtime has one thread.
-fn is_of_one_thread() -> bool {
-    Handle::try_current()
-        .is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::CurrentThread)
 }
 
 /// Makes a channel that the current runtime watches.

@@ -1,21 +1,18 @@
 //! Settings of connections to be.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use rdma_core::{
-    AccessFlags, AddressChoice, CompletionChannel, ConnectOptions, Context, ProtectionDomain,
-};
-use tokio::io::unix::AsyncFd;
+use rdma_core::{AccessFlags, AddressChoice, ConnectOptions};
 use tokio::net::{TcpStream, ToSocketAddrs, lookup_host};
 use tokio::time::timeout;
 
 use crate::connection::{Depths, HEADER_LEN, MAX_FRAME_LEN};
+use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
 use crate::handshake;
 use crate::listener::RdmaListener;
-use crate::memory::{PieceLender, Pool};
 use crate::rdma::Rdma;
+use crate::shard::Profile;
 
 /// How tasks learn of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) remote_access: AccessFlags,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
+    pub(crate) keep_alive: Duration,
     pub(crate) options: ConnectOptions,
     pub(crate) address: AddressChoice,
 }
@@ -60,9 +58,12 @@ impl Settings {
         }
     }
 
-    /// How long a receive buffer is.
-    pub(crate) fn receive_len(&self) -> usize {
-        (HEADER_LEN + self.payload).max(MAX_FRAME_LEN)
+    /// What decides which connections share a shard.
+    pub(crate) fn profile(&self) -> Profile {
+        Profile {
+            completion: self.completion,
+            receive_len: (HEADER_LEN + self.payload).max(MAX_FRAME_LEN),
+        }
     }
 }
 
@@ -80,19 +81,19 @@ impl Settings {
 #[derive(Debug, Clone)]
 #[must_use = "a builder makes nothing until it connects or listens"]
 pub struct RdmaBuilder {
-    device: Option<String>,
+    device: DeviceChoice,
     settings: Settings,
 }
 
 impl Default for RdmaBuilder {
     fn default() -> Self {
         Self {
-            device: None,
+            device: DeviceChoice::Default,
             settings: Settings {
                 completion: CompletionMode::Adaptive {
                     spin: Duration::from_micros(20),
                 },
-                send_depth: 128,
+                send_depth: 64,
                 receive_depth: 64,
                 payload: 4096,
                 message_limit: 1 << 30,
@@ -100,6 +101,7 @@ impl Default for RdmaBuilder {
                 remote_access: AccessFlags::REMOTE,
                 connect_timeout: Duration::from_secs(10),
                 response_timeout: Duration::from_secs(10),
+                keep_alive: Duration::from_secs(20),
                 options: ConnectOptions::default(),
                 address: AddressChoice::default(),
             },
@@ -108,9 +110,17 @@ impl Default for RdmaBuilder {
 }
 
 impl RdmaBuilder {
-    /// The device. Default: what `RDMA_DEVICE` selects, or the first with a usable port.
+    /// Opens the device of this name, for this connection or listener alone. Default: the device that
+    /// `RDMA_DEVICE` selects, or the first with a usable port.
     pub fn device(mut self, name: impl Into<String>) -> Self {
-        self.device = Some(name.into());
+        self.device = DeviceChoice::Named(name.into());
+        self
+    }
+
+    /// Uses a device that is open, and shares its memory and completion queue with its other
+    /// connections. [`RdmaDevice::builder`] does this.
+    pub fn on(mut self, device: &RdmaDevice) -> Self {
+        self.device = DeviceChoice::Open(device.clone());
         self
     }
 
@@ -138,7 +148,7 @@ impl RdmaBuilder {
         self
     }
 
-    /// How many operations can be outstanding; more wait their turn. Default 128, at least 8.
+    /// How many operations can be outstanding; more wait their turn. Default 64, at least 8.
     pub fn send_depth(mut self, operations: u32) -> Self {
         self.settings.send_depth = operations.clamp(8, 1 << 14);
         self
@@ -188,6 +198,15 @@ impl RdmaBuilder {
     /// How long the peer may take to answer a request for memory. Default 10 s.
     pub fn response_timeout(mut self, limit: Duration) -> Self {
         self.settings.response_timeout = limit;
+        self
+    }
+
+    /// How long it may take, about, until an idle connection notices that the peer's host or the link to it
+    /// is gone. Default 20 s, at least 4 s. A peer whose program ends is noticed at once.
+    ///
+    /// The TCP connection is tested after half of this time, with TCP's keep-alive.
+    pub fn keep_alive(mut self, limit: Duration) -> Self {
+        self.settings.keep_alive = limit.max(Duration::from_secs(4));
         self
     }
 
@@ -245,44 +264,33 @@ impl RdmaBuilder {
         RdmaListener::bind(self.place()?, address).await
     }
 
-    /// Opens the device and makes what connections share.
+    /// Opens the device, if it is not open.
     fn place(self) -> Result<Place> {
-        let context = match &self.device {
-            Some(name) => Context::open(name)?,
-            None => Context::open_default()?,
+        let device = match &self.device {
+            DeviceChoice::Open(device) => device.clone(),
+            DeviceChoice::Named(name) => RdmaDevice::open(name)?,
+            DeviceChoice::Default => RdmaDevice::open_default()?,
         };
         // Before anybody connects, so that a wrong port or GID index is an error of the builder's.
-        context.address(self.settings.address)?;
-        let domain = context.protection_domain()?;
-        let receive_len = self.settings.receive_len();
+        device.context().address(self.settings.address)?;
         Ok(Place {
-            pool: Arc::new(Pool::new(&domain)),
-            receive_memory: Arc::new(PieceLender::new(domain.clone(), receive_len)),
-            domain,
+            device,
             settings: self.settings,
         })
     }
 }
 
-/// What the connections of one builder share: a device and its registered memory.
+/// The device of a builder.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
-    pub(crate) domain: ProtectionDomain,
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) receive_memory: Arc<PieceLender>,
-    pub(crate) settings: Settings,
+enum DeviceChoice {
+    Default,
+    Named(String),
+    Open(RdmaDevice),
 }
 
-impl Place {
-    /// A channel that this runtime watches.
-    pub(crate) fn channel(&self) -> Result<AsyncFd<CompletionChannel>> {
-        let channel = self.domain.context().completion_channel()?;
-        // What replaces `new` is unsafe because a type may give out another descriptor each time, or
-        // one it does not own. A channel gives out its one, which is open for as long as it lives.
-        #[expect(
-            deprecated,
-            reason = "the replacement is unsafe for types unlike this one"
-        )]
-        AsyncFd::new(channel).map_err(|source| Error::tcp("watching", "completions", source))
-    }
+/// What the connections of one builder have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) device: RdmaDevice,
+    pub(crate) settings: Settings,
 }

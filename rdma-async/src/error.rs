@@ -55,6 +55,18 @@ pub enum Error {
         limit: Duration,
     },
 
+    /// An operation did not end before its deadline, which ended the connection. Operations that were
+    /// pending with it end with this error, too.
+    #[error(
+        "the connection has ended: an operation took longer than {limit:?}; of this one, {execution}"
+    )]
+    DeadlineExceeded {
+        /// The time limit of the operation that took too long.
+        limit: Duration,
+        /// Whether the peer may have executed the operation that ends with this error.
+        execution: Execution,
+    },
+
     /// The connection has ended.
     #[error("the connection has ended: {reason}")]
     Disconnected {
@@ -81,7 +93,45 @@ pub enum Error {
     },
 }
 
+/// Whether the peer executed an operation that has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Execution {
+    /// The device had not been given the operation: the peer has not executed it, and it can be repeated.
+    NotExecuted,
+    /// The device had been given the operation: the peer may have executed it, or a part of it.
+    Unknown,
+}
+
+impl fmt::Display for Execution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotExecuted => "the peer has executed nothing",
+            Self::Unknown => "the peer may have executed some or all",
+        })
+    }
+}
+
 impl Error {
+    /// The error of a connection whose operation took longer than `limit`.
+    pub(crate) fn deadline(limit: Duration) -> Self {
+        Self::DeadlineExceeded {
+            limit,
+            execution: Execution::NotExecuted,
+        }
+    }
+
+    /// Returns the same error for an operation that the device was given.
+    pub(crate) fn of_posted(self) -> Self {
+        match self {
+            Self::DeadlineExceeded { limit, .. } => Self::DeadlineExceeded {
+                limit,
+                execution: Execution::Unknown,
+            },
+            other => other,
+        }
+    }
+
     pub(crate) fn tcp(action: &'static str, address: impl ToString, cause: io::Error) -> Self {
         Self::Tcp {
             action,
@@ -116,7 +166,7 @@ impl From<Error> for io::Error {
             Error::Verbs(error) => io::Error::from(error.clone()).kind(),
             Error::Tcp { cause, .. } => cause.kind(),
             Error::Handshake { .. } => io::ErrorKind::InvalidData,
-            Error::Timeout { .. } => io::ErrorKind::TimedOut,
+            Error::Timeout { .. } | Error::DeadlineExceeded { .. } => io::ErrorKind::TimedOut,
             Error::Work(_) | Error::Disconnected { .. } => io::ErrorKind::ConnectionAborted,
             Error::Refused { .. } => io::ErrorKind::PermissionDenied,
             Error::InvalidArgument { .. } => io::ErrorKind::InvalidInput,

@@ -5,22 +5,25 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use rdma_core::{
-    CompletionChannel, ConcurrentReceiveQueue, Endpoint, PreparedQueuePair, WriteClaim,
-};
-use tokio::io::unix::AsyncFd;
+use rdma_core::{Endpoint, PreparedQueuePair};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::builder::Place;
-use crate::connection::{Connection, Depths, Driver, OWN_SLOTS, Parts};
+use crate::connection::{Attached, Connection, ControlTask, Depths, Parts};
 use crate::error::{Error, Result};
 use crate::rdma::Rdma;
+use crate::shard::Reservation;
 
 const MAGIC: [u8; 8] = *b"RDMAsync";
 const VERSION: u16 = 1;
 const READY: u8 = 0x06;
+/// Largest number of bytes that a request copies instead of naming their memory: short messages with their
+/// headers.
+const INLINE: u32 = 64;
 
 /// The hello of either end. Numbers go in network byte order.
 ///
@@ -82,7 +85,7 @@ impl Hello {
 pub(crate) async fn connect(place: Place, mut stream: TcpStream, peer: SocketAddr) -> Result<Rdma> {
     let local = Local::prepare(&place)?;
     let failed = |source| interrupted(peer, &source);
-    stream.set_nodelay(true).map_err(failed)?;
+    configure(&stream, &place).map_err(failed)?;
     stream
         .write_all(&local.hello(&place).encode())
         .await
@@ -94,7 +97,7 @@ pub(crate) async fn connect(place: Place, mut stream: TcpStream, peer: SocketAdd
 /// The accepting end. Nothing is made for a peer before it has said a proper hello.
 pub(crate) async fn accept(place: Place, mut stream: TcpStream, peer: SocketAddr) -> Result<Rdma> {
     let failed = |source| interrupted(peer, &source);
-    stream.set_nodelay(true).map_err(failed)?;
+    configure(&stream, &place).map_err(failed)?;
     let remote = read_hello(&mut stream, peer).await?;
     let local = Local::prepare(&place)?;
     stream
@@ -104,45 +107,48 @@ pub(crate) async fn accept(place: Place, mut stream: TcpStream, peer: SocketAddr
     local.finish(place, stream, peer, remote).await
 }
 
-/// This end's queue pair, with its receives posted.
+/// Sends what is written at once, and notices in bounded time that the peer's host is gone.
+fn configure(stream: &TcpStream, place: &Place) -> io::Result<()> {
+    /// Probes without an answer after which the peer counts as gone.
+    const PROBES: u32 = 4;
+    stream.set_nodelay(true)?;
+    let quiet = place.settings.keep_alive / 2;
+    let probes = TcpKeepalive::new()
+        .with_time(quiet)
+        .with_interval((quiet / PROBES).max(Duration::from_secs(1)))
+        .with_retries(PROBES);
+    SockRef::from(stream).set_tcp_keepalive(&probes)
+}
+
+/// This end's queue pair, with room for its completions and receives for its messages.
 struct Local {
     prepared: PreparedQueuePair,
-    receives: ConcurrentReceiveQueue<WriteClaim>,
-    channel: AsyncFd<CompletionChannel>,
+    reservation: Reservation,
 }
 
 impl Local {
     fn prepare(place: &Place) -> Result<Self> {
         let settings = &place.settings;
-        let context = place.domain.context();
-        let channel = place.channel()?;
+        let shard = place.device.shard(settings.profile())?;
         let Depths { data, control } = settings.depths();
-        let receive_requests = u32::from(data) + u32::from(control);
-        let send_requests = settings.send_depth + OWN_SLOTS;
-        let completions = context
-            .completion_queue(send_requests + receive_requests)
-            .channel(channel.get_ref())
-            .build()?;
-        let prepared = place
-            .domain
-            .queue_pair()
-            .send_completions(&completions)
-            .send_requests(send_requests)
-            .receive_requests(receive_requests)
-            .elements(2)
-            .address(settings.address)
-            .build()?;
-        let receives = prepared.concurrent_receive_queue();
-        for _ in 0..receive_requests {
-            let Ok(memory) = place.receive_memory.take()?.into_claim(..) else {
-                unreachable!("memory from the pool is unclaimed");
-            };
-            receives.post(memory).map_err(|refused| refused.error)?;
-        }
+        let messages = usize::from(data) + usize::from(control);
+        let reservation = Reservation::new(shard, settings.send_depth as usize, messages)?;
+        let make = |inline| {
+            let builder = place
+                .device
+                .protection_domain()
+                .queue_pair()
+                .send_requests(settings.send_depth)
+                .elements(2)
+                .inline_data(inline)
+                .address(settings.address);
+            reservation.shard().prepare(builder).build()
+        };
+        // No device says how much it copies; the usual ones can copy this much.
+        let prepared = make(INLINE).or_else(|_| make(0))?;
         Ok(Self {
             prepared,
-            receives,
-            channel,
+            reservation,
         })
     }
 
@@ -172,6 +178,18 @@ impl Local {
                 }
                 error => error.into(),
             })?;
+        let Place { device, settings } = place;
+        let connection = Connection::new(Parts {
+            queue_pair,
+            device,
+            reservation: self.reservation,
+            settings,
+            peer: remote.depths,
+            peer_payload: remote.payload as usize,
+        });
+        // From here on it is attached to its shard, until the task ends.
+        let local = stream.local_addr().map_err(failed)?;
+        let attached = Attached::new(&connection);
         stream.write_all(&[READY]).await.map_err(failed)?;
         match stream.read_u8().await.map_err(failed)? {
             READY => {}
@@ -182,25 +200,8 @@ impl Local {
                 ));
             }
         }
-        let Place {
-            domain,
-            pool,
-            receive_memory,
-            settings,
-        } = place;
-        let connection = Connection::new(Parts {
-            queue_pair,
-            receives: self.receives,
-            receive_memory,
-            domain,
-            pool,
-            settings,
-            peer: remote.depths,
-            peer_payload: remote.payload as usize,
-        })?;
-        let local = stream.local_addr().map_err(failed)?;
-        let driver = Driver::spawn(&connection, self.channel, stream);
-        Ok(Rdma::new(connection, driver, local, peer))
+        let task = ControlTask::spawn(attached, stream);
+        Ok(Rdma::new(connection, task, local, peer))
     }
 }
 

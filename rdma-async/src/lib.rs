@@ -57,14 +57,19 @@
 
 mod builder;
 mod connection;
+mod device;
 mod error;
 mod handshake;
 mod listener;
 mod memory;
 mod rdma;
+mod shard;
+mod within;
 
 pub use builder::{CompletionMode, RdmaBuilder};
-pub use error::{Error, Result};
+pub use connection::{Message, Poster};
+pub use device::RdmaDevice;
+pub use error::{Error, Execution, Result};
 pub use listener::RdmaListener;
 pub use memory::{
     LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess, RemoteMr,

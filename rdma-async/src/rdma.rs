@@ -2,18 +2,21 @@
 
 use std::alloc::Layout;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use rdma_core::{QueuePair, SendRequest};
+use rdma_core::QueuePair;
 use tokio::sync::oneshot;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Message, Poster, Push, Work};
+use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
 use crate::memory::{
     LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, RemoteMrReadAccess,
-    RemoteMrWriteAccess, claim_read, claim_write,
+    RemoteMrWriteAccess,
 };
-
+use crate::within::Within;
 /// A connection to a peer.
 ///
 /// Every operation takes `&self`, so that any number of tasks can use it at once. When more are
@@ -35,7 +38,7 @@ use crate::memory::{
 pub struct Rdma {
     connection: Arc<Connection>,
     /// Takes the connection when this value is dropped.
-    driver: Option<oneshot::Sender<Arc<Connection>>>,
+    task: Option<oneshot::Sender<Arc<Connection>>>,
     local: SocketAddr,
     peer: SocketAddr,
 }
@@ -43,13 +46,13 @@ pub struct Rdma {
 impl Rdma {
     pub(crate) fn new(
         connection: Arc<Connection>,
-        driver: oneshot::Sender<Arc<Connection>>,
+        task: oneshot::Sender<Arc<Connection>>,
         local: SocketAddr,
         peer: SocketAddr,
     ) -> Self {
         Self {
             connection,
-            driver: Some(driver),
+            task: Some(task),
             local,
             peer,
         }
@@ -63,6 +66,11 @@ impl Rdma {
     /// The peer's TCP address.
     pub fn peer_address(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Returns the device of the connection.
+    pub fn device(&self) -> &RdmaDevice {
+        self.connection.device()
     }
 
     /// The queue pair underneath.
@@ -80,6 +88,122 @@ impl Rdma {
         self.connection.wait_for_end().await
     }
 
+    /// Waits for an operation on this connection, for at most `limit` from when it begins to wait. An
+    /// operation that takes longer ends the connection: its queue pair goes to the error state, so that
+    /// the device touches the memory of no operation any more.
+    ///
+    /// The limit counts in milliseconds. An operation that ends without waiting costs nothing more.
+    ///
+    /// ```
+    /// # use std::alloc::Layout;
+    /// use std::time::Duration;
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), rdma_async::Error> {
+    /// # use rdma_async::RdmaBuilder;
+    /// use rdma_async::{Error, Execution};
+    /// # let mut listener = RdmaBuilder::default().bind("127.0.0.1:0").await?;
+    /// # let address = listener.local_address()?;
+    /// # let (client, server) =
+    /// #     tokio::try_join!(RdmaBuilder::default().connect(address), listener.accept())?;
+    /// // The peer sends nothing.
+    /// let outcome = client.within(Duration::from_millis(20), client.receive()).await;
+    /// assert!(matches!(outcome, Err(Error::DeadlineExceeded { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeadlineExceeded`], which says whether the peer may have executed the operation, and the
+    /// errors of the operation.
+    pub async fn within<T>(
+        &self,
+        limit: Duration,
+        operation: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let operation = pin!(operation);
+        Within::new(&self.connection, limit, operation).await
+    }
+
+    /// Waits until the peer has everything that was sent or posted, and drops the connection.
+    ///
+    /// The peer's program need not have received it: messages of one piece are in memory of the peer, and
+    /// longer ones have been read.
+    ///
+    /// ```
+    /// # use std::alloc::Layout;
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), rdma_async::Error> {
+    /// # use rdma_async::RdmaBuilder;
+    /// # let mut listener = RdmaBuilder::default().bind("127.0.0.1:0").await?;
+    /// # let address = listener.local_address()?;
+    /// # let (client, server) =
+    /// #     tokio::try_join!(RdmaBuilder::default().connect(address), listener.accept())?;
+    /// let message = client.alloc_local_mr(Layout::new::<[u8; 8]>())?;
+    /// client.post(&message).await?;
+    /// client.close().await?;
+    /// server.receive().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Why the connection has ended, if that was before the peer had everything, and [`Error::Timeout`]
+    /// if the peer takes longer than [`RdmaBuilder::response_timeout`](crate::RdmaBuilder::response_timeout).
+    pub async fn close(self) -> Result<()> {
+        self.connection.settle().await
+    }
+
+    /// Has messages of one piece handled by `handle` within the poll that finds them, before any task is
+    /// woken. A message that `handle` returns is left to [`Self::receive`].
+    ///
+    /// The handler keeps every other completion of the runtime waiting, so it must be short, and must not
+    /// block. If it panics, the connection ends. Messages that have arrived before this are left to
+    /// [`Self::receive`].
+    ///
+    /// ```
+    /// # use std::alloc::Layout;
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), rdma_async::Error> {
+    /// # use rdma_async::RdmaBuilder;
+    /// # let mut listener = RdmaBuilder::default().bind("127.0.0.1:0").await?;
+    /// # let address = listener.local_address()?;
+    /// # let (client, server) =
+    /// #     tokio::try_join!(RdmaBuilder::default().connect(address), listener.accept())?;
+    /// // An echo: what cannot be posted at once is left to `receive`.
+    /// server.handle_messages(|message, poster| match poster.try_post(&message.region) {
+    ///     Ok(true) => None,
+    ///     _ => Some(message),
+    /// })?;
+    /// let message = client.alloc_local_mr(Layout::new::<[u8; 8]>())?;
+    /// client.send(&message).await?;
+    /// client.receive().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the connection has a handler already.
+    pub fn handle_messages(
+        &self,
+        handle: impl Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync + 'static,
+    ) -> Result<()> {
+        self.connection.handle_messages(handle)
+    }
+
+    /// Posts a message as [`Self::post`] does, if that needs no wait. Returns whether it was posted: not
+    /// while the peer takes no more messages, nor while the send queue is full.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a message that is longer than one piece, [`Error::Verbs`] if the
+    /// device refuses it, and why the connection has ended.
+    pub fn try_post(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
+        self.connection.try_post_message(message)
+    }
+
     /// Allocates registered memory, zeroed. Memory that was dropped is used again.
     ///
     /// # Errors
@@ -87,7 +211,7 @@ impl Rdma {
     /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if it cannot be registered.
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_local_mr(&self, layout: Layout) -> Result<LocalMr> {
-        self.connection.allocate(layout)
+        self.device().alloc_local_mr(layout)
     }
 
     /// Allocates registered memory that holds what its last use left: for who overwrites it anyway.
@@ -96,7 +220,7 @@ impl Rdma {
     ///
     /// As [`Self::alloc_local_mr`].
     pub fn alloc_local_mr_stale(&self, layout: Layout) -> Result<LocalMr> {
-        self.connection.allocate_stale(layout)
+        self.device().alloc_local_mr_stale(layout)
     }
 
     /// Has the peer allocate memory, zeroed, for this end to use.
@@ -128,9 +252,11 @@ impl Rdma {
         remote: &mut impl RemoteMrWriteAccess,
     ) -> Result<()> {
         fits(local.length(), remote)?;
-        let claim = claim_read(local)?;
-        let request = SendRequest::write((None, Some(claim.into())), remote.memory());
-        self.connection.perform(request).await.map(drop)
+        let push = Push::Write {
+            remote: remote.memory(),
+            immediate: None,
+        };
+        self.connection.write(local, push).await
     }
 
     /// Writes like [`Self::write`], and gives the peer a number that
@@ -148,10 +274,11 @@ impl Rdma {
         immediate: u32,
     ) -> Result<()> {
         fits(local.length(), remote)?;
-        let claim = claim_read(local)?;
-        let memory = (None, Some(claim.into()));
-        let request = SendRequest::write_with_immediate(memory, remote.memory(), immediate);
-        self.connection.write_with_immediate(request).await
+        let push = Push::Write {
+            remote: remote.memory(),
+            immediate: Some(immediate),
+        };
+        self.connection.write_and_tell(local, push).await
     }
 
     /// Waits for the peer's next write with a number, and returns the number.
@@ -177,9 +304,8 @@ impl Rdma {
         remote: &impl RemoteMrReadAccess,
     ) -> Result<()> {
         fits(local.length(), remote)?;
-        let claim = claim_write(local)?;
-        let request = SendRequest::read((None, Some(claim.into())), remote.memory());
-        self.connection.perform(request).await.map(drop)
+        let remote = remote.memory();
+        self.connection.read(local, Work::Read { remote }).await
     }
 
     /// Replaces the eight bytes of `remote` by `desired` if they are `expected`, at once, and returns
@@ -198,9 +324,12 @@ impl Rdma {
         desired: u64,
     ) -> Result<u64> {
         word(remote)?;
-        let target = remote.memory();
-        let request = |memory| SendRequest::compare_and_swap(memory, target, expected, desired);
-        self.connection.perform_atomic(request).await
+        let work = Work::CompareAndSwap {
+            remote: remote.memory(),
+            expected,
+            desired,
+        };
+        self.connection.perform_atomic(work).await
     }
 
     /// Adds to the eight bytes of `remote`, at once and wrapping, and returns what they were.
@@ -215,9 +344,10 @@ impl Rdma {
         add: u64,
     ) -> Result<u64> {
         word(remote)?;
-        let target = remote.memory();
-        let request = |memory| SendRequest::fetch_and_add(memory, target, add);
-        self.connection.perform_atomic(request).await
+        let remote = remote.memory();
+        self.connection
+            .perform_atomic(Work::FetchAndAdd { remote, add })
+            .await
     }
 
     /// Sends a message, of any length; the peer receives it as one. Resolves when it has arrived.
@@ -227,7 +357,7 @@ impl Rdma {
     /// [`Error::Refused`] if it is longer than the peer receives, and why the connection has ended.
     #[doc(alias = "IBV_WR_SEND")]
     pub async fn send(&self, message: &impl LocalMrReadAccess) -> Result<()> {
-        self.connection.send(claim_read(message)?, None).await
+        self.connection.send(message, None).await
     }
 
     /// Sends a message without waiting for it to arrive: resolves when the device has it. One too long
@@ -238,7 +368,7 @@ impl Rdma {
     ///
     /// As [`Self::send`].
     pub async fn post(&self, message: &impl LocalMrReadAccess) -> Result<()> {
-        self.connection.post_message(claim_read(message)?).await
+        self.connection.post_message(message).await
     }
 
     /// Sends a message with a number.
@@ -253,9 +383,7 @@ impl Rdma {
         message: &impl LocalMrReadAccess,
         immediate: u32,
     ) -> Result<()> {
-        self.connection
-            .send(claim_read(message)?, Some(immediate))
-            .await
+        self.connection.send(message, Some(immediate)).await
     }
 
     /// Waits for the peer's next message. Cancel-safe: a message is received or still to be received.
@@ -320,11 +448,11 @@ impl Rdma {
 }
 
 impl Drop for Rdma {
-    /// Hands the connection to its driver, which keeps it until the peer has the last messages. Where
-    /// the driver has ended with its runtime, it has seen to that already.
+    /// Hands the connection to its task, which keeps it until the peer has the last messages. Where
+    /// the task has ended with its runtime, it has seen to that already.
     fn drop(&mut self) {
-        if let Some(driver) = self.driver.take() {
-            drop(driver.send(Arc::clone(&self.connection)));
+        if let Some(task) = self.task.take() {
+            drop(task.send(Arc::clone(&self.connection)));
         }
     }
 }

@@ -111,6 +111,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     let programs = Programs {
         bench: env!("CARGO_BIN_EXE_rdma-bench").into(),
         yardstick: env!("CARGO_BIN_EXE_yardstick").into(),
+        connections: env!("CARGO_BIN_EXE_connections").into(),
         attacker: env::var_os(ATTACKER).map(PathBuf::from),
     };
     let mut judge = Judge::new(programs, networks, effort);

@@ -74,6 +74,7 @@ fn measured(row: &Row) -> Judged {
     let programs = Programs {
         bench: env!("CARGO_BIN_EXE_rdma-bench").into(),
         yardstick: env!("CARGO_BIN_EXE_yardstick").into(),
+        connections: env!("CARGO_BIN_EXE_connections").into(),
         attacker: None,
     };
     let networks = Networks {

@@ -1,13 +1,16 @@
 //! Memory that one end lends the other.
 
 use std::alloc::Layout;
+use std::mem;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
 use super::Connection;
 use super::frame::Kind;
+use super::messages::Payload;
 use super::replies::Reply;
+use super::send_state::ATTENDED;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, RemoteMr};
 
@@ -46,44 +49,43 @@ impl Connection {
     /// Lends the peer memory of the application.
     pub(crate) async fn offer(&self, region: LocalMr) -> Result<()> {
         let credit = self.data_credit().await?;
-        let slot = self.reserve_slot().await?;
-        // Without a wait from here to the posting: a lease that the peer never hears of would keep
-        // the memory.
-        let (lease, memory) = match self.leases.lend(region, 0) {
-            Ok(lent) => lent,
-            Err((_, error)) => {
-                self.cancel_slot(slot);
-                return Err(error.into());
-            }
+        let (lease, memory) = self
+            .leases
+            .lend(region, 0)
+            .map_err(|(_, error)| Error::from(error))?;
+        // A lease that the peer never hears of would keep the memory.
+        let unsent = EndUnlessSent {
+            connection: self,
+            lease,
         };
-        let operation = match self.post_frame(slot, Kind::Offer { lease, memory }, None, None) {
-            Ok(operation) => operation,
-            Err(error) => {
-                drop(self.leases.end(lease));
-                return Err(error);
-            }
-        };
+        let kind = Kind::Offer { lease, memory };
+        let number = self
+            .submit_frame_when_possible(kind, Payload::Nothing, None, ATTENDED)
+            .await?;
+        mem::forget(unsent);
         credit.spend();
-        operation.await?;
+        self.operation(number, None).await?;
         Ok(())
     }
 
     /// Gives the peer its memory back.
-    pub(crate) async fn give_back(&self, mut region: RemoteMr) -> Result<()> {
+    pub(crate) async fn give_back(&self, region: RemoteMr) -> Result<()> {
         let foreign = || Error::invalid("remote memory", "it was not lent on this connection");
-        if !region.is_lent_on(self) {
+        if region.lease_on(self).is_none() {
             return Err(foreign());
         }
         let credit = self.control_credit().await?;
-        let slot = self.reserve_slot().await?;
-        // Without a wait from here to the posting: until then, dropping the region releases it.
-        let Some(lease) = region.take_lease(self) else {
-            self.cancel_slot(slot);
+        let Some(lease) = region.lease_on(self) else {
             return Err(foreign());
         };
-        let operation = self.post_frame(slot, Kind::Return { lease }, None, None)?;
+        let kind = Kind::Return { lease };
+        // Until the message is accepted, dropping the region releases the lease.
+        let number = self
+            .submit_frame_when_possible(kind, Payload::Nothing, None, ATTENDED)
+            .await?;
+        region.forget_lease();
         credit.spend();
-        operation.await?;
+        self.operation(number, None).await?;
         Ok(())
     }
 
@@ -105,6 +107,18 @@ impl Connection {
     pub(crate) async fn receive_returned(&self) -> Result<LocalMr> {
         self.wait(&self.returned_arrived, || self.returned.pop())
             .await
+    }
+}
+
+/// Ends the lease of an offer that was not sent.
+struct EndUnlessSent<'c> {
+    connection: &'c Connection,
+    lease: u64,
+}
+
+impl Drop for EndUnlessSent<'_> {
+    fn drop(&mut self) {
+        drop(self.connection.leases.end(self.lease));
     }
 }
 

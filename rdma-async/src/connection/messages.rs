@@ -1,17 +1,18 @@
 //! Messages: sending and receiving.
 
 use std::alloc::Layout;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use rdma_core::{Claim, LentMemory, Part, RemoteMemory, ReservedSlot, SendRequest};
+use rdma_core::{Claim, LentMemory, ReadClaim, RemoteMemory};
 
+use super::Connection;
 use super::credits::{CREDIT_RESERVE, Credit};
-use super::frame::{Credits, Frame, Kind, MAX_FRAME_LEN};
-use super::operation::Operation;
+use super::frame::{Credits, Frame, HEADER_LEN, Kind, MAX_FRAME_LEN};
 use super::replies::Reply;
-use super::{Connection, Memory};
+use super::send_state::{ATTENDED, Attendance, Departure, NotAccepted};
+use super::work::{Push, Work};
 use crate::error::{Error, Result};
-use crate::memory::LocalMr;
+use crate::memory::{LocalMr, LocalMrReadAccess, claim_read, claim_write};
 
 /// A message for the application.
 #[derive(Debug)]
@@ -33,92 +34,115 @@ pub(crate) enum Incoming {
     },
 }
 
+/// What follows the header of a message.
+#[derive(Debug)]
+pub(super) enum Payload<'a> {
+    Nothing,
+    /// Bytes that are copied when the message is accepted.
+    Copied(&'a [u8]),
+    /// Memory that the message keeps until it has arrived; `None` while it does.
+    Claimed(Option<ReadClaim>),
+}
+
 impl Connection {
-    /// Allocates local memory, zeroed.
-    pub(crate) fn allocate(&self, layout: Layout) -> Result<LocalMr> {
-        use crate::memory::LocalMrWriteAccess;
-
-        let mut region = self.allocate_stale(layout)?;
-        region.as_mut_slice().fill(0);
-        Ok(region)
-    }
-
-    /// Allocates local memory that still holds what its last use left.
-    pub(crate) fn allocate_stale(&self, layout: Layout) -> Result<LocalMr> {
-        if layout.size() == 0 {
-            return Err(Error::invalid(
-                "memory region",
-                "0 bytes cannot be registered",
-            ));
-        }
-        let (memory, lender) = self.pool().take(layout)?;
-        Ok(LocalMr::new(memory, 0..layout.size(), lender))
-    }
-
-    /// Sends the application's message.
+    /// Sends the application's message, and waits until it has arrived.
     pub(crate) async fn send(
         &self,
-        claim: rdma_core::ReadClaim,
+        message: &impl LocalMrReadAccess,
         immediate: Option<u32>,
     ) -> Result<()> {
-        if claim.len() > self.peer_payload {
-            return self.send_by_rendezvous(claim, immediate).await;
+        if message.length() > self.peer_payload {
+            return self
+                .send_by_rendezvous(claim_read(message)?, immediate)
+                .await;
         }
-        let credit = self.data_credit().await?;
-        let operation = self
-            .send_frame(Kind::Data, Some(claim.into()), immediate)
-            .await?;
-        credit.spend();
-        operation.await?;
-        Ok(())
+        let number = match self.try_begin_send(message, immediate, ATTENDED)? {
+            Some(number) => number,
+            None => self.begin_send(message, immediate, ATTENDED).await?,
+        };
+        self.operation(number, None).await.map(drop)
     }
 
     /// Sends the application's message; nobody waits for it to arrive.
-    pub(crate) async fn post_message(&self, claim: rdma_core::ReadClaim) -> Result<()> {
-        if claim.len() > self.peer_payload {
-            return self.send_by_rendezvous(claim, None).await;
+    pub(crate) async fn post_message(&self, message: &impl LocalMrReadAccess) -> Result<()> {
+        if message.length() > self.peer_payload {
+            return self.send_by_rendezvous(claim_read(message)?, None).await;
         }
+        // Its failure is the connection's.
+        let how = (Attendance::Nobody, Departure::WithTurn);
+        match self.try_begin_send(message, None, how)? {
+            Some(_) => Ok(()),
+            None => self.begin_send(message, None, how).await.map(drop),
+        }
+    }
+
+    /// Sends a message that fits into one piece, if that needs no wait. Returns its number unless it does.
+    pub(super) fn try_begin_send(
+        &self,
+        message: &impl LocalMrReadAccess,
+        immediate: Option<u32>,
+        how: (Attendance, Departure),
+    ) -> Result<Option<u64>> {
+        self.checked()?;
+        let mut payload = self.payload(message)?;
+        let Some(credit) = self.try_data_credit() else {
+            return Ok(None);
+        };
+        match self.submit_frame(Kind::Data, &mut payload, immediate, how) {
+            Ok(number) => {
+                credit.spend();
+                Ok(Some(number))
+            }
+            Err(NotAccepted::Full) => Ok(None),
+            Err(NotAccepted::Refused(error)) => Err(*error),
+        }
+    }
+
+    /// Sends a message that fits into one piece.
+    async fn begin_send(
+        &self,
+        message: &impl LocalMrReadAccess,
+        immediate: Option<u32>,
+        how: (Attendance, Departure),
+    ) -> Result<u64> {
+        let payload = self.payload(message)?;
         let credit = self.data_credit().await?;
-        let operation = self
-            .send_frame(Kind::Data, Some(claim.into()), None)
+        let number = self
+            .submit_frame_when_possible(Kind::Data, payload, immediate, how)
             .await?;
         credit.spend();
-        // It stays in flight; its failure is the connection's.
-        drop(operation);
-        Ok(())
+        Ok(number)
+    }
+
+    /// Returns the bytes of a message, or a claim on them if they are too many to be copied.
+    pub(super) fn payload<'a>(&self, message: &'a impl LocalMrReadAccess) -> Result<Payload<'a>> {
+        if HEADER_LEN + message.length() <= self.inline {
+            return Ok(Payload::Copied(message.try_as_slice()?));
+        }
+        Ok(Payload::Claimed(Some(claim_read(message)?)))
     }
 
     /// Has the peer read a message that is too long to send.
-    async fn send_by_rendezvous(
-        &self,
-        claim: rdma_core::ReadClaim,
-        immediate: Option<u32>,
-    ) -> Result<()> {
+    async fn send_by_rendezvous(&self, claim: ReadClaim, immediate: Option<u32>) -> Result<()> {
         let credit = self.data_credit().await?;
-        let slot = self.reserve_slot().await?;
-        // Without a wait from here to the posting: nothing to undo if the future is dropped.
-        let lent = match LentMemory::new(claim) {
-            Ok(lent) => lent,
-            Err(error) => {
-                self.cancel_slot(slot);
-                return Err(error.into());
-            }
-        };
+        let lent = LentMemory::new(claim)?;
         let memory = lent.remote();
         let mut question = self.replies.ask(Some(lent));
         let kind = Kind::Rendezvous {
             id: question.id,
             memory,
         };
-        let operation = match self.post_frame(slot, kind, None, immediate) {
-            Ok(operation) => operation,
-            Err(error) => {
-                question.withdraw();
-                return Err(error);
-            }
+        let number = {
+            // A message that the peer never hears of must not keep its memory.
+            let mut unsent = question.withdraw_unless_sent();
+            let submitted =
+                self.submit_frame_when_possible(kind, Payload::Nothing, immediate, ATTENDED);
+            let number = submitted.await?;
+            unsent.is_sent = true;
+            number
         };
         credit.spend();
-        operation.await?;
+        self.operation(number, None).await?;
         match question
             .answer()
             .await
@@ -135,17 +159,21 @@ impl Connection {
     /// Sends a message of the control class and waits until it has arrived.
     pub(super) async fn send_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
-        let operation = self.send_frame(kind, None, None).await?;
+        let number = self
+            .submit_frame_when_possible(kind, Payload::Nothing, None, ATTENDED)
+            .await?;
         credit.spend();
-        operation.await?;
+        self.operation(number, None).await?;
         Ok(())
     }
 
-    /// Posts a message of the control class, and does not wait for it to arrive.
+    /// Hands a message of the control class to the device, and does not wait for it to arrive.
     async fn post_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
-        let slot = self.reserve_slot().await?;
-        self.post_unattended(slot, kind)?;
+        // The peer waits for it, whether this end's tasks run on or not.
+        let how = (Attendance::Nobody, Departure::Now);
+        self.submit_frame_when_possible(kind, Payload::Nothing, None, how)
+            .await?;
         credit.spend();
         Ok(())
     }
@@ -160,64 +188,99 @@ impl Connection {
         Ok(Credit::control(self))
     }
 
+    /// Takes leave to send one data message, if the peer takes one.
+    pub(super) fn try_data_credit(&self) -> Option<Credit<'_>> {
+        let taken = self.data_credits.try_take(0);
+        taken.then(|| Credit::data(self))
+    }
+
     /// Takes leave to send one data message.
     pub(super) async fn data_credit(&self) -> Result<Credit<'_>> {
+        self.checked()?;
+        if let Some(credit) = self.try_data_credit() {
+            return Ok(credit);
+        }
         let attempt = || {
             self.failed()
                 .or_else(|| self.data_credits.try_take(0).then_some(Ok(())))
         };
+        let _waiting = self.shard.waiting();
         self.data_credits.waiters().wait_for(attempt).await?;
         Ok(Credit::data(self))
     }
 
-    async fn send_frame(
+    /// Accepts a message as soon as there is room for it.
+    pub(super) async fn submit_frame_when_possible(
         &self,
         kind: Kind,
-        payload: Option<Claim>,
+        mut payload: Payload<'_>,
         immediate: Option<u32>,
-    ) -> Result<Operation<'_>> {
-        let slot = self.reserve_slot().await?;
-        self.post_frame(slot, kind, payload, immediate)
-    }
-
-    /// Posts a message in a reserved slot, with a future that waits for it to arrive.
-    pub(super) fn post_frame(
-        &self,
-        slot: ReservedSlot<'_>,
-        kind: Kind,
-        payload: Option<Claim>,
-        immediate: Option<u32>,
-    ) -> Result<Operation<'_>> {
-        match self.framed(kind) {
-            Ok(header) => self.post(slot, message(kind, (Some(header), payload), immediate)),
-            Err(error) => {
-                self.cancel_slot(slot);
-                Err(error)
-            }
+        how: (Attendance, Departure),
+    ) -> Result<u64> {
+        self.checked()?;
+        let mut attempt = || self.submit_frame(kind, &mut payload, immediate, how);
+        match attempt() {
+            Ok(number) => Ok(number),
+            Err(first) => self.retry(first, attempt).await,
         }
     }
 
-    /// Posts a message in a reserved slot; nobody waits for it. The caller fails the connection if this
-    /// fails.
-    pub(super) fn post_unattended(&self, slot: ReservedSlot<'_>, kind: Kind) -> Result<()> {
-        let header = self.framed(kind)?;
-        self.operation(slot.index()).begin_unattended();
-        let request = message(kind, (Some(header), None), None);
-        self.sends.post(slot, request).map_err(|refused| {
-            self.recycle(refused.memory);
-            refused.error.into()
-        })
-    }
-
-    /// A header that says `kind` and returns the credits that are owed.
-    fn framed(&self, kind: Kind) -> Result<Part<rdma_core::Buffer>> {
-        let mut buffer = self.header(MAX_FRAME_LEN)?.into_inner();
+    /// Accepts a message whose header says `kind` and returns the credits that are owed. A message that
+    /// is not accepted leaves the payload.
+    pub(super) fn submit_frame(
+        &self,
+        kind: Kind,
+        payload: &mut Payload<'_>,
+        immediate: Option<u32>,
+        how: (Attendance, Departure),
+    ) -> Result<u64, NotAccepted> {
         let credits = Credits {
             data: owed(&self.owed_data),
             control: owed(&self.owed_control),
         };
-        let len = Frame { credits, kind }.encode(&mut buffer[..MAX_FRAME_LEN]);
-        Ok(Part::new(buffer, 0..len)?)
+        let mut header = [0; MAX_FRAME_LEN];
+        let len = Frame { credits, kind }.encode(&mut header);
+        let header = &header[..len];
+        let push = Push::Send {
+            immediate,
+            // A read that is repeated because its answer was lost must still find the memory.
+            fence: matches!(kind, Kind::Return { .. } | Kind::Release { .. }),
+        };
+        let submitted = match payload {
+            Payload::Nothing if len <= self.inline => self.submit_copied(push, [header, &[]], how),
+            Payload::Copied(bytes) => self.submit_copied(push, [header, bytes], how),
+            Payload::Nothing => self.submit_claimed(push, header, &mut None, how),
+            Payload::Claimed(claim) => self.submit_claimed(push, header, claim, how),
+        };
+        if submitted.is_err() {
+            // The next message returns them.
+            self.owed_data
+                .fetch_add(u32::from(credits.data), Ordering::Relaxed);
+            self.owed_control
+                .fetch_add(u32::from(credits.control), Ordering::Relaxed);
+        }
+        submitted
+    }
+
+    fn submit_claimed(
+        &self,
+        push: Push,
+        bytes: &[u8],
+        claim: &mut Option<ReadClaim>,
+        how: (Attendance, Departure),
+    ) -> Result<u64, NotAccepted> {
+        let header = self.device.pool().take_header(bytes.len());
+        let mut header = header.map_err(|error| NotAccepted::Refused(Box::new(error)))?;
+        header.copy_from_slice(bytes);
+        let memory = (Some(header), claim.take().map(Claim::Read));
+        self.submit_held(Work::Push(push), memory, how, None)
+            .map_err(|(not_accepted, (header, payload))| {
+                self.recycle((header, None));
+                if let Some(Claim::Read(payload)) = payload {
+                    *claim = Some(payload);
+                }
+                not_accepted
+            })
     }
 
     /// The application took what a data message brought.
@@ -228,10 +291,14 @@ impl Connection {
 
     /// Waits for the application's next message.
     pub(crate) async fn receive(&self) -> Result<(LocalMr, Option<u32>)> {
-        let attempt = || self.deferred.pop().or_else(|| self.messages.pop());
+        let attempt = || {
+            // Messages whose receiving was given up halfway come first.
+            let deferred = || self.deferred.pop();
+            let given_up = (!self.deferred.is_empty()).then(deferred).flatten();
+            given_up.or_else(|| self.messages.pop())
+        };
         match self.wait(self.messages.waiters(), attempt).await? {
             Incoming::Message { region, immediate } => {
-                self.replace_receive();
                 self.taken();
                 Ok((region, immediate))
             }
@@ -290,10 +357,10 @@ impl Connection {
         };
         let layout = Layout::from_size_align(len, 1)
             .map_err(|_| Error::invalid("message of the peer", "its length is impossible"))?;
-        let mut region = self.allocate_stale(layout)?;
-        let claim = crate::memory::claim_write(&mut region)?;
-        self.perform(SendRequest::read((None, Some(claim.into())), memory))
-            .await?;
+        let mut region = self.device.alloc_local_mr_stale(layout)?;
+        let claim = claim_write(&mut region)?;
+        let work = Work::Read { remote: memory };
+        self.perform_held(work, claim.into()).await?;
         Ok(region)
     }
 
@@ -305,16 +372,6 @@ impl Connection {
         Ok(immediate)
     }
 
-    /// Writes with a number, which takes a receive of the peer's and so a credit.
-    pub(crate) async fn write_with_immediate(&self, request: SendRequest<Memory>) -> Result<()> {
-        let credit = self.data_credit().await?;
-        let slot = self.reserve_slot().await?;
-        let operation = self.post(slot, request)?;
-        credit.spend();
-        operation.await?;
-        Ok(())
-    }
-
     /// Why the connection has ended, for who knows that it has.
     pub(super) fn ended(&self) -> Error {
         self.failure()
@@ -323,21 +380,11 @@ impl Connection {
     }
 }
 
-/// The request that sends a message.
-fn message(kind: Kind, memory: Memory, immediate: Option<u32>) -> SendRequest<Memory> {
-    let request = match immediate {
-        Some(immediate) => SendRequest::send_with_immediate(memory, immediate),
-        None => SendRequest::send(memory),
-    };
-    match kind {
-        // A read that is repeated because its answer was lost must still find the memory.
-        Kind::Return { .. } | Kind::Release { .. } => request.fence(),
-        _ => request,
-    }
-}
-
 /// Takes what is owed, as much as a header can carry.
-fn owed(counter: &std::sync::atomic::AtomicU32) -> u16 {
+fn owed(counter: &AtomicU32) -> u16 {
+    if counter.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
     u16::try_from(counter.swap(0, Ordering::Relaxed)).unwrap_or(u16::MAX)
 }
 

@@ -1,8 +1,9 @@
 //! A connection: its queue pair, what is in flight, and what has arrived.
 
+mod control;
 mod credits;
-mod driver;
 mod frame;
+mod handler;
 mod handover;
 mod inbox;
 mod leases;
@@ -11,38 +12,46 @@ mod operation;
 mod outbox;
 mod progress;
 mod replies;
+mod results;
+mod send_state;
+mod sender;
 mod waiters;
+mod work;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::future::poll_fn;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::Context;
-use std::time::{Duration, Instant};
+use std::task::{Poll, ready};
 
-use crossbeam_queue::{ArrayQueue, SegQueue};
-use rdma_core::{
-    Buffer, Claim, CompletionQueue, ConcurrentReceiveQueue, ConcurrentSendQueue, Part,
-    ProtectionDomain, QueuePair, ReservedSlot, SendRequest, WorkError, WorkStatus, WriteClaim,
-};
+use crossbeam_queue::SegQueue;
+use rdma_core::{Claim, QueuePair, WorkError, WorkStatus};
 use tokio::sync::Notify;
-use tokio::task::consume_budget;
+use tokio::task::coop::poll_proceed;
+use tokio::time::timeout;
 
+pub(crate) use self::control::{Attached, ControlTask};
 use self::credits::CreditCounter;
-pub(crate) use self::driver::Driver;
 pub(crate) use self::frame::{HEADER_LEN, MAX_FRAME_LEN};
+use self::handler::Handler;
+pub use self::handler::{Message, Poster};
 use self::inbox::Inbox;
 use self::leases::Leases;
 pub(crate) use self::messages::Incoming;
-use self::operation::{Operation, OperationSlot};
-pub(crate) use self::outbox::OWN_SLOTS;
 use self::outbox::Outbox;
 use self::replies::Replies;
+use self::results::Place;
+use self::send_state::{ATTENDED, NotAccepted};
+use self::sender::Sender;
 use self::waiters::Waiters;
-use crate::builder::{CompletionMode, Settings};
+use self::work::Memory;
+pub(crate) use self::work::{Push, Work};
+use crate::builder::Settings;
+use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
-use crate::memory::{LocalMr, PieceLender, Pool, RemoteMr};
-
-/// The memory of a request: a message's header or an atomic's result, and the application's.
-pub(crate) type Memory = (Option<Part<Buffer>>, Option<Claim>);
+use crate::memory::{
+    LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, claim_read, claim_write,
+};
+use crate::shard::{Reservation, Shard};
 
 /// How many messages an end takes before it returns credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,10 +65,8 @@ pub(crate) struct Depths {
 /// What a connection is made of.
 pub(crate) struct Parts {
     pub(crate) queue_pair: QueuePair,
-    pub(crate) receives: ConcurrentReceiveQueue<WriteClaim>,
-    pub(crate) receive_memory: Arc<PieceLender>,
-    pub(crate) domain: ProtectionDomain,
-    pub(crate) pool: Arc<Pool>,
+    pub(crate) device: RdmaDevice,
+    pub(crate) reservation: Reservation,
     pub(crate) settings: Settings,
     /// What the peer takes.
     pub(crate) peer: Depths,
@@ -71,17 +78,13 @@ pub(crate) struct Parts {
 #[derive(Debug)]
 pub(crate) struct Connection {
     // Before everything whose memory it may be using.
-    sends: ConcurrentSendQueue<Memory>,
-    receives: ConcurrentReceiveQueue<WriteClaim>,
+    sender: Sender,
     queue_pair: QueuePair,
-    completions: CompletionQueue,
-    operations: Box<[OperationSlot]>,
-    /// Wakes those who wait for a slot of the send queue.
-    slot_free: Waiters,
-    /// Pieces of [`MAX_FRAME_LEN`] bytes or more, one for each slot.
-    headers: ArrayQueue<Buffer>,
-    receive_memory: Arc<PieceLender>,
-    pool: Arc<Pool>,
+    /// Largest number of bytes that a request copies.
+    inline: usize,
+    shard: Arc<Shard>,
+    _reservation: Reservation,
+    device: RdmaDevice,
     settings: Settings,
 
     data_credits: CreditCounter,
@@ -90,6 +93,7 @@ pub(crate) struct Connection {
     owed_data: AtomicU32,
     owed_control: AtomicU32,
 
+    handler: Handler,
     messages: Inbox<Incoming>,
     write_immediates: Inbox<u32>,
     offers: Inbox<RemoteMr>,
@@ -101,49 +105,32 @@ pub(crate) struct Connection {
     replies: Replies,
     outbox: Outbox,
 
-    /// Whether a thread is taking completions at this moment.
-    polling: AtomicBool,
     failure: OnceLock<Error>,
-    /// Tells the driver of the failure.
+    /// Tells the control task of the failure.
     has_failed: Arc<Notify>,
-    /// Whether completions are not announced any more: who waits for one must not.
-    forsaken: AtomicBool,
     itself: Weak<Connection>,
 }
 
 impl Connection {
-    pub(crate) fn new(parts: Parts) -> Result<Arc<Self>> {
+    pub(crate) fn new(parts: Parts) -> Arc<Self> {
         let Parts {
             queue_pair,
-            receives,
+            device,
+            reservation,
             settings,
             peer,
-            ..
+            peer_payload,
         } = parts;
-        let sends = queue_pair.concurrent_send_queue();
-        let slots = sends.capacity();
-        let headers = ArrayQueue::new(slots);
-        let mut rest = parts
-            .domain
-            .allocate(slots * MAX_FRAME_LEN.next_multiple_of(64))?;
-        while !rest.is_empty() {
-            let (header, tail) = rest.split_at(MAX_FRAME_LEN.next_multiple_of(64));
-            drop(headers.push(header));
-            rest = tail;
-        }
         let own = settings.depths();
-        let connection = Arc::new_cyclic(|itself| Self {
-            completions: queue_pair.send_completions().clone(),
-            operations: (0..slots).map(|_| OperationSlot::new()).collect(),
-            slot_free: Waiters::default(),
-            headers,
-            receive_memory: parts.receive_memory,
-            pool: parts.pool,
+        Arc::new_cyclic(|itself| Self {
+            sender: Sender::new(queue_pair.send_queue()),
+            inline: queue_pair.inline_limit(),
             data_credits: CreditCounter::new(peer.data),
             control_credits: CreditCounter::new(peer.control),
-            peer_payload: parts.peer_payload,
+            peer_payload,
             owed_data: AtomicU32::new(0),
             owed_control: AtomicU32::new(0),
+            handler: Handler::default(),
             messages: Inbox::new(own.data),
             write_immediates: Inbox::new(own.data),
             offers: Inbox::new(own.data),
@@ -153,26 +140,32 @@ impl Connection {
             leases: Leases::new(settings.remote_access),
             replies: Replies::default(),
             outbox: Outbox::new(),
-            polling: AtomicBool::new(false),
             failure: OnceLock::new(),
             has_failed: Arc::default(),
-            forsaken: AtomicBool::new(false),
             itself: itself.clone(),
-            sends,
-            receives,
             queue_pair,
+            device,
+            shard: Arc::clone(reservation.shard()),
+            _reservation: reservation,
             settings,
-        });
-        connection.restore_own_slots();
-        Ok(connection)
+        })
     }
 
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.pool
+    pub(crate) fn device(&self) -> &RdmaDevice {
+        &self.device
+    }
+
+    pub(crate) fn shard(&self) -> &Shard {
+        &self.shard
     }
 
     pub(crate) fn queue_pair(&self) -> &QueuePair {
         &self.queue_pair
+    }
+
+    /// Returns a second handle of the connection; `None` while it is dropped.
+    pub(crate) fn to_arc(&self) -> Option<Arc<Self>> {
+        self.itself.upgrade()
     }
 
     /// Why the connection has ended, if it has.
@@ -193,7 +186,9 @@ impl Connection {
             return;
         }
         tracing::debug!(queue_pair = self.queue_pair.number(), error = ?self.failure(), "connection ended");
-        if let Err(error) = self.queue_pair.fail() {
+        let moved = self.queue_pair.fail();
+        self.sender.give_up();
+        if let Err(error) = moved {
             tracing::warn!(%error, "the queue pair could not be moved to the error state");
             // Then nothing may be flushed either.
             self.forsake();
@@ -201,8 +196,10 @@ impl Connection {
         self.replies
             .fail(self.failure.get().expect("it was set above"));
         self.outbox.clear();
+        let [room, result_free] = self.sender.waiters();
         for waiters in [
-            &self.slot_free,
+            room,
+            result_free,
             self.data_credits.waiters(),
             self.control_credits.waiters(),
             self.messages.waiters(),
@@ -213,6 +210,8 @@ impl Connection {
             waiters.wake();
         }
         self.has_failed.notify_one();
+        // What is flushed is looked for, whoever waits for it.
+        self.shard.attend();
     }
 
     /// Ends the connection because of a request that the device did not do.
@@ -228,22 +227,39 @@ impl Connection {
 
     /// Returns whether a future waits for an operation in flight.
     fn awaits_completions(&self) -> bool {
-        self.operations.iter().any(OperationSlot::is_pending)
+        self.sender.lock().is_attended()
     }
 
     /// Returns whether the peer has everything that this end sent: no message waits to be posted, and
     /// the device has completed every request.
     fn is_settled(&self) -> bool {
-        self.outbox.is_empty() && !self.operations.iter().any(OperationSlot::is_in_flight)
+        self.outbox.is_empty() && self.sender.lock().is_settled()
+    }
+
+    /// Waits until the peer has everything that was sent, and has read the messages that are too long for
+    /// one piece.
+    pub(crate) async fn settle(&self) -> Result<()> {
+        self.leave();
+        let limit = self.settings.response_timeout;
+        let attempt = || {
+            let is_settled = || self.is_settled() && !self.replies.has_lent();
+            self.failed().or_else(|| is_settled().then_some(Ok(())))
+        };
+        let _waiting = self.shard.waiting();
+        self.shard.attend();
+        let [room, _] = self.sender.waiters();
+        timeout(limit, room.wait_for(attempt))
+            .await
+            .unwrap_or(Err(Error::Timeout {
+                what: "the peer's taking of what was sent",
+                limit,
+            }))
     }
 
     /// Has nobody wait for completions any more, which are not announced from here on. The connection
     /// has failed; what is in flight keeps its memory until the queue pair is destroyed.
     fn forsake(&self) {
-        self.forsaken.store(true, Ordering::SeqCst);
-        for operation in &self.operations {
-            operation.wake();
-        }
+        self.sender.forsake();
     }
 
     /// The failure as an outcome, for those who wait for something else.
@@ -255,152 +271,157 @@ impl Connection {
         self.failure().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Does a one-sided operation; what an atomic found is the result.
-    pub(crate) async fn perform(&self, request: SendRequest<Memory>) -> Result<u64> {
-        let slot = self.reserve_slot().await?;
-        self.post(slot, request)?.await
-    }
-
-    /// Does an atomic, which `request` makes of eight bytes for what it finds; the result is that.
-    pub(crate) async fn perform_atomic(
-        &self,
-        request: impl FnOnce(Memory) -> SendRequest<Memory>,
-    ) -> Result<u64> {
-        let slot = self.reserve_slot().await?;
-        // The place comes with the slot: there are as many of either.
-        let result = match self.header(size_of::<u64>()) {
-            Ok(result) => result,
-            Err(error) => {
-                self.cancel_slot(slot);
-                return Err(error);
-            }
-        };
-        self.post(slot, request((Some(result), None)))?.await
-    }
-
-    /// Posts in a reserved slot, with a future that waits for it.
-    fn post(&self, slot: ReservedSlot<'_>, request: SendRequest<Memory>) -> Result<Operation<'_>> {
-        let index = slot.index();
-        self.operation(index).begin();
-        match self.sends.post(slot, request) {
-            Ok(()) => Ok(Operation::new(self, index)),
-            Err(refused) => {
-                let rdma_core::PostError { error, memory, .. } = refused;
-                self.recycle(memory);
-                self.operation(index).withdraw();
-                self.slot_is_free();
-                Err(error.into())
-            }
+    /// Writes memory of this end into memory of the peer.
+    pub(crate) async fn write(&self, local: &impl LocalMrReadAccess, push: Push) -> Result<()> {
+        if local.length() > self.inline {
+            return self
+                .perform_held(Work::Push(push), claim_read(local)?.into())
+                .await;
         }
+        let bytes = local.try_as_slice()?;
+        self.checked()?;
+        let attempt = || self.submit_copied(push, [bytes, &[]], ATTENDED);
+        let number = match attempt() {
+            Ok(number) => number,
+            Err(first) => self.retry(first, attempt).await?,
+        };
+        self.operation(number, None).await.map(drop)
+    }
+
+    /// Writes as [`Self::write`] does, with immediate data, which takes a receive of the peer's and so a
+    /// credit.
+    pub(crate) async fn write_and_tell(
+        &self,
+        local: &impl LocalMrReadAccess,
+        push: Push,
+    ) -> Result<()> {
+        let (bytes, mut memory) = if local.length() > self.inline {
+            (None, Some((None, Some(claim_read(local)?.into()))))
+        } else {
+            (Some(local.try_as_slice()?), None)
+        };
+        let credit = self.data_credit().await?;
+        let mut attempt = || match (bytes, &mut memory) {
+            (Some(bytes), _) => self.submit_copied(push, [bytes, &[]], ATTENDED),
+            (None, memory) => self.submit_kept(Work::Push(push), memory, None),
+        };
+        let number = match attempt() {
+            Ok(number) => number,
+            Err(first) => self.retry(first, attempt).await?,
+        };
+        credit.spend();
+        self.operation(number, None).await.map(drop)
+    }
+
+    /// Reads memory of the peer into memory of this end.
+    pub(crate) async fn read(&self, local: &mut impl LocalMrWriteAccess, work: Work) -> Result<()> {
+        self.perform_held(work, claim_write(local)?.into()).await
+    }
+
+    /// Does an operation without a result that keeps memory of the application.
+    async fn perform_held(&self, work: Work, claim: Claim) -> Result<()> {
+        self.checked()?;
+        let mut memory = Some((None, Some(claim)));
+        let mut attempt = || self.submit_kept(work, &mut memory, None);
+        let number = match attempt() {
+            Ok(number) => number,
+            Err(first) => self.retry(first, attempt).await?,
+        };
+        self.operation(number, None).await.map(drop)
+    }
+
+    /// Accepts a request that takes `memory`. If it is not accepted, the memory stays there.
+    #[inline]
+    fn submit_kept(
+        &self,
+        work: Work,
+        memory: &mut Option<Memory>,
+        place: Option<Place>,
+    ) -> Result<u64, NotAccepted> {
+        let taken = memory.take().unwrap_or_default();
+        self.submit_held(work, taken, ATTENDED, place)
+            .map_err(|(not_accepted, again)| {
+                *memory = Some(again);
+                not_accepted
+            })
+    }
+
+    /// Does an atomic. The result is the value that it found.
+    pub(crate) async fn perform_atomic(&self, work: Work) -> Result<u64> {
+        let place = self.reserve_place().await?;
+        let unused = ReleaseUnlessUsed {
+            sender: &self.sender,
+            place,
+        };
+        let mut memory = Some((
+            Some(self.device.pool().take_header(size_of::<u64>())?),
+            None,
+        ));
+        let mut attempt = || self.submit_kept(work, &mut memory, Some(place));
+        let number = match attempt() {
+            Ok(number) => number,
+            Err(first) => self.retry(first, attempt).await?,
+        };
+        std::mem::forget(unused);
+        self.operation(number, Some(place)).await
     }
 
     /// A failed operation's error: of those flushed because of another, the other's.
-    fn cause(&self, error: WorkError) -> Error {
-        match self.failure() {
-            Some(cause) if error.status == WorkStatus::Flushed => cause.clone(),
-            _ => error.into(),
+    fn cause(&self, number: u64) -> Error {
+        match self.sender.own_failure(number) {
+            Some(own) => own.into(),
+            None if self.sender.was_given_up(number) => self.ended(),
+            None => self.ended().of_posted(),
         }
     }
 
-    /// Waits for a slot of the send queue: a full queue is backpressure, not an error.
-    async fn reserve_slot(&self) -> Result<ReservedSlot<'_>> {
-        self.checked()?;
-        let attempt = || self.sends.reserve().map(Ok).or_else(|| self.failed());
-        self.slot_free.wait_for(attempt).await
-    }
-
-    fn operation(&self, index: u32) -> &OperationSlot {
-        &self.operations[index as usize]
-    }
-
-    fn release_slot(&self, index: u32) {
-        self.sends.release(index);
-        self.slot_is_free();
-    }
-
-    fn cancel_slot(&self, slot: ReservedSlot<'_>) {
-        drop(slot);
-        self.slot_is_free();
-    }
-
-    /// Gives a slot that has become free to who waits for one.
-    fn slot_is_free(&self) {
-        self.restore_own_slots();
-        self.slot_free.wake();
-        self.flush_outbox();
-    }
-
-    /// Gives a request's own memory back for the next one; the application's is let go.
-    fn recycle(&self, (header, _claim): Memory) {
-        if let Some(header) = header {
-            drop(self.headers.push(header.into_inner()));
+    /// Polls for a short time, if no operation of this end is in flight and nobody else polls.
+    #[inline(never)]
+    fn linger<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        if self.awaits_completions() {
+            return None;
         }
+        self.shard.linger(attempt)
     }
 
-    /// `len` bytes of a request's own, at most [`MAX_FRAME_LEN`], for who has reserved a slot.
-    fn header(&self, len: usize) -> Result<Part<Buffer>> {
-        let buffer = self.headers.pop().ok_or_else(|| {
-            Error::disconnected("every header is in use, which more requests than slots would take")
-        })?;
-        Ok(Part::new(buffer, 0..len)?)
-    }
-
-    /// Takes completions until `attempt` gives something or the time to spin is over.
-    fn spin<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-        let budget = match self.settings.completion {
-            CompletionMode::Event => Duration::ZERO,
-            CompletionMode::Adaptive { spin } => spin,
-            // A turn of the executor at a time.
-            CompletionMode::Busy => Duration::ZERO,
-        };
-        let mut deadline = None;
-        loop {
-            self.progress();
-            if let Some(value) = attempt() {
-                return Some(value);
-            }
-            if budget.is_zero() {
-                return None;
-            }
-            let now = Instant::now();
-            if now >= *deadline.get_or_insert(now + budget) {
-                return None;
-            }
-            std::hint::spin_loop();
-        }
-    }
-
-    /// In busy mode, has the task polled again at once.
-    fn stay_awake(&self, cx: &Context<'_>) {
-        if self.settings.completion == CompletionMode::Busy {
-            cx.waker().wake_by_ref();
-        }
-    }
-
-    /// Waits until `attempt` gives something, spinning first; or for the connection to end.
+    /// Waits until `attempt` gives something, or for the connection to end.
     async fn wait<T>(
         &self,
         waiters: &Waiters,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Result<T> {
-        // A task that receives what is there already lets others run too.
-        consume_budget().await;
-        if let Some(value) = self.spin(&mut attempt) {
+        let found = poll_fn(|cx| {
+            // A task that receives what is there already lets others run too.
+            let turn = ready!(poll_proceed(cx));
+            let found = attempt().or_else(|| {
+                self.shard.poll();
+                attempt()
+            });
+            let found = found.or_else(|| self.linger(&mut attempt));
+            if found.is_some() {
+                turn.made_progress();
+            }
+            Poll::Ready(found)
+        });
+        if let Some(value) = found.await {
             return Ok(value);
         }
-        let arrival = waiters.wait_for(|| attempt().map(Ok).or_else(|| self.failed()));
-        if self.settings.completion != CompletionMode::Busy {
-            return arrival.await;
-        }
-        let mut arrival = std::pin::pin!(arrival);
-        std::future::poll_fn(|cx| {
-            self.progress();
-            let polled = arrival.as_mut().poll(cx);
-            if polled.is_pending() {
-                cx.waker().wake_by_ref();
-            }
-            polled
-        })
-        .await
+        let _waiting = self.shard.waiting();
+        self.shard.attend();
+        waiters
+            .wait_for(|| attempt().map(Ok).or_else(|| self.failed()))
+            .await
+    }
+}
+
+/// Releases the place of an atomic that was not accepted.
+struct ReleaseUnlessUsed<'c> {
+    sender: &'c Sender,
+    place: Place,
+}
+
+impl Drop for ReleaseUnlessUsed<'_> {
+    fn drop(&mut self) {
+        self.sender.release_place(self.place);
     }
 }

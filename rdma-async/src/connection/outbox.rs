@@ -3,27 +3,23 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
-use rdma_core::DetachedSlot;
 
 use super::Connection;
 use super::credits::CREDIT_RESERVE;
 use super::frame::Kind;
+use super::messages::Payload;
+use super::send_state::{Attendance, Departure, NotAccepted};
 use crate::error::Result;
 
-/// Slots of the send queue that only the outbox uses. Futures that have completed and are not
-/// polled keep their slots, but cannot keep the peer from its credits.
-pub(crate) const OWN_SLOTS: u32 = 2;
 /// Number of answers that may wait for credits before the peer counts as hostile.
 const ANSWERS: usize = 4096;
 
-/// Control messages that wait for a credit or a slot.
+/// Control messages that wait for a credit or for room in the send queue.
 #[derive(Debug)]
 pub(super) struct Outbox {
     queue: Mutex<Queue>,
     waiting: AtomicBool,
-    slots: ArrayQueue<DetachedSlot>,
 }
 
 #[derive(Debug, Default)]
@@ -38,7 +34,6 @@ impl Outbox {
         Self {
             queue: Mutex::default(),
             waiting: AtomicBool::new(false),
-            slots: ArrayQueue::new(OWN_SLOTS as usize),
         }
     }
 
@@ -60,7 +55,7 @@ fn is_answer(kind: Kind) -> bool {
 }
 
 impl Connection {
-    /// Sends a control message as soon as there is a credit and a slot; nobody waits for it.
+    /// Sends a control message as soon as there is a credit and room; nobody waits for it.
     pub(super) fn send_control(&self, kind: Kind) {
         if self.failure().is_some() {
             return;
@@ -97,14 +92,21 @@ impl Connection {
         }
     }
 
-    /// Sends the messages in the outbox, as far as credits and slots go.
+    /// Sends the messages in the outbox, as far as credits and the room in the send queue go.
     ///
-    /// Every function that makes a control credit or a slot available calls this afterwards, and
-    /// not while it holds the queue.
+    /// Every function that makes a control credit available calls this afterwards, and not while it
+    /// holds the queue.
     pub(super) fn flush_outbox(&self) {
         // Orders what the caller made available before the look at the outbox; who fills the outbox
         // looks at what is available afterwards, so one of the two sees the other.
         fence(Ordering::SeqCst);
+        self.flush_outbox_into_room();
+    }
+
+    /// Like [`Self::flush_outbox`], after the caller made room under the lock of the send queue, which
+    /// orders the two.
+    #[inline]
+    pub(super) fn flush_outbox_into_room(&self) {
         if self.outbox.waiting.load(Ordering::Acquire)
             && let Err(error) = self.send_waiting()
         {
@@ -112,6 +114,7 @@ impl Connection {
         }
     }
 
+    #[cold]
     fn send_waiting(&self) -> Result<()> {
         let mut queue = self.outbox.queue.lock();
         fence(Ordering::SeqCst);
@@ -125,31 +128,23 @@ impl Connection {
             if !self.control_credits.try_take(reserve) {
                 break;
             }
-            let own = || self.sends.attach(self.outbox.slots.pop()?).ok();
-            let Some(slot) = self.sends.reserve().or_else(own) else {
-                let fits = self.control_credits.give(1);
-                debug_assert!(fits, "a credit that was taken can be given back");
-                break;
-            };
+            // The peer may wait for it, whether this end's tasks run on or not.
+            let how = (Attendance::Nobody, Departure::Now);
+            match self.submit_frame(kind, &mut Payload::Nothing, None, how) {
+                Ok(_) => {}
+                Err(NotAccepted::Full) => {
+                    let fits = self.control_credits.give(1);
+                    debug_assert!(fits, "a credit that was taken can be given back");
+                    break;
+                }
+                Err(NotAccepted::Refused(error)) => return Err(*error),
+            }
             queue.messages.pop_front();
             queue.answers -= usize::from(is_answer(kind));
-            self.post_unattended(slot, kind)?;
         }
         self.outbox
             .waiting
             .store(!queue.messages.is_empty(), Ordering::Release);
         Ok(())
-    }
-
-    /// Takes slots from the send queue until the outbox has its own again.
-    pub(super) fn restore_own_slots(&self) {
-        while !self.outbox.slots.is_full() {
-            let Some(slot) = self.sends.reserve() else {
-                return;
-            };
-            if let Err(slot) = self.outbox.slots.push(slot.detach()) {
-                drop(self.sends.attach(slot));
-            }
-        }
     }
 }

@@ -1,113 +1,70 @@
-//! Taking completions and handing out what they bring.
+//! Handling what has arrived.
 
 use std::alloc::Layout;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rdma_core::{WorkCompletion, WorkOpcode, WriteClaim};
 
 use super::frame::{Credits, Frame, Kind, Refusal};
+use super::handler::Message;
 use super::messages::Incoming;
 use super::replies::Reply;
 use super::{Connection, HEADER_LEN};
 use crate::error::Error;
 use crate::memory::{LocalMr, RemoteMr};
 
-/// Number of completions that are taken at once.
-const BATCH: usize = 32;
-/// Number of batches in a turn, so that a flood of completions does not keep the thread.
-const TURN: usize = 8;
-
 impl Connection {
-    /// Takes the completions that are there; nothing if another thread is at it. Returns whether
-    /// this thread was the one, and left none.
-    pub(super) fn progress(&self) -> bool {
-        if self.polling.swap(true, Ordering::Acquire) {
-            return false;
+    /// Handles a receive that has completed. Returns its memory unless the application gets it.
+    pub(crate) fn arrive(
+        &self,
+        completion: &WorkCompletion,
+        memory: WriteClaim,
+    ) -> Option<WriteClaim> {
+        if let Err(error) = completion.result() {
+            self.fail_with(error);
+            return Some(memory);
         }
-        let mut room = [WorkCompletion::default(); BATCH];
-        let mut drained = false;
-        for _ in 0..TURN {
-            let completions = match self.completions.poll(&mut room) {
-                Ok(completions) => completions,
-                Err(error) => {
-                    self.fail(error.into());
-                    drained = true;
-                    break;
-                }
-            };
-            for completion in completions {
-                self.dispatch(completion);
-            }
-            if completions.len() < BATCH {
-                drained = true;
-                break;
-            }
-        }
-        self.polling.store(false, Ordering::Release);
-        self.flush_outbox();
-        drained
-    }
-
-    fn dispatch(&self, completion: &WorkCompletion) {
-        if let Some((index, (header, claim))) = self.sends.complete(completion).next() {
-            let outcome = completion.result().map(|()| match completion.opcode() {
-                WorkOpcode::CompareAndSwap | WorkOpcode::FetchAndAdd => {
-                    let value = header.as_ref().and_then(|header| header.first_chunk());
-                    value.map_or(0, |value| u64::from_ne_bytes(*value))
-                }
-                _ => 0,
-            });
-            // First the memory, so that it is the application's again when its future resolves.
-            self.recycle((header, claim));
-            if let Err(error) = outcome {
-                self.fail_with(error);
-            }
-            if self.operation(index).finish(outcome) {
-                self.release_slot(index);
-            }
-        } else if let Some(memory) = self.receives.complete(completion) {
-            match completion.result() {
-                Ok(()) => self.arrive(completion, memory),
-                Err(error) => self.fail_with(error),
-            }
-        }
-    }
-
-    /// Handles a receive that was used up.
-    fn arrive(&self, completion: &WorkCompletion, memory: WriteClaim) {
         if completion.opcode() == WorkOpcode::ReceiveWriteImmediate {
-            self.repost(memory);
             let immediate = completion.immediate().unwrap_or_default();
             if !self.write_immediates.push(immediate) {
                 self.violation("more writes with immediate than it had credits for");
             }
-            return;
+            return Some(memory);
         }
         let len = completion.len();
         let Some(frame) = memory.get(..len).and_then(Frame::decode) else {
-            return self.violation("a message that is none");
+            self.violation("a message that is none");
+            return Some(memory);
         };
         let Credits { data, control } = frame.credits;
         if !self.data_credits.give(data) || !self.control_credits.give(control) {
-            return self.violation("more credits than it has receives");
+            self.violation("more credits than it has receives");
+            return Some(memory);
+        }
+        if control > 0 {
+            self.flush_outbox();
         }
         match frame.kind {
             Kind::Data => {
                 let Ok(memory) = memory.into_shared() else {
                     unreachable!("a posted receive's claim is its memory's only holder");
                 };
-                let lender = Some(self.receive_memory.clone());
+                let lender = Some(Arc::clone(self.shard.receive_memory()));
                 let region = LocalMr::new(memory, HEADER_LEN..len, lender);
-                self.deliver(Incoming::Message {
-                    region,
-                    immediate: completion.immediate(),
-                });
+                let immediate = completion.immediate();
+                if let Some(left) = self.offer_to_handler(Message { region, immediate }) {
+                    self.deliver(Incoming::Message {
+                        region: left.region,
+                        immediate: left.immediate,
+                    });
+                }
+                return None;
             }
             Kind::Rendezvous { memory: remote, .. } if remote.len == 0 => {
                 self.violation("a message without bytes to be read");
             }
             Kind::Rendezvous { id, memory: remote } => {
-                self.repost(memory);
                 let immediate = completion.immediate();
                 self.deliver(Incoming::Rendezvous {
                     id,
@@ -119,19 +76,18 @@ impl Connection {
                 lease,
                 memory: remote,
             } => {
-                self.repost(memory);
                 let region = RemoteMr::new(remote, lease, self.itself.clone());
                 if !self.offers.push(region) {
                     self.violation("more memory offered than it had credits for");
                 }
             }
             control => {
-                self.repost(memory);
                 self.owed_control.fetch_add(1, Ordering::Relaxed);
                 self.handle(control);
                 self.return_credits();
             }
         }
+        Some(memory)
     }
 
     fn deliver(&self, message: Incoming) {
@@ -157,7 +113,12 @@ impl Connection {
                 drop(self.replies.answer(id, Reply::Granted(region)));
             }
             Kind::Refuse { id, reason } => drop(self.replies.answer(id, Reply::Refused(reason))),
-            Kind::RendezvousDone { id, read } => drop(self.replies.answer(id, Reply::Read(read))),
+            Kind::RendezvousDone { id, read } => {
+                drop(self.replies.answer(id, Reply::Read(read)));
+                // Whoever waits until the peer has everything.
+                let [room, _] = self.sender.waiters();
+                room.wake();
+            }
             Kind::Return { lease } => match self.leases.end(lease) {
                 Some(Ok(region)) => {
                     self.returned.push(region);
@@ -196,30 +157,13 @@ impl Connection {
             tracing::warn!(%error, size, "memory that the peer requested could not be lent");
             Refusal::Memory
         };
-        let region = self.allocate(layout).map_err(|error| refuse(&error))?;
+        let region = self
+            .device
+            .alloc_local_mr(layout)
+            .map_err(|error| refuse(&error))?;
         self.leases
             .lend(region, charge)
             .map_err(|(_, error)| refuse(&error))
-    }
-
-    /// Posts receive memory.
-    pub(super) fn repost(&self, memory: WriteClaim) {
-        if let Err(refused) = self.receives.post(memory)
-            && self.failure().is_none()
-        {
-            self.fail(refused.error.into());
-        }
-    }
-
-    /// Posts fresh receive memory in place of what the application took.
-    pub(super) fn replace_receive(&self) {
-        match self.receive_memory.take() {
-            Ok(memory) => match memory.into_claim(..) {
-                Ok(claim) => self.repost(claim),
-                Err(_) => unreachable!("memory from the pool is unclaimed"),
-            },
-            Err(error) => self.fail(error),
-        }
     }
 
     pub(super) fn violation(&self, what: &str) {

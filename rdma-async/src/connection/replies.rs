@@ -79,6 +79,12 @@ impl Replies {
         })
     }
 
+    /// Returns whether the peer uses memory for an answer.
+    pub(super) fn has_lent(&self) -> bool {
+        let table = self.table.lock();
+        table.entries.values().any(|entry| entry.lent.is_some())
+    }
+
     /// Tells everyone who waits, and who will, that no answer comes.
     pub(super) fn fail(&self, error: &Error) {
         let entries = {
@@ -99,9 +105,29 @@ impl Question<'_> {
         (&mut self.answer).await.ok()
     }
 
-    /// Forgets a question that was never sent.
-    pub(super) fn withdraw(self) {
-        self.replies.table.lock().entries.remove(&self.id);
+    /// Has the question forgotten when the guard is dropped, unless it was sent.
+    pub(super) fn withdraw_unless_sent(&self) -> Unsent<'_> {
+        Unsent {
+            replies: self.replies,
+            id: self.id,
+            is_sent: false,
+        }
+    }
+}
+
+/// A question that is being sent.
+#[derive(Debug)]
+pub(super) struct Unsent<'a> {
+    replies: &'a Replies,
+    id: u64,
+    pub(super) is_sent: bool,
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        if !self.is_sent {
+            self.replies.table.lock().entries.remove(&self.id);
+        }
     }
 }
 

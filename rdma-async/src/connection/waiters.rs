@@ -23,6 +23,16 @@ impl Waiters {
         }
     }
 
+    /// Like [`Self::wake`], where the caller made something available under a lock that `attempt` of
+    /// every waiter takes.
+    #[inline]
+    pub(super) fn wake_in_order(&self) {
+        // The lock orders the two: a waiter counted itself before it took the lock and found nothing.
+        if self.count.load(Ordering::Relaxed) > 0 {
+            self.notify.notify_waiters();
+        }
+    }
+
     /// Waits until `attempt` gives something; it is tried at first and after each wake.
     pub(super) async fn wait_for<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = attempt() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
-use rdma_core::{ProtectionDomain, SharedBuffer};
+use rdma_core::{ProtectionDomain, SharedBuffer, WriteClaim};
 
 use crate::error::Result;
 
@@ -36,6 +36,20 @@ impl Pool {
             domain: domain.clone(),
             sizes,
         }
+    }
+
+    /// Takes memory of a request's own, of at most 64 bytes.
+    pub(crate) fn take_header(&self, len: usize) -> Result<WriteClaim> {
+        match self.sizes[0].take()?.into_claim(..len) {
+            Ok(claim) => Ok(claim),
+            Err(_) => unreachable!("memory from the pool is unclaimed"),
+        }
+    }
+
+    /// Takes back the memory of [`Self::take_header`].
+    pub(crate) fn put_back_header(&self, piece: SharedBuffer) {
+        // What is more than is kept is freed.
+        drop(self.sizes[0].kept.push(piece));
     }
 
     /// Memory with room for `layout`, which is not of size 0, and who wants it back.

@@ -53,15 +53,17 @@ impl RemoteMr {
         self.memory
     }
 
-    /// Whether it has a lease on this connection.
-    pub(crate) fn is_lent_on(&self, connection: &Connection) -> bool {
-        matches!(&self.lease, Some((_, of)) if std::ptr::eq(of.as_ptr(), connection))
+    /// Returns the lease, if it is one on this connection.
+    pub(crate) fn lease_on(&self, connection: &Connection) -> Option<u64> {
+        self.lease
+            .as_ref()
+            .filter(|(_, of)| std::ptr::eq(of.as_ptr(), connection))
+            .map(|(lease, _)| *lease)
     }
 
-    /// The lease, with the duty to end it; `None` if it has none on this connection.
-    pub(crate) fn take_lease(&mut self, connection: &Connection) -> Option<u64> {
-        let ours = |(_, of): &mut (u64, Weak<Connection>)| std::ptr::eq(of.as_ptr(), connection);
-        self.lease.take_if(ours).map(|(lease, _)| lease)
+    /// Leaves the end of the lease to the caller.
+    pub(crate) fn forget_lease(mut self) {
+        self.lease = None;
     }
 
     /// The bytes of `range`, if it is inside.

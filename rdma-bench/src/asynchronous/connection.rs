@@ -18,7 +18,7 @@ use crate::settings::Settings;
 use crate::test::{Metric, Verb};
 
 /// Default number of outstanding operations in rdma-async.
-const SEND_DEPTH: usize = 128;
+const SEND_DEPTH: usize = 64;
 
 /// This end of a connection under test.
 #[derive(Debug)]

@@ -232,9 +232,14 @@ pub(crate) fn run_with_servers(
     Ok(printed)
 }
 
-/// Runs one program to its end, without choosing its processor, and returns its output.
-pub(crate) fn run_alone(words: &[OsString], name: &str, limit: Duration) -> Result<String> {
-    Process::start(words, None, name)?.finish(Instant::now() + limit)
+/// Runs one program to its end, and returns its output. Binds the program to `processor` if there is one.
+pub(crate) fn run_alone(
+    words: &[OsString],
+    processor: Option<usize>,
+    name: &str,
+    limit: Duration,
+) -> Result<String> {
+    Process::start(words, processor, name)?.finish(Instant::now() + limit)
 }
 
 /// Returns whether a process of this machine listens on the port. Reads the kernel's tables, because

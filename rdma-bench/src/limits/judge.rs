@@ -62,6 +62,8 @@ pub struct Programs {
     pub bench: PathBuf,
     /// `yardstick`.
     pub yardstick: PathBuf,
+    /// `connections`.
+    pub connections: PathBuf,
     /// Softroce's example `attacker`, where it was built.
     pub attacker: Option<PathBuf>,
 }

@@ -2,7 +2,7 @@
 
 use super::attack::Attack;
 use super::goal::Bound::{AtLeast, AtMost};
-use super::goal::Goal::{Difference, Ratio};
+use super::goal::Goal::{Difference, Ratio, Value};
 use super::row::{Part, Row, Unit};
 use super::run::{Path, Run};
 use super::source::Source;
@@ -117,6 +117,43 @@ macro_rules! attacked {
             goal: Ratio(AtLeast(0.9)),
         }
     };
+}
+
+const fn of_async(run: Run) -> Part {
+    Part::of(Source::Ours(Layer::Async, run))
+}
+
+const fn within(words: &'static [&'static str]) -> Part {
+    Part::of(Source::Connections(words))
+}
+
+/// Arguments that set the number of outstanding operations in the rows of rdma-async.
+const WINDOW: &[&str] = &["-t", "64"];
+
+/// Defines a row that compares rdma-async with rdma-core, with the same number of outstanding requests.
+macro_rules! async_beside_core {
+    ($id:literal, $what:literal, $unit:expr, $verb:expr, $size:expr, $least:expr) => {
+        Row {
+            id: $id,
+            what: $what,
+            unit: $unit,
+            figure: of_async(Run::new($verb, Bandwidth, $size).with(WINDOW)),
+            yardstick: &[ours(Run::new($verb, Bandwidth, $size).with(WINDOW))],
+            goal: Ratio(AtLeast($least)),
+        }
+    };
+}
+
+/// Returns the round trip of a message of 8 bytes, which is twice the latency that the test reports.
+const fn round_trip(layer: Layer, words: &'static [&'static str]) -> Part {
+    let run = Run::new(Send, Latency, 8).with(words);
+    Part::times(2.0, Source::Ours(layer, run))
+}
+
+/// Returns writes of 8 bytes with a latency of 20 us each.
+const fn delayed(words: &'static [&'static str]) -> Part {
+    let run = Run::new(Write, Bandwidth, 8).with(words);
+    of_async(run.under_variables(&["SOFTROCE_LATENCY=20us"]))
 }
 
 /// The rows for a machine whose processor is not emulated.
@@ -460,6 +497,110 @@ pub const HOST: &[Row] = &[
         Unit::Bytes(64 * KIB),
         Run::new(Write, Bandwidth, 64 * KIB).by(Path::Udp)
     ),
+    Row {
+        id: "E1",
+        what: "write 8 B within a process, async - core",
+        unit: Unit::Microseconds,
+        figure: within(&["write", "--layer", "async"]),
+        yardstick: &[within(&["write", "--layer", "core"])],
+        goal: Difference(AtMost(0.060)),
+    },
+    async_beside_core!(
+        "E2a",
+        "write_bw 8 B, async / core",
+        Unit::Messages,
+        Write,
+        8,
+        0.5
+    ),
+    async_beside_core!(
+        "E2b",
+        "send_bw 32 B, async / core",
+        Unit::Messages,
+        Send,
+        32,
+        0.5
+    ),
+    async_beside_core!(
+        "E2c",
+        "write_bw 64 KiB, async / core",
+        Unit::Bytes(64 * KIB),
+        Write,
+        64 * KIB,
+        0.95
+    ),
+    async_beside_core!(
+        "E2d",
+        "read_bw 64 KiB, async / core",
+        Unit::Bytes(64 * KIB),
+        Read,
+        64 * KIB,
+        0.95
+    ),
+    async_beside_core!(
+        "E2e",
+        "send_bw 64 KiB, async / core",
+        Unit::Bytes(64 * KIB),
+        Send,
+        64 * KIB,
+        0.95
+    ),
+    Row {
+        id: "E3",
+        what: "send 8 B and its echo, async spinning - core",
+        unit: Unit::Microseconds,
+        figure: round_trip(Layer::Async, &["--completion", "busy"]),
+        yardstick: &[round_trip(Layer::Core, &[])],
+        goal: Difference(AtMost(0.200)),
+    },
+    Row {
+        id: "E4",
+        what: "write 8 B that takes 20 us, async, 64 / 1",
+        unit: Unit::Messages,
+        figure: delayed(WINDOW),
+        yardstick: &[delayed(&["-t", "1"])],
+        goal: Ratio(AtLeast(10.0)),
+    },
+    Row {
+        id: "E5a",
+        what: "write 8 B within a process, beside 1000 / alone",
+        unit: Unit::Messages,
+        figure: within(&["write-rate", "--idle", "1000"]),
+        yardstick: &[within(&["write-rate"])],
+        goal: Ratio(AtLeast(0.9)),
+    },
+    Row {
+        id: "E5b",
+        what: "memory of an idle connection's end, in bytes",
+        unit: Unit::Count,
+        figure: within(&["idle"]).at(Statistic::Counter("/memory")),
+        yardstick: &[],
+        goal: Value(AtMost(16384.0)),
+    },
+    Row {
+        id: "E5c",
+        what: "descriptors of an idle connection's end",
+        unit: Unit::Count,
+        figure: within(&["idle"]).at(Statistic::Counter("/descriptors")),
+        yardstick: &[],
+        goal: Value(AtMost(1.0)),
+    },
+    Row {
+        id: "E7a",
+        what: "connect and first message / those of TCP",
+        unit: Unit::Microseconds,
+        figure: within(&["connect", "--by", "rdma"]),
+        yardstick: &[within(&["connect", "--by", "tcp"])],
+        goal: Ratio(AtMost(20.0)),
+    },
+    Row {
+        id: "E7b",
+        what: "connect and first message",
+        unit: Unit::Microseconds,
+        figure: within(&["connect", "--by", "rdma"]),
+        yardstick: &[],
+        goal: Value(AtMost(5000.0)),
+    },
 ];
 
 /// The rows for the virtual machine, where the yardstick is the kernel's device.
@@ -536,6 +677,7 @@ mod tests {
     fn every_goal_has_rows() {
         let of_letter = |letter, last| (1..=last).map(move |number| format!("{letter}{number}"));
         let names = of_letter('G', 19).chain(of_letter('C', 3));
+        let names = names.chain(of_letter('E', 5)).chain(["E7".into()]);
         for name in names.chain(of_letter('S', 1)) {
             assert!(rows().any(|row| row.is_called(&name)), "{name}");
         }

@@ -30,6 +30,8 @@ pub struct Run {
     path: Path,
     mtu: Option<usize>,
     words: &'static [&'static str],
+    /// Assignments of environment variables of both ends.
+    variables: &'static [&'static str],
     servers: usize,
     attack: Option<Attack>,
 }
@@ -79,6 +81,7 @@ impl Run {
             path: Path::Chosen,
             mtu: None,
             words: &[],
+            variables: &[],
             servers: 1,
             attack: None,
         }
@@ -98,6 +101,11 @@ impl Run {
     /// Returns the same test with more options.
     pub const fn with(self, words: &'static [&'static str]) -> Self {
         Self { words, ..self }
+    }
+
+    /// Returns the same test with these environment variables, of the form `NAME=VALUE`.
+    pub const fn under_variables(self, variables: &'static [&'static str]) -> Self {
+        Self { variables, ..self }
     }
 
     /// Returns the same test with this number of servers.
@@ -169,6 +177,10 @@ impl Run {
         for _ in 0..self.servers {
             let port = free_port()?;
             let mut words: Vec<OsString> = self.path.words().iter().map(OsString::from).collect();
+            if !self.variables.is_empty() {
+                words.push("env".into());
+                words.extend(self.variables.iter().map(OsString::from));
+            }
             words.extend(program.words(&case, &network, port));
             words.extend(self.words.iter().map(OsString::from));
             servers.push((words, port));
@@ -245,6 +257,9 @@ impl fmt::Display for Run {
         }
         if let Some(mtu) = self.mtu {
             write!(f, " -m {mtu}")?;
+        }
+        for variable in self.variables {
+            write!(f, " ({variable})")?;
         }
         match self.path {
             Path::Chosen => {}

@@ -33,6 +33,8 @@ pub enum Source {
     },
     /// A measurement of the program `yardstick`, with these arguments.
     Yardstick(&'static [&'static str]),
+    /// A measurement of the program `connections`, within one process.
+    Connections(&'static [&'static str]),
     /// The round trip of a cache line, in microseconds, measured before and after the pair.
     CacheLine,
 }
@@ -47,6 +49,8 @@ impl Source {
             Self::Yardstick(["udp-ping" | "eventfd" | "cache-line", ..]) => Quantity::Time,
             Self::Yardstick(words) if words.contains(&"--latency") => Quantity::Time,
             Self::Yardstick(_) => Quantity::Rate,
+            Self::Connections(["write" | "connect", ..]) => Quantity::Time,
+            Self::Connections(_) => Quantity::Rate,
             Self::CacheLine => Quantity::Time,
         }
     }
@@ -64,7 +68,12 @@ impl Source {
                 matches!(self, Self::Ours(Layer::Core, run) if run.has_messages_beside())
             }
             // The other sources write no JSON document.
-            Statistic::Counter(_) => matches!(self, Self::Ours(..) | Self::Yardstick(_)),
+            Statistic::Counter(_) => {
+                matches!(
+                    self,
+                    Self::Ours(..) | Self::Yardstick(_) | Self::Connections(_)
+                )
+            }
         }
     }
 
@@ -74,7 +83,7 @@ impl Source {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => Some(run.counts()),
             Self::Ucx { .. } => Some((10_000, 20_000_000)),
-            Self::Yardstick(_) | Self::CacheLine => None,
+            Self::Yardstick(_) | Self::Connections(_) | Self::CacheLine => None,
         }
     }
 
@@ -124,6 +133,7 @@ impl Source {
             }
             Self::Ucx { test, size } => ucx(test, *size, count, statistic),
             Self::Yardstick(words) => yardstick(&programs.yardstick, words, time, statistic),
+            Self::Connections(words) => connections(&programs.connections, words, time, statistic),
             Self::CacheLine => yardstick(&programs.yardstick, &["cache-line"], time, statistic),
         }
     }
@@ -156,17 +166,36 @@ fn yardstick(
     time: Duration,
     statistic: Statistic,
 ) -> Result<Reading> {
-    let millis = time.as_millis().to_string();
     let mut line: Vec<OsString> = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
-    line.push(program.into());
-    line.extend(["--time", &millis].map(OsString::from));
-    line.extend(words.iter().map(OsString::from));
+    line.extend(timed(program, words, time));
     let name = format!("yardstick {}", words.join(" "));
-    let printed = run_alone(&line, &name, LIMIT)?;
+    let printed = run_alone(&line, None, &name, LIMIT)?;
     parsed(&name, statistic, &printed)
 }
 
-/// Parses the output of the program `yardstick`.
+/// Runs the program `connections`, whose process has one thread that measures.
+fn connections(
+    program: &Path,
+    words: &[&str],
+    time: Duration,
+    statistic: Statistic,
+) -> Result<Reading> {
+    let name = format!("connections {}", words.join(" "));
+    let line = timed(program, words, time);
+    let printed = run_alone(&line, Some(0), &name, LIMIT)?;
+    parsed(&name, statistic, &printed)
+}
+
+/// Returns the command line of a program that measures for the given time.
+fn timed(program: &Path, words: &[&str], time: Duration) -> Vec<OsString> {
+    let millis = time.as_millis().to_string();
+    let mut line = vec![program.into()];
+    line.extend(["--time", &millis].map(OsString::from));
+    line.extend(words.iter().map(OsString::from));
+    line
+}
+
+/// Parses the output of the program `yardstick` or `connections`.
 fn parsed(name: &str, statistic: Statistic, printed: &str) -> Result<Reading> {
     let refuse = |reason: String| Error::Program {
         program: name.to_owned(),
@@ -187,6 +216,7 @@ impl fmt::Display for Source {
             Self::Perftest(run) => write!(f, "ib_{run}"),
             Self::Ucx { test, size } => write!(f, "{} {test} -s {size}", ucx::PROGRAM),
             Self::Yardstick(words) => write!(f, "yardstick {}", words.join(" ")),
+            Self::Connections(words) => write!(f, "connections {}", words.join(" ")),
             Self::CacheLine => f.write_str("yardstick cache-line"),
         }
     }

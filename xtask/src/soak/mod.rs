@@ -60,6 +60,13 @@ const SOAKS: &[Soak] = &[
         run: random_rounds,
     },
     Soak {
+        name: "dropped-futures",
+        description: "operates on connections of rdma-async and drops a third of the futures at \
+                      random points, in turn within a process and over a network that \
+                      loses packets, and checks every byte",
+        run: dropped_futures,
+    },
+    Soak {
         name: "fuzz",
         description: "feeds softroce packets, messages and memory of other processes, and calls, \
                       all made by libFuzzer, under AddressSanitizer; the targets divide the time",
@@ -217,6 +224,35 @@ fn random_rounds(_: &Shell, time: Duration) -> anyhow::Result<u8> {
             "SEED={seed} ROUNDS={count} cargo xtask test --package rdma-core \
              --program random_rounds --device softroce"
         );
+        (command, again)
+    })
+}
+
+fn dropped_futures(_: &Shell, time: Duration) -> anyhow::Result<u8> {
+    let built = test_program("dropped_futures")?;
+    let program = &built.0;
+    Repeated {
+        name: "dropped-futures",
+        fewest: 10_000,
+        most: 1_000_000,
+        first_seed: repeated::new_seed(),
+    }
+    .run(time, |seed, count| {
+        let mut command = repeated::command(program, &built.1);
+        command
+            .env("SEED", seed.to_string())
+            .env("OPERATIONS", count.to_string())
+            .env(environment::DEVICE, environment::SOFTROCE);
+        let mut again = format!("SEED={seed} OPERATIONS={count} ");
+        // Seeds advance by the number of operations, which may be even.
+        if seed.count_ones() % 2 == 1 {
+            for (name, value) in [("SOFTROCE_PATH", "udp"), ("SOFTROCE_LOSS", "0.001")] {
+                command.env(name, value);
+                again += &format!("{name}={value} ");
+            }
+        }
+        again +=
+            "cargo xtask test --package rdma-async --program dropped_futures --device softroce";
         (command, again)
     })
 }

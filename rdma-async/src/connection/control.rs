@@ -1,4 +1,5 @@
-//! The task that wakes up when the device announces completions or the peer closes the connection.
+//! The task that ends a connection: it waits for the peer's end of the TCP connection, and for the drop of
+//! this end.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -6,33 +7,52 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdma_core::CompletionChannel;
-use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::sleep_until;
+use tokio::time::sleep;
 
 use super::Connection;
-use crate::error::{Error, Result};
+use crate::error::Error;
 
 /// Longest time for which a dropped connection is kept for the messages that the peer does not have yet,
 /// and longest time of operations in flight after the peer has closed the connection: the peer keeps its
 /// queue pair for them.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// Time between two looks at operations in flight, while a connection ends.
+const TICK: Duration = Duration::from_millis(1);
+
 /// Serves a connection until it is dropped and the peer has the last messages.
 #[derive(Debug)]
-pub(crate) struct Driver {
+pub(crate) struct ControlTask {
     connection: Weak<Connection>,
     /// Brings the connection when the application has dropped it.
     dropped: oneshot::Receiver<Arc<Connection>>,
     /// The connection, from its drop to the end of [`LINGER`].
     lingering: Option<Lingering>,
-    channel: AsyncFd<CompletionChannel>,
     /// The TCP connection, until one end closes it.
     control: Option<TcpStream>,
     has_failed: Arc<Notify>,
+    /// Dropped last.
+    _attached: Attached,
+}
+
+/// A connection that its shard hands completions to, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Attached(Arc<Connection>);
+
+impl Attached {
+    pub(crate) fn new(connection: &Arc<Connection>) -> Self {
+        connection.shard.attach(connection);
+        Self(Arc::clone(connection))
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.0.shard.detach(&self.0);
+    }
 }
 
 /// A connection that the application has dropped.
@@ -54,47 +74,41 @@ struct PeerGone {
     _control: Option<TcpStream>,
 }
 
-impl Driver {
-    /// Starts the driver of a connection on the current runtime. The sender that is returned takes the
+impl ControlTask {
+    /// Starts the task of a connection on the current runtime. The sender that is returned takes the
     /// connection when the application drops it.
     pub(crate) fn spawn(
-        connection: &Arc<Connection>,
-        channel: AsyncFd<CompletionChannel>,
+        attached: Attached,
         control: TcpStream,
     ) -> oneshot::Sender<Arc<Connection>> {
         let (sender, dropped) = oneshot::channel();
-        let mut driver = Self {
+        let connection = &attached.0;
+        let mut task = Self {
             connection: Arc::downgrade(connection),
             dropped,
             lingering: None,
-            channel,
             control: Some(control),
             has_failed: connection.has_failed.clone(),
+            _attached: attached,
         };
-        tokio::spawn(async move {
-            if let Err(error) = driver.serve().await
-                && let Some(connection) = driver.connection.upgrade()
-            {
-                connection.fail(error);
-            }
-        });
+        tokio::spawn(async move { task.serve().await });
         sender
     }
 
-    async fn serve(&mut self) -> Result<()> {
+    async fn serve(&mut self) {
         let mut peer_gone: Option<PeerGone> = None;
         loop {
             let Some(connection) = self.connection.upgrade() else {
-                return Ok(());
+                return;
             };
-            // The peer's messages from before it closed are here by now: it waited for their
-            // acknowledgements.
-            catch_up(&connection, self.channel.get_ref()).await?;
-            if let Some(PeerGone { reason, latest, .. }) = &peer_gone
-                && (!connection.awaits_completions() || Instant::now() >= *latest)
-            {
-                connection.fail(Error::disconnected(reason.as_str()));
-                peer_gone = None;
+            if let Some(PeerGone { reason, latest, .. }) = &peer_gone {
+                // The peer's messages from before it closed are here by now: it waited for their
+                // acknowledgements.
+                connection.shard.catch_up().await;
+                if !connection.awaits_completions() || Instant::now() >= *latest {
+                    connection.fail(Error::disconnected(reason.as_str()));
+                    peer_gone = None;
+                }
             }
             if connection.failure().is_some() {
                 // Closing it tells the peer.
@@ -102,17 +116,10 @@ impl Driver {
             }
             drop(connection);
             if self.has_lingered().await {
-                return Ok(());
+                return;
             }
-            let latest = [
-                peer_gone.as_ref().map(|gone| gone.latest),
-                self.lingering.as_ref().map(|lingering| lingering.latest),
-            ];
+            let is_ending = peer_gone.is_some() || self.lingering.is_some();
             tokio::select! {
-                // `catch_up` drains the announcements, after which the next one is an edge.
-                ready = self.channel.readable() => ready
-                    .map_err(|source| Error::tcp("waiting for", "completions", source))?
-                    .clear_ready(),
                 reason = end_of(self.control.as_mut()) => {
                     peer_gone = Some(PeerGone {
                         reason,
@@ -124,14 +131,16 @@ impl Driver {
                 dropped = &mut self.dropped, if self.lingering.is_none() => match dropped {
                     Ok(connection) => self.linger(connection),
                     // Nothing of the connection is left.
-                    Err(_) => return Ok(()),
+                    Err(_) => return,
                 },
-                () = until(latest.into_iter().flatten().min()) => {}
+                () = sleep(TICK), if is_ending => {}
             }
         }
     }
 
     fn linger(&mut self, connection: Arc<Connection>) {
+        // What waits for the end of the turn leaves now.
+        connection.leave();
         self.lingering = Some(Lingering {
             connection,
             latest: Instant::now() + LINGER,
@@ -166,6 +175,7 @@ impl Driver {
             Some(lingering) => lingering.latest,
             None => Instant::now() + LINGER,
         };
+        connection.leave();
         let control = self.control.as_ref().map(|control| control.as_fd());
         // Without the runtime nothing else says that the stream has ended.
         let Some(Ok(control)) = control.map(|fd| fd.try_clone_to_owned()) else {
@@ -182,14 +192,14 @@ impl Driver {
             && Instant::now() < latest
         {
             // Acknowledgements free the slots and credits that further messages wait for.
-            connection.progress();
+            connection.shard.poll();
             thread::sleep(PAUSE);
         }
     }
 }
 
-impl Drop for Driver {
-    /// Ends the connection with its driver, in whatever way that ends: nothing would wake the tasks that
+impl Drop for ControlTask {
+    /// Ends the connection with this task, in whatever way that ends: nothing would wake the tasks that
     /// wait. If the runtime was dropped, this sends what the peer does not have yet, for at most
     /// [`LINGER`].
     fn drop(&mut self) {
@@ -205,23 +215,6 @@ impl Drop for Driver {
     }
 }
 
-/// Takes everything that has completed, and has the next completion announced.
-async fn catch_up(connection: &Arc<Connection>, channel: &CompletionChannel) -> Result<()> {
-    channel.drain(|_| {})?;
-    drain(connection).await;
-    connection.completions.request_notification()?;
-    // Completions from before the request are not announced.
-    drain(connection).await;
-    Ok(())
-}
-
-/// Takes completions until none is left, and waits for other threads' turns.
-async fn drain(connection: &Arc<Connection>) {
-    while !connection.progress() {
-        tokio::task::yield_now().await;
-    }
-}
-
 /// Waits until the peer closes the TCP connection, which carries nothing after the handshake; for ever
 /// if there is none.
 async fn end_of(control: Option<&mut TcpStream>) -> String {
@@ -233,12 +226,5 @@ async fn end_of(control: Option<&mut TcpStream>) -> String {
         Ok(0) => "the peer closed it".to_owned(),
         Ok(_) => "the peer sent something after the handshake".to_owned(),
         Err(error) => format!("the peer is gone: {error}"),
-    }
-}
-
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time.into()).await,
-        None => std::future::pending().await,
     }
 }

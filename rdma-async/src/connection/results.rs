@@ -1,0 +1,88 @@
+//! The values that atomics found, until their futures take them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Number of atomics of a connection whose futures have not ended; further ones wait.
+const PLACES: usize = 64;
+
+/// Places for the values, each of one atomic from its posting to the end of its future.
+#[derive(Debug)]
+pub(super) struct Results {
+    /// A set bit for each place in use.
+    used: AtomicU64,
+    /// Made by the first atomic: many connections have none.
+    values: std::sync::OnceLock<Box<[AtomicU64; PLACES]>>,
+}
+
+/// The index of a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place(u8);
+
+impl Results {
+    pub(super) fn new() -> Self {
+        Self {
+            used: AtomicU64::new(0),
+            values: std::sync::OnceLock::new(),
+        }
+    }
+
+    fn values(&self) -> &[AtomicU64; PLACES] {
+        self.values
+            .get_or_init(|| Box::new([const { AtomicU64::new(0) }; PLACES]))
+    }
+
+    /// Takes a place; `None` if every place is in use.
+    pub(super) fn reserve(&self) -> Option<Place> {
+        self.values();
+        let mut used = self.used.load(Ordering::Relaxed);
+        loop {
+            let index = (!used).trailing_zeros();
+            if index as usize == PLACES {
+                return None;
+            }
+            let taken = used | 1 << index;
+            match self
+                .used
+                .compare_exchange_weak(used, taken, Ordering::Acquire, Ordering::Relaxed)
+            {
+                Ok(_) => return Some(Place(index as u8)),
+                Err(now) => used = now,
+            }
+        }
+    }
+
+    /// Puts a value where [`Self::value`] finds it after the completion of the operation was seen.
+    pub(super) fn set(&self, place: Place, value: u64) {
+        self.values()[usize::from(place.0)].store(value, Ordering::Relaxed);
+    }
+
+    pub(super) fn value(&self, place: Place) -> u64 {
+        self.values()[usize::from(place.0)].load(Ordering::Relaxed)
+    }
+
+    /// Frees a place.
+    pub(super) fn release(&self, place: Place) {
+        self.used.fetch_and(!(1 << place.0), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_place_is_used_by_one_atomic_at_a_time() {
+        let results = Results::new();
+        let places: Vec<_> = std::iter::from_fn(|| results.reserve()).collect();
+        assert_eq!(places.len(), PLACES);
+        for (value, &place) in places.iter().enumerate() {
+            results.set(place, value as u64);
+        }
+        for (value, &place) in places.iter().enumerate() {
+            assert_eq!(results.value(place), value as u64);
+        }
+        results.release(places[17]);
+        assert_eq!(results.reserve(), Some(places[17]));
+        assert_eq!(results.reserve(), None);
+    }
+}

@@ -1,0 +1,402 @@
+//! The requests of a connection, in the order in which they were accepted.
+//!
+//! A request is numbered when it is accepted. Requests of a reliable connection end in their order, so
+//! one counter of ended requests says of every request whether it has ended. A request is handed to the
+//! device at once if none is in flight. Otherwise it is staged, and leaves with the others of the same
+//! turn of the scheduler under one doorbell.
+
+use std::task::Waker;
+
+use rdma_core::{Claim, PostError, SendQueue, SendRequest, WorkCompletion};
+
+use super::results::{Place, Results};
+use super::work::{Memory, Push, Work};
+use crate::error::{Error, Result};
+
+/// Number of staged requests that leave without waiting for the end of the turn.
+const MAX_STAGED: usize = 32;
+/// Bytes that a request reads or writes from which on it has a completion of its own, so that its memory
+/// is free again early.
+const LARGE: usize = 16 << 10;
+
+/// Who waits for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attendance {
+    /// A future.
+    Future,
+    /// Nobody.
+    Nobody,
+}
+
+/// When an accepted request leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Departure {
+    /// At once, and whatever was staged before it.
+    Now,
+    /// At the end of the turn if a request is in flight, else at once.
+    WithTurn,
+}
+
+/// How requests are accepted that futures wait for.
+pub(super) const ATTENDED: (Attendance, Departure) = (Attendance::Future, Departure::WithTurn);
+
+/// Why a request was not accepted.
+#[derive(Debug)]
+pub(super) enum NotAccepted {
+    /// As many requests as fit have not ended, or the connection has ended.
+    Full,
+    /// The device refused the request.
+    Refused(Box<Error>),
+}
+
+impl NotAccepted {
+    #[cold]
+    fn refused(error: impl Into<Error>) -> Self {
+        Self::Refused(Box::new(error.into()))
+    }
+}
+
+impl<M> From<PostError<M>> for NotAccepted {
+    #[cold]
+    fn from(refused: PostError<M>) -> Self {
+        Self::refused(refused.error)
+    }
+}
+
+/// An accepted request.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) number: u64,
+    /// Set if staged requests have to leave, now or at the end of the turn.
+    pub(super) has_turn: bool,
+}
+
+/// What the connection keeps of a request beside its memory.
+#[derive(Debug, Default)]
+struct Slot {
+    waker: Option<Waker>,
+    place: Option<Place>,
+    is_attended: bool,
+    has_memory: bool,
+}
+
+/// A request that waits for the end of the turn.
+#[derive(Debug)]
+enum Staged {
+    /// A request with so many of the staged bytes.
+    Copied(Push, usize),
+    Held(Work, Memory),
+}
+
+/// Requests that have not ended.
+#[derive(Debug)]
+pub(super) struct SendState {
+    queue: SendQueue<Memory>,
+    /// That of request `n` is at `n` modulo the length, which is a power of two.
+    slots: Box<[Slot]>,
+    /// Number of requests that were accepted.
+    accepted: u64,
+    /// Number of requests that have ended.
+    ended: u64,
+    /// Number of requests in flight or staged that futures wait for.
+    attended: usize,
+    staged: Vec<Staged>,
+    staged_bytes: Vec<u8>,
+    /// Set if no more requests are accepted.
+    is_closed: bool,
+}
+
+/// Requests that have ended by one completion.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    /// Number of requests that have ended since the connection was made.
+    pub(super) count: u64,
+    /// Number of them that this completion ended.
+    pub(super) fresh: u64,
+}
+
+impl SendState {
+    pub(super) fn new(queue: SendQueue<Memory>) -> Self {
+        let slots = queue.capacity().next_power_of_two();
+        Self {
+            slots: (0..slots).map(|_| Slot::default()).collect(),
+            queue,
+            accepted: 0,
+            ended: 0,
+            attended: 0,
+            staged: Vec::new(),
+            staged_bytes: Vec::new(),
+            is_closed: false,
+        }
+    }
+
+    #[inline]
+    fn slot(&mut self, number: u64) -> &mut Slot {
+        let mask = self.slots.len() - 1;
+        &mut self.slots[number as usize & mask]
+    }
+
+    /// Returns whether another request fits.
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        self.accepted - self.ended < self.queue.capacity() as u64
+    }
+
+    /// Returns whether another request is accepted.
+    #[inline]
+    fn is_open(&self) -> bool {
+        self.has_room() && !self.is_closed
+    }
+
+    /// Returns whether every accepted request has ended.
+    pub(super) fn is_settled(&self) -> bool {
+        self.accepted == self.ended
+    }
+
+    /// Returns whether a future waits for a request.
+    pub(super) fn is_attended(&self) -> bool {
+        self.attended > 0
+    }
+
+    /// Accepts a request whose data is copied.
+    #[inline]
+    pub(super) fn accept_copied(
+        &mut self,
+        push: Push,
+        pieces: [&[u8]; 2],
+        (attendance, departure): (Attendance, Departure),
+    ) -> Result<Accepted, NotAccepted> {
+        if !self.is_open() {
+            return Err(NotAccepted::Full);
+        }
+        if self.departs_now(departure)? {
+            match pieces {
+                [data, []] => self.queue.post_inline(push.request(data))?,
+                pieces => self.queue.post_inline(push.request(pieces))?,
+            }
+        } else {
+            for piece in pieces {
+                self.staged_bytes.extend_from_slice(piece);
+            }
+            let len = pieces.iter().map(|piece| piece.len()).sum();
+            self.staged.push(Staged::Copied(push, len));
+        }
+        Ok(self.count(attendance, false, None))
+    }
+
+    /// Accepts a request that keeps memory. A request that is not accepted gives it back.
+    #[inline]
+    pub(super) fn accept_held(
+        &mut self,
+        work: Work,
+        memory: Memory,
+        (attendance, departure): (Attendance, Departure),
+        place: Option<Place>,
+    ) -> Result<Accepted, (NotAccepted, Memory)> {
+        if !self.is_open() {
+            return Err((NotAccepted::Full, memory));
+        }
+        match self.departs_now(departure) {
+            Ok(true) => {
+                let posted = self.queue.post(work.request(memory));
+                posted
+                    .map_err(|PostError { error, memory }| (NotAccepted::refused(error), memory))?;
+            }
+            Ok(false) => self.staged.push(Staged::Held(work, memory)),
+            Err(refused) => return Err((refused, memory)),
+        }
+        Ok(self.count(attendance, true, place))
+    }
+
+    /// Returns whether a request is handed to the device now. Those that were staged before are, then.
+    #[inline]
+    fn departs_now(&mut self, departure: Departure) -> Result<bool, NotAccepted> {
+        if self.is_settled() {
+            return Ok(true);
+        }
+        if departure == Departure::Now {
+            self.leave().map_err(NotAccepted::refused)?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Counts a request as accepted.
+    #[inline]
+    fn count(
+        &mut self,
+        attendance: Attendance,
+        has_memory: bool,
+        place: Option<Place>,
+    ) -> Accepted {
+        let number = self.accepted;
+        self.accepted += 1;
+        let is_attended = attendance == Attendance::Future;
+        self.attended += usize::from(is_attended);
+        let slot = self.slot(number);
+        slot.is_attended = is_attended;
+        slot.has_memory = has_memory;
+        slot.place = place;
+        Accepted {
+            number,
+            has_turn: self.staged.len() == 1 || self.is_laden(),
+        }
+    }
+
+    /// Returns whether so many requests are staged that they leave now.
+    #[inline]
+    pub(super) fn is_laden(&self) -> bool {
+        self.staged.len() >= MAX_STAGED
+    }
+
+    /// Hands the staged requests to the device, under one doorbell. On an error the requests that the
+    /// device did not take are [given up](Self::give_up).
+    pub(super) fn leave(&mut self) -> Result<()> {
+        if self.staged.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = &self.staged_bytes[..];
+        let mut batch = self.queue.batch();
+        let last = self.staged.len() - 1;
+        let mut outcome = Ok(());
+        for (index, staged) in self.staged.drain(..).enumerate() {
+            let is_last = index == last;
+            let pushed = match staged {
+                Staged::Copied(push, len) => {
+                    let (data, rest) = bytes.split_at(len);
+                    bytes = rest;
+                    let request = signaled_if(is_last, push.request(data));
+                    batch.push_inline(request).map_err(|refused| refused.error)
+                }
+                Staged::Held(work, memory) => {
+                    let signaled = is_last || size_of_claim(&memory) >= LARGE;
+                    let request = signaled_if(signaled, work.request(memory));
+                    batch.push(request).map_err(|refused| refused.error)
+                }
+            };
+            if let Err(error) = pushed {
+                outcome = Err(Error::from(error));
+                break;
+            }
+        }
+        if outcome.is_ok() {
+            outcome = batch
+                .post_and_keep()
+                .map(drop)
+                .map_err(|refused| refused.error.into());
+        }
+        drop(batch);
+        self.staged_bytes.clear();
+        outcome
+    }
+
+    /// Gives up the requests that were not handed to the device. Returns the number of the first.
+    pub(super) fn give_up(&mut self, wakes: &mut Vec<Waker>) -> u64 {
+        self.staged.clear();
+        self.staged_bytes.clear();
+        let first = self.ended + self.queue.in_flight() as u64;
+        for number in first..self.accepted {
+            let slot = self.slot(number);
+            wakes.extend(slot.waker.take());
+            let was_attended = std::mem::take(&mut slot.is_attended);
+            self.attended -= usize::from(was_attended);
+        }
+        self.accepted = first;
+        self.is_closed = true;
+        first
+    }
+
+    /// Takes what a completion ends. `recycle` is given the memory of each request.
+    #[inline]
+    pub(super) fn complete(
+        &mut self,
+        completion: &WorkCompletion,
+        results: &Results,
+        wakes: &mut Vec<Waker>,
+        mut recycle: impl FnMut(Memory),
+    ) -> Ended {
+        let before = self.queue.in_flight() as u64;
+        let mask = self.slots.len() - 1;
+        let mut next = self.ended;
+        for memory in self.queue.complete(completion) {
+            // Requests whose data was copied come back without memory, and are passed over here.
+            while !self.slots[next as usize & mask].has_memory {
+                next += 1;
+            }
+            if let Some(place) = self.slots[next as usize & mask].place
+                && let Some(found) = memory.0.as_ref().and_then(|place| place.first_chunk())
+            {
+                results.set(place, u64::from_ne_bytes(*found));
+            }
+            next += 1;
+            recycle(memory);
+        }
+        let fresh = before - self.queue.in_flight() as u64;
+        for number in self.ended..self.ended + fresh {
+            let slot = self.slot(number);
+            if let Some(waker) = slot.waker.take() {
+                wakes.push(waker);
+            }
+            let was_attended = std::mem::take(&mut slot.is_attended);
+            self.attended -= usize::from(was_attended);
+        }
+        self.ended += fresh;
+        Ended {
+            count: self.ended,
+            fresh,
+        }
+    }
+
+    /// Has `waker` woken when the request has ended. Returns whether the request is the only one that a
+    /// future waits for; `None` if it has ended.
+    pub(super) fn register(&mut self, number: u64, waker: &Waker) -> Option<bool> {
+        if number < self.ended || number >= self.accepted {
+            return None;
+        }
+        let is_alone = self.attended == 1;
+        match &mut self.slot(number).waker {
+            Some(known) if known.will_wake(waker) => {}
+            place => *place = Some(waker.clone()),
+        }
+        Some(is_alone)
+    }
+
+    /// Forgets the future of a request, and returns its waker.
+    pub(super) fn detach(&mut self, number: u64) -> Option<Waker> {
+        if number < self.ended || number >= self.accepted {
+            return None;
+        }
+        let slot = self.slot(number);
+        let was_attended = std::mem::take(&mut slot.is_attended);
+        // The value that an atomic finds has no taker any more.
+        slot.place = None;
+        let waker = slot.waker.take();
+        self.attended -= usize::from(was_attended);
+        waker
+    }
+
+    /// Takes the wakers of all futures that wait.
+    pub(super) fn take_wakers(&mut self, wakes: &mut Vec<Waker>) {
+        for number in self.ended..self.accepted {
+            wakes.extend(self.slot(number).waker.take());
+        }
+    }
+}
+
+#[inline]
+fn signaled_if<T>(signaled: bool, request: SendRequest<T>) -> SendRequest<T> {
+    if signaled {
+        request
+    } else {
+        request.unsignaled()
+    }
+}
+
+/// Returns the number of bytes of the application's memory.
+fn size_of_claim((_, claim): &Memory) -> usize {
+    match claim {
+        Some(Claim::Read(claim)) => claim.len(),
+        Some(Claim::Write(claim)) => claim.len(),
+        None => 0,
+    }
+}

@@ -1,0 +1,80 @@
+//! What a request does, and its memory.
+
+use rdma_core::{Claim, RemoteMemory, SendRequest, WriteClaim};
+
+/// The memory of a request: a message's header or the place of an atomic's result, and the
+/// application's.
+pub(crate) type Memory = (Option<WriteClaim>, Option<Claim>);
+
+/// An operation whose data goes to the peer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Push {
+    Send {
+        immediate: Option<u32>,
+        /// Starts the request after the reads and atomics before it have ended.
+        fence: bool,
+    },
+    Write {
+        remote: RemoteMemory,
+        immediate: Option<u32>,
+    },
+}
+
+impl Push {
+    /// Returns the request with its memory or data, signaled.
+    #[inline(always)]
+    pub(super) fn request<T>(self, memory: T) -> SendRequest<T> {
+        match self {
+            Self::Send { immediate, fence } => {
+                let request = match immediate {
+                    None => SendRequest::send(memory),
+                    Some(immediate) => SendRequest::send_with_immediate(memory, immediate),
+                };
+                if fence { request.fence() } else { request }
+            }
+            Self::Write {
+                remote,
+                immediate: None,
+            } => SendRequest::write(memory, remote),
+            Self::Write {
+                remote,
+                immediate: Some(immediate),
+            } => SendRequest::write_with_immediate(memory, remote, immediate),
+        }
+    }
+}
+
+/// An operation and its arguments.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Work {
+    Push(Push),
+    Read {
+        remote: RemoteMemory,
+    },
+    CompareAndSwap {
+        remote: RemoteMemory,
+        expected: u64,
+        desired: u64,
+    },
+    FetchAndAdd {
+        remote: RemoteMemory,
+        add: u64,
+    },
+}
+
+impl Work {
+    /// Returns the request with its memory, signaled.
+    #[inline(always)]
+    pub(super) fn request(self, memory: Memory) -> SendRequest<Memory> {
+        match self {
+            Self::Push(push) => push.request(memory),
+            Self::Read { remote } => SendRequest::read(memory, remote),
+            Self::CompareAndSwap {
+                remote,
+                expected,
+                desired,
+            } => SendRequest::compare_and_swap(memory, remote, expected, desired),
+            Self::FetchAndAdd { remote, add } => SendRequest::fetch_and_add(memory, remote, add),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The shared receive queue of a shard, and its memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rdma_core::{
+    ProtectionDomain, QueuePairBuilder, SharedReceiveQueue, WorkCompletion, WriteClaim,
+};
+
+use crate::error::Result;
+use crate::memory::PieceLender;
+
+/// Receives for the messages of every connection. There are as many as the peers may send, up to the
+/// capacity: where more messages come at once, the device has their senders repeat them.
+#[derive(Debug)]
+pub(super) struct Receives {
+    queue: SharedReceiveQueue<WriteClaim>,
+    memory: Arc<PieceLender>,
+    /// Number of messages that the peers of all connections may send.
+    wanted: Mutex<usize>,
+    /// Number of receives that should be posted.
+    target: AtomicUsize,
+    posted: AtomicUsize,
+}
+
+impl Receives {
+    /// Makes a queue of at most `capacity` receives of `len` bytes each, without a receive.
+    pub(super) fn new(domain: &ProtectionDomain, len: usize, capacity: usize) -> Result<Self> {
+        let most = domain.context().attributes()?.max_shared_receive_requests();
+        let requests = u32::try_from(capacity.min(most)).unwrap_or(u32::MAX);
+        Ok(Self {
+            queue: domain.shared_receive_queue(requests).elements(1).build()?,
+            memory: Arc::new(PieceLender::new(domain.clone(), len)),
+            wanted: Mutex::new(0),
+            target: AtomicUsize::new(0),
+            posted: AtomicUsize::new(0),
+        })
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.queue.capacity()
+    }
+
+    pub(super) fn memory(&self) -> &Arc<PieceLender> {
+        &self.memory
+    }
+
+    pub(super) fn prepare(&self, builder: QueuePairBuilder) -> QueuePairBuilder {
+        builder.shared_receive_queue(&self.queue)
+    }
+
+    /// Posts receives for so many more messages.
+    pub(super) fn grow(&self, messages: usize) -> Result<()> {
+        {
+            let mut wanted = self.wanted.lock();
+            *wanted += messages;
+            self.aim(*wanted);
+        }
+        self.fill()
+    }
+
+    /// Has receives for so many fewer messages.
+    pub(super) fn shrink(&self, messages: usize) {
+        let mut wanted = self.wanted.lock();
+        *wanted -= messages;
+        self.aim(*wanted);
+    }
+
+    fn aim(&self, wanted: usize) {
+        let target = wanted.min(self.capacity());
+        self.target.store(target, Ordering::Relaxed);
+    }
+
+    /// Takes the memory of the receive that has completed; `None` if the completion is that of a request.
+    #[inline]
+    pub(super) fn complete(&self, completion: &WorkCompletion) -> Option<WriteClaim> {
+        let memory = self.queue.complete(completion)?;
+        self.posted.fetch_sub(1, Ordering::Relaxed);
+        Some(memory)
+    }
+
+    /// Posts memory of a receive again.
+    #[inline]
+    pub(super) fn post(&self, memory: WriteClaim) {
+        self.posted.fetch_add(1, Ordering::Relaxed);
+        if let Err(refused) = self.queue.post(memory) {
+            self.posted.fetch_sub(1, Ordering::Relaxed);
+            self.refused(&refused.error);
+        }
+    }
+
+    #[cold]
+    fn refused(&self, error: &rdma_core::Error) {
+        // The senders repeat their messages until there is a receive again.
+        tracing::warn!(%error, "a receive could not be posted");
+    }
+
+    /// Posts receives in place of those whose memory the applications have.
+    #[inline]
+    pub(super) fn replenish(&self) {
+        if self.posted.load(Ordering::Relaxed) < self.target.load(Ordering::Relaxed)
+            && let Err(error) = self.fill()
+        {
+            tracing::warn!(%error, "no memory for a receive");
+        }
+    }
+
+    fn fill(&self) -> Result<()> {
+        while self.posted.load(Ordering::Relaxed) < self.target.load(Ordering::Relaxed) {
+            let Ok(memory) = self.memory.take()?.into_claim(..) else {
+                unreachable!("memory from the pool is unclaimed");
+            };
+            self.posted.fetch_add(1, Ordering::Relaxed);
+            if let Err(refused) = self.queue.post(memory) {
+                self.posted.fetch_sub(1, Ordering::Relaxed);
+                return Err(refused.error.into());
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,38 @@
+//! Connections whose requests leave at the end of the turn.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::connection::Connection;
+
+/// Connections that have staged requests, in the order in which they began to.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    connections: Mutex<Vec<Arc<Connection>>>,
+    has_any: AtomicBool,
+}
+
+impl Turn {
+    pub(super) fn add(&self, connection: Arc<Connection>) {
+        self.connections.lock().push(connection);
+        self.has_any.store(true, Ordering::Release);
+    }
+
+    /// Hands the staged requests of all connections to the device. `spare` has the room that the next
+    /// turn uses, so that it allocates nothing.
+    pub(super) fn end(&self, spare: &mut Vec<Arc<Connection>>) {
+        if !self.has_any.load(Ordering::Acquire) {
+            return;
+        }
+        {
+            let mut connections = self.connections.lock();
+            self.has_any.store(false, Ordering::Relaxed);
+            std::mem::swap(&mut *connections, spare);
+        }
+        for connection in spare.drain(..) {
+            connection.leave();
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Operations with a deadline.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::connection::Connection;
+use crate::error::Result;
+use crate::shard::Place;
+
+/// An operation that ends its connection if it takes too long. From [`Rdma::within`].
+///
+/// [`Rdma::within`]: crate::Rdma::within
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub(crate) struct Within<F> {
+    operation: Pin<F>,
+    deadline: Deadline,
+}
+
+/// A deadline that is cancelled when this is dropped.
+#[derive(Debug)]
+struct Deadline {
+    connection: Arc<Connection>,
+    limit: Duration,
+    /// `None` until the operation has to wait.
+    place: Option<Place>,
+}
+
+impl<F> Within<F> {
+    pub(crate) fn new(connection: &Arc<Connection>, limit: Duration, operation: Pin<F>) -> Self {
+        Self {
+            operation,
+            deadline: Deadline {
+                connection: Arc::clone(connection),
+                limit,
+                place: None,
+            },
+        }
+    }
+}
+
+impl<T, F> Future for Within<&mut F>
+where
+    F: Future<Output = Result<T>>,
+{
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let this = self.get_mut();
+        let polled = this.operation.as_mut().poll(cx);
+        if polled.is_pending() && this.deadline.place.is_none() {
+            this.deadline.begin();
+        }
+        polled
+    }
+}
+
+impl Deadline {
+    fn begin(&mut self) {
+        let weak = Arc::downgrade(&self.connection);
+        self.place = Some(self.connection.shard().add_deadline(weak, self.limit));
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.connection.shard().cancel_deadline(place);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What an idle connection costs.
+
+use std::fs;
+
+use anyhow::Context as _;
+use rdma_async::{Rdma, RdmaDevice};
+use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::result::SCHEMA;
+
+/// Connections that are made before the measurement begins, so that what is made once is there.
+const FIRST: usize = 64;
+
+pub(crate) fn runtime() -> anyhow::Result<Runtime> {
+    Ok(Builder::new_current_thread().enable_all().build()?)
+}
+
+/// Makes connections between two devices of this process.
+pub(crate) async fn pairs(
+    [near, far]: &[RdmaDevice; 2],
+    count: usize,
+) -> anyhow::Result<Vec<(Rdma, Rdma)>> {
+    let mut listener = far.builder().bind("127.0.0.1:0").await?;
+    let address = listener.local_address()?;
+    let mut pairs = Vec::with_capacity(count);
+    for _ in 0..count {
+        pairs.push(tokio::try_join!(
+            near.builder().connect(address),
+            listener.accept()
+        )?);
+    }
+    Ok(pairs)
+}
+
+/// Measures the memory and the descriptors of one end of a connection, with those of its queue pair.
+pub(crate) fn measure(connections: usize) -> anyhow::Result<Value> {
+    runtime()?.block_on(async {
+        let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
+        let first = pairs(&ends, FIRST).await?;
+        let before = Held::now()?;
+        let idle = pairs(&ends, connections).await?;
+        let after = Held::now()?;
+        let share = |before: u64, after: u64| {
+            after.saturating_sub(before) as f64 / (2 * connections) as f64
+        };
+        let memory = share(before.memory, after.memory);
+        drop((first, idle));
+        Ok(json!({
+            "schema": SCHEMA,
+            "unit": "count",
+            "count": connections,
+            "figure": memory,
+            "memory": memory,
+            "descriptors": share(before.descriptors, after.descriptors),
+        }))
+    })
+}
+
+/// What this process holds.
+#[derive(Debug)]
+struct Held {
+    /// Resident memory in bytes.
+    memory: u64,
+    descriptors: u64,
+}
+
+impl Held {
+    fn now() -> anyhow::Result<Self> {
+        let status = fs::read_to_string("/proc/self/status").context("/proc/self/status")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB"));
+        let kibibytes: u64 = kibibytes
+            .context("no VmRSS in /proc/self/status")?
+            .trim()
+            .parse()?;
+        let descriptors = fs::read_dir("/proc/self/fd").context("/proc/self/fd")?;
+        Ok(Self {
+            memory: kibibytes << 10,
+            descriptors: descriptors.count() as u64,
+        })
+    }
+}

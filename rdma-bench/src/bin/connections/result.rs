@@ -1,0 +1,62 @@
+//! Figures as a line of JSON.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// The form of the line; another number when its meaning changes.
+pub(crate) const SCHEMA: &str = "rdma-bench/connections/1";
+
+/// Samples of about one duration.
+#[derive(Debug)]
+pub(crate) struct Samples {
+    begun: Instant,
+    time: Duration,
+    /// Nanoseconds of one operation.
+    samples: Vec<f64>,
+    operations: usize,
+}
+
+impl Samples {
+    pub(crate) fn new(time: Duration) -> Self {
+        Self {
+            begun: Instant::now(),
+            time,
+            samples: Vec::new(),
+            operations: 0,
+        }
+    }
+
+    /// Adds the mean of `operations` operations that took so long. Returns whether the time is over.
+    pub(crate) fn add(&mut self, taken: Duration, operations: usize) -> bool {
+        self.samples
+            .push(taken.as_nanos() as f64 / operations as f64);
+        self.operations += operations;
+        self.begun.elapsed() >= self.time
+    }
+
+    /// Returns the median time of an operation, in microseconds.
+    pub(crate) fn time(mut self) -> Value {
+        self.samples.sort_unstable_by(f64::total_cmp);
+        let rank = |share: f64| self.samples[((self.samples.len() - 1) as f64 * share) as usize];
+        json!({
+            "schema": SCHEMA,
+            "unit": "usec",
+            "count": self.operations,
+            "figure": rank(0.5) / 1e3,
+            "min": rank(0.0) / 1e3,
+            "percentile_90": rank(0.9) / 1e3,
+        })
+    }
+
+    /// Returns the median number of operations each second.
+    pub(crate) fn rate(mut self) -> Value {
+        self.samples.sort_unstable_by(f64::total_cmp);
+        json!({
+            "schema": SCHEMA,
+            "unit": "1/s",
+            "count": self.operations,
+            "figure": 1e9 / self.samples[self.samples.len() / 2],
+        })
+    }
+}

@@ -1,4 +1,4 @@
-//! Builds the C shim against the installed headers and says what to link.
+//! The build script: compiles the C shim against the installed headers, and tells cargo what to link.
 
 #[cfg(feature = "bindgen")]
 mod generate;
@@ -25,7 +25,7 @@ fn run() -> Result<(), String> {
     println!("cargo::rerun-if-changed=shim");
     println!("cargo::rerun-if-env-changed=DOCS_RS");
     if env::var_os("DOCS_RS").is_some() {
-        // Documentation is built where there are no headers, and links nothing.
+        // Documentation is built on machines without the headers, and needs no linking.
         return Ok(());
     }
     let headers = headers::find()?;

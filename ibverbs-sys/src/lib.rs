@@ -18,54 +18,55 @@
 //! ```
 //!
 //! # The shim
-//! Much of verbs is no symbol of a library. [`ibv_post_send`] and [`ibv_poll_cq`] are inline
-//! functions; [`ibv_query_port`] and [`ibv_reg_mr`] are macros, and the symbols of these names are
-//! kept for programs built long ago: the old `ibv_query_port` fills only the front of an
-//! [`ibv_port_attr`]. So no function here is bound directly. Each is one C function, `rs_` and the
-//! C name, compiled when this crate is built, against the headers that are installed, and always
-//! optimised. It calls what a C program would call.
+//! Many verbs are not symbols of a library. [`ibv_post_send`] and [`ibv_poll_cq`] are inline functions;
+//! [`ibv_query_port`] and [`ibv_reg_mr`] are macros. The symbols with the names of these macros exist
+//! only for old binaries: the symbol `ibv_query_port` fills only the first fields of an
+//! [`ibv_port_attr`]. So no function here is bound directly. Each is bound to a C function of the shim,
+//! whose name is `rs_` and the C name. The shim is compiled with this crate, against the installed
+//! headers, and is always optimised. Its functions call what a C program would call.
 //!
 //! # Newer headers
 //! The bindings are those of rdma-core 44.0, and the crate builds with its headers and any newer;
 //! older ones are refused.
-//! - Every field and every constant bound here is compared with the header's when the shim is
-//!   compiled. A difference is an error of the build, never a program that reads the wrong bytes.
-//! - Structs that the caller provides and that grow from release to release, such as
-//!   [`ibv_port_attr`], [`ibv_device_attr_ex`] and [`ibv_qp_init_attr_ex`], pass through a local of
-//!   the header's own type. The library may fill all of it; the caller gets the part known here.
-//! - Structs that the library allocates, such as [`ibv_cq`] and [`ibv_mr`], may be larger than the
-//!   type here. Use them behind the pointer you got, never by value.
+//! - When the shim is compiled, every field and every constant bound here is compared with the
+//!   header's. A difference fails the build, so no program reads the wrong bytes.
+//! - Structs that the caller provides and that grow from release to release, such as [`ibv_port_attr`],
+//!   [`ibv_device_attr_ex`] and [`ibv_qp_init_attr_ex`], are copied through a local variable of the
+//!   header's own type. The library may fill all of that variable; the caller gets the fields known
+//!   here.
+//! - Structs that the library allocates, such as [`ibv_cq`] and [`ibv_mr`], may be larger than the type
+//!   here. Access them only through the pointer from the library, never by value.
 //!
-//! Of what is newer than 44.0, [`ibv_alloc_buf`], [`ibv_free_buf`] and [`ibv_reg_buf_mr`] are here. They
-//! are looked up at run time, whatever the headers; where they are absent, the first and the last give
-//! null and `EOPNOTSUPP`.
+//! Of the functions newer than 44.0, only [`ibv_alloc_buf`], [`ibv_free_buf`] and [`ibv_reg_buf_mr`]
+//! are bound. They are looked up at run time, whatever the headers. If the library lacks them,
+//! [`ibv_alloc_buf`] and [`ibv_reg_buf_mr`] return null with `EOPNOTSUPP`.
 //!
-//! Every release of rdma-core from 44.0 to 65.0 was built against, for x86-64 and the first and the
-//! last of them for aarch64; shims of 44.0 and of 65.0 ran on the libraries of 44.0 and of 65.0.
-//! In the repository, `ibverbs-sys/tests/newer-headers.sh` builds against the headers of other
-//! Debian releases, and `ibverbs-sys/tests/growth.rs` makes up releases that do not exist.
+//! The crate was built against every release of rdma-core from 44.0 to 65.0 for x86-64, and against the
+//! first and the last of them for aarch64. Shims built with 44.0 and with 65.0 ran with the libraries
+//! of both. In the repository, `ibverbs-sys/tests/newer-headers.sh` builds against the headers of other
+//! Debian releases, and `ibverbs-sys/tests/growth.rs` against headers of invented releases.
 //!
 //! # Enumerations
 //! A C enumeration is a struct around an integer, with its enumerators as associated constants:
-//! [`ibv_wc_status::IBV_WC_SUCCESS`]. A value from a newer library or kernel is a value like any
-//! other, and no undefined behaviour. Flags can be combined by `|` and tested by `&`. Enumerators
-//! without an enumeration are constants of the crate.
+//! [`ibv_wc_status::IBV_WC_SUCCESS`]. So an unknown value from a newer library or kernel is no
+//! undefined behaviour. Flags can be combined by `|` and tested by `&`. Enumerators of an anonymous
+//! enumeration are constants of the crate.
 //!
 //! Types of the C library (`sockaddr`, `pthread_mutex_t` ...) are those of the [`libc`] crate.
 //! `__be16`, `__be32` and `__be64` are integers in network byte order.
 //!
 //! # Building
 //! The headers and libraries are found by pkg-config (`libibverbs`, `librdmacm`). Dependent build
-//! scripts are told `DEP_IBVERBS_INCLUDE` and `DEP_IBVERBS_VERSION`.
+//! scripts get the variables `DEP_IBVERBS_INCLUDE` and `DEP_IBVERBS_VERSION`.
 //!
 //! | variable | effect |
 //! |---|---|
 //! | `IBVERBS_SYS_PREFIX` | the root of a tree with `include/` and `lib/`, such as that of MOFED or DOCA; takes precedence over pkg-config |
-//! | `PKG_CONFIG_PATH` and its kin | as ever |
+//! | `PKG_CONFIG_PATH` and the other variables of pkg-config | their usual effect |
 //! | `DOCS_RS` | builds the documentation without headers: no shim, nothing to link |
 //!
-//! The feature `bindgen` is for `cargo xtask bindgen`, which writes these bindings anew.
-//! The only targets are 64-bit Linux.
+//! The feature `bindgen` is for `cargo xtask bindgen`, which regenerates these bindings. The only
+//! supported targets are 64-bit Linux.
 
 #[allow(
     missing_docs,
@@ -87,11 +88,11 @@ mod newer;
 pub use bindings::*;
 pub use newer::{ibv_alloc_buf, ibv_buf, ibv_free_buf, ibv_reg_buf_mr};
 
-/// Tells [`ibv_alloc_parent_domain`]'s library to allocate as it would without an allocator: what
-/// [`ibv_parent_domain_init_attr::alloc`] returns for that.
+/// The value that an allocator ([`ibv_parent_domain_init_attr::alloc`]) returns to make the library
+/// allocate as it would without an allocator; see [`ibv_alloc_parent_domain`].
 pub const IBV_ALLOCATOR_USE_DEFAULT: *mut core::ffi::c_void =
     core::ptr::without_provenance_mut(usize::MAX);
 
-/// The value of [`ibv_context::abi_compat`] that says there is a [`verbs_context`] around it.
+/// The value of [`ibv_context::abi_compat`] if the context is the last field of a [`verbs_context`].
 pub const __VERBS_ABI_IS_EXTENDED: *mut core::ffi::c_void =
     core::ptr::without_provenance_mut(usize::MAX);

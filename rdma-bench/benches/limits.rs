@@ -1,7 +1,9 @@
-//! Judges this stack against what the machine does without it: figure, goal and verdict of every row.
+//! Compares this stack with what the machine does without it, and prints figure, goal and verdict of
+//! every row.
 //!
-//! `cargo xtask bench --device softroce` runs it, with softroce preloaded into every program that
-//! takes part, and again with `--kernel` in the virtual machine, for the rows that are measured there.
+//! `cargo xtask bench --device softroce` runs this benchmark with softroce preloaded into every program
+//! that takes part. It runs the benchmark again, with `--kernel`, in the virtual machine, for the rows
+//! that are measured there.
 
 #![forbid(unsafe_code)]
 
@@ -52,7 +54,7 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     if !options.full && !options.quick && !options.list {
-        // `cargo bench` without arguments judges nothing.
+        // Without arguments, as `cargo bench` runs it, this benchmark measures nothing.
         return ExitCode::SUCCESS;
     }
     match run(&options) {
@@ -142,7 +144,8 @@ fn write(options: &Options, row: &Row, document: &Value) -> anyhow::Result<()> {
     fs::write(&path, text + "\n").with_context(|| format!("writing {}", path.display()))
 }
 
-/// Returns softroce, which must be preloaded for the other programs to see it, and the kernel's device.
+/// Returns softroce and the kernel's device. Fails if softroce is not preloaded, because the other
+/// programs then do not use it.
 fn networks(kernel: Option<&str>) -> anyhow::Result<Networks> {
     let context = Context::open_default()?;
     if !softroce_is_preloaded() || !context.device().is_emulated() {

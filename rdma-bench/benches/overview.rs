@@ -1,6 +1,7 @@
-//! One table of what every layer does on this machine's device.
+//! Prints a table of the performance of every layer on this machine's device.
 //!
-//! `cargo bench -p rdma-bench` and `cargo xtask bench --quick` run it. Nothing is judged.
+//! `cargo bench -p rdma-bench` and `cargo xtask bench --quick` run this benchmark, which gives no
+//! verdict.
 
 #![forbid(unsafe_code)]
 
@@ -33,11 +34,11 @@ struct Options {
 
 /// The number of runs of each test, whose medians are shown.
 const RUNS: usize = 3;
-/// After this time each test runs once: on a slow device the figures are less certain, and the table
-/// comes all the same.
+/// Time after which each remaining test runs only once: on a slow device the figures are less certain,
+/// but the table is complete.
 const TIME_FOR_ALL_RUNS: Duration = Duration::from_secs(110);
 
-/// The form of the document; another number when its meaning changes.
+/// The format of the JSON document; the number changes with the meaning.
 const SCHEMA: &str = "rdma-bench/overview/1";
 
 fn main() -> ExitCode {

@@ -1,7 +1,7 @@
-//! Every test of rdma-core beside perftest's.
+//! Compares every test of rdma-core with perftest's.
 //!
-//! `cargo xtask bench` runs it, and brings the device and perftest. By itself it is
-//! `cargo bench -p rdma-bench --bench verbs -- --full`.
+//! `cargo xtask bench` runs this benchmark, and provides the device and perftest. The command without
+//! xtask is `cargo bench -p rdma-bench --bench verbs -- --full`.
 
 #![forbid(unsafe_code)]
 
@@ -47,7 +47,7 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     if !options.full && !options.quick {
-        // What `cargo bench` runs without arguments judges nothing.
+        // Without arguments, as `cargo bench` runs it, this benchmark measures nothing.
         return ExitCode::SUCCESS;
     }
     match run(&options) {
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where and with what to measure.
+/// The options, the device and the programs of the measurements.
 struct Bench<'o> {
     options: &'o Options,
     effort: Effort,
@@ -70,7 +70,7 @@ struct Bench<'o> {
     program: PathBuf,
 }
 
-/// What became of the cases.
+/// The numbers of cases by outcome.
 #[derive(Debug, Default)]
 struct Tally {
     failed: usize,
@@ -78,7 +78,8 @@ struct Tally {
     missed: usize,
 }
 
-/// Runs every case. Returns whether all ran and, in a full run, met their goals: a quick run has none.
+/// Runs every case. Returns whether all cases ran and, in a full run, met their goals. A quick run has
+/// no goals.
 fn run(options: &Options) -> anyhow::Result<bool> {
     let context = Context::open_default()?;
     let network = Network::of(&context)?;

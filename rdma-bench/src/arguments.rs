@@ -256,7 +256,7 @@ enum AtomicName {
     CompareAndSwap,
 }
 
-/// What was asked for.
+/// The test and the options that the command line requests.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) plan: Plan,
@@ -268,7 +268,7 @@ pub(crate) struct Request {
 }
 
 impl CommandLine {
-    /// The test with its options, or why they do not go together.
+    /// Converts the command line into a request. Fails if its options cannot be combined.
     pub(crate) fn request(self) -> anyhow::Result<Request> {
         let (verb, metric, options) = match self.test {
             TestName::SendLat(options) => (Verb::Send, Metric::Latency, options),
@@ -370,7 +370,8 @@ impl Options {
         })
     }
 
-    /// Perftest's flags that are not here yet are told apart from those that nobody knows.
+    /// Refuses those flags of perftest that this program parses but does not support, each with its own
+    /// message.
     fn refuse_unsupported(&self) -> anyhow::Result<()> {
         if self.bidirectional {
             bail!("-b: bidirectional tests are not supported");
@@ -388,7 +389,7 @@ impl Options {
     }
 }
 
-/// A number of bytes, perhaps with K or M for 2^10 or 2^20.
+/// Parses a number of bytes with an optional suffix K (2^10) or M (2^20).
 fn bytes(text: &str) -> Result<usize, String> {
     let (number, unit) = match text.to_ascii_uppercase().as_bytes() {
         [.., b'K'] => (&text[..text.len() - 1], 1 << 10),

@@ -1,4 +1,4 @@
-//! Errors of measuring.
+//! Errors of measurements.
 
 use std::io;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a measurement did not come about.
+/// The reason why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -39,20 +39,20 @@ pub enum Error {
     #[error("the peer closed the connection before the test was over")]
     PeerGone,
 
-    /// The other end told that it failed.
+    /// The other end reported a failure.
     #[error("the peer failed: {0}")]
     Peer(String),
 
-    /// Nothing came for too long.
+    /// An expected event did not happen in time.
     #[error("no {what} for {} s", limit.as_secs_f64())]
     TimedOut {
         /// Event that did not happen.
         what: &'static str,
-        /// Time that was waited.
+        /// The time limit.
         limit: Duration,
     },
 
-    /// The other end sent something else than the protocol wants.
+    /// The other end violated the protocol of the control connection.
     #[error("unexpected data on the control connection: {0}")]
     Protocol(String),
 
@@ -61,9 +61,9 @@ pub enum Error {
     Disagreement {
         /// The parameter.
         what: &'static str,
-        /// Its value at the server.
+        /// The parameter's value at the server.
         server: String,
-        /// Its value at the client.
+        /// The parameter's value at the client.
         client: String,
     },
 
@@ -80,7 +80,7 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// A program that takes part in a comparison did not do what it should.
+    /// A program that takes part in a comparison failed.
     #[error("{program}: {reason}")]
     Program {
         /// The program.

@@ -10,7 +10,8 @@
 //!
 //! # Definitions
 //!
-//! They are perftest's, so that the figures stand beside those of its C programs:
+//! The definitions are those of perftest, so that the figures can be compared with those of its C
+//! programs:
 //!
 //! | test | latency | bandwidth |
 //! |---|---|---|
@@ -31,22 +32,23 @@
 //!   completion; the peak is the best of all stretches between a post and a completion. A MiB is
 //!   2^20 bytes, a Gb 10^9 bits.
 //!
-//! The layers above rdma-core have futures, which makes a difference in what is timed:
+//! The layers above rdma-core use futures, which changes what is timed:
 //!
 //! | `--layer` | what differs |
 //! |---|---|
-//! | `async` | a write's latency is always that of one with immediate data, because rdma-async notices no other; a latency sample includes waking the task; bandwidth is that of as many tasks as the depth, each of which awaits one operation after the other, so every one is signaled; there is no peak |
+//! | `async` | a write's latency is always that of a write with immediate data, because a receiver on rdma-async notices no other write; a latency sample includes waking the task; bandwidth is that of as many tasks as the depth, each of which awaits one operation after the other, so every operation is signaled; there is no peak |
 //! | `rpc` | `echo_lat` is the whole round trip of one call at a time, `echo_bw` that of 64 at once, by default; bytes are counted one way |
 //!
-//! Each end runs on one thread unless `--threads` says otherwise, and learns of completions as
-//! rdma-async does by default unless `--completion` does.
+//! Each end runs on one thread unless `--threads` sets another number. These layers use the default
+//! completion mode of rdma-async unless `--completion` sets another.
 //!
 //! # Parts
 //!
-//! [`session`] runs a test between two processes: they agree on a [`Plan`] over TCP ([`control`]),
-//! the layer under test connects and measures ([`core`], [`asynchronous`], [`rpc`]), [`report`]
-//! tells. [`overview`] runs every layer once, for a table without a verdict; [`compare`] runs perftest and
-//! this program in turns; [`limits`] holds softroce against what the machine does without it.
+//! [`session`] runs a test between two processes: they agree on a [`Plan`] over TCP ([`control`]), the
+//! layer under test connects and measures ([`core`], [`asynchronous`], [`rpc`]), and [`report`] prints
+//! the results. [`overview`] runs every layer once, for a table without a verdict. [`compare`] runs
+//! perftest and this program in turns. [`limits`] compares softroce with what the machine does without
+//! it.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The machine that was measured on.
+//! The machine on which the figures were measured.
 
 use std::fs;
 use std::hint;
@@ -7,27 +7,27 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-/// What of a machine matters for its figures.
+/// The properties of a machine that affect its figures.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
-    /// Its name.
+    /// The host name.
     pub host: String,
     /// The kernel's release.
     pub kernel: String,
     /// The processor's name.
     pub processor: String,
-    /// How many processors this process may use.
+    /// Number of processors that this process may use.
     pub processors: usize,
-    /// Where the kernel has the time from.
+    /// The clock source of the kernel.
     pub clock_source: String,
-    /// How long a timestamp takes, in nanoseconds.
+    /// The cost of a timestamp, in nanoseconds.
     pub timestamp_nanos: f64,
     /// The version of this program.
     pub version: &'static str,
 }
 
 impl Machine {
-    /// Looks at this machine.
+    /// Reads the properties of this machine.
     pub fn look() -> Self {
         let read = |path: &str| {
             let text = fs::read_to_string(path).unwrap_or_default();
@@ -50,7 +50,7 @@ impl Machine {
     }
 }
 
-/// How long a timestamp takes.
+/// Measures the cost of a timestamp, in nanoseconds.
 fn timestamp_nanos() -> f64 {
     const COUNT: u32 = 2000;
     let begun = Instant::now();

@@ -42,12 +42,12 @@ impl fmt::Display for Layer {
     }
 }
 
-/// The memory of messages, and of what peers reach.
+/// The kind of memory for messages, and for the data that peers access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Memory {
-    /// Memory of the device's choice where it has some, which may be faster to reach; else as
-    /// [`Self::Malloc`].
+    /// Memory that the device chooses, which may be faster to access; the same as [`Self::Malloc`] if
+    /// the device offers none.
     #[default]
     Device,
     /// The program's own memory, page-aligned and registered with the device, as perftest's is.
@@ -63,17 +63,17 @@ impl fmt::Display for Memory {
     }
 }
 
-/// How long to measure.
+/// The length of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Length {
-    /// So many messages.
+    /// A number of messages.
     Iterations(usize),
-    /// For so long.
+    /// A duration.
     Duration(Duration),
 }
 
 impl Length {
-    /// The number of messages, if it is given.
+    /// Returns the number of messages; `None` for a duration.
     pub fn iterations(self) -> Option<usize> {
         match self {
             Self::Iterations(count) => Some(count),
@@ -91,7 +91,7 @@ impl fmt::Display for Length {
     }
 }
 
-/// What both ends must agree on.
+/// The parameters of a test on which both ends must agree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The layer under test.
@@ -100,38 +100,38 @@ pub struct Plan {
     pub test: Test,
     /// The message sizes in bytes, measured one after the other.
     pub sizes: Vec<usize>,
-    /// How long to measure each.
+    /// The length of the measurement of each size.
     pub length: Length,
     /// The path MTU; `None` is the smaller of the two ports' active ones.
     pub mtu: Option<Mtu>,
     /// The memory of both ends.
     pub memory: Memory,
     /// The number of queue pairs between a client and a server, all served by one thread and one
-    /// completion queue. Each does what [`length`](Self::length) says, as in perftest.
+    /// completion queue. [`length`](Self::length) applies to each queue pair, as in perftest.
     pub queue_pairs: usize,
-    /// `true` if the queue pairs of a receiving end take their receives from one shared receive queue.
+    /// Set if the queue pairs of a receiving end share one receive queue.
     pub shared_receives: bool,
-    /// `true` if writes carry immediate data, by which the receiving program notices them. The write
-    /// latency of rdma-async always is that of such writes.
+    /// Set if writes have immediate data, by which the receiving program notices them. Latency tests of
+    /// writes over rdma-async always use immediate data.
     pub immediate: bool,
-    /// The number of regions of memory at each end that writes go to in turn; `None` is a test
-    /// where each queue pair has memory of its own. Whatever the number of regions, the messages go
-    /// to the same number of [places](Self::PLACES), so that the memory that is touched is the same.
+    /// The number of memory regions at each end that writes go to in turn; `None` for a test where each
+    /// queue pair has its own memory. The number of [places](Self::PLACES) that messages go to does not
+    /// depend on the number of regions, so that all tests touch the same amount of memory.
     pub regions: Option<usize>,
-    /// The size of the messages that the client sends back to back on a second queue pair while the
-    /// latency is measured; `None` is a test with nothing beside it.
+    /// The size of the messages that the client sends back to back on a second queue pair during the
+    /// latency test; `None` if it sends no such messages.
     pub beside: Option<usize>,
 }
 
 impl Plan {
-    /// The fewest iterations that make a result.
+    /// Minimum number of iterations, below which there are no meaningful figures.
     pub const MIN_ITERATIONS: usize = 5;
-    /// The most queue pairs between two ends.
+    /// Maximum number of queue pairs between two ends.
     pub const MAX_QUEUE_PAIRS: usize = 4096;
-    /// The number of places of a message's size in the [regions](Self::regions) of one end.
+    /// Number of places, each of the size of a message, in all [regions](Self::regions) of one end.
     pub const PLACES: usize = 10_000;
 
-    /// A test over rdma-core with perftest's defaults.
+    /// Creates the plan of a test over rdma-core with perftest's defaults.
     pub fn new(test: Test, sizes: Vec<usize>, length: Length) -> Self {
         Self {
             layer: Layer::Core,
@@ -148,7 +148,8 @@ impl Plan {
         }
     }
 
-    /// The test's title, as perftest writes it, with what the plan and the layer make of the test.
+    /// Returns the title of the test in perftest's form, with additions for immediate data and for
+    /// calls.
     pub fn title(&self) -> String {
         let title = self.test.title();
         match (self.layer, self.test.metric) {
@@ -158,19 +159,19 @@ impl Plan {
         }
     }
 
-    /// Returns whether writes carry immediate data: because the plan says so, or because the
-    /// programs of rdma-async notice a write by nothing else.
+    /// Returns whether writes have immediate data: because the plan says so, or because the test needs
+    /// it to notice the writes, as latency tests over rdma-async do.
     pub fn has_immediate(&self) -> bool {
         let noticed = self.test.verb == Verb::Write && self.test.metric == Metric::Latency;
         self.immediate || (noticed && self.layer == Layer::Async)
     }
 
-    /// The largest message.
+    /// Returns the size of the largest message in bytes.
     pub fn largest(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Returns whether the program of the end `role` posts receives.
+    /// Returns whether the program at the end `role` posts receives.
     pub fn receives_at(&self, role: Role) -> bool {
         let takes_part = self.test.metric == Metric::Latency || role == Role::Server;
         takes_part && (self.test.verb == Verb::Send || self.has_immediate())
@@ -180,7 +181,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] with what is wrong.
+    /// [`Error::Unsupported`] with the reason.
     pub fn checked(self) -> Result<Self> {
         let refuse = |reason: String| Err(Error::Unsupported(reason));
         if self.sizes.is_empty() || self.sizes.contains(&0) {
@@ -251,7 +252,7 @@ impl Plan {
         }
     }
 
-    /// Whether the client's plan is the same as the server's.
+    /// Checks that the client's plan is the same as the server's.
     ///
     /// # Errors
     ///

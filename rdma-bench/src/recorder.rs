@@ -1,4 +1,4 @@
-//! Timestamps of a latency test.
+//! Records the timestamps of a latency test.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use crate::plan::Length;
 use crate::statistics::Latency;
 
-/// Takes the timestamp of each iteration, and says whether another one is due.
+/// Records a timestamp per iteration, and decides when the test has enough iterations.
 #[derive(Debug)]
 pub struct Recorder {
     taken: usize,
@@ -18,14 +18,15 @@ pub struct Recorder {
 
 #[derive(Debug)]
 enum Kept {
-    /// Every timestamp, in memory that was touched before.
+    /// Every timestamp, in memory that was written to before the test.
     Stamps(Vec<Instant>),
-    /// The time between them, when nobody knows how many there will be.
+    /// The times between timestamps, if the number of iterations is not known in advance, and the
+    /// duration of the test.
     Histogram(Histogram<u64>, Duration),
 }
 
 impl Recorder {
-    /// One for a test of this length.
+    /// Creates a recorder for a test of this length.
     pub fn new(length: Length) -> Self {
         let now = Instant::now();
         let kept = match length {
@@ -43,7 +44,7 @@ impl Recorder {
         }
     }
 
-    /// Whether another iteration is due.
+    /// Returns whether another iteration is due.
     #[inline]
     pub fn more(&self) -> bool {
         match &self.kept {
@@ -54,7 +55,7 @@ impl Recorder {
         }
     }
 
-    /// Takes the timestamp of an iteration: right before its post.
+    /// Records the timestamp of an iteration. Must be called right before its post.
     #[inline]
     pub fn stamp(&mut self) {
         let now = Instant::now();
@@ -70,13 +71,13 @@ impl Recorder {
         self.taken += 1;
     }
 
-    /// How many timestamps were taken.
+    /// Returns the number of recorded timestamps.
     #[inline]
     pub fn taken(&self) -> usize {
         self.taken
     }
 
-    /// The figures; `None` when there are too few samples for any.
+    /// Returns the latencies, with each sample divided by `parts`; `None` if there are too few samples.
     pub fn latency(&self, parts: u32) -> Option<Latency> {
         match &self.kept {
             Kept::Stamps(stamps) => Latency::of_stamps(&stamps[..self.taken], parts),

@@ -1,4 +1,4 @@
-//! A test between two processes, from the agreement to the report.
+//! Runs a test between two processes, from the agreement on the plan to the report.
 
 use std::io::Write;
 
@@ -17,30 +17,30 @@ use crate::settings::Settings;
 use crate::statistics::{Bandwidth, Bulk, Latency};
 use crate::test::{Metric, Verb};
 
-/// Which end this is.
+/// An end of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// The one that waits.
+    /// The end that waits for the client.
     Server,
-    /// The one that connects and begins.
+    /// The end that connects and starts the test.
     Client,
 }
 
-/// What one end measured.
+/// The result of one end.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Measured {
-    /// The time that operations took.
+    /// The latencies of operations.
     Latency(Latency),
-    /// The time that operations took while other messages went beside them.
+    /// The latencies of operations while other messages were sent, and the bandwidth of those messages.
     Beside(Latency, Bulk),
-    /// How many were done.
+    /// The rate of operations.
     Bandwidth(Bandwidth),
     /// Nothing: the other end measures.
     Nothing,
 }
 
 impl Measured {
-    /// The latencies of a test that has run; a sample is divided by `parts`.
+    /// Returns the latencies of a finished test, with each sample divided by `parts`.
     ///
     /// # Errors
     ///
@@ -49,11 +49,12 @@ impl Measured {
         latency(recorder, parts).map(Self::Latency)
     }
 
-    /// Returns the half round trips of a test that has run, and the messages beside it.
+    /// Returns half of the round trips of a finished test, and the messages that were sent during it.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for too few samples, or where no message was sent beside them.
+    /// [`Error::Unsupported`] if there are too few samples, or no other message was sent during the
+    /// test.
     pub fn beside(recorder: &Recorder, bulk: Bulk) -> Result<Self> {
         let latency = latency(recorder, 2)?;
         if bulk.bandwidth.iterations == 0 {
@@ -75,24 +76,24 @@ fn latency(recorder: &Recorder, parts: u32) -> Result<Latency> {
 
 /// A connection through one layer, over which tests run.
 pub trait Measure {
-    /// What the report tells of it.
+    /// Returns the properties of the connection for the report.
     fn facts(&self) -> &Facts;
 
-    /// Runs the test with messages of this size. It waits for the other end with
-    /// [`Control::barrier`] once, when this end is ready to receive.
+    /// Runs the test with messages of `size` bytes. An implementation calls [`Control::barrier`] once,
+    /// when this end is ready to receive.
     ///
     /// # Errors
     ///
-    /// Those of the layer, and of the control connection.
+    /// The errors of the layer, and of the control connection.
     fn measure(&mut self, size: usize, control: &mut Control) -> Result<Measured>;
 }
 
-/// Runs a test as the server (no host) or as the client. The report goes to `out`, and comes back
-/// as JSON.
+/// Runs a test as the server (no host) or as the client. Prints the report to `out` and returns it as
+/// JSON.
 ///
 /// # Errors
 ///
-/// Whatever keeps the test from being run to its end.
+/// Any error that ends the test early.
 pub fn run(
     plan: &Plan,
     settings: &Settings,
@@ -151,7 +152,7 @@ fn measure(
     for &size in &plan.sizes {
         let measured = connection.measure(size, control)?;
         let shown = match measured {
-            // What the client measured of a one-sided operation is the server's result too.
+            // For one-sided operations, the result of the client is that of the server, too.
             Measured::Nothing => match control.attend()? {
                 Some(theirs) => Measured::Bandwidth(theirs),
                 None => Measured::Nothing,
@@ -206,11 +207,11 @@ fn print(
     }
 }
 
-/// Refuses settings that do not go with the test or its layer.
+/// Checks that the settings can be combined with the test and its layer.
 ///
 /// # Errors
 ///
-/// [`Error::Unsupported`] with the first such setting.
+/// [`Error::Unsupported`] with the first setting that cannot.
 pub fn supported(plan: &Plan, settings: &Settings) -> Result<()> {
     let refuse = |reason: &str| Err(Error::Unsupported(reason.into()));
     let most = match plan.test.metric {

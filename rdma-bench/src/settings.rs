@@ -10,11 +10,11 @@ use crate::test::{Metric, Test, Verb};
 /// The way in which tasks of rdma-async and rdma-rpc notice completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {
-    /// By their events.
+    /// By completion events.
     Event,
-    /// By looking for so long, then by their events.
+    /// By polling for this time, then by completion events.
     Adaptive(Duration),
-    /// By looking.
+    /// By polling.
     Busy,
 }
 
@@ -31,19 +31,19 @@ pub struct Settings {
     pub tx_depth: usize,
     /// The number of receives that are posted on each queue pair, or on the shared receive queue.
     pub rx_depth: usize,
-    /// One in so many requests of a bandwidth test is signaled; `None` is 100, or 1 for messages of
+    /// Number of requests of a bandwidth test per signaled request; `None` is 100, or 1 for messages of
     /// more than 8 KiB.
     pub cq_moderation: Option<usize>,
-    /// Number of requests of a bandwidth test that are handed to the device together.
+    /// Number of requests that a bandwidth test posts together.
     pub post_list: usize,
     /// The control ports of further servers on the server's host, which the client of a write
     /// test writes to as well.
     pub further_servers: Vec<u16>,
-    /// Up to how many bytes are sent inline; `None` is perftest's default for the device.
+    /// Maximum inline data in bytes; `None` is perftest's default for the device.
     pub inline: Option<u32>,
     /// Maximum outstanding reads and atomics; `None` for the device's maximum.
     pub outstanding_reads: Option<u8>,
-    /// Wait for completions by their events instead of polling, in rdma-core.
+    /// Set to wait for completion events in rdma-core, instead of polling.
     pub events: bool,
     /// The way to notice completions in the layers above rdma-core; `None` for rdma-async's default.
     pub completion: Option<Completion>,
@@ -55,7 +55,7 @@ pub struct Settings {
     pub service_level: u8,
     /// The traffic class.
     pub traffic_class: u8,
-    /// Measure no peak bandwidth, which takes a timestamp for each message.
+    /// Set to leave out the peak bandwidth, which needs a timestamp for each message.
     pub no_peak: bool,
     /// Longest wait for the other end, after which the test fails.
     pub timeout: Duration,
@@ -87,14 +87,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Above so many bytes every request of a bandwidth test is signaled by default.
+    /// Size in bytes above which every request of a bandwidth test is signaled by default.
     const MODERATED: usize = 8192;
-    /// Above so many iterations no peak is measured.
+    /// Number of iterations above which the peak is not measured.
     const PEAK_ITERATIONS: usize = 20_000;
-    /// The vendor whose devices perftest sends inline on by default.
+    /// The vendor ID for which perftest sends inline data by default.
     const MELLANOX: u32 = 0x02c9;
 
-    /// Returns the options for connecting queue pairs, with the device's choice of the MTU.
+    /// Returns the options for connecting queue pairs; the MTU is left to the device.
     pub(crate) fn connect_options(&self) -> ConnectOptions {
         ConnectOptions::default()
             .ack_timeout_exponent(self.ack_timeout)
@@ -102,7 +102,7 @@ impl Settings {
             .traffic_class(self.traffic_class)
     }
 
-    /// The number of requests that each queue pair has outstanding.
+    /// Returns the number of outstanding requests of each queue pair.
     pub fn depth(&self, plan: &Plan) -> usize {
         match plan.test.metric {
             Metric::Latency => 1,
@@ -113,7 +113,7 @@ impl Settings {
         }
     }
 
-    /// The number of receives that are posted: on each queue pair, or on the shared receive queue.
+    /// Returns the number of posted receives: on each queue pair, or on the shared receive queue.
     pub fn receives(&self, plan: &Plan) -> usize {
         let sharing = if plan.shared_receives {
             plan.queue_pairs
@@ -125,14 +125,14 @@ impl Settings {
         self.rx_depth.clamp(1, messages.max(1))
     }
 
-    /// Returns the numbers of requests and of receives of the queue pair beside a latency test: those of
-    /// a bandwidth test that is not over before.
+    /// Returns the numbers of requests and of receives of the queue pair beside a latency test. They do
+    /// not depend on the number of messages.
     pub fn beside_depths(&self) -> (usize, usize) {
         (self.tx_depth.max(1), self.rx_depth.max(1))
     }
 
-    /// One in how many requests of a queue pair is signaled. A queue pair with room for less than a
-    /// list has a signaled request among those that are outstanding.
+    /// Returns the number of requests of a queue pair per signaled request. The result is small enough
+    /// that a queue pair without room for another list has at least one signaled request outstanding.
     pub fn moderation(&self, plan: &Plan) -> usize {
         let default = match plan.sizes.as_slice() {
             [size] if *size > Self::MODERATED => 1,
@@ -149,7 +149,7 @@ impl Settings {
         !self.no_peak && count.is_some_and(|count| count <= Self::PEAK_ITERATIONS)
     }
 
-    /// Up to how many bytes to send inline on a device of `vendor`.
+    /// Returns the maximum inline data, in bytes, on a device of `vendor`.
     pub fn inline_size(&self, test: Test, vendor: u32) -> u32 {
         let default = match (test.verb, test.metric) {
             (Verb::Send, Metric::Latency) => 236,

@@ -1,43 +1,43 @@
-//! From timestamps to figures, by perftest's definitions.
+//! Computes figures from timestamps, by perftest's definitions.
 
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// So many of the slowest samples are left out of maximum, mean and deviation.
+/// Number of the slowest samples that are left out of maximum, mean and deviation.
 const TAIL: usize = 2;
 
 /// The latencies of a run, in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// How many operations were done.
+    /// Number of operations.
     pub iterations: usize,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The most, but for the slowest two.
+    /// The maximum, without the slowest two samples.
     pub max: f64,
     /// The median.
     pub typical: f64,
-    /// The mean, without the slowest two.
+    /// The mean, without the slowest two samples.
     pub average: f64,
-    /// The standard deviation, without the slowest two.
+    /// The standard deviation, without the slowest two samples.
     pub deviation: f64,
-    /// 99 of 100 are no more.
+    /// The 99th percentile.
     pub percentile_99: f64,
-    /// 999 of 1000 are no more.
+    /// The 99.9th percentile.
     pub percentile_99_9: f64,
-    /// Every sample in the order of time, if they were kept.
+    /// Every sample in chronological order; empty if samples were not kept.
     pub samples: Vec<f64>,
-    /// How long all took; given when the test was to take a certain time.
+    /// The duration of the run, if the test was to take a given duration.
     pub duration: Option<Duration>,
 }
 
 impl Latency {
-    /// The figures of the samples between timestamps; `parts` is by how much a sample is divided: 2
+    /// Computes the latencies from the times between timestamps. Each sample is divided by `parts`: 2
     /// for half of a round trip.
     ///
-    /// `None` for fewer than four timestamps.
+    /// Returns `None` for fewer than four timestamps.
     pub fn of_stamps(stamps: &[Instant], parts: u32) -> Option<Self> {
         let micros = |pair: &[Instant]| (pair[1] - pair[0]).as_secs_f64() * 1e6 / f64::from(parts);
         Self::of_samples(stamps.len(), stamps.windows(2).map(micros).collect())
@@ -66,7 +66,8 @@ impl Latency {
         })
     }
 
-    /// The figures of a histogram of nanoseconds between timestamps over `duration`.
+    /// Computes the latencies from a histogram of the nanoseconds between timestamps, taken over
+    /// `duration`. Returns `None` if the histogram is empty.
     pub fn of_histogram(
         histogram: &Histogram<u64>,
         duration: Duration,
@@ -92,14 +93,15 @@ impl Latency {
         })
     }
 
-    /// Operations each second of a run over a certain time, both ways counted.
+    /// Returns the operations per second of a run with a given duration. A round trip counts as one
+    /// operation.
     pub fn rate(&self) -> f64 {
         let seconds = self.duration.unwrap_or_default().as_secs_f64();
         self.iterations as f64 / seconds
     }
 }
 
-/// The middle of sorted numbers; of an even count the lower of the two in the middle.
+/// Returns the median of sorted numbers; for an even count, the lower of the two middle ones.
 pub fn median(sorted: &[f64]) -> f64 {
     sorted[(sorted.len() - 1) / 2]
 }
@@ -107,16 +109,16 @@ pub fn median(sorted: &[f64]) -> f64 {
 /// The bandwidth of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bandwidth {
-    /// How many messages were moved.
+    /// Number of messages.
     pub iterations: usize,
-    /// Messages each second, over all.
+    /// Messages per second over the whole run.
     pub average: f64,
-    /// Messages each second of the best stretch; 0 where it was not measured.
+    /// Messages per second in the best stretch; 0 if it was not measured.
     pub peak: f64,
 }
 
 impl Bandwidth {
-    /// The bandwidth of so many messages in so much time.
+    /// Computes the bandwidth of a number of messages in a duration.
     pub fn over(iterations: usize, duration: Duration) -> Self {
         Self {
             iterations,
@@ -125,16 +127,16 @@ impl Bandwidth {
         }
     }
 
-    /// The average over all and the best of all stretches from the post of one message to the
-    /// completion of it or of a later one. `completed[n]` is when message `n` was seen completed:
-    /// with the signaled one that completed it.
+    /// Computes the average over the run, and the peak: the best of all stretches from the post of a
+    /// message to the completion of the same or a later message. `completed[n]` is the time at which
+    /// message `n` was known to be complete: when the next signaled message completed.
     pub fn of_stamps(posted: &[Instant], completed: &[Instant]) -> Self {
         let (Some(first), Some(last)) = (posted.first(), completed.last()) else {
             return Self::over(0, Duration::ZERO);
         };
         let since = |stamp: &Instant| (*stamp - *first).as_nanos() as u64;
         let begun: Vec<u64> = posted.iter().map(since).collect();
-        // Of messages that completed together, the last makes the best stretch.
+        // Of messages that completed at the same time, the last one gives the highest rate.
         let mut ends: Vec<(usize, u64)> = Vec::new();
         for (message, stamp) in completed.iter().map(since).enumerate() {
             match ends.last_mut() {
@@ -155,23 +157,23 @@ impl Bandwidth {
         }
     }
 
-    /// `rate` in MiB each second for messages of `size` bytes.
+    /// Converts `rate`, in messages of `size` bytes per second, to MiB per second.
     pub fn mebibytes(rate: f64, size: usize) -> f64 {
         rate * size as f64 / f64::from(1 << 20)
     }
 
-    /// `rate` in Gb each second for messages of `size` bytes.
+    /// Converts `rate`, in messages of `size` bytes per second, to Gb per second.
     pub fn gigabits(rate: f64, size: usize) -> f64 {
         rate * size as f64 * 8.0 / 1e9
     }
 }
 
-/// The messages that were sent beside a latency test.
+/// The messages that were sent during a latency test.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bulk {
     /// The size of a message in bytes.
     pub size: usize,
-    /// Their bandwidth.
+    /// The bandwidth of these messages.
     pub bandwidth: Bandwidth,
 }
 

@@ -1,4 +1,4 @@
-//! The tests by name.
+//! The tests: an operation, and the metric that is measured.
 
 use std::fmt;
 
@@ -17,38 +17,39 @@ pub enum Verb {
     FetchAndAdd,
     /// Compare-and-swap of eight bytes.
     CompareAndSwap,
-    /// A remote procedure call whose answer is what it was called with.
+    /// A remote procedure call that returns its argument.
     Echo,
 }
 
 impl Verb {
-    /// Whether it is one of the atomics.
+    /// Returns whether the operation is an atomic.
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAndAdd | Self::CompareAndSwap)
     }
 
-    /// Whether the peer's device answers it without the peer's program.
+    /// Returns whether the peer's device executes the operation without the peer's program.
     pub fn is_one_sided(self) -> bool {
         !matches!(self, Self::Send | Self::Echo)
     }
 
-    /// Whether it counts against the reads and atomics that a queue pair may have outstanding.
+    /// Returns whether the operation counts towards the maximum of outstanding reads and atomics of a
+    /// queue pair.
     pub fn has_response(self) -> bool {
         self == Self::Read || self.is_atomic()
     }
 }
 
-/// What to measure of an operation.
+/// The metric of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Metric {
-    /// How long one takes.
+    /// The duration of one operation.
     Latency,
-    /// How many can be done.
+    /// The rate of operations.
     Bandwidth,
 }
 
 impl Metric {
-    /// What its figures are in, where one stands for a test.
+    /// Returns the unit of the figure that stands for a test.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Latency => "usec",
@@ -57,17 +58,17 @@ impl Metric {
     }
 }
 
-/// A test: what to measure of which operation.
+/// A test: an operation and a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Test {
     /// The operation.
     pub verb: Verb,
-    /// What to measure of it.
+    /// The metric.
     pub metric: Metric,
 }
 
 impl Test {
-    /// Its title, as perftest writes it.
+    /// Returns the title of the test, as perftest writes it.
     pub fn title(self) -> String {
         let metric = match self.metric {
             Metric::Latency => "Latency",
@@ -84,12 +85,12 @@ impl Test {
         format!("{verb} {metric} Test")
     }
 
-    /// The name of perftest's program for it.
+    /// Returns the name of perftest's program for the test.
     pub fn perftest_program(self) -> String {
         format!("ib_{self}")
     }
 
-    /// Whether its latency is half of a round trip.
+    /// Returns whether the latency is half of a round trip.
     pub fn is_half_round_trip(self) -> bool {
         matches!(self.verb, Verb::Send | Verb::Write)
     }

@@ -1,4 +1,4 @@
-//! What a handler says when it cannot do what it was asked.
+//! The error that a handler returns to its caller.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 
 use crate::codec::{Codec, CodecError, Postcard};
 
-/// A handler's error, as its caller gets it: a code, a message, and details of any type.
+/// An error that a handler returns and its caller receives: a code, a message, and details of any type.
 ///
-/// Handlers return an error of their own that converts into this one.
+/// A handler may return any error type that converts into this type.
 ///
 /// ```
 /// use rdma_rpc::ApplicationError;
@@ -50,7 +50,7 @@ impl fmt::Debug for ApplicationError {
 }
 
 impl ApplicationError {
-    /// An error without details. What the code means is between the two ends.
+    /// Creates an error without details. The application defines the meaning of `code`.
     pub fn new(code: u32, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -59,8 +59,8 @@ impl ApplicationError {
         }
     }
 
-    /// Adds details, encoded with [`Postcard`]. Details that cannot be encoded are left out, and
-    /// logged.
+    /// Adds details, encoded with [`Postcard`]. If the details cannot be encoded, logs an error and
+    /// returns `self` without them.
     #[must_use]
     pub fn with_details<T: Serialize + ?Sized>(mut self, details: &T) -> Self {
         match encode(details) {
@@ -72,30 +72,32 @@ impl ApplicationError {
         self
     }
 
-    /// The code.
+    /// Returns the code.
     pub fn code(&self) -> u32 {
         self.code
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Whether there are details.
+    /// Returns whether the error has details.
     pub fn has_details(&self) -> bool {
         !self.details.is_empty()
     }
 
-    /// The details.
+    /// Decodes the details.
     ///
     /// # Errors
     ///
-    /// If they are not of this type, or there are none.
+    /// If the error has no details, or they cannot be decoded as `T`.
     pub fn details<T: DeserializeOwned>(&self) -> Result<T, CodecError> {
         Postcard::decode(&self.details)
     }
 
+    /// Encodes the error as the body of a failure message:
+    ///
     /// ```text
     /// byte 0..4   4..8               8..
     ///      code   message's length   the message, in UTF-8; then the details
@@ -107,7 +109,7 @@ impl ApplicationError {
         [&numbers, message, &self.details].concat()
     }
 
-    /// Reads what the peer sent, which may be anything.
+    /// Decodes the body of a failure message, which may hold any bytes; `None` if it is too short.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (&code, rest) = bytes.split_first_chunk::<4>()?;
         let (&len, rest) = rest.split_first_chunk::<4>()?;

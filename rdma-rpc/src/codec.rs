@@ -1,4 +1,4 @@
-//! How values become bytes.
+//! Encoding of requests and responses.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,40 +9,41 @@ use serde::de::DeserializeOwned;
 
 /// A format of requests and responses.
 ///
-/// Every message names its codec, so that two ends that use different ones find out at the first
-/// call. Implementations have nothing in them: they are chosen by type,
+/// Every request and response names its codec, so that a mismatch between the two ends is detected at
+/// the first call. Implementations are types without data: they are selected as type parameters of
 /// [`Client::codec`](crate::Client::codec) and [`Router::codec`](crate::Router::codec).
 pub trait Codec: 'static {
-    /// Stands for the codec in messages. Numbers up to 63 are for this crate.
+    /// Identifies the codec in messages. Numbers up to 63 are reserved for this crate.
     const ID: u8;
 
-    /// Writes a value to the front of `room` and returns how many bytes it took; `None` if it does
-    /// not fit.
+    /// Encodes a value into the start of `room` and returns its encoded length in bytes; `None` if the
+    /// value does not fit.
     ///
     /// # Errors
     ///
-    /// If the value cannot be written in this format.
+    /// If the value cannot be represented in this format.
     fn encode<T: Serialize + ?Sized>(
         value: &T,
         room: &mut [u8],
     ) -> Result<Option<usize>, CodecError>;
 
-    /// How many bytes a value takes.
+    /// Returns the encoded length of a value in bytes.
     ///
     /// # Errors
     ///
-    /// As [`Self::encode`].
+    /// If the value cannot be represented in this format.
     fn encoded_len<T: Serialize + ?Sized>(value: &T) -> Result<usize, CodecError>;
 
-    /// Reads a value, which has to take all of `bytes`. They come from the peer, and may be anything.
+    /// Decodes a value from `bytes`, which must hold that value and nothing else. `bytes` come from the
+    /// peer and may hold anything.
     ///
     /// # Errors
     ///
-    /// If they are no such value.
+    /// If `bytes` are not exactly one encoded value of type `T`.
     fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError>;
 }
 
-/// A value could not be encoded, or received bytes could not be decoded. Clones share their cause.
+/// An error of encoding a value or decoding received bytes. Clones share their cause.
 ///
 /// `Debug` prints the same text as `Display`.
 #[derive(Clone, thiserror::Error)]
@@ -56,16 +57,16 @@ impl fmt::Debug for CodecError {
 }
 
 impl CodecError {
-    /// An error with its cause, which may be a text.
+    /// Creates an error from its cause, which may be a string.
     pub fn new(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self(Arc::from(cause.into()))
     }
 }
 
-/// [Postcard](https://docs.rs/postcard): compact, and the default.
+/// The [Postcard](https://docs.rs/postcard) format, which is compact and the default.
 ///
-/// Bytes are fastest as what serde knows to be bytes, `bytes::Bytes` or `serde_bytes::ByteBuf`: a
-/// `Vec<u8>` is written and read a byte at a time.
+/// For byte strings, use `bytes::Bytes` or `serde_bytes::ByteBuf`, which are copied as a whole: a
+/// `Vec<u8>` is encoded and decoded byte by byte.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Postcard;
 
@@ -100,7 +101,7 @@ impl Codec for Postcard {
     }
 }
 
-/// The codec of bodies that are bytes and nothing else: [`Client::call_raw`](crate::Client::call_raw).
+/// The codec ID of unencoded bodies: [`Client::call_raw`](crate::Client::call_raw).
 pub(crate) const RAW: u8 = 0;
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::wire::Violation;
 /// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call or a connection failed. Clones share their cause.
+/// An error of a call or of a connection. Clones share their cause.
 ///
 /// After [`Transport`](Self::Transport), [`Protocol`](Self::Protocol) and
 /// [`ShuttingDown`](Self::ShuttingDown) the connection cannot be used any more; after any other error
@@ -65,21 +65,21 @@ pub enum Error {
     /// The server could not decode the request: the two ends disagree about its type.
     #[error("the server could not decode the request: {reason}")]
     BadRequest {
-        /// Why, in the server's words.
+        /// The cause, as the server describes it.
         reason: String,
     },
 
     /// The server could not encode or send the response.
     #[error("the server could not send its response: {reason}")]
     BadResponse {
-        /// Why, in the server's words.
+        /// The cause, as the server describes it.
         reason: String,
     },
 
     /// A message is longer than one of the two ends accepts.
     #[error("a {what} of {len} bytes is too large{}", above(.limit))]
     TooLarge {
-        /// A request or a response.
+        /// Either `"request"` or `"response"`.
         what: &'static str,
         /// The length of the message with its header.
         len: usize,
@@ -95,8 +95,8 @@ pub enum Error {
     #[error("the server is overloaded")]
     Overloaded,
 
-    /// The server accepts no new calls. The call was not started, unless the server abandoned it at
-    /// the end of the time for shutting down.
+    /// The server accepts no new calls. The call was not started, unless it was still running when the
+    /// grace period of the shutdown ended.
     #[error("the server is shutting down")]
     ShuttingDown,
 }

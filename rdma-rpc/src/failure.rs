@@ -1,33 +1,33 @@
-//! The answers that are no responses.
+//! Failures that a server sends in place of a response.
 
 use crate::application::ApplicationError;
 use crate::error::Error;
 
-/// Why there is no response to a request.
+/// The reason why a server sends no response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The handler returned an error.
     Application(ApplicationError),
-    /// No handler has the method's name.
+    /// The server has no method of the requested name.
     UnknownMethod,
     /// The request could not be decoded.
     BadRequest(String),
     /// The handler panicked.
     Panicked,
-    /// The server has as many calls as it takes.
+    /// The server has reached its limit of concurrent calls.
     Overloaded,
-    /// The server takes no new calls.
+    /// The server accepts no new calls.
     ShuttingDown,
-    /// The request is longer than the server takes.
+    /// The request is longer than the server's limit.
     RequestTooLarge { limit: u64 },
-    /// The response is longer than the server sends or the client takes.
+    /// The response is longer than the limit of the server or of the client.
     ResponseTooLarge { len: u64 },
     /// The response could not be encoded or sent.
     BadResponse(String),
 }
 
 impl Failure {
-    /// What stands for it in a header, and what follows the header.
+    /// Returns the status code for the header, and the body that follows the header.
     pub(crate) fn to_parts(&self) -> (u16, Vec<u8>) {
         match self {
             Self::Application(error) => (1, error.to_bytes()),
@@ -42,7 +42,8 @@ impl Failure {
         }
     }
 
-    /// Reads what the peer sent, which may be anything; `None` if it is none.
+    /// Decodes a received status code and body, which may hold anything; `None` if they are not a valid
+    /// failure.
     pub(crate) fn from_parts(status: u16, body: &[u8]) -> Option<Self> {
         let text = || String::from_utf8_lossy(body).into_owned();
         let number = || body.try_into().ok().map(u64::from_be_bytes);
@@ -60,7 +61,7 @@ impl Failure {
         })
     }
 
-    /// The error of a call of `method` with a request of `len` bytes.
+    /// Returns the client's error for a call of `method` whose request had `len` bytes.
     pub(crate) fn into_error(self, method: &str, len: usize) -> Error {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         match self {

@@ -1,7 +1,7 @@
 //! Remote procedure calls over RDMA, on tokio.
 //!
-//! A server routes calls by the names of their methods to async functions; a client calls them, any
-//! number at once on one connection. Requests and responses are any serde types.
+//! A server routes calls by method name to async functions. A client calls these methods, any number at
+//! once on one connection. Requests and responses can be of any serde type.
 //!
 //! ```
 //! use rdma_rpc::{ApplicationError, Client, Router, Server};
@@ -34,22 +34,24 @@
 //!
 //! # What it does
 //!
-//! - **Deadlines travel.** A call waits so long for its answer ([`ClientBuilder::deadline`]), and the
-//!   server drops work that nobody waits for any more. The two ends' clocks need not agree.
+//! - **Deadlines reach the server.** A call fails if its answer does not arrive in time
+//!   ([`ClientBuilder::deadline`]), and the server drops a handler at the deadline of its call. The
+//!   clocks of the two ends need not agree.
 //! - **Errors are typed.** A handler's error reaches the caller with its code, message and details
-//!   ([`ApplicationError`]); its panic is an error of that call and disturbs nothing else.
-//! - **Nothing waits for ever.** The end of a connection fails every call on it at once, with the cause.
-//! - **Load is bounded.** Each end has limits for calls, messages and connections; beyond them calls
-//!   wait their turn or are refused, see [`Server`].
-//! - **A server ends in order**: the calls that run are finished, new ones refused
+//!   ([`ApplicationError`]). A panic of a handler fails only the call that it handles.
+//! - **No call hangs.** The end of a connection fails every call on it at once, with the cause.
+//! - **Load is bounded.** Each end limits calls, messages and connections. Calls beyond the limits wait
+//!   or are refused, see [`Server`].
+//! - **Servers shut down gracefully.** Running calls are finished, new calls are refused
 //!   ([`ServerHandle::shutdown`]).
-//! - **Few copies.** Values are encoded in the memory that they are sent from, and decoded from the
-//!   memory that they were received in; bytes need not be decoded at all ([`Client::call_raw`]).
+//! - **Few copies.** Values are encoded into the memory that they are sent from, and decoded from the
+//!   memory that they were received in. Byte strings need no decoding at all ([`Client::call_raw`]).
 //!
 //! # What it does not do
 //!
-//! It does not reconnect, and does not repeat a call: whether it may is for the application to say.
-//! It does not encrypt or authenticate: whoever reaches the server may call it.
+//! This crate does not reconnect and does not repeat calls: only the application knows whether a call
+//! may run twice. It neither encrypts nor authenticates: any peer that can reach the server may call
+//! its methods.
 
 #![forbid(unsafe_code)]
 

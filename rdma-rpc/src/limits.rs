@@ -1,14 +1,15 @@
-//! How much one end lets the other use, where nothing else is set.
+//! Default limits of clients and servers.
 
 use rdma_async::RdmaBuilder;
 
-/// How long a message can be.
+/// The default maximum length of a message in bytes.
 pub(crate) const MESSAGE: usize = 16 << 20;
 
-/// No limit of messages is lower, so that every failure can be told.
+/// The lowest message limit that can be set, in bytes: a failure message must always fit.
 pub(crate) const LEAST_MESSAGE: usize = 1024;
 
-/// Connections for calls and nothing else.
+/// Returns the default transport settings. With them the peer can request no memory, because calls need
+/// no remote memory.
 pub(crate) fn transport(message_limit: usize) -> RdmaBuilder {
     RdmaBuilder::default()
         .message_limit(message_limit)

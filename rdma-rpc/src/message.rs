@@ -1,4 +1,4 @@
-//! Messages in registered memory.
+//! Messages in registered memory, as they are sent and received.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -10,19 +10,21 @@ use serde::Serialize;
 use crate::codec::{Codec, CodecError};
 use crate::wire::{HEADER_LEN, Header};
 
-/// How much memory a message gets that may turn out to fit; what does not fit is measured.
+/// Size in bytes of the first memory that a message is encoded into. A message that does not fit is
+/// measured and encoded again.
 const FIRST_ROOM: usize = 4096;
 
-/// The bytes of a request or a response, in the memory that they were received in.
+/// The body of a request or a response, in the memory that it was received in.
 ///
-/// While it lives, that memory receives nothing else; other memory has taken its place.
+/// This memory receives no other message until the payload is dropped; other memory is used in its
+/// place.
 pub struct Payload {
     region: LocalMr,
     range: Range<usize>,
 }
 
 impl Payload {
-    /// The part of a message that `range` is.
+    /// Creates a payload from the bytes `range` of a received message.
     pub(crate) fn new(region: LocalMr, range: Range<usize>) -> Self {
         debug_assert!(range.end <= region.length());
         Self { region, range }
@@ -58,7 +60,7 @@ pub(crate) struct Outgoing {
     len: usize,
 }
 
-/// Why a message could not be made.
+/// An error of composing a message.
 #[derive(Debug)]
 pub(crate) enum ComposeError {
     Codec(CodecError),
@@ -72,16 +74,16 @@ impl From<rdma_async::Error> for ComposeError {
     }
 }
 
-/// Makes messages in a connection's memory.
+/// Composes messages in the registered memory of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Composer<'c> {
     pub(crate) rdma: &'c Rdma,
-    /// How long a message may be.
+    /// The maximum length of a message in bytes.
     pub(crate) limit: usize,
 }
 
 impl Composer<'_> {
-    /// A message with a body that is encoded in place.
+    /// Composes a message whose body is `value`, encoded directly into the message.
     pub(crate) fn encoded<C: Codec, T: Serialize + ?Sized>(
         self,
         header: Header,
@@ -108,7 +110,7 @@ impl Composer<'_> {
         }
     }
 
-    /// A message with a body that is copied.
+    /// Composes a message whose body is a copy of `body`.
     pub(crate) fn copied(
         self,
         header: Header,
@@ -133,7 +135,7 @@ impl Composer<'_> {
 }
 
 impl Outgoing {
-    /// Writes what is in front of the body.
+    /// Writes the header and the method name in front of the body.
     fn finish(mut region: LocalMr, len: usize, header: Header, method: &str) -> Self {
         let bytes = region.as_mut_slice();
         bytes[..HEADER_LEN].copy_from_slice(&header.to_bytes());
@@ -145,12 +147,13 @@ impl Outgoing {
         self.len
     }
 
-    /// Hands it to the device; a long one is waited for until the peer has it.
+    /// Posts the message and returns when the device has accepted it. If the message is too long for
+    /// rdma-async to send in one piece, waits until the peer has received it.
     pub(crate) async fn post(&self, rdma: &Rdma) -> rdma_async::Result<()> {
         rdma.post(&self.part()).await
     }
 
-    /// Sends it and waits until it has arrived, and with it everything before.
+    /// Sends the message and waits until it and all earlier messages have reached the peer.
     pub(crate) async fn send(&self, rdma: &Rdma) -> rdma_async::Result<()> {
         rdma.send(&self.part()).await
     }

@@ -1,6 +1,6 @@
-//! The messages of a connection, as bytes.
+//! The wire format of RPC messages.
 //!
-//! Every message is one message of rdma-async. Numbers go in network byte order.
+//! Every RPC message is one message of rdma-async. Numbers are in network byte order.
 //!
 //! ```text
 //! byte 0         1      2..4       4       5..8   8..16   16..24           24..
@@ -9,35 +9,35 @@
 //! kind           argument             what follows
 //! 1  request     method's length      the method's name, in UTF-8; then the body
 //! 2  response    0                    the body
-//! 3  failure     which, see failure   what belongs to it
+//! 3  failure     status, see Failure  details of the failure
 //! 4  goodbye     0                    nothing
 //! ```
 //!
-//! The id is the caller's, and the answer repeats it. The deadline is how long after the request's
-//! arrival nobody waits for the answer any more, 0 if somebody always does: a duration, so that the
-//! two ends' clocks need not agree. The codec is the body's. A goodbye is a server's last message: it
-//! reads no more requests.
+//! The caller chooses the id, and the answer repeats it. The deadline is the time from the arrival of
+//! the request until the caller stops waiting, or 0 if the call has no deadline. It is a duration, so
+//! the clocks of the two ends need not agree. The codec is that of the body. A goodbye is the last
+//! message of a server, which reads no more requests.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// The version of the format, in every message.
+/// The version of the format, in the first byte of every message.
 const VERSION: u8 = 1;
 
-/// How long the header of every message is.
+/// The length of the header of every message in bytes.
 pub(crate) const HEADER_LEN: usize = 24;
 
 /// The longest method name, in bytes.
 pub(crate) const METHOD_LIMIT: usize = 1024;
 
-/// What a message is, and where in it the parts are.
+/// The parsed header of a received message, with the ranges of its parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Head {
     Request {
         id: u64,
         deadline: Option<Duration>,
         codec: u8,
-        /// Of UTF-8.
+        /// The method's name, which is valid UTF-8.
         method: Range<usize>,
         body: Range<usize>,
     },
@@ -54,7 +54,7 @@ pub(crate) enum Head {
     Goodbye,
 }
 
-/// What is wrong with a message.
+/// A violation of the wire format or the protocol by the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Violation {
     #[error("the peer sent a message shorter than a header")]
@@ -74,7 +74,7 @@ pub(crate) enum Violation {
 }
 
 impl Head {
-    /// Reads the front of a message, which may be anything.
+    /// Parses the header of a received message, which may hold any bytes.
     pub(crate) fn parse(message: &[u8]) -> Result<Self, Violation> {
         let (header, rest) = message
             .split_first_chunk::<HEADER_LEN>()
@@ -123,14 +123,15 @@ impl Head {
     }
 }
 
-/// What a message to be sent is; what follows its header is written behind it.
+/// The header of a message to be sent. The method's name and the body are written separately, after the
+/// header.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Header {
     Request {
         id: u64,
         deadline: Duration,
         codec: u8,
-        /// At most [`METHOD_LIMIT`].
+        /// The length of the method's name in bytes, at most [`METHOD_LIMIT`].
         method_len: u16,
     },
     Response {
@@ -153,7 +154,7 @@ impl Header {
                 codec,
                 method_len,
             } => {
-                // 0 would mean none.
+                // 0 would mean that the call has no deadline.
                 let deadline = u64::try_from(deadline.as_micros()).unwrap_or(u64::MAX);
                 (1, method_len, codec, id, deadline.max(1))
             }

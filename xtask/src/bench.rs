@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the workspace's benchmarks on a device.
+//! `cargo xtask bench`: runs the workspace's benchmarks on a device.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -20,14 +20,15 @@ const PACKAGE: &str = "rdma-bench";
 const OVERVIEW: &str = "overview";
 /// The benchmark that compares rdma-core with perftest.
 const VERBS: &str = "verbs";
-/// Benchmark that compares softroce with the machine without it.
+/// Benchmark that compares softroce with what the machine does without it.
 const LIMITS: &str = "limits";
-/// The kernel's device there.
+/// The name of the kernel's device in the guest.
 const KERNELS: &str = "rxe_0";
-/// Emulated, a checksum by this instruction takes longer than by a table, as the kernel's does.
+/// The processor feature that the guest must not have: when emulated, a checksum by this instruction
+/// takes longer than by a table, which is how the kernel computes it.
 const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 
-/// The variable by which the judge finds the program that sends forged packets.
+/// The variable that gives the judge the path of the program that sends forged packets.
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
 /// Options for running the benchmarks.
@@ -41,7 +42,7 @@ pub(crate) struct Choice {
     pub(crate) device: Target,
     /// Time limit of each program; `None` for no limit.
     pub(crate) limit: Option<Duration>,
-    /// Arguments of the comparison with perftest, which is then all that is run.
+    /// Arguments of the comparison with perftest. If there are any, only that comparison runs.
     pub(crate) arguments: Vec<OsString>,
 }
 
@@ -76,7 +77,7 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
         let ended = match part {
             Part::Limits => bench.limits(),
             Part::LimitsInGuest => bench.limits_in_guest(),
-            // Softroce is judged by its rows, which have goals beside perftest, too.
+            // Softroce is judged by its rows, which include goals relative to perftest.
             Part::Verbs if choice.device == Target::Softroce && choice.arguments.is_empty() => {
                 bench.on_device(VERBS, vec!["--unjudged".into()])
             }
@@ -84,7 +85,7 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
             Part::Overview => bench.on_device(OVERVIEW, Vec::new()),
         };
         let ended = ended.unwrap_or_else(|error| {
-            // The other parts may need nothing of what is missing here.
+            // Continues, because the other parts may not need what is missing here.
             eprintln!("{part:?}: {error:#}");
             1
         });
@@ -131,7 +132,8 @@ enum Part {
 }
 
 impl Part {
-    /// Returns what `choice` asks for. `of_rows` tells the parts to which the rows of a name belong.
+    /// Returns the parts that `choice` selects. `of_rows` returns the parts to which the rows of a name
+    /// belong.
     fn wanted(
         choice: &Choice,
         of_rows: impl FnOnce(&str) -> anyhow::Result<Vec<Self>>,
@@ -154,8 +156,8 @@ impl Part {
         }
     }
 
-    /// Returns the parts to which the rows of `listing` belong: the benchmark's list of rows, a line
-    /// for each, with the row's name and its place.
+    /// Returns the parts to which the rows of `listing` belong. `listing` is the benchmark's list of
+    /// rows: one line for each, with the row's name and its place.
     fn of_listing(listing: &str) -> anyhow::Result<Vec<Self>> {
         let mut parts = Vec::new();
         for line in listing.lines() {
@@ -183,18 +185,18 @@ fn is_row(name: &str) -> bool {
     rest.is_empty() || has_number && suffix.chars().all(|c| c.is_ascii_alphabetic())
 }
 
-/// The benchmarks, built.
+/// The built benchmarks, and what they need to run.
 struct Bench<'b> {
     shell: &'b Shell,
     built: Vec<Executable>,
-    /// With what programs see softroce.
+    /// The environment variables with which programs use softroce.
     preload: Vec<(OsString, OsString)>,
     results: PathBuf,
     choice: &'b Choice,
 }
 
 impl Bench<'_> {
-    /// Softroce against what this machine does without it.
+    /// Compares softroce with what this machine does without it.
     fn limits(&self) -> anyhow::Result<u8> {
         if let Err(error) = packages::install(self.shell, packages::UCX) {
             eprintln!("UCX is left out: {error:#}");
@@ -205,7 +207,7 @@ impl Bench<'_> {
         rxe::run_here(environment::SOFTROCE, &requirements, &command)
     }
 
-    /// Softroce against the kernel's device, both in the guest.
+    /// Compares softroce with the kernel's device, both in the guest.
     fn limits_in_guest(&self) -> anyhow::Result<u8> {
         let benchmark = self.benchmark(LIMITS)?;
         let mut command = self.command(benchmark);
@@ -271,7 +273,7 @@ impl Bench<'_> {
         command
     }
 
-    /// Returns the requirements of a benchmark beyond those of its device.
+    /// Returns the requirements of a device with those of a benchmark added.
     fn requirements(&self, benchmark: &Executable, device: Requirements) -> Requirements {
         let mut environment = self.preload.clone();
         environment.extend(cargo::environment_of(benchmark, &self.built));
@@ -288,7 +290,7 @@ impl Bench<'_> {
 /// Returns whether a file in `directory` was written at `begin` or later.
 fn has_written_since(directory: &Path, begin: SystemTime) -> io::Result<bool> {
     for entry in fs::read_dir(directory)? {
-        // File systems keep coarser times than the clock tells.
+        // File systems store times with a coarser resolution than the clock's.
         if entry?.metadata()?.modified()? + Duration::from_secs(2) >= begin {
             return Ok(true);
         }

@@ -1,8 +1,8 @@
-//! `cargo xtask bindgen`: the checked-in bindings and shim of ibverbs-sys.
+//! `cargo xtask bindgen`: generates the checked-in bindings and shim of ibverbs-sys.
 //!
-//! The generator is a part of that crate's build script, behind its feature `bindgen`. This
-//! command brings what the generator needs, lets it write into a directory of its own, and then
-//! either copies the files over the checked-in ones or compares the two.
+//! The generator is a part of that crate's build script, behind its feature `bindgen`. This command
+//! installs what the generator needs and runs it with a temporary output directory. Then it either
+//! copies the files over the checked-in ones, or compares the two.
 
 use std::env;
 use std::path::Path;
@@ -13,7 +13,7 @@ use xshell::{Shell, cmd};
 use crate::packages::{self, Group};
 use crate::project;
 
-/// What the generator writes, under `ibverbs-sys`.
+/// The files that the generator writes, relative to `ibverbs-sys`.
 const GENERATED: [&str; 5] = [
     "src/bindings.rs",
     "shim/verbs.c",
@@ -35,7 +35,7 @@ const PACKAGES: Group = Group {
     purpose: "generate the bindings",
 };
 
-/// Where Debian puts that libclang.
+/// The directory of that libclang on Debian.
 const LIBCLANG: &str = "/usr/lib/llvm-14/lib";
 
 pub(crate) fn run(shell: &Shell, check: bool) -> anyhow::Result<()> {
@@ -70,8 +70,8 @@ pub(crate) fn run(shell: &Shell, check: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the build script that is the generator. The crate is checked after it, and may fail to
-/// pass with the old bindings when the new ones are written already.
+/// Runs the build script as the generator. Cargo then checks the crate with the old bindings, which may
+/// fail although the new bindings have been written.
 fn generate(shell: &Shell, out: &Path) -> anyhow::Result<()> {
     let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let libclang = env::var("LIBCLANG_PATH").unwrap_or_else(|_| LIBCLANG.to_owned());

@@ -1,4 +1,4 @@
-//! Building with cargo, and what came out of it.
+//! Builds with cargo, and finds the files that were built.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use xshell::{Shell, cmd};
 
 use crate::{environment, project};
 
-/// What an executable that cargo built is for.
+/// The kind of an executable that cargo built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Unit tests of a library or of a binary.
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
 /// An executable that cargo built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Executable {
-    /// What it is for.
+    /// The kind of the executable.
     pub(crate) kind: Kind,
     /// Name of its package.
     pub(crate) package_name: String,
@@ -39,7 +39,7 @@ pub(crate) struct Executable {
     pub(crate) path: PathBuf,
 }
 
-/// A call of cargo at the root of the workspace, in the caller's environment.
+/// Returns a command that calls cargo at the root of the workspace, in the caller's environment.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
@@ -51,7 +51,7 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// This machine as compilers call it.
+/// Returns the target triple of this machine.
 pub(crate) fn host(shell: &Shell) -> anyhow::Result<String> {
     let about = cmd!(shell, "rustc --version --verbose").quiet().read()?;
     let host = about.lines().find_map(|line| line.strip_prefix("host: "));
@@ -59,12 +59,12 @@ pub(crate) fn host(shell: &Shell) -> anyhow::Result<String> {
     Ok(host.to_owned())
 }
 
-/// Builds, and returns the executables.
+/// Builds with the given arguments of cargo, and returns the executables.
 pub(crate) fn build(arguments: &[&str]) -> anyhow::Result<Vec<Executable>> {
     build_with(arguments, &[])
 }
 
-/// [`build`] with more variables in cargo's environment.
+/// Builds as [`build`] does, with additional variables in cargo's environment.
 pub(crate) fn build_with(
     arguments: &[&str],
     environment: &[(&str, &str)],
@@ -72,7 +72,7 @@ pub(crate) fn build_with(
     executables(&build_messages(arguments, environment)?)
 }
 
-/// Builds, and returns what cargo tells about it, a line of JSON for each thing.
+/// Builds, and returns the messages of cargo, one JSON object per line.
 fn build_messages(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<String> {
     let arguments = [arguments, &["--message-format=json-render-diagnostics"]].concat();
     let output = cargo(&arguments)
@@ -85,7 +85,7 @@ fn build_messages(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::R
     String::from_utf8(output.stdout).context("the messages of cargo")
 }
 
-/// Builds, and returns the shared library that came of the package `package`.
+/// Builds, and returns the path of the shared library of the package `package`.
 pub(crate) fn build_shared_library(arguments: &[&str], package: &str) -> anyhow::Result<PathBuf> {
     let messages = build_messages(arguments, &[])?;
     shared_library(&messages, package)
@@ -104,7 +104,7 @@ fn shared_library(messages: &str, package: &str) -> anyhow::Result<PathBuf> {
     bail!("the build gave no {file}")
 }
 
-/// The messages of `messages` that tell of something built.
+/// Returns the messages of cargo that report a built artifact.
 fn artifacts(messages: &str) -> impl Iterator<Item = anyhow::Result<Value>> {
     let lines = messages.lines().filter(|line| line.starts_with('{'));
     lines
@@ -148,7 +148,7 @@ fn executables(messages: &str) -> anyhow::Result<Vec<Executable>> {
 }
 
 /// Returns the name of the package with the id `id`, `path+file:///DIRECTORY#NAME@VERSION`. Cargo
-/// leaves the name out where the directory has the same.
+/// leaves out the name if the directory has the same name.
 fn package_name(id: &str, directory: &Path) -> String {
     let name = id
         .rsplit_once('#')
@@ -163,8 +163,8 @@ fn package_name(id: &str, directory: &Path) -> String {
     }
 }
 
-/// The environment that cargo gives a test or benchmark, besides the caller's: where its package
-/// is, where the package's programs are, and where shared libraries are.
+/// Returns the variables that cargo sets for a test or benchmark: the directory of its package, and the
+/// paths of the package's programs and of shared libraries.
 pub(crate) fn environment_of(
     executable: &Executable,
     all: &[Executable],

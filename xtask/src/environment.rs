@@ -1,13 +1,13 @@
-//! The environment that commands get: the caller's, without what cargo added for this program.
+//! The environment of the commands that xtask starts: the caller's, without what cargo added for xtask.
 
 use std::env;
 use std::ffi::OsString;
 
-/// Variables that `cargo run` and rustup's proxies set for the program they start. A cargo that
-/// runs below must not take them for its caller's wishes.
+/// Variables that `cargo run` and rustup's proxies set for xtask. They are removed, because a cargo
+/// that xtask starts would treat them as settings of its caller.
 const CARGOS: &[&str] = &["CARGO", "RUST_RECURSION_COUNT", "OUT_DIR"];
 
-/// Variables that begin like this describe the package `xtask`.
+/// The prefixes of variables that describe the package `xtask`.
 const CARGOS_PREFIXES: &[&str] = &[
     "CARGO_PKG_",
     "CARGO_MANIFEST_",
@@ -15,23 +15,23 @@ const CARGOS_PREFIXES: &[&str] = &[
     "CARGO_CRATE_",
 ];
 
-/// The name of the device that tests and tools use unless told otherwise.
+/// The variable with the name of the device that tests and tools use by default.
 pub(crate) const DEVICE: &str = "RDMA_DEVICE";
 
 /// The name of the user-space device.
 pub(crate) const SOFTROCE: &str = "softroce0";
 
-/// The variable that says which ways to a peer softroce may go.
+/// The variable that selects the paths that softroce may use to a peer.
 pub(crate) const PATH_OF_SOFTROCE: &str = "SOFTROCE_PATH";
 
-/// The caller's environment.
+/// Returns the caller's environment.
 pub(crate) fn inherited() -> Vec<(OsString, OsString)> {
     env::vars_os()
         .filter(|(name, _)| is_callers(&name.to_string_lossy()))
         .collect()
 }
 
-/// The caller's environment, with [`DEVICE`] set to `device` where it was not set.
+/// Returns the caller's environment, with [`DEVICE`] set to `device` if the caller has not set it.
 pub(crate) fn with_device(device: &str) -> Vec<(OsString, OsString)> {
     let mut environment = inherited();
     if !environment.iter().any(|(name, _)| name == DEVICE) {

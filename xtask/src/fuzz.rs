@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: libFuzzer on the targets in `ibverbs-sys/softroce/fuzz`, which is laid out
-//! as `cargo fuzz` has it, but needs neither that tool nor a nightly compiler.
+//! `cargo xtask fuzz`: runs libFuzzer on the targets in `ibverbs-sys/softroce/fuzz`. That package has
+//! the layout of `cargo fuzz`, but needs neither that tool nor a nightly compiler.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -18,8 +18,8 @@ use crate::{environment, packages, project};
 /// The fuzz targets' package, below the workspace's root.
 const PACKAGE: &str = "ibverbs-sys/softroce/fuzz";
 
-/// Counters of the code reached and of the values compared, for libFuzzer to steer by, and checks
-/// of every access to memory.
+/// Compiler flags for coverage and comparison counters, which guide libFuzzer, and for checks of every
+/// memory access.
 const FLAGS: &[&str] = &[
     "--cfg=fuzzing",
     "-Ccodegen-units=1",
@@ -32,32 +32,32 @@ const FLAGS: &[&str] = &[
     "-Zsanitizer=address",
 ];
 
-/// How long a single input may take.
+/// Time limit of a single input, in seconds.
 const INPUT_SECONDS: u64 = 10;
 
-/// How much longer than asked a fuzzer may run before it counts as hung: it looks at the clock
-/// between inputs only.
+/// Time beyond the requested time after which a fuzzer counts as hung: it checks the clock only between
+/// inputs.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// What to fuzz.
+/// The targets and the options of a run.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    /// The targets; all when empty.
+    /// The targets; all of them when empty.
     pub(crate) targets: Vec<String>,
-    /// How long to fuzz each.
+    /// Time to fuzz each target.
     pub(crate) time: Duration,
-    /// Run the target on this input instead.
+    /// An input to run the target on, instead of fuzzing.
     pub(crate) replay: Option<PathBuf>,
-    /// Add to the corpus in the tree what reaches new code.
+    /// Set to add inputs that reach new code to the corpus in the tree.
     pub(crate) keep: bool,
 }
 
-/// Fuzzes all targets for `time` together, without their build.
+/// Fuzzes all targets, which divide `time` equally. Building is not included in `time`.
 pub(crate) fn run_for(shell: &Shell, time: Duration) -> anyhow::Result<u8> {
     let count = targets(&project::root().join(PACKAGE))?.len();
     let choice = Choice {
         targets: Vec::new(),
-        // The fuzzer takes whole seconds, and none as no limit.
+        // libFuzzer takes whole seconds, and treats 0 as no limit.
         time: Duration::from_secs((time.as_secs() / count as u64).max(1)),
         replay: None,
         keep: false,
@@ -97,7 +97,7 @@ pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
     Ok(failure)
 }
 
-/// The names of the package's targets.
+/// Returns the names of the package's targets.
 fn targets(package: &Path) -> anyhow::Result<BTreeSet<String>> {
     let directory = package.join("fuzz_targets");
     let mut names = BTreeSet::new();
@@ -114,7 +114,7 @@ fn targets(package: &Path) -> anyhow::Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// Those of `all` that are wished.
+/// Returns the targets in `wished`, or all targets if `wished` is empty.
 fn chosen(all: BTreeSet<String>, wished: &[String]) -> anyhow::Result<BTreeSet<String>> {
     if let Some(unknown) = wished.iter().find(|name| !all.contains(*name)) {
         let names: Vec<_> = all.iter().map(String::as_str).collect();
@@ -136,7 +136,8 @@ fn build(
     let manifest = manifest.to_str().context("a path that is not UTF-8")?;
     let directory = directory();
     let directory = directory.to_str().context("a path that is not UTF-8")?;
-    // Named, even though it is this machine, so that build scripts do without the flags.
+    // The target is named, although it is this machine, so that build scripts are built without the
+    // flags.
     let mut arguments = vec![
         "build",
         "--release",
@@ -157,20 +158,20 @@ fn build(
     )
 }
 
-/// Where everything goes that is not for the tree.
+/// Returns the directory for all files that are not checked in.
 fn directory() -> PathBuf {
     project::target().join("fuzz")
 }
 
-/// A built target and its places.
+/// A built target and its directories.
 struct Fuzzer<'a> {
     target: &'a str,
     executable: &'a Path,
     /// The corpus in the tree, which a run only reads.
     corpus: PathBuf,
-    /// What runs on this machine found to reach new code.
+    /// Inputs that reached new code in earlier runs on this machine.
     found: PathBuf,
-    /// Inputs that made it fail.
+    /// Inputs that made the target fail.
     artifacts: PathBuf,
 }
 

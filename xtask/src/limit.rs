@@ -1,4 +1,4 @@
-//! Running a child process that may hang.
+//! Runs child processes with a time limit.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -8,17 +8,18 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 
-/// Exit status of a command that was stopped at its limit, as `timeout` of coreutils has it.
+/// Exit status of a command that was stopped at its time limit, the same as that of coreutils'
+/// `timeout`.
 pub(crate) const TIMED_OUT: u8 = 124;
 
-/// A child with its own process group, so that it is stopped together with its children.
+/// A child in its own process group, so that it is killed together with its own children.
 #[derive(Debug)]
 pub(crate) struct Group {
     child: Child,
 }
 
 impl Group {
-    /// Starts `command`. It dies with the thread that calls this.
+    /// Starts `command`. The child is killed when the calling thread ends.
     pub(crate) fn spawn(command: &mut Command) -> io::Result<Self> {
         command.process_group(0);
         let bound = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
@@ -30,12 +31,13 @@ impl Group {
         })
     }
 
-    /// The child itself, for its pipes.
+    /// Returns the child, for access to its pipes.
     pub(crate) fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// Waits for the child's end, but no longer than `limit`; `None` when it had to be stopped.
+    /// Waits for the end of the child, for at most `limit`. Returns `None` if the child was killed at
+    /// the limit.
     pub(crate) fn wait(mut self, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
         let Some(limit) = limit else {
             return self.child.wait().map(Some);
@@ -58,15 +60,15 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // Fails when nothing is left of the group, which is the aim.
+            // Fails if no process of the group is left, which is the desired state.
             let _ = kill_process_group(group, Signal::KILL);
         }
-        // Fails only when the child has been waited for.
+        // Fails only if the child has already been waited for.
         let _ = self.child.wait();
     }
 }
 
-/// A process's end as one number, as a shell has it: 128 + n for death by signal n.
+/// Returns the exit status of a process as one number, as a shell does: 128 + n for death by signal n.
 pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = status
         .code()

@@ -1,7 +1,7 @@
 //! Automation of the workspace.
 //!
-//! It depends on none of the workspace's crates, so it builds on a machine that has cargo and a C
-//! compiler and nothing else, and installs what the others need.
+//! xtask depends on no other crate of the workspace. So it builds on a machine that has only cargo and
+//! a C compiler, and it installs what the other crates need.
 
 mod bench;
 mod bindgen;
@@ -166,7 +166,7 @@ impl Soak {
     }
 }
 
-/// A time limit by its number of seconds, of which 0 is none.
+/// Returns the time limit of `seconds` seconds, where 0 means no limit.
 fn limit_of(seconds: u64) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds))
 }

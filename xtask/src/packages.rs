@@ -1,4 +1,4 @@
-//! Debian packages: which ones a task needs, and getting them installed.
+//! Debian packages: those that each task needs, and their installation.
 
 use std::env;
 use std::path::Path;
@@ -82,11 +82,12 @@ pub(crate) const CALLGRIND: &Group = &Group {
     purpose: "count instructions",
 };
 
-/// Packages with names that begin like this may be removed when apt sees no other way: parts of
-/// another version of what is to be installed.
+/// Prefix of the names of packages that apt may remove if there is no other way: parts of another
+/// version of a package to be installed.
 const REPLACEABLE: &str = "qemu-";
 
-/// Programs that show that what a package provides is there, where dpkg does not know the package.
+/// For each package, a program whose presence shows that the package's contents are installed, even if
+/// dpkg does not know the package.
 const PROGRAMS_OF: &[(&str, &str)] = &[
     ("binutils", "ar"),
     ("ibverbs-utils", "ibv_devinfo"),
@@ -102,10 +103,11 @@ const PROGRAMS_OF: &[(&str, &str)] = &[
     ("xz-utils", "xz"),
 ];
 
-/// The directory of headers and libraries that are installed elsewhere, for the build of ibverbs-sys.
+/// The variable with the directory of headers and libraries that are installed elsewhere, for the build
+/// of ibverbs-sys.
 const PREFIX: &str = "IBVERBS_SYS_PREFIX";
 
-/// Returns those of `wanted` that are not installed, neither as packages nor in another way.
+/// Returns the packages of `wanted` that are not installed, neither as packages nor in another way.
 pub(crate) fn missing(shell: &Shell, wanted: &[&'static str]) -> Vec<&'static str> {
     let format = "${binary:Package} ${Status}\\n";
     let known = cmd!(shell, "dpkg-query --show --showformat={format} {wanted...}");
@@ -120,7 +122,7 @@ pub(crate) fn missing(shell: &Shell, wanted: &[&'static str]) -> Vec<&'static st
     absent
 }
 
-/// Returns whether what a package provides is there without the package.
+/// Returns whether the contents of a package are installed without the package.
 fn is_provided(shell: &Shell, package: &str) -> bool {
     if let "libibverbs-dev" | "librdmacm-dev" = package {
         let library = package.trim_end_matches("-dev");
@@ -134,8 +136,8 @@ fn is_provided(shell: &Shell, package: &str) -> bool {
     })
 }
 
-/// Installs the missing packages of `group`, after saying which they are and what for. Fails where
-/// this process must not install packages, with the line that a person can run.
+/// Installs the missing packages of `group`, after printing their names and purpose. If this process
+/// may not install packages, fails with the command that a user can run.
 pub(crate) fn install(shell: &Shell, group: &Group) -> anyhow::Result<()> {
     let missing = missing(shell, group.names);
     if missing.is_empty() {
@@ -145,8 +147,8 @@ pub(crate) fn install(shell: &Shell, group: &Group) -> anyhow::Result<()> {
     install_missing(shell, group, &missing)
 }
 
-/// Installs the missing packages of all `groups`, after one list that says which they are and what
-/// for. Returns the error of each group that could not be installed.
+/// Installs the missing packages of all `groups`, after printing one list of their names and purposes.
+/// Returns the error of each group that could not be installed.
 pub(crate) fn install_all(
     shell: &Shell,
     groups: &[&'static Group],
@@ -167,7 +169,7 @@ pub(crate) fn install_all(
         .collect()
 }
 
-/// Says what is about to be installed, a line for each group.
+/// Prints what is about to be installed, one line for each group.
 fn announce(plan: &[(&Group, Vec<&str>)]) {
     for (group, missing) in plan {
         eprintln!("to install: {} (to {})", missing.join(" "), group.purpose);
@@ -207,7 +209,7 @@ fn install_missing(shell: &Shell, group: &Group, missing: &[&str]) -> anyhow::Re
     })
 }
 
-/// The line that installs `names`.
+/// Returns the command that installs `names`.
 pub(crate) fn install_line(names: &[&str]) -> String {
     format!(
         "sudo apt-get install --no-install-recommends {}",
@@ -238,17 +240,17 @@ fn apt_install(shell: &Shell, privilege: Privilege, names: &[&str]) -> anyhow::R
     privilege.run(shell, &command)
 }
 
-/// How this process may act as root.
+/// The way in which this process can act as root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Privilege {
-    /// It is root.
+    /// The process is root.
     Root,
-    /// `sudo` works and asks for no password.
+    /// `sudo` works without a password.
     Sudo,
 }
 
 impl Privilege {
-    /// Finds out, without ever prompting.
+    /// Returns the available privilege, if there is one. Never prompts for a password.
     pub(crate) fn acquire(shell: &Shell) -> Option<Self> {
         if rustix::process::geteuid().is_root() {
             return Some(Self::Root);
@@ -259,7 +261,7 @@ impl Privilege {
         sudo.ignore_stderr().run().is_ok().then_some(Self::Sudo)
     }
 
-    /// Runs `command` as root, echoing it.
+    /// Prints `command` and runs it as root.
     pub(crate) fn run(self, shell: &Shell, command: &[&str]) -> anyhow::Result<()> {
         let sudo: &[&str] = match self {
             Self::Root => &[],
@@ -271,8 +273,8 @@ impl Privilege {
     }
 }
 
-/// Runs `command`, echoing it, with all it prints on standard error: preparations must not show
-/// in the output of the command that they prepare.
+/// Prints `command` and runs it with all its output on standard error: preparations must not show in
+/// the output of the command that they prepare.
 pub(crate) fn chatter(command: Cmd<'_>) -> anyhow::Result<()> {
     let line = command.to_string();
     eprintln!("$ {line}");
@@ -282,8 +284,8 @@ pub(crate) fn chatter(command: Cmd<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Those of `wanted` that `known`, lines of `package[:arch] want flag status`, does not show as
-/// installed.
+/// Returns the packages of `wanted` that are not installed according to `known`, which has lines of the
+/// form `package[:arch] want flag status`.
 fn absent(known: &str, wanted: &[&'static str]) -> Vec<&'static str> {
     let installed: Vec<&str> = known
         .lines()
@@ -297,7 +299,7 @@ fn absent(known: &str, wanted: &[&'static str]) -> Vec<&'static str> {
         .collect()
 }
 
-/// The packages that a simulated run of apt-get removes.
+/// Returns the packages that a simulated run of apt-get removes.
 fn removals(plan: &str) -> Vec<&str> {
     let lines = plan.lines().filter_map(|line| line.strip_prefix("Remv "));
     lines

@@ -1,4 +1,4 @@
-//! Where things are: the workspace, and the cache outside it.
+//! The directories of the workspace, and of the cache outside it.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,15 +8,15 @@ use anyhow::Context;
 /// Directory of this project below the user's cache directory.
 const CACHE_NAME: &str = "rdma-softroce-guest";
 
-/// Root of the workspace.
+/// Returns the root of the workspace.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("xtask is a member of the workspace")
 }
 
-/// Where kernels are kept: `$XDG_CACHE_HOME` or `~/.cache`, so that `cargo clean` and a second
-/// clone do not cost a download.
+/// Returns the directory for kernels, below `$XDG_CACHE_HOME` or `~/.cache`, so that neither `cargo
+/// clean` nor a second clone causes another download.
 pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     let absolute = |name: &str| {
         env::var_os(name)
@@ -29,7 +29,7 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     Ok(base.join(CACHE_NAME))
 }
 
-/// Cargo's target directory for this workspace.
+/// Returns cargo's target directory for this workspace.
 pub(crate) fn target() -> PathBuf {
     match env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),

@@ -1,4 +1,4 @@
-//! Running a command where the kernel's Soft-RoCE device is: here or in the guest.
+//! Runs a command where the kernel's Soft-RoCE device is: on this machine or in the guest.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,15 +18,15 @@ use crate::limit::{Group, TIMED_OUT, exit_code};
 use crate::soft_roce::device;
 use crate::{environment, packages};
 
-/// MTU of the guest's network devices: the smallest that carries RoCE's largest path MTU, 4096.
+/// MTU of the guest's network devices: enough for RoCE's largest path MTU, 4096, and the headers.
 const MTU: u32 = 4200;
 
-/// What a command needs of the machine that it runs on.
+/// The requirements of a command on the machine that runs it.
 #[derive(Clone, Debug)]
 pub(crate) struct Requirements {
-    /// This RDMA device of this machine, whatever its kind, and no other.
+    /// An RDMA device of this machine, of any kind, on which the command must run.
     pub(crate) device: Option<String>,
-    /// Never this machine.
+    /// Set to run in the guest even if this machine has a device.
     pub(crate) guest: bool,
     /// Links of the guest.
     pub(crate) links: Links,
@@ -34,19 +34,19 @@ pub(crate) struct Requirements {
     pub(crate) modules: Vec<String>,
     /// MTU of the guest's network devices.
     pub(crate) mtu: u32,
-    /// How long the command may run.
+    /// Time limit of the command; `None` for no limit.
     pub(crate) limit: Option<Duration>,
-    /// The guest's processors.
+    /// Number of the guest's processors.
     pub(crate) cpus: u32,
-    /// Features that the guest's processors are not to have.
+    /// Features that the guest's processors must not have.
     pub(crate) without: Vec<&'static str>,
     /// The guest's memory in MiB.
     pub(crate) memory: u32,
     /// Directories that the guest may write to.
     pub(crate) shares: Vec<PathBuf>,
-    /// Where to run instead of the current directory.
+    /// The working directory; `None` for the current directory.
     pub(crate) directory: Option<PathBuf>,
-    /// Variables besides the caller's.
+    /// Variables in addition to the caller's.
     pub(crate) environment: Vec<(OsString, OsString)>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn takes_guest(requirements: &Requirements) -> bool {
     matches!(device_here(requirements), Ok(None))
 }
 
-/// The device of this machine that meets `requirements`.
+/// Returns the device of this machine that meets `requirements`.
 fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
     if let Some(name) = &requirements.device {
         ensure!(
@@ -98,7 +98,7 @@ fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
         );
         return Ok(Some(name.clone()));
     }
-    // Other links and modules are for a machine that is ours alone.
+    // Other links and modules are set up in the guest only.
     let ordinary = requirements.links == Links::Dummy && requirements.modules.is_empty();
     if requirements.guest || !ordinary {
         return Ok(None);
@@ -106,7 +106,7 @@ fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
     Ok(device::list().into_iter().next().map(|device| device.name))
 }
 
-/// Runs `command` on this machine, with `device` as the one to use.
+/// Runs `command` on this machine, on `device`.
 pub(crate) fn run_here(
     device: &str,
     requirements: &Requirements,
@@ -174,7 +174,8 @@ fn run_in_guest(
     }
 }
 
-/// The caller's environment with what is required; the device's name only where none is given.
+/// Returns the caller's environment with the required variables. Sets the name of the device if it is
+/// required, or if the caller has named no device.
 fn environment_of(device: &str, requirements: &Requirements) -> Vec<(OsString, OsString)> {
     let mut environment = environment::with_device(device);
     if requirements.device.is_some() {

@@ -1,4 +1,4 @@
-//! `cargo xtask sanitize`: tests of rdma-core on softroce under AddressSanitizer and
+//! `cargo xtask sanitize`: runs tests of rdma-core on softroce under AddressSanitizer and
 //! LeakSanitizer, without a nightly compiler.
 
 use std::process::Command;
@@ -11,13 +11,14 @@ use crate::cargo::{self, Executable};
 use crate::limit::{Group, TIMED_OUT, exit_code};
 use crate::{environment, packages, project};
 
-/// The tests that are run unless others are named: those that make, fail and drop the most.
+/// The tests that run by default: those that make, fail and drop the most objects.
 const TESTS: &[&str] = &[FRUGAL, "holes", "scope"];
 
-/// The test that leaks nothing. Others forget things, to show that nothing worse comes of it.
+/// The only test that leaks no memory. Other tests forget values, to show that this is safe.
 const FRUGAL: &str = "random_rounds";
 
-/// The rounds of tests that repeat themselves; the sanitizer makes each of them much slower.
+/// Number of rounds of tests that repeat themselves: few, because each round is much slower under the
+/// sanitizer.
 const ROUNDS: &str = "100";
 
 /// Time limit of a test program.
@@ -51,7 +52,7 @@ fn build(shell: &Shell, tests: &[String]) -> anyhow::Result<Vec<Executable>> {
     let host = cargo::host(shell)?;
     let directory = project::target().join("sanitize");
     let directory = directory.display().to_string();
-    // The target is named, even though it is this machine, so that build scripts do without the
+    // The target is named, although it is this machine, so that build scripts are built without the
     // flags.
     let mut arguments = vec!["test", "--no-run", "--locked", "--package", "rdma-core"];
     arguments.extend(["--target", &host, "--target-dir", &directory]);

@@ -1,4 +1,4 @@
-//! Running a command on the user-space device.
+//! Runs a command on the user-space device.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,9 +17,9 @@ const PRELOAD: &str = "LD_PRELOAD";
 
 /// Builds the library that C programs preload, and returns its path.
 ///
-/// The library has a target directory of its own. Cargo names shared libraries without a hash, so in
-/// the common directory each build of another package that enables other features of softroce's
-/// dependencies would replace the library, and this function would build it again.
+/// The library has its own target directory. Cargo names shared libraries without a hash. In a common
+/// directory, each build of another package that enables other features of softroce's dependencies
+/// would replace the library, and this function would build it again.
 pub(crate) fn library(shell: &Shell) -> anyhow::Result<PathBuf> {
     packages::install(shell, packages::BUILD)?;
     let directory = project::target().join("preload");
@@ -35,8 +35,8 @@ pub(crate) fn library(shell: &Shell) -> anyhow::Result<PathBuf> {
     cargo::build_shared_library(&build, "softroce")
 }
 
-/// Becomes `command`, with the device preloaded. Returns only where the command cannot be started:
-/// its exit status is then a shell's.
+/// Replaces this process by `command`, with the device preloaded. Returns only if the command cannot be
+/// started, with the exit status that a shell would give.
 pub(crate) fn run(shell: &Shell, command: &[OsString]) -> anyhow::Result<u8> {
     ensure!(!command.is_empty(), "no command: put it behind `--`");
     let library = library(shell)?;
@@ -56,7 +56,7 @@ pub(crate) fn run(shell: &Shell, command: &[OsString]) -> anyhow::Result<u8> {
     })
 }
 
-/// The variables with which a program sees the device. Builds the library.
+/// Builds the library, and returns the variables with which a program uses the device.
 pub(crate) fn environment(shell: &Shell) -> anyhow::Result<Vec<(OsString, OsString)>> {
     Ok(vec![
         (environment::DEVICE.into(), environment::SOFTROCE.into()),
@@ -64,7 +64,7 @@ pub(crate) fn environment(shell: &Shell) -> anyhow::Result<Vec<(OsString, OsStri
     ])
 }
 
-/// `library`, and behind it what the caller has preloaded.
+/// Returns the libraries to preload: `library`, followed by those that the caller preloads.
 fn preloaded(library: PathBuf) -> anyhow::Result<OsString> {
     let others = env::var_os(PRELOAD).unwrap_or_default();
     let others = env::split_paths(&others).filter(|path| !path.as_os_str().is_empty());

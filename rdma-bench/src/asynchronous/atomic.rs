@@ -18,7 +18,7 @@ async fn operate(ends: &Ends, target: &mut RemoteMr) -> Result<u64> {
     })
 }
 
-/// One atomic after the other.
+/// Measures the latency of atomics, posted one after the other.
 pub(super) async fn latency(ends: &Ends, recorder: &mut Recorder) -> Result<()> {
     let mut target = ends.target(SIZE)?;
     while recorder.more() {
@@ -29,7 +29,7 @@ pub(super) async fn latency(ends: &Ends, recorder: &mut Recorder) -> Result<()> 
     Ok(())
 }
 
-/// Atomics on one word.
+/// Measures the rate of concurrent atomics on one word.
 pub(super) async fn bandwidth(ends: &Ends, window: &Window) -> Result<()> {
     let one = async || {
         let mut target = ends.target(SIZE)?;

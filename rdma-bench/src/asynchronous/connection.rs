@@ -1,4 +1,4 @@
-//! A connection of rdma-async, with the memory that peers reach.
+//! An rdma-async connection under test, with the memory that the peer may access.
 
 use std::alloc::Layout;
 
@@ -17,37 +17,37 @@ use crate::session::{Measure, Measured, Role};
 use crate::settings::Settings;
 use crate::test::{Metric, Verb};
 
-/// How many operations the crate has outstanding by default.
+/// Default number of outstanding operations in rdma-async.
 const SEND_DEPTH: usize = 64;
 
-/// This end of a connection.
+/// This end of a connection under test.
 #[derive(Debug)]
 pub struct Connection {
-    // Before the runtime that its driver runs on.
+    // Dropped before the runtime that its driver task runs on.
     ends: Ends,
     facts: Facts,
     runtime: Runtime,
 }
 
-/// What the tests use.
+/// The connection and the parameters that the test functions use.
 #[derive(Debug)]
 pub(super) struct Ends {
     pub(super) rdma: Rdma,
     pub(super) role: Role,
     pub(super) plan: Plan,
-    /// How many operations a bandwidth test has outstanding.
+    /// Number of outstanding operations of a bandwidth test.
     pub(super) depth: usize,
-    /// What this end reaches at the peer, as large as the largest message.
+    /// The peer's memory that this end may access, as large as the largest message.
     remote: Option<RemoteMr>,
     pub(super) progress: Progress,
 }
 
 impl Connection {
-    /// Connects, and lends the other end the memory that the test takes.
+    /// Connects, and gives the other end access to the memory that the test needs.
     ///
     /// # Errors
     ///
-    /// Those of rdma-async and of the control connection.
+    /// The errors of rdma-async and of the control connection.
     pub fn establish(
         role: Role,
         plan: &Plan,
@@ -80,7 +80,8 @@ impl Connection {
     }
 }
 
-/// Lends memory to the peer and gets the peer's, at the ends where the test takes it.
+/// Gives the peer access to memory of this end, and receives access to memory of the peer, each only if
+/// the test needs it. Returns the peer's memory.
 async fn lend(rdma: &Rdma, role: Role, plan: &Plan) -> Result<Option<RemoteMr>> {
     let both_ways = plan.test.verb == Verb::Write && plan.test.metric == Metric::Latency;
     if plan.test.verb == Verb::Send {
@@ -102,13 +103,13 @@ fn layout(size: usize) -> Result<Layout> {
 }
 
 impl Ends {
-    /// Memory for a message of `size` bytes.
+    /// Allocates memory for a message of `size` bytes.
     pub(super) fn allocate(&self, size: usize) -> Result<LocalMr> {
         Ok(self.rdma.alloc_local_mr(layout(size)?)?)
     }
 
-    /// The first `size` bytes of what this end reaches at the peer. Each operation in flight takes
-    /// one of its own.
+    /// Returns the first `size` bytes of the peer's memory. Each operation in flight needs its own
+    /// handle.
     pub(super) fn target(&self, size: usize) -> Result<RemoteMr> {
         match &self.remote {
             Some(remote) => Ok(RemoteMr::from_token(remote.token().slice(..size)?)),
@@ -116,7 +117,7 @@ impl Ends {
         }
     }
 
-    /// Whether this end measures until the other one is done.
+    /// Returns whether this end measures until the other end is done.
     pub(super) fn ends_with_peer(&self) -> bool {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }
@@ -191,7 +192,7 @@ impl Measure for Connection {
             Metric::Bandwidth => !self.ends.plan.receives_at(Role::Server),
         };
         if attends && self.ends.role == Role::Server {
-            // This end's device answers, and the program has nothing to do.
+            // One-sided: the device of this end answers without the program.
             return control.barrier().map(|()| Measured::Nothing);
         }
         match test.metric {

@@ -1,4 +1,4 @@
-//! A connection of rdma-async between the two ends, on a port of its own.
+//! Connects the two ends through rdma-async, on a TCP port other than that of the control connection.
 
 use std::net::SocketAddr;
 
@@ -15,13 +15,14 @@ use crate::report::{Address, Facts};
 use crate::session::Role;
 use crate::settings::{Completion, Settings};
 
-/// Where the server listens.
+/// The TCP port that the server listens on; the client sends `None`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
     port: Option<u16>,
 }
 
-/// Connects the two ends with the plan's and this end's settings, and those that `builder` has.
+/// Connects the two ends, with the settings of the plan and of this end in addition to those of
+/// `builder`.
 pub(crate) fn establish(
     role: Role,
     (plan, settings): (&Plan, &Settings),

@@ -1,15 +1,15 @@
-//! RDMA reads.
+//! RDMA reads over rdma-async.
 
 use super::connection::Ends;
 use super::window::Window;
 use crate::error::Result;
 use crate::recorder::Recorder;
 
-/// How much memory the reads of a bandwidth test have in all: each has its own, and where that is
-/// not enough for the depth, fewer are outstanding.
+/// Maximum memory of all outstanding reads of a bandwidth test, in bytes. Each read has its own memory,
+/// so fewer reads than the depth are outstanding if they are large.
 const MEMORY: usize = 64 << 20;
 
-/// One read after the other.
+/// Measures the latency of reads, posted one after the other.
 pub(super) async fn latency(ends: &Ends, size: usize, recorder: &mut Recorder) -> Result<()> {
     let mut memory = ends.allocate(size)?;
     let source = ends.target(size)?;
@@ -21,7 +21,7 @@ pub(super) async fn latency(ends: &Ends, size: usize, recorder: &mut Recorder) -
     Ok(())
 }
 
-/// Reads that are each into their own memory.
+/// Measures the bandwidth of concurrent reads, each into its own memory.
 pub(super) async fn bandwidth(ends: &Ends, size: usize, window: &Window) -> Result<()> {
     let depth = ends.depth.min(MEMORY / size).max(1);
     let memory = (0..depth).map(|_| ends.allocate(size));

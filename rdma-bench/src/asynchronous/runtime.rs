@@ -1,4 +1,4 @@
-//! The tokio runtime, and watching the other end while it runs.
+//! The tokio runtime, and the check of the other end while it runs.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use tokio::time::sleep;
 use crate::control::{Control, Watch};
 use crate::error::{Error, Result};
 
-/// How long between two looks at the other end.
+/// Interval between two checks of the other end.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Makes the runtime: of this thread alone, or with so many worker threads besides.
+/// Builds a runtime with `threads` worker threads in addition to this thread; 0 or 1 means this thread
+/// alone.
 pub(crate) fn build(threads: usize) -> Result<Runtime> {
     let mut builder = match threads {
         0 | 1 => Builder::new_current_thread(),
@@ -27,12 +28,12 @@ pub(crate) fn build(threads: usize) -> Result<Runtime> {
     built.map_err(Error::control("starting the runtime"))
 }
 
-/// How many operations are done, for who watches.
+/// The number of completed operations, by which a stalled test is detected.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress(Arc<AtomicU64>);
 
 impl Progress {
-    /// One more is done.
+    /// Counts a completed operation.
     #[inline]
     pub(crate) fn step(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
@@ -43,12 +44,13 @@ impl Progress {
     }
 }
 
-/// Runs `work` to its end and returns the result; `None` when the other end is done before and this
-/// one is to end with it.
+/// Runs `work` to its end and returns its result. Returns `None` if `ends_with_peer` is set and the
+/// other end is done first.
 ///
 /// # Errors
 ///
-/// Those of `work`, and those of [`Watch::look`] when the other end is gone or nothing goes on.
+/// The errors of `work`, and those of [`Watch::look`] if the other end has exited or no operation
+/// completes for too long.
 pub(crate) fn run<T>(
     runtime: &Runtime,
     control: &Control,
@@ -67,7 +69,8 @@ pub(crate) fn run<T>(
     })
 }
 
-/// Waits until the other end is done.
+/// Waits until the other end is done. Fails if the other end has exited or no operation completes for
+/// too long.
 async fn watched(mut watch: Watch, progress: &Progress) -> Result<()> {
     let mut seen = progress.count();
     loop {

@@ -1,4 +1,4 @@
-//! Messages.
+//! Messages over rdma-async.
 
 use super::connection::Ends;
 use super::window::Window;
@@ -6,13 +6,13 @@ use crate::error::Result;
 use crate::recorder::Recorder;
 use crate::session::Role;
 
-/// Above so many bytes, the default of rdma-async, the receiver reads a message out of the sender's
-/// memory.
+/// The longest message, in bytes, that rdma-async sends in one piece by default. The receiver reads a
+/// longer message out of the sender's memory.
 const ONE_PIECE: usize = 4096;
-/// How many messages the receiver reads at once.
+/// Number of long messages that the receiver reads concurrently.
 const READERS: usize = 16;
 
-/// A message and its echo, over and over.
+/// Measures half of the round trip of a message and its echo.
 pub(super) async fn latency(ends: &Ends, size: usize, recorder: &mut Recorder) -> Result<()> {
     let rdma = &ends.rdma;
     let message = ends.allocate(size)?;
@@ -31,7 +31,7 @@ pub(super) async fn latency(ends: &Ends, size: usize, recorder: &mut Recorder) -
     Ok(())
 }
 
-/// The sending end of a bandwidth test.
+/// Sends the messages of a bandwidth test.
 pub(super) async fn bandwidth(ends: &Ends, size: usize, window: &Window) -> Result<()> {
     let message = ends.allocate(size)?;
     let send = async || {
@@ -45,7 +45,7 @@ pub(super) async fn bandwidth(ends: &Ends, size: usize, window: &Window) -> Resu
     window.drive((0..ends.depth).map(|_| send())).await
 }
 
-/// The receiving end of a bandwidth test. Its time is from the first message to the last.
+/// Receives the messages of a bandwidth test. The measured time is from the first message to the last.
 pub(super) async fn receive_all(ends: &Ends, size: usize, window: &Window) -> Result<()> {
     let receive = async || {
         while window.take() {

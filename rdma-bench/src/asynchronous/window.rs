@@ -1,4 +1,4 @@
-//! Keeping many operations outstanding.
+//! The window of outstanding operations in a bandwidth test.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use crate::statistics::Bandwidth;
 /// Operations between two looks at the clock.
 const LOOK: usize = 16;
 
-/// The operations of a bandwidth test, which a fixed set of loops shares: each does one after the
-/// other, so that as many are outstanding as there are loops.
+/// The state that the loops of a bandwidth test share. Each loop runs one operation after the other, so
+/// as many operations are outstanding as there are loops.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// How many are still to be started.
+    /// Number of operations still to be started.
     left: Cell<usize>,
     limit: Option<Duration>,
     done: Cell<usize>,
@@ -29,8 +29,8 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// So many operations, or for so long. It begins with [`Self::begin`], or with the first that is
-    /// done.
+    /// Creates a window for a test of this length. Its time starts with [`Self::begin`], or else when
+    /// the first operation completes.
     pub(crate) fn new(length: Length, progress: &Progress) -> Self {
         let (left, limit) = match length {
             Length::Iterations(count) => (count, None),
@@ -46,7 +46,7 @@ impl Window {
         }
     }
 
-    /// The same without a limit of time: it ends with the other end.
+    /// Returns the window without a time limit, for an end that measures until the other end is done.
     pub(crate) fn unlimited(self) -> Self {
         Self {
             limit: None,
@@ -60,7 +60,7 @@ impl Window {
         self.last.set(now);
     }
 
-    /// Whether another one is to be started.
+    /// Claims the next operation. Returns `false` if none is left or the time is over.
     #[inline]
     pub(crate) fn take(&self) -> bool {
         let over = match (self.limit, self.begun.get()) {
@@ -76,7 +76,7 @@ impl Window {
         }
     }
 
-    /// One is done.
+    /// Records that an operation has completed.
     #[inline]
     pub(crate) fn complete(&self) {
         let done = self.done.get() + 1;
@@ -94,7 +94,7 @@ impl Window {
         self.last.set(now);
     }
 
-    /// Runs the loops to their end. Nothing is allocated for an operation, only for each loop.
+    /// Runs the loops to their end. Memory is allocated once for each loop, not for each operation.
     pub(crate) async fn drive<F>(&self, loops: impl IntoIterator<Item = F>) -> Result<()>
     where
         F: Future<Output = Result<()>>,
@@ -104,7 +104,7 @@ impl Window {
         Ok(())
     }
 
-    /// What was done, from the beginning to the last one's end.
+    /// Returns the bandwidth from the start to the last completion.
     pub(crate) fn measured(&self) -> Result<Measured> {
         match (self.done.get(), self.begun.get()) {
             (0, _) | (_, None) => Err(Error::Unsupported("nothing to measure".into())),

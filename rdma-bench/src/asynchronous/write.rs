@@ -1,4 +1,4 @@
-//! RDMA writes, with and without immediate data.
+//! RDMA writes over rdma-async, with and without immediate data.
 
 use super::connection::Ends;
 use super::window::Window;
@@ -6,11 +6,11 @@ use crate::error::Result;
 use crate::recorder::Recorder;
 use crate::session::Role;
 
-/// The immediate data of writes.
+/// The immediate data of the writes.
 const IMMEDIATE: u32 = 0;
 
-/// Each end writes to the other with immediate data, by which the other notices the write, and waits
-/// for the other's.
+/// Measures half of the round trip of writes with immediate data: each end writes, and waits for the
+/// immediate data of the other end's write.
 pub(super) async fn latency(ends: &Ends, size: usize, recorder: &mut Recorder) -> Result<()> {
     let rdma = &ends.rdma;
     let message = ends.allocate(size)?;
@@ -31,7 +31,7 @@ pub(super) async fn latency(ends: &Ends, size: usize, recorder: &mut Recorder) -
     Ok(())
 }
 
-/// Writes one way.
+/// Measures the bandwidth of concurrent writes in one direction.
 pub(super) async fn bandwidth(ends: &Ends, size: usize, window: &Window) -> Result<()> {
     let message = ends.allocate(size)?;
     let write = async || {
@@ -52,7 +52,7 @@ pub(super) async fn bandwidth(ends: &Ends, size: usize, window: &Window) -> Resu
     window.drive((0..ends.depth).map(|_| write())).await
 }
 
-/// The receiving end of a bandwidth test of writes with immediate data. Its time is from the first
+/// Receives the writes of a bandwidth test with immediate data. The measured time is from the first
 /// write to the last.
 pub(super) async fn receive_all(ends: &Ends, window: &Window) -> Result<()> {
     while window.take() {

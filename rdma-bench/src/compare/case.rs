@@ -1,4 +1,4 @@
-//! What is compared.
+//! The cases of a comparison: tests with messages of one size.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use crate::machine::Machine;
 use crate::settings::Settings;
 use crate::test::{Metric, Test, Verb};
 
-/// How much is measured.
+/// The extent of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// A few sizes and short runs: minutes, on emulated processors too.
+    /// A few sizes and short runs, which take minutes even on emulated processors.
     Quick,
-    /// Every size, and runs long enough to judge by.
+    /// Every size, with runs long enough for a verdict.
     Full,
 }
 
@@ -35,13 +35,13 @@ impl Effort {
         }
     }
 
-    /// Returns how many messages of this size to measure.
+    /// Returns the number of messages of this size to measure.
     fn iterations(self, metric: Metric, size: usize) -> usize {
         let most = match metric {
             Metric::Latency => 1000,
             Metric::Bandwidth => 4000,
         };
-        // About as many bytes for every size, once these matter more than the messages.
+        // Large messages: about the same number of bytes for every size.
         let quick = ((24 << 20) / (size + 4096)).clamp(20, most);
         match self {
             Self::Quick => quick,
@@ -50,19 +50,19 @@ impl Effort {
     }
 }
 
-/// A test of messages of one size.
+/// A test with messages of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
     /// The test.
     pub test: Test,
     /// The size in bytes.
     pub size: usize,
-    /// How many messages.
+    /// The number of messages.
     pub iterations: usize,
 }
 
 impl Case {
-    /// Returns every case.
+    /// Returns all cases of an effort.
     pub fn all(effort: Effort) -> Vec<Self> {
         let mut cases = Vec::new();
         for verb in [Verb::Send, Verb::Write, Verb::Read, Verb::FetchAndAdd] {
@@ -82,7 +82,7 @@ impl Case {
         cases
     }
 
-    /// The depth and the signaling of both programs.
+    /// Returns the queue depth and the signaling that both programs use.
     pub(crate) fn settings(&self) -> Settings {
         let moderation = if self.size > 8192 { 1 } else { 100 };
         Settings {
@@ -91,7 +91,7 @@ impl Case {
         }
     }
 
-    /// What was found about it, as a document of the form `schema`.
+    /// Returns the `findings` about this case as a JSON document of the format `schema`.
     pub(super) fn document(
         &self,
         schema: &str,

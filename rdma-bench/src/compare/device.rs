@@ -38,7 +38,7 @@ impl Network {
     }
 }
 
-/// Perftest as it is installed.
+/// An installed perftest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Perftest {
     /// The version that perftest prints.
@@ -57,11 +57,11 @@ impl Perftest {
         "ib_atomic_bw",
     ];
 
-    /// Finds perftest, for measuring `context`'s device.
+    /// Returns perftest if it is installed and can use the device of `context`.
     ///
     /// # Errors
     ///
-    /// The reason why perftest cannot be used, as the rest of a sentence about it.
+    /// The reason why perftest cannot be used, worded to follow the word "perftest".
     pub fn find(context: &Context) -> Result<Self, &'static str> {
         if context.device().is_emulated() && !softroce_is_preloaded() {
             return Err("cannot use softroce here, which `cargo xtask bench` preloads");
@@ -79,7 +79,7 @@ impl Perftest {
     }
 }
 
-/// Returns whether the programs that this one starts have softroce, too.
+/// Returns whether softroce is preloaded, also into the programs that this one starts.
 pub fn softroce_is_preloaded() -> bool {
     env::var_os("LD_PRELOAD")
         .is_some_and(|libraries| libraries.to_string_lossy().contains("softroce"))

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 
 /// Interval at which a process is checked for its end: long, so as not to disturb the process.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Time that a server may take to listen.
+/// Maximum time until a server listens.
 const START: Duration = Duration::from_secs(30);
 
 /// A child whose output is read while it runs; killed when dropped.
@@ -25,7 +25,7 @@ struct Process {
     complaints: Output,
 }
 
-/// The bytes that came through a pipe so far, and the thread that reads it.
+/// The bytes read from a pipe so far, and the thread that reads them.
 #[derive(Default)]
 struct Output {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -39,7 +39,7 @@ impl Output {
         let shared = Arc::clone(&bytes);
         let read = move || {
             let mut part = [0; 4096];
-            // A pipe that fails has ended.
+            // An error of the pipe counts as its end.
             while let Ok(length @ 1..) = pipe.read(&mut part) {
                 let mut bytes = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 bytes.extend(&part[..length]);
@@ -51,16 +51,16 @@ impl Output {
         }
     }
 
-    /// Returns the text so far.
+    /// Returns the output so far.
     fn text(&self) -> String {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits for the end of the pipe, and returns the whole text.
+    /// Waits for the end of the pipe, and returns the whole output.
     fn whole(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
-            // If the reader panicked, the text until then is kept.
+            // If the reader panicked, the output until then is returned.
             let _ = reader.join();
         }
         self.text()
@@ -68,7 +68,7 @@ impl Output {
 }
 
 impl Process {
-    /// Starts it on processor number `processor` if there is one and `taskset` to do so.
+    /// Starts a process, on processor number `processor` if one is given and `taskset` is installed.
     fn start(words: &[OsString], processor: Option<usize>, name: &str) -> Result<Self> {
         let mut command = match processor {
             Some(processor) if in_path("taskset") => {
@@ -132,7 +132,8 @@ impl Process {
         })
     }
 
-    /// Starts the program that runs beside this one as soon as `companion` names it.
+    /// Starts the program that runs beside this one, as soon as `companion` can derive its command line
+    /// from the output of this one.
     fn accompany(&mut self, companion: Companion<'_>) -> Result<Self> {
         let started = Instant::now();
         loop {
@@ -149,7 +150,7 @@ impl Process {
         }
     }
 
-    /// Waits until it has ended well, and returns what it printed.
+    /// Waits until the process has ended successfully, and returns its output.
     fn finish(&mut self, deadline: Instant) -> Result<String> {
         loop {
             match self.ended()? {
@@ -166,13 +167,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Without effect on one that has ended.
+        // Has no effect if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Returns a TCP port that nothing uses now.
+/// Returns a TCP port that is free at the moment.
 pub(crate) fn free_port() -> Result<u16> {
     let found = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     found
@@ -180,8 +181,8 @@ pub(crate) fn free_port() -> Result<u16> {
         .map_err(Error::control("looking for a free port"))
 }
 
-/// Runs server and client to their end, and returns what the client printed. `words` start both,
-/// the client with `client_words` besides.
+/// Runs server and client to their end, and returns the client's output. Both are started with `words`,
+/// the client with `client_words` in addition.
 pub(super) fn run(
     words: &[OsString],
     client_words: &[OsString],
@@ -193,13 +194,13 @@ pub(super) fn run(
     run_with_servers(&[(words.to_vec(), port)], &client_words, name, limit, None)
 }
 
-/// Returns the words of a program to run beside a client that has printed this much, or `None` as
-/// long as that is too little to know.
+/// Returns the command line of a program to run beside a client, given the client's output so far;
+/// `None` while that output is not sufficient.
 pub(crate) type Companion<'a> = &'a dyn Fn(&str) -> Option<Vec<OsString>>;
 
-/// Runs servers, each with the port on which it listens, and a client to their end, and returns what
-/// the client printed. The servers share a processor, and `companion` runs on it too, until the
-/// client ends.
+/// Runs servers, each given with the port on which it listens, and a client to their end. Returns the
+/// client's output. The servers share a processor. The `companion` program runs on that processor too,
+/// until the client ends.
 pub(crate) fn run_with_servers(
     servers: &[(Vec<OsString>, u16)],
     client_words: &[OsString],
@@ -231,8 +232,7 @@ pub(crate) fn run_with_servers(
     Ok(printed)
 }
 
-/// Runs one program to its end, and returns what it printed: on this processor, or on those that it
-/// chooses.
+/// Runs one program to its end, and returns its output. Binds the program to `processor` if there is one.
 pub(crate) fn run_alone(
     words: &[OsString],
     processor: Option<usize>,
@@ -242,8 +242,8 @@ pub(crate) fn run_alone(
     Process::start(words, processor, name)?.finish(Instant::now() + limit)
 }
 
-/// Returns whether a process of this machine listens on the port. The server would take a
-/// connection made for this test for the client's.
+/// Returns whether a process of this machine listens on the port. Reads the kernel's tables, because
+/// the server would take a test connection for that of its client.
 fn is_listening(port: u16) -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|path| {
         let table = fs::read_to_string(path).unwrap_or_default();

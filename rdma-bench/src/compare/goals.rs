@@ -7,12 +7,12 @@ use serde::Serialize;
 use super::Case;
 use crate::test::Metric;
 
-/// The most or the least that a ratio may be.
+/// The bound that a ratio must meet.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub enum Goal {
-    /// Of a latency: no more than this.
+    /// Maximum of a ratio of latencies.
     AtMost(f64),
-    /// Of a rate: no less than this.
+    /// Minimum of a ratio of rates.
     AtLeast(f64),
 }
 
@@ -20,8 +20,8 @@ impl Goal {
     /// The sizes with a goal, in bytes.
     pub(super) const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
-    /// Returns the goal of a case, if it has one: ten percent, which also holds where the processor is
-    /// emulated.
+    /// Returns the goal of a case, if it has one: within ten percent of perftest, which also holds on
+    /// an emulated processor.
     pub fn of(case: &Case) -> Option<Self> {
         Self::SIZES
             .contains(&case.size)

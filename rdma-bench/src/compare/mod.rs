@@ -1,9 +1,9 @@
-//! This program and perftest in turns, on one device, in one run.
+//! Comparison of this program with perftest; both run in turns on the same device.
 //!
-//! The two ends of either are two processes on two processors. What both measure is the same: size,
-//! number of messages, queue depth, signaling, polling, MTU, GID index, inline data. Each pair of
-//! runs gives a ratio; the median of the ratios decides, so that what changes on the machine
-//! between two pairs does not.
+//! The two ends of each program are two processes on two processors. Both programs measure with the
+//! same size, number of messages, queue depth, signaling, polling, MTU, GID index and inline data. Each
+//! pair of runs gives a ratio, and the median of the ratios decides. So changes of the machine between
+//! two pairs do not matter.
 
 mod case;
 mod device;

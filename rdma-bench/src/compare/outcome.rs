@@ -1,4 +1,4 @@
-//! What a comparison found.
+//! The result of a comparison.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -8,19 +8,19 @@ use crate::limits::{self, Interval, Verdict};
 use crate::machine::Machine;
 use crate::statistics::median;
 
-/// One run of each program, one after the other.
+/// One run of this program and one of perftest, one after the other.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Pair {
-    /// What this program measured: microseconds, or messages each second.
+    /// The figure of this program: microseconds, or messages per second.
     pub ours: f64,
-    /// What perftest did, if it is there.
+    /// The figure of perftest, if perftest can be used.
     pub perftest: Option<f64>,
-    /// The document that this program wrote, with its samples.
+    /// The JSON document that this program wrote, with its samples.
     pub document: Value,
 }
 
 impl Pair {
-    /// Ours by perftest's.
+    /// Returns the figure of this program divided by that of perftest.
     pub fn ratio(&self) -> Option<f64> {
         self.perftest.map(|theirs| self.ours / theirs)
     }
@@ -29,29 +29,29 @@ impl Pair {
 /// Every pair of runs of a case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// What was measured.
+    /// The case that was measured.
     pub case: Case,
-    /// What its ratio must be.
+    /// The goal for the ratio, if there is one.
     pub goal: Option<Goal>,
-    /// The pairs in the order of time.
+    /// The pairs in chronological order.
     pub pairs: Vec<Pair>,
 }
 
 impl Comparison {
-    /// The form of the document; another number when its meaning changes.
+    /// The format of the JSON document; the number changes with the meaning.
     pub const SCHEMA: &'static str = "rdma-bench/comparison/2";
 
-    /// The median of what this program measured.
+    /// Returns the median of this program's figures.
     pub fn ours(&self) -> f64 {
         middle(self.pairs.iter().map(|pair| pair.ours)).unwrap_or(f64::NAN)
     }
 
-    /// The median of what perftest measured.
+    /// Returns the median of perftest's figures.
     pub fn perftest(&self) -> Option<f64> {
         middle(self.pairs.iter().filter_map(|pair| pair.perftest))
     }
 
-    /// The median of the pairs' ratios, with the least and the most.
+    /// Returns the median, the minimum and the maximum of the pairs' ratios.
     pub fn ratio(&self) -> Option<(f64, f64, f64)> {
         let ratios = || self.pairs.iter().filter_map(Pair::ratio);
         let least = ratios().fold(f64::INFINITY, f64::min);
@@ -70,7 +70,7 @@ impl Comparison {
         Some(goal.verdict(&self.interval()?))
     }
 
-    /// Returns the comparison as a document.
+    /// Returns the comparison as a JSON document.
     pub fn document(
         &self,
         network: &Network,

@@ -1,4 +1,4 @@
-//! The programs that are compared, and how they are called.
+//! The programs that are compared, with their command lines and results.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use crate::plan::Layer;
 use crate::statistics::Bandwidth;
 use crate::test::{Metric, Verb};
 
-/// Returns whether a program of this name can be called.
+/// Returns whether a program of this name is in the `PATH`.
 pub(crate) fn in_path(name: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|directory| directory.join(name).is_file())
@@ -23,25 +23,25 @@ pub(crate) fn in_path(name: &str) -> bool {
 /// A program that measures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
-    /// `rdma-bench`, at this path, with a layer.
+    /// `rdma-bench` at this path, which measures this layer.
     Ours(PathBuf, Layer),
-    /// The C program of the test.
+    /// Perftest's C program for the test.
     Perftest,
 }
 
-/// What a program measured.
+/// The result of a program.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Reading {
-    /// Microseconds, or messages each second.
+    /// Microseconds, or messages per second.
     pub(crate) figure: f64,
-    /// The latency that 99 of 100 messages do not exceed, in microseconds.
+    /// The 99th percentile of the latency, in microseconds.
     pub(crate) percentile_99: Option<f64>,
-    /// The program's own document, if it writes one.
+    /// The JSON document of the program, if it writes one.
     pub(crate) document: Option<Value>,
 }
 
 impl Program {
-    /// Its name for a test.
+    /// Returns the name of the program for a test, for messages.
     pub(crate) fn name(&self, case: &Case) -> String {
         match self {
             Self::Ours(_, layer) => format!("rdma-bench {} --layer {layer}", case.test),
@@ -49,11 +49,11 @@ impl Program {
         }
     }
 
-    /// The words that start either end.
+    /// Returns the command line that both ends share.
     pub(crate) fn words(&self, case: &Case, network: &Network, port: u16) -> Vec<OsString> {
         let mut words: Vec<OsString> = match self {
             Self::Ours(path, _) => vec![path.into(), case.test.to_string().into()],
-            // Memory is registered without relaxed ordering, as ours is.
+            // Registers memory without relaxed ordering, as rdma-bench does.
             Self::Perftest => vec![
                 case.test.perftest_program().into(),
                 "-F".into(),
@@ -81,13 +81,13 @@ impl Program {
             let settings = case.settings();
             option("-t", settings.tx_depth.to_string());
             option("-Q", settings.cq_moderation.unwrap_or(1).to_string());
-            // No timestamp for each message: how long one takes is not the device's matter.
+            // No timestamp for each message: its cost would count against the device.
             words.push("-N".into());
         }
         words
     }
 
-    /// What the client gets besides: the host, and where to write its document.
+    /// Returns the additional arguments of the client: the host, and where to write its document.
     pub(crate) fn client_words(&self, document: &Path) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec!["127.0.0.1".into()];
         if let Self::Ours(..) = self {
@@ -97,7 +97,7 @@ impl Program {
         words
     }
 
-    /// What the client measured, from what it printed or wrote.
+    /// Reads the client's result from its output or its document.
     pub(crate) fn read(&self, case: &Case, printed: &str, document: &Path) -> Result<Reading> {
         let refuse = |reason: String| Error::Program {
             program: self.name(case),
@@ -138,8 +138,8 @@ impl Program {
     }
 }
 
-/// Returns the typical latency, or the average message rate, of perftest's line for the size; `None`
-/// when it is not a number: perftest could not find out the processor's frequency.
+/// Returns the typical latency, or the average message rate, from perftest's line for the size. Returns
+/// `None` if it is not a number, as when perftest cannot determine the processor's frequency.
 fn figure(case: &Case, printed: &str) -> Option<f64> {
     let columns = columns(case, printed)?;
     let figure = match case.test.metric {

@@ -1,4 +1,4 @@
-//! Running the two programs in turns.
+//! Runs the two programs in turns.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,20 +16,21 @@ use super::{Case, Effort, Goal, Network};
 use crate::error::Result;
 use crate::limits::Verdict;
 
-/// How long a run may take.
+/// Time limit of a run.
 const LIMIT: Duration = Duration::from_secs(180);
-/// How often a run is tried: perftest now and then does not find out the processor's frequency.
+/// Maximum number of tries of a perftest run: sometimes perftest cannot determine the processor's
+/// frequency.
 const TRIES: usize = 3;
 
-/// Both programs measure with memory of the program, which is perftest's default.
+/// The option of rdma-bench for memory of the program, which is perftest's default.
 const MALLOC: &[&str] = &["--memory", "malloc"];
 
-/// Compares a case: `ours`, then `peer` if there is one, then `peer` and `ours`, and so on, so that
-/// neither gains by what the other leaves behind.
+/// Compares `ours` with `peer`, if there is one, in a case. The order of the two changes from pair to
+/// pair, so that neither gains from the state in which the other leaves the machine.
 ///
 /// # Errors
 ///
-/// [`crate::Error::Program`] when a run fails in every try.
+/// [`crate::Error::Program`] if a run fails in every try.
 pub fn compare(
     case: Case,
     network: &Network,
@@ -60,7 +61,7 @@ pub fn compare(
                 document: own.document.unwrap_or(Value::Null),
             });
         }
-        // Without a goal there is nothing to decide by more pairs.
+        // Without a goal, more pairs cannot change the verdict.
         if comparison.verdict() != Some(Verdict::Undecided) {
             break;
         }
@@ -68,7 +69,7 @@ pub fn compare(
     Ok(comparison)
 }
 
-/// Runs both ends of a case with these options besides those of the case.
+/// Runs both ends of a case with `options` in addition to those of the case.
 pub(crate) fn measure(
     program: &Program,
     case: &Case,
@@ -95,7 +96,7 @@ fn once(program: &Program, case: &Case, network: &Network, options: &[&str]) -> 
     program.read(case, &printed, &file.0)
 }
 
-/// A file that is gone afterwards.
+/// The path of a temporary file, which is removed when this value is dropped.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -107,7 +108,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It is not there if the run failed.
+        // The file does not exist if the run failed.
         let _ = fs::remove_file(&self.0);
     }
 }

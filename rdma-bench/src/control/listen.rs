@@ -1,4 +1,4 @@
-//! Making the control connection.
+//! Establishes the control connection.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -9,16 +9,16 @@ use super::{Control, Message};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 
-/// How long a client tries while the server is not listening.
+/// Maximum time that a client retries to connect while the server does not listen yet.
 const SERVER_START: Duration = Duration::from_secs(5);
-/// How long a connection may take to say what it is.
+/// Maximum time until a new connection must have sent its greeting.
 const GREETING: Duration = Duration::from_secs(5);
 
-/// Listens on a port of every address.
+/// Listens on a port of all local addresses.
 ///
 /// # Errors
 ///
-/// [`Error::Control`], most often because the port is taken.
+/// [`Error::Control`], most often because the port is in use.
 pub fn listen(port: u16) -> Result<TcpListener> {
     let anywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     let listener = TcpListener::bind(anywhere)
@@ -28,12 +28,12 @@ pub fn listen(port: u16) -> Result<TcpListener> {
     )))
 }
 
-/// Waits for a client with the same plan. What connects and is none is told so and left.
+/// Waits for a client with the same plan. Other connections are reported on standard error and closed.
 ///
 /// # Errors
 ///
-/// [`Error::TimedOut`] if none comes, [`Error::Disagreement`] with a client that was started for
-/// something else.
+/// [`Error::TimedOut`] if no client connects in time, [`Error::Disagreement`] if the client has another
+/// plan.
 pub fn accept(listener: &TcpListener, plan: &Plan, timeout: Duration) -> Result<Control> {
     let what = "waiting for the client";
     listener
@@ -85,7 +85,7 @@ fn greet(stream: TcpStream, plan: &Plan, timeout: Duration) -> Result<(Control, 
 ///
 /// # Errors
 ///
-/// [`Error::Control`] if there is none, [`Error::Peer`] if it refuses.
+/// [`Error::Control`] if no server listens, [`Error::Peer`] if the server refuses the plan.
 pub fn connect(host: &str, port: u16, plan: &Plan, timeout: Duration) -> Result<Control> {
     let what = format!("connecting to {host} port {port}");
     let addresses: Vec<_> = (host, port)

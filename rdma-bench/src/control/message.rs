@@ -1,4 +1,4 @@
-//! What the two ends tell each other.
+//! The messages of the control connection.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,25 +8,25 @@ use crate::statistics::Bandwidth;
 /// A message of the control connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Message {
-    /// What this end was started for: the first message of both.
+    /// The plan of this end: the first message of both ends.
     Hello {
         /// The protocol's version.
         version: u32,
         /// The plan.
         plan: Plan,
     },
-    /// What the other end needs to connect; the layer under test knows what it is.
+    /// The data that the other end needs to connect, in a format that the layer under test defines.
     Offer(serde_json::Value),
     /// This end is ready for the next size.
     Ready,
-    /// This end is done with a size, with the bandwidth if it measured one.
+    /// This end has finished a size, with the bandwidth if it measured one.
     Finished(Option<Bandwidth>),
-    /// This end gives up, and why.
+    /// This end has failed, for this reason.
     Failed(String),
 }
 
 impl Message {
-    /// The version that this crate speaks.
+    /// The protocol version of this crate.
     pub const VERSION: u32 = 2;
 
     pub(super) fn name(&self) -> &'static str {

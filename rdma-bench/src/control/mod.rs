@@ -1,7 +1,7 @@
-//! The TCP connection over which the two ends agree, wait for each other and notice each other's
-//! death.
+//! The control connection: the TCP connection on which the two ends agree on a plan, wait for each
+//! other, and detect that the other end has exited.
 //!
-//! Every message is a length of four bytes in network byte order and so many bytes of JSON.
+//! Every message is a length of four bytes in network byte order, followed by that many bytes of JSON.
 
 mod listen;
 mod message;
@@ -22,7 +22,7 @@ pub use watch::Watch;
 use crate::error::{Error, Result};
 use crate::statistics::Bandwidth;
 
-/// The longest message in bytes.
+/// Maximum length of a message in bytes.
 const LIMIT: usize = 1 << 16;
 
 /// One end of the control connection.
@@ -33,10 +33,11 @@ pub struct Control {
 }
 
 impl Control {
-    /// How long to wait for the reason of a failure.
+    /// Time to wait, after an error of this end, for a message about the failure of the other end.
     const LAST_WORDS: Duration = Duration::from_millis(200);
 
-    /// The end of a connected stream on which nothing is awaited for longer than `timeout`.
+    /// Creates a control connection from a connected stream. `timeout` limits each wait for the other
+    /// end.
     ///
     /// # Errors
     ///
@@ -53,12 +54,12 @@ impl Control {
         Ok(Self { stream, timeout })
     }
 
-    /// How long to wait for the other end.
+    /// Returns the time limit for waiting for the other end.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// This end's address on the way to the other one.
+    /// Returns the local address of the control connection.
     ///
     /// # Errors
     ///
@@ -70,11 +71,11 @@ impl Control {
             .map_err(lost)
     }
 
-    /// The other end's address.
+    /// Returns the address of the other end.
     ///
     /// # Errors
     ///
-    /// As [`Self::local_ip`].
+    /// [`Error::Control`].
     pub fn peer_ip(&self) -> Result<IpAddr> {
         self.stream
             .peer_addr()
@@ -101,13 +102,13 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// [`Error::Peer`] if it tells of the other end's failure, [`Error::TimedOut`],
-    /// [`Error::PeerGone`], [`Error::Protocol`] or [`Error::Control`].
+    /// [`Error::Peer`] if the other end reports a failure, [`Error::TimedOut`], [`Error::PeerGone`],
+    /// [`Error::Protocol`] or [`Error::Control`].
     pub fn receive(&mut self) -> Result<Message> {
         self.receive_within(Some(self.timeout))
     }
 
-    /// Without a limit, as long as the other end lives.
+    /// Receives the next message within `limit`; without a limit, waits as long as the other end lives.
     fn receive_within(&mut self, limit: Option<Duration>) -> Result<Message> {
         self.stream.set_read_timeout(limit).map_err(lost)?;
         let result = self.receive_body();
@@ -134,7 +135,8 @@ impl Control {
         serde_json::from_slice(&body).map_err(protocol)
     }
 
-    /// What an error of this end comes from, if the other end's failure or exit explains it.
+    /// Returns the cause of an error of this end: the failure or the exit of the other end if either
+    /// happened, else `error` itself.
     pub fn explain(&mut self, error: Error) -> Error {
         if matches!(error, Error::Peer(_) | Error::PeerGone) {
             return error;
@@ -145,19 +147,19 @@ impl Control {
         }
     }
 
-    /// Tells the other end that this one failed, if it can still be told.
+    /// Reports the failure of this end to the other end, unless the other end failed first.
     pub fn fail(&mut self, error: &Error) {
         if !matches!(error, Error::Peer(_) | Error::PeerGone) {
-            // The other end notices by the closing connection otherwise.
+            // If sending fails, the other end notices the closed connection.
             let _ = self.send(&Message::Failed(error.to_string()));
         }
     }
 
-    /// Gives the other end what it must know to connect, and gets its own.
+    /// Sends the other end the data it needs to connect, and returns the data of the other end.
     ///
     /// # Errors
     ///
-    /// As [`Self::send`] and [`Self::receive`].
+    /// The errors of [`Self::send`] and [`Self::receive`].
     pub fn exchange<T: Serialize + DeserializeOwned>(&mut self, own: &T) -> Result<T> {
         let own = serde_json::to_value(own).map_err(protocol)?;
         self.send(&Message::Offer(own))?;
@@ -167,11 +169,11 @@ impl Control {
         }
     }
 
-    /// Waits until both ends are here.
+    /// Waits until both ends have called this function.
     ///
     /// # Errors
     ///
-    /// As [`Self::send`] and [`Self::receive`].
+    /// The errors of [`Self::send`] and [`Self::receive`].
     pub fn barrier(&mut self) -> Result<()> {
         self.send(&Message::Ready)?;
         match self.receive()? {
@@ -180,21 +182,23 @@ impl Control {
         }
     }
 
-    /// Tells that this end has measured and what, and waits until the other one has.
+    /// Reports that this end has finished measuring, with its result, and waits until the other end has
+    /// finished. Returns the result of the other end.
     ///
     /// # Errors
     ///
-    /// As [`Self::send`] and [`Self::receive`].
+    /// The errors of [`Self::send`] and [`Self::receive`].
     pub fn finish(&mut self, own: Option<Bandwidth>) -> Result<Option<Bandwidth>> {
         self.send(&Message::Finished(own))?;
         self.await_finish()
     }
 
-    /// Waits until the other end has measured, and gets what: for an end that measures nothing.
+    /// Waits until the other end has finished measuring, and returns its result. For an end that
+    /// measures nothing.
     ///
     /// # Errors
     ///
-    /// As [`Self::send`] and [`Self::receive`].
+    /// The errors of [`Self::send`] and [`Self::receive`].
     pub fn attend(&mut self) -> Result<Option<Bandwidth>> {
         let theirs = self.await_finish()?;
         self.send(&Message::Finished(None))?;
@@ -208,11 +212,12 @@ impl Control {
         }
     }
 
-    /// What to ask while polling. `ends_with_peer`: this end measures until the other one is done.
+    /// Returns a check of the other end, to be called while polling. `ends_with_peer` is set if this
+    /// end measures until the other end is done.
     ///
     /// # Errors
     ///
-    /// [`Error::Control`] if the socket cannot be used so.
+    /// [`Error::Control`] if the socket cannot be set to non-blocking mode.
     pub fn watch(&self, ends_with_peer: bool) -> Result<Watch> {
         Watch::new(&self.stream, self.timeout, ends_with_peer)
     }

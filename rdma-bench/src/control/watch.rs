@@ -1,4 +1,4 @@
-//! Noticing, while polling, that the other end is gone or silent.
+//! Detects, while polling, that the other end has exited or is silent.
 
 use std::io;
 use std::net::TcpStream;
@@ -6,33 +6,33 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-/// Looks at the clock and the control connection, once in many empty polls.
+/// A check of the clock and the control connection, made once in many empty polls.
 #[derive(Debug)]
 pub struct Watch {
     stream: TcpStream,
     limit: Duration,
     ends_with_peer: bool,
-    /// Empty polls since something came.
+    /// Number of empty polls since the last event.
     polls: u32,
-    /// When the clock was first looked at since something came.
+    /// Time of the first check of the clock since the last event.
     idle_since: Option<Instant>,
-    /// When the connection was looked at last.
+    /// Time of the last check of the connection.
     looked: Instant,
 }
 
 impl Watch {
-    /// Empty polls between two looks at the clock.
+    /// Number of empty polls between two checks of the clock.
     const POLLS: u32 = 1 << 10;
-    /// The time between two looks at the connection.
+    /// Time between two checks of the connection.
     const PAUSE: Duration = Duration::from_millis(20);
-    /// How long nothing may come once the other end has said that it is done: its last message may
-    /// still be on its way.
+    /// Maximum time without an event after the other end has reported that it is done: its last message
+    /// may still be in flight.
     const GRACE: Duration = Duration::from_secs(2);
 
     pub(super) fn new(stream: &TcpStream, limit: Duration, ends_with_peer: bool) -> Result<Self> {
         let what = "watching the control connection";
         let stream = stream.try_clone().map_err(Error::control(what))?;
-        // The mode belongs to the connection, not to this handle of it.
+        // Non-blocking mode applies to the connection, not only to this duplicate of its descriptor.
         stream.set_nonblocking(true).map_err(Error::control(what))?;
         Ok(Self {
             stream,
@@ -44,18 +44,19 @@ impl Watch {
         })
     }
 
-    /// Something came.
+    /// Records an event: a message or a completion.
     #[inline]
     pub fn busy(&mut self) {
         self.polls = 0;
         self.idle_since = None;
     }
 
-    /// A poll found nothing. Returns whether the other end is done and this one is to end with it.
+    /// Records an empty poll. Returns whether the other end is done and this end must end with it.
     ///
     /// # Errors
     ///
-    /// [`Error::PeerGone`], or [`Error::TimedOut`] when nothing came for too long.
+    /// [`Error::PeerGone`] if the other end has exited, [`Error::TimedOut`] if there was no event for
+    /// too long.
     #[inline]
     pub fn idle(&mut self) -> Result<bool> {
         self.polls += 1;
@@ -66,11 +67,12 @@ impl Watch {
         }
     }
 
-    /// A wait of some length ended without anything. As [`Self::idle`].
+    /// Checks the clock and the connection after a wait that ended without an event. Returns whether
+    /// the other end is done and this end must end with it.
     ///
     /// # Errors
     ///
-    /// As [`Self::idle`].
+    /// The errors of [`Self::idle`].
     #[cold]
     pub fn look(&mut self) -> Result<bool> {
         let now = Instant::now();
@@ -111,7 +113,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // If this fails the next read of the connection says so.
+        // If this fails, the next read of the connection reports the error.
         let _ = self.stream.set_nonblocking(false);
     }
 }

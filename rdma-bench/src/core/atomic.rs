@@ -20,7 +20,7 @@ fn request<T: Scatter>(verb: Verb, memory: T, remote: RemoteMemory) -> SendReque
     }
 }
 
-/// One atomic after the other.
+/// Measures the latency of atomics, posted one after the other.
 pub(super) fn latency(connection: &Connection, control: &mut Control) -> Result<Measured> {
     let verb = connection.plan.test.verb;
     let (_, remote) = connection.windows(SIZE)?;
@@ -29,7 +29,7 @@ pub(super) fn latency(connection: &Connection, control: &mut Control) -> Result<
     })
 }
 
-/// Atomics, each queue pair's on a word of its own.
+/// Measures the rate of atomics. Each queue pair uses its own word of the peer.
 pub(super) fn bandwidth(connection: &Connection, control: &mut Control) -> Result<Measured> {
     let verb = connection.plan.test.verb;
     let parts = connection.scratches(SIZE)?.into_iter();

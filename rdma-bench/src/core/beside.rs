@@ -1,5 +1,5 @@
-//! A latency test beside messages of another size: one thread, two queue pairs, and the completion
-//! queues of both.
+//! A latency test while messages of another size are sent: one thread uses two queue pairs and polls
+//! the completion queues of both.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ use crate::session::{Measured, Role};
 use crate::settings::Settings;
 use crate::statistics::{Bandwidth, Bulk};
 
-/// The queue pair of the messages beside a latency test.
+/// The queue pair for the messages that are sent during a latency test.
 #[derive(Debug)]
 pub(super) struct Beside {
     queue_pair: QueuePair,
@@ -33,8 +33,8 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// Returns the numbers of requests and of receives that this end posts on the queue pair; none where
-    /// the plan has nothing beside the test.
+    /// Returns the numbers of requests and of receives that this end posts on the queue pair; both are
+    /// 0 if the plan has no messages beside the test.
     pub(super) fn depths(role: Role, plan: &Plan, settings: &Settings) -> (usize, usize) {
         let (requests, receives) = settings.beside_depths();
         match (plan.beside, role) {
@@ -44,7 +44,7 @@ impl Beside {
         }
     }
 
-    /// Makes the queue pair, if the plan has one, and connects it. `builder` has the options of the queue
+    /// Creates and connects the queue pair, if the plan has one. `builder` has the options of the queue
     /// pair of the latency test.
     pub(super) fn connect(
         role: Role,
@@ -72,8 +72,8 @@ impl Beside {
     }
 }
 
-/// Measures the exchange of messages of `size` bytes while the client keeps its requests beside them
-/// outstanding, and the server their receives.
+/// Measures the round trips of messages of `size` bytes. Meanwhile the client keeps its requests on the
+/// second queue pair outstanding, and the server its receives.
 pub(super) fn latency(
     connection: &Connection,
     beside: &Beside,
@@ -87,8 +87,8 @@ pub(super) fn latency(
     }
 }
 
-/// Sends both kinds of messages. The bandwidth is that of the messages that completed before the last
-/// answer; those that are outstanding then have nothing beside them.
+/// Runs the client, which sends both kinds of messages. The bandwidth counts the messages that
+/// completed before the last answer: those still outstanding then do not compete with the latency test.
 fn ask(
     connection: &Connection,
     beside: &Beside,
@@ -105,7 +105,8 @@ fn ask(
         if exchange.is_due() {
             exchange.post()?;
         }
-        // The messages beside may be many, and keep no wait for the others from ending.
+        // Only the latency test counts as progress: otherwise the many messages beside it would hide
+        // that it is stalled.
         let mut progress = false;
         let count = connection.sends.poll(&mut room)?;
         for completion in &room[..count] {
@@ -139,8 +140,8 @@ fn ask(
     Measured::beside(&exchange.recorder, Bulk { size, bandwidth })
 }
 
-/// Answers the messages of the test and takes the others until the client is done. The bandwidth is
-/// over the time from the first of the others to the last.
+/// Runs the server, which answers the messages of the test and receives the others until the client is
+/// done. The bandwidth is measured from the first of the others to the last.
 fn answer(
     connection: &Connection,
     beside: &Beside,
@@ -175,7 +176,7 @@ fn answer(
         if sent + received > 0 {
             watch.busy();
         } else if ended {
-            // Nothing came since the client was done.
+            // No completion since the client was done.
             break;
         } else {
             ended = watch.idle()?;
@@ -186,16 +187,16 @@ fn answer(
     Measured::beside(&exchange.recorder, Bulk { size, bandwidth })
 }
 
-/// One end of a message and its echo, over and over.
+/// One end of the latency test: the two ends send messages in turns.
 struct Exchange {
     sends: SendQueue<Buffer>,
     receives: Receives,
-    /// The memory of the message, unless it is being sent.
+    /// The memory of the message; `None` while the message is being sent.
     message: Option<Buffer>,
-    /// `true` if the next message is this end's.
+    /// Set while it is this end's turn to send.
     turn: bool,
     inline: bool,
-    /// `true` if the other end knows how many messages there are.
+    /// Set if the other end decides the number of messages.
     endless: bool,
     recorder: Recorder,
 }
@@ -213,13 +214,14 @@ impl Exchange {
         })
     }
 
-    /// Returns whether a message can be posted: it is this end's turn, and its last one was sent.
+    /// Returns whether a message can be posted: it is this end's turn, and its previous message was
+    /// sent.
     #[inline]
     fn is_due(&self) -> bool {
         self.turn && self.message.is_some()
     }
 
-    /// Returns whether another message belongs to the test.
+    /// Returns whether the test needs another message of this end.
     #[inline]
     fn has_more(&self) -> bool {
         self.endless || self.recorder.more()
@@ -278,7 +280,7 @@ impl Stream {
         completion.queue_pair() == self.queue.queue_pair()
     }
 
-    /// Posts requests until as many are outstanding as can be.
+    /// Posts requests until [`depth`](Self::depth) are outstanding.
     #[inline]
     fn fill(&mut self) -> Result<()> {
         while self.queue.in_flight() < self.depth {
@@ -319,7 +321,7 @@ impl Sink {
         completion.queue_pair() == self.queue.queue_pair()
     }
 
-    /// Takes a completed receive's memory, and posts it again.
+    /// Takes the memory of a completed receive, and posts it again.
     #[inline]
     fn turn(&mut self, completion: &WorkCompletion) -> Result<()> {
         let memory = self.queue.complete(completion).ok_or_else(foreign)?;

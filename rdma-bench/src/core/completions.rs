@@ -1,4 +1,4 @@
-//! Waiting for completions: polling, or by their events.
+//! Waits for completions: by polling, or by completion events.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ pub(super) struct Completions {
 }
 
 impl Completions {
-    /// How many completions are taken at once.
+    /// Maximum number of completions taken by one poll.
     pub(super) const BATCH: usize = 16;
-    /// The longest wait for an event without a look at the other end.
+    /// Maximum wait for an event before the other end is checked.
     const NAP: Duration = Duration::from_millis(100);
 
     pub(super) fn new(context: &Context, entries: usize, events: bool) -> Result<Self> {
@@ -38,8 +38,8 @@ impl Completions {
         })
     }
 
-    /// Waits until there are completions and puts them into `room`. Returns how many; none when the
-    /// other end is done and this one is to end with it.
+    /// Waits until there are completions, writes them to `room` and returns their number. Returns 0 if
+    /// the other end is done and this end must end with it.
     #[inline]
     pub(super) fn wait(&self, room: &mut [WorkCompletion], watch: &mut Watch) -> Result<usize> {
         loop {
@@ -63,13 +63,14 @@ impl Completions {
                 }
             };
             if ended {
-                // What came before the end may have come since the last poll.
+                // Completions from before the end may have arrived since the last poll.
                 return self.poll(room);
             }
         }
     }
 
-    /// Takes the completions that are there, all of them successful.
+    /// Writes the available completions to `room` and returns their number. Fails if a completion has
+    /// an error status.
     #[inline]
     pub(super) fn poll(&self, room: &mut [WorkCompletion]) -> Result<usize> {
         let taken = self.queue.poll(room)?;

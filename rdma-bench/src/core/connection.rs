@@ -1,4 +1,4 @@
-//! Connected queue pairs, and the memory that peers reach.
+//! Connected queue pairs of rdma-core, and the memory that peers may access.
 
 use rdma_core::{
     AccessFlags, AddressChoice, Buffer, Context, ExposedMemory, FrozenBuffer, ProtectionDomain,
@@ -25,11 +25,11 @@ pub struct Connection {
     domain: ProtectionDomain,
     pub(super) sends: Completions,
     pub(super) receives: Completions,
-    /// Memory that the peers reach here, as large as the largest messages.
+    /// Memory of this end that the peers may access, as large as the largest messages.
     pub(super) exposed: Vec<ExposedMemory>,
-    /// The other ends; a latency test uses the first queue pair of the first.
+    /// The other ends. A latency test uses the first queue pair of the first peer.
     pub(super) peers: Vec<Peer>,
-    /// The queue pair beside that of a latency test, if there is one.
+    /// The second queue pair of a latency test with messages beside it.
     beside: Option<Beside>,
     /// The control connections with all servers but the first.
     further: Vec<Control>,
@@ -37,7 +37,7 @@ pub struct Connection {
     pub(super) depth: usize,
     /// The number of receives that are posted: on each queue pair, or on the shared receive queue.
     pub(super) receive_depth: usize,
-    /// The queue that all receives of this end are taken from, if they share one.
+    /// The shared receive queue of this end, if the plan has one.
     pub(super) shared_receives: Option<SharedReceiveQueue<ExposedMemory>>,
     pub(super) moderation: usize,
     /// The number of requests that are handed to the device together.
@@ -48,7 +48,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Makes the queue pairs and connects them to those of the other end.
+    /// Creates the queue pairs and connects them to those of the other end.
     ///
     /// # Errors
     ///
@@ -155,12 +155,13 @@ impl Connection {
         &self.peers[0].queue_pairs[0]
     }
 
-    /// Returns the queue pairs of a bandwidth test, those of a peer together.
+    /// Returns the queue pairs of a bandwidth test, grouped by peer.
     pub(super) fn queue_pairs(&self) -> impl Iterator<Item = &QueuePair> {
         self.peers.iter().flat_map(|peer| &peer.queue_pairs)
     }
 
-    /// Returns the positions of the queue pairs by their numbers, for completions.
+    /// Returns a map from the number of a queue pair, as in completions, to its position in
+    /// [`Self::queue_pairs`].
     pub(super) fn positions(&self) -> QueuePairMap<usize> {
         let mut positions = QueuePairMap::new();
         for (position, queue_pair) in self.queue_pairs().enumerate() {
@@ -174,8 +175,8 @@ impl Connection {
         self.peers.len() * self.plan.queue_pairs
     }
 
-    /// Returns the first `size` bytes of the memory that the peer reaches here, and of the memory
-    /// that this end reaches there.
+    /// Returns the first `size` bytes of this end's memory that the peer may access, and of the peer's
+    /// memory that this end may access.
     pub(super) fn windows(&self, size: usize) -> Result<(ExposedMemory, RemoteMemory)> {
         match (&*self.exposed, &*self.peers[0].regions) {
             ([exposed, ..], [remote, ..]) => Ok((exposed.slice(..size)?, remote.slice(..size)?)),
@@ -183,7 +184,7 @@ impl Connection {
         }
     }
 
-    /// Returns, for each queue pair, the memory of its peer that it reaches.
+    /// Returns, for each queue pair, the memory of its peer that it accesses.
     pub(super) fn targets(&self, size: usize) -> Result<Vec<RemoteMemory>> {
         let stride = memory::stride(&self.plan, self.plan.largest());
         let mut targets = Vec::new();
@@ -193,7 +194,7 @@ impl Connection {
         Ok(targets)
     }
 
-    /// Returns the memory of a message.
+    /// Allocates the memory of a message.
     pub(super) fn message(&self, size: usize) -> Result<Buffer> {
         memory::allocate(&self.domain, self.plan.memory, size)
     }
@@ -206,8 +207,8 @@ impl Connection {
         Ok((0..count).map(part).collect::<Result<_, _>>()?)
     }
 
-    /// Allocates, for each queue pair, memory that many requests can write at once, and that peers
-    /// cannot reach.
+    /// Allocates, for each queue pair, memory that many requests may write at once and that peers
+    /// cannot access.
     pub(super) fn scratches(&self, size: usize) -> Result<Vec<ExposedMemory>> {
         let stride = memory::stride(&self.plan, size);
         let memory = self.message(self.width() * stride)?;
@@ -216,17 +217,19 @@ impl Connection {
         memory::places(&[memory], stride, size)
     }
 
-    /// Returns whether this end measures until the other one is done.
+    /// Returns whether this end measures until the other end is done.
     pub(super) fn ends_with_peer(&self) -> bool {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }
 
-    /// Returns the number of messages of each queue pair; no limit if a time is given.
+    /// Returns the number of messages of each queue pair; `usize::MAX` if the test has a duration
+    /// instead.
     pub(super) fn count(&self) -> usize {
         self.plan.length.iterations().unwrap_or(usize::MAX)
     }
 
-    /// Returns the number of messages of all queue pairs; no limit if a time is given.
+    /// Returns the number of messages of all queue pairs; `usize::MAX` if the test has a duration
+    /// instead.
     pub(super) fn messages_in_all(&self) -> usize {
         self.count().saturating_mul(self.width())
     }
@@ -245,7 +248,7 @@ impl Connection {
             (Metric::Bandwidth, _, Role::Server) if self.plan.receives_at(Role::Server) => {
                 send::receive_all(self, size, control)
             }
-            // One-sided: this end's device answers, and the program has nothing to do.
+            // One-sided: the device of this end answers without the program.
             (_, _, Role::Server) => control.barrier().map(|()| Measured::Nothing),
             (Metric::Latency, Verb::Read, _) => read::latency(self, size, control),
             (Metric::Latency, _, _) => atomic::latency(self, control),
@@ -315,7 +318,7 @@ pub(super) fn entries(depth: usize) -> Result<u32> {
     u32::try_from(depth).map_err(|_| Error::Unsupported(format!("a depth of {depth}")))
 }
 
-/// Returns the peer's access to this end's memory for a verb.
+/// Returns the access rights to this end's memory that the peer needs for a verb.
 fn access(verb: Verb) -> Option<AccessFlags> {
     match verb {
         Verb::Send | Verb::Echo => None,

@@ -1,15 +1,16 @@
-//! The memory of messages, and what peers reach.
+//! The memory of messages, and the memory that peers may access.
 
 use rdma_core::{AccessFlags, Buffer, ExposedMemory, HostMemory, ProtectionDomain, RemoteMemory};
 
 use crate::error::Result;
 use crate::plan::{Memory, Plan};
 
-/// The parts that queue pairs have of one piece of memory begin at multiples of a cache line.
+/// Size of a cache line in bytes. The parts of a memory that belong to different queue pairs begin at
+/// multiples of it.
 const LINE: usize = 64;
 
-/// Allocates and registers memory, and writes to all of it, as perftest does: else all of its pages
-/// may be the one page of zeroes, which is faster to read than memory is.
+/// Allocates and registers memory, and writes to all of it, as perftest does: otherwise all of its
+/// pages may be the kernel's one zero page, which is faster to read than other memory.
 pub(super) fn allocate(domain: &ProtectionDomain, kind: Memory, size: usize) -> Result<Buffer> {
     let mut memory = match kind {
         Memory::Device => domain.allocate(size)?,
@@ -27,14 +28,14 @@ pub(super) fn allocate(domain: &ProtectionDomain, kind: Memory, size: usize) -> 
 /// Returns the distance between the places of messages of up to `size` bytes.
 pub(super) fn stride(plan: &Plan, size: usize) -> usize {
     match plan.regions {
-        // Neighbours share cache lines, so that many places fit into the caches.
+        // Adjacent places share cache lines, so that many places fit into the caches.
         Some(_) => size,
         None => size.next_multiple_of(LINE),
     }
 }
 
-/// Allocates what the peers of a test reach: a place for each of `queue_pairs`, or, divided into
-/// regions of about equal numbers of places, as many places as tests of regions have.
+/// Allocates the memory that peers may access: one place for each queue pair; or [`Plan::PLACES`]
+/// places, divided into the plan's number of regions, each with about the same number of places.
 pub(super) fn expose(
     domain: &ProtectionDomain,
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! The queue pairs with one other end.
+//! The queue pairs that are connected to one other end.
 
 use rdma_core::{
     Endpoint, ExposedMemory, PreparedQueuePair, QueuePair, QueuePairBuilder, RemoteMemory,
@@ -11,23 +11,23 @@ use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::settings::Settings;
 
-/// Perftest's.
+/// The hop limit that perftest uses.
 const HOP_LIMIT: u8 = u8::MAX;
 
-/// Another end: a client has one or several servers, a server has one client.
+/// Another end of the test. A client has one or several servers, a server has one client.
 #[derive(Debug)]
 pub(super) struct Peer {
     /// This end's queue pairs, connected to those of the peer.
     pub(super) queue_pairs: Vec<QueuePair>,
-    /// The regions of memory that this end reaches there.
+    /// The memory regions of the peer that this end may access.
     pub(super) regions: Vec<RemoteMemory>,
     /// The path MTU in bytes.
     pub(super) mtu: usize,
 }
 
 impl Peer {
-    /// Makes the plan's number of queue pairs and connects each to one of the peer's, and exchanges
-    /// the regions that the ends expose.
+    /// Creates as many queue pairs as the plan says, connects each to a queue pair of the peer, and
+    /// exchanges the memory regions that the ends expose.
     ///
     /// # Errors
     ///
@@ -71,7 +71,8 @@ impl Peer {
     }
 }
 
-/// Gives the other end a list and returns the other end's, in messages of limited length.
+/// Sends a list to the other end and returns the list of the other end. Splits both into messages of
+/// limited length.
 fn exchange_all<T: Serialize + DeserializeOwned + Clone>(
     control: &mut Control,
     own: &[T],

@@ -1,4 +1,4 @@
-//! Keeping send queues full, and posting one request after the other.
+//! Drives send queues: keeps many requests outstanding, or posts one after the other.
 
 use std::time::{Duration, Instant};
 
@@ -14,20 +14,20 @@ use crate::recorder::Recorder;
 use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
-/// A queue pair at work.
+/// A queue pair of a bandwidth test.
 struct Lane<T: Send + 'static, F> {
     queue: SendQueue<T>,
-    /// Makes the next request.
+    /// Creates the next request.
     request: F,
     goal: usize,
     posted: usize,
     completed: usize,
 }
 
-/// Posts requests to every queue pair, as many at once as the depth allows, until all are done or
-/// the time is over. `requests` makes them: one function for each of [`Connection::queue_pairs`].
+/// Posts requests to every queue pair, up to the depth at once, until all are complete or the time is
+/// over. `requests` has a function for each of [`Connection::queue_pairs`], which creates the requests.
 ///
-/// On each queue pair one request in so many is signaled, and so is the last.
+/// On each queue pair, one request in `connection.moderation` is signaled, and so is the last.
 pub(super) fn pump<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
     connection: &Connection,
     control: &mut Control,
@@ -51,10 +51,10 @@ pub(super) fn pump<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
     let mut watch = control.watch(false)?;
     times.begin();
     let mut goal = connection.messages_in_all();
-    // The queue pairs that have room.
+    // Positions of the queue pairs that have room for requests.
     let mut ready: Vec<usize> = (0..lanes.len()).collect();
     loop {
-        // The one call of it, so that it is compiled into this loop.
+        // The only call of `fill`, which is inlined into this loop.
         for position in ready.drain(..) {
             lanes[position].fill(connection, &mut times)?;
         }
@@ -114,7 +114,7 @@ impl<T: Gather + 'static, F: FnMut() -> SendRequest<T>> Lane<T, F> {
     }
 }
 
-/// Returns the request of this number, from 1 on, with a completion if it is due for one.
+/// Returns the request with this number, counted from 1, signaled if a completion is due.
 #[inline(always)]
 fn signaled<T>(
     request: SendRequest<T>,
@@ -128,7 +128,8 @@ fn signaled<T>(
     }
 }
 
-/// Posts one request after the other, each with the same memory and when the one before is done.
+/// Measures latency: posts one request after the other, each with the same memory, when the previous
+/// request is complete.
 pub(super) fn turns(
     connection: &Connection,
     size: usize,
@@ -158,7 +159,7 @@ struct Times {
     limit: Option<Duration>,
     posted: usize,
     completed: usize,
-    /// The times of all posts and of all completions, in memory that was touched before.
+    /// The times of all posts and of all completions, in memory that was written to before the test.
     messages: Option<(Vec<Instant>, Vec<Instant>)>,
 }
 

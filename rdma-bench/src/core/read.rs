@@ -8,7 +8,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::session::Measured;
 
-/// One read after the other.
+/// Measures the latency of reads, posted one after the other.
 pub(super) fn latency(
     connection: &Connection,
     size: usize,
@@ -20,7 +20,7 @@ pub(super) fn latency(
     })
 }
 
-/// Reads that all go to the same memory, each queue pair's to its own.
+/// Measures the bandwidth of reads. All reads of a queue pair write to the same memory.
 pub(super) fn bandwidth(
     connection: &Connection,
     size: usize,

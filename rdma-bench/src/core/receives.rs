@@ -1,4 +1,4 @@
-//! The receives of one end.
+//! The posted receives of one end.
 
 use rdma_core::{ExposedMemory, QueuePairMap, ReceiveQueue, SharedReceiveQueue, WorkCompletion};
 
@@ -6,8 +6,8 @@ use super::Connection;
 use super::send::foreign;
 use crate::error::Result;
 
-/// Posted receives: as many at once as the depth allows, and no more than messages come. A receive
-/// that completes is posted again.
+/// Posted receives: as many at once as the depth allows, but no more than messages are expected. A
+/// completed receive is posted again.
 pub(super) enum Receives {
     /// Receives of queue pairs with a receive queue each.
     Own(QueuePairMap<Own>),
@@ -27,7 +27,7 @@ pub(super) struct Own {
 }
 
 impl Receives {
-    /// Posts the first receives, into as many pieces of memory as there are queue pairs.
+    /// Posts the first receives, into one piece of memory for each queue pair.
     pub(super) fn post(connection: &Connection, size: usize) -> Result<Self> {
         let depth = connection.receive_depth;
         let memory = connection.scratches(size)?;
@@ -54,8 +54,8 @@ impl Receives {
         Ok(Self::Own(queues))
     }
 
-    /// Takes a completed receive's memory, and posts it again if more messages come than receives
-    /// are posted.
+    /// Takes the memory of a completed receive, and posts it again if more messages are expected than
+    /// receives are posted.
     #[inline]
     pub(super) fn turn(&mut self, completion: &WorkCompletion) -> Result<()> {
         match self {

@@ -1,4 +1,4 @@
-//! Sends and receives.
+//! Sends and receives over rdma-core.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ pub(super) fn foreign() -> Error {
     Error::Protocol("a completion of a request that was not posted".into())
 }
 
-/// A message and its echo, over and over.
+/// Measures half of the round trip of a message and its echo.
 pub(super) fn latency(
     connection: &Connection,
     size: usize,
@@ -28,7 +28,8 @@ pub(super) fn latency(
     exchange(connection, size, control, SendRequest::send)
 }
 
-/// A request and the peer's, over and over; each end notices the other's by a receive.
+/// Measures half of the round trip of two requests, one from each end. Each end notices the request of
+/// the other by the completion of a receive.
 pub(super) fn exchange(
     connection: &Connection,
     size: usize,
@@ -67,7 +68,7 @@ pub(super) fn exchange(
     Measured::latency(&recorder, 2)
 }
 
-/// The sending end of a bandwidth test.
+/// Sends the messages of a bandwidth test.
 pub(super) fn send_all(
     connection: &Connection,
     size: usize,
@@ -83,7 +84,7 @@ pub(super) fn send_all(
     pump(connection, control, requests)
 }
 
-/// The receiving end of a bandwidth test. Its time is from the first message to the last.
+/// Receives the messages of a bandwidth test. The measured time is from the first message to the last.
 pub(super) fn receive_all(
     connection: &Connection,
     size: usize,

@@ -1,4 +1,4 @@
-//! RDMA writes, with and without immediate data.
+//! RDMA writes over rdma-core, with and without immediate data.
 
 use std::cell::Cell;
 
@@ -13,10 +13,11 @@ use crate::error::Result;
 use crate::recorder::Recorder;
 use crate::session::{Measured, Role};
 
-/// The immediate data of writes.
+/// The immediate data of the writes.
 const IMMEDIATE: u32 = 0;
 
-/// Each end writes to the other, and waits for the completion of a receive by the other's write.
+/// Measures half of the round trip of writes with immediate data: each end writes, and waits for the
+/// receive completion of the other end's write.
 pub(super) fn latency_with_immediate(
     connection: &Connection,
     size: usize,
@@ -28,7 +29,8 @@ pub(super) fn latency_with_immediate(
     })
 }
 
-/// Each end writes to the other a message whose last byte counts, and waits for that byte here.
+/// Measures half of the round trip of writes: the last byte of each message is a counter, and each end
+/// polls its memory for the counter of the other end.
 pub(super) fn latency(
     connection: &Connection,
     size: usize,
@@ -36,7 +38,7 @@ pub(super) fn latency(
 ) -> Result<Measured> {
     let (target, remote) = connection.windows(size)?;
     let last = size - 1;
-    // No write is on its way between two sizes.
+    // The byte can be reset: no write is in flight between two sizes.
     target.store_u8(last, 0)?;
     let mut sends = connection.queue_pair().send_queue();
     let mut message = connection.message(size)?;
@@ -47,7 +49,7 @@ pub(super) fn latency(
     let mut watch = control.watch(connection.ends_with_peer())?;
     let client = connection.role == Role::Client;
     while connection.ends_with_peer() || recorder.more() {
-        // It begins with 1, and differs from the byte before.
+        // Starts with 1, and always differs from the previous value of the byte.
         let count = (recorder.taken() + 1) as u8;
         if !client && !arrived(&target, last, count, &mut watch)? {
             break;
@@ -68,8 +70,8 @@ pub(super) fn latency(
     Measured::latency(&recorder, 2)
 }
 
-/// Waits until the byte at `place` is `count`, without a pause between two loads, as perftest does.
-/// Returns `false` when the other end is done first and this one is to end with it.
+/// Polls until the byte at `place` is `count`, without a pause between two loads, as perftest does.
+/// Returns `false` if the other end is done first and this end must end with it.
 #[inline]
 fn arrived(target: &ExposedMemory, place: usize, count: u8, watch: &mut Watch) -> Result<bool> {
     while target.load_u8(place)? != count {
@@ -81,7 +83,7 @@ fn arrived(target: &ExposedMemory, place: usize, count: u8, watch: &mut Watch) -
     Ok(true)
 }
 
-/// Writes one way, each queue pair's from memory of its own to memory of its own.
+/// Measures the bandwidth of writes. Each queue pair has its own memory at both ends.
 pub(super) fn bandwidth(
     connection: &Connection,
     size: usize,
@@ -93,7 +95,7 @@ pub(super) fn bandwidth(
     let parts = connection.messages(size)?.into_iter();
     let parts = parts.zip(connection.targets(size)?);
     let inline = size <= connection.inline;
-    // Two loops, so that neither tests for each message which of them it is.
+    // Two loops, so that the kind of write is not tested for each message.
     if connection.plan.immediate {
         let requests = parts.map(|(message, target)| {
             move || {
@@ -112,11 +114,12 @@ pub(super) fn bandwidth(
     pump(connection, control, requests)
 }
 
-/// Writes one way, from every place of this end's regions to every place of the peer's in turn.
+/// Measures the bandwidth of writes from every place of this end's regions to every place of the peer's
+/// regions in turn.
 fn scattered(connection: &Connection, size: usize, control: &mut Control) -> Result<Measured> {
     let stride = memory::stride(&connection.plan, size);
     let from = memory::places(&connection.exposed, stride, size)?;
-    // Source and target of a write side by side, in a list for each peer.
+    // Pairs of source and target, in a list for each peer.
     let mut places: Vec<Vec<_>> = Vec::new();
     for peer in &connection.peers {
         let to = memory::remote_places(&peer.regions, stride, size)?;

@@ -1,4 +1,4 @@
-//! Forged packets that a process without rights sends while a test runs.
+//! Forged packets that an unprivileged process sends while a test runs.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,8 +16,8 @@ pub enum Attack {
 
 /// The first port of softroce's devices.
 const BASE_PORT: u16 = 4791;
-/// Distance of the ports that a device may have; the top four bits of its queue pairs' numbers say which
-/// one it has.
+/// Distance between the ports that a device may use. The top four bits of a queue pair's number tell
+/// which of these ports its device uses.
 const PORT_STRIDE: u16 = 1000;
 
 /// An end of a connection, as the header of a test prints it.
@@ -28,15 +28,15 @@ struct End {
 }
 
 impl Attack {
-    /// Returns the words that start `attacker` against the connection that the header in `printed`
-    /// names, or `None` if the header is not complete.
+    /// Returns the command line that starts `attacker` against the connection whose header is in
+    /// `printed`; `None` if the header is not complete.
     pub(super) fn words(self, attacker: &Path, printed: &str) -> Option<Vec<OsString>> {
         let mut words: Vec<OsString> = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
         words.push(attacker.into());
         for name in ["local", "remote"] {
             words.push(end(printed, name)?.target().into());
         }
-        // Until it is stopped.
+        // Longer than any test: the attacker is killed at the end of the test.
         words.extend(["--seconds", "3600"].map(OsString::from));
         if self == Self::UnusedPort {
             words.push("--unused".into());
@@ -46,7 +46,7 @@ impl Attack {
 }
 
 impl End {
-    /// Returns the end as the attacker's command line has it.
+    /// Returns the end in the form of the attacker's command line.
     fn target(&self) -> String {
         let slot = (self.queue_pair >> 20) as u16;
         let address = SocketAddrV4::new(self.address, BASE_PORT + PORT_STRIDE * slot);
@@ -54,7 +54,7 @@ impl End {
     }
 }
 
-/// Reads the two lines of an end.
+/// Parses the two lines of the header that describe the end `name`.
 fn end(printed: &str, name: &str) -> Option<End> {
     let begin = format!(" {name} address: ");
     let mut lines = printed

@@ -4,10 +4,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::interval::Interval;
-/// The most or the least that a number may be.
+/// The maximum or the minimum of the judged number.
 pub use crate::compare::Goal as Bound;
 
-/// The number that is judged of a figure and its yardstick, and its bound.
+/// The rule that derives the judged number from a figure and its yardstick, with the bound of that
+/// number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
     /// The figure divided by the yardstick.
@@ -19,8 +20,8 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// Returns what is judged: the ratio, the difference or the figure. `None` where there is no
-    /// yardstick to a ratio or a difference, or the yardstick of a ratio is 0.
+    /// Returns the judged number: the ratio, the difference or the figure. Returns `None` if a ratio or
+    /// a difference has no yardstick, or the yardstick of a ratio is 0.
     pub fn judged(self, figure: f64, yardstick: Option<f64>) -> Option<f64> {
         let number = match self {
             Self::Ratio(_) => figure / yardstick?,
@@ -30,14 +31,14 @@ impl Goal {
         number.is_finite().then_some(number)
     }
 
-    /// Returns the most or the least that is allowed.
+    /// Returns the bound of the judged number.
     pub fn bound(self) -> Bound {
         match self {
             Self::Ratio(bound) | Self::Difference(bound) | Self::Value(bound) => bound,
         }
     }
 
-    /// Returns the verdict for the interval of what is judged.
+    /// Returns the verdict, given the confidence interval of the judged number.
     pub fn verdict(self, interval: &Interval) -> Verdict {
         let bound = self.bound();
         match [interval.low, interval.high].map(|end| bound.is_met(end)) {
@@ -47,7 +48,7 @@ impl Goal {
         }
     }
 
-    /// Returns the name of what is judged.
+    /// Returns the name of the judged number.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ratio(_) => "ratio",
@@ -56,7 +57,7 @@ impl Goal {
         }
     }
 
-    /// Returns the goal as a part of a document.
+    /// Returns the goal as a JSON value.
     pub(super) fn document(self) -> Value {
         match self.bound() {
             Bound::AtMost(most) => json!({"of": self.name(), "at_most": most}),
@@ -69,11 +70,11 @@ impl Goal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// The whole interval is on the right side of the goal.
+    /// The whole interval meets the goal.
     Met,
-    /// The whole interval is on the wrong side.
+    /// The whole interval misses the goal.
     Missed,
-    /// The goal is within the interval.
+    /// The bound of the goal is inside the interval.
     Undecided,
 }
 

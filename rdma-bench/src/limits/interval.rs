@@ -38,7 +38,8 @@ impl Interval {
     }
 }
 
-/// Returns the k of the interval from the k-th smallest to the k-th largest of `count` values.
+/// Returns the rank k for an interval from the k-th smallest to the k-th largest of `count` values;
+/// `None` if there are too few values.
 fn rank(count: usize) -> Option<usize> {
     // The probability that exactly `k` values are below the true median, and that at most `k` are.
     let mut exactly = 0.5_f64.powi(i32::try_from(count).ok()?);

@@ -1,4 +1,4 @@
-//! Measuring a row, pair by pair.
+//! Measures a row of the judge, pair by pair.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,20 +20,20 @@ pub struct Effort {
     /// The numbers of pairs after which the verdict is formed, in rising order. The first that is
     /// *met* or *missed* ends the measurement, and so does the last.
     pub looks: &'static [usize],
-    /// Maximum number of pairs that are repeated because the processors moved within them.
+    /// Maximum number of pairs that are repeated because the processors moved during the pair.
     pub repeats: usize,
-    /// About how long a run takes.
+    /// Approximate duration of a run.
     pub time: Duration,
 }
 
 impl Effort {
     /// Enough pairs for a verdict.
     ///
-    /// Each look forms an interval of 95 %. Stopping at the first that decides makes an error
-    /// likelier than one look does: where the true median is exactly at the goal, *met* (or
-    /// *missed*) is told with a probability of 3.9 % by these five looks, of 1.5 % by a single look
-    /// at 31 pairs, and of 6.2 % by a look after every pair. So there are few looks, at numbers of
-    /// pairs that are fixed in advance.
+    /// Each look forms an interval of 95 %. Stopping at the first look that decides makes a wrong
+    /// verdict more likely than with a single look. If the true median is exactly at the goal, the
+    /// probability of the verdict *met* (or *missed*) is 3.9 % with these five looks, 1.5 % with a
+    /// single look at 31 pairs, and 6.2 % with a look after every pair. So there are few looks, at
+    /// numbers of pairs that are fixed in advance.
     pub const FULL: Self = Self {
         looks: &[7, 11, 15, 23, 31],
         repeats: 10,
@@ -46,7 +46,7 @@ impl Effort {
         time: Duration::from_millis(100),
     };
 
-    /// Returns the same where instructions are emulated, and take longer.
+    /// Returns this effort with longer runs, for a machine with emulated processors.
     pub fn emulated(self) -> Self {
         Self {
             time: self.time * 4,
@@ -69,7 +69,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Returns the attacker.
+    /// Returns the path of `attacker`. Fails if it was not built.
     pub(super) fn attacker(&self) -> Result<&Path> {
         let path = self.attacker.as_deref();
         path.ok_or_else(|| Error::Program {
@@ -79,12 +79,12 @@ impl Programs {
     }
 }
 
-/// The devices.
+/// The devices under test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Networks {
     /// Softroce.
     pub softroce: Network,
-    /// The kernel's, if it has one.
+    /// The device of the kernel, if the machine has one.
     pub kernel: Option<Network>,
 }
 
@@ -94,7 +94,8 @@ pub struct Judge {
     programs: Programs,
     networks: Networks,
     effort: Effort,
-    /// The number of messages of a source that make a run of the wanted length.
+    /// For each source that was measured, the number of messages that makes a run of the intended
+    /// duration.
     counts: Vec<(Source, usize)>,
 }
 
@@ -119,7 +120,7 @@ impl Judge {
     /// [`Error::Program`] when a run fails, [`Error::Unsupported`] when a source does not give the
     /// number that the row takes of it.
     pub fn judge(&mut self, row: &Row) -> Result<Judged> {
-        // The first run of a source tells how long a message takes, and is not counted.
+        // The first run of a source only determines the time of a message, and does not count.
         let parts = std::iter::once(&row.figure).chain(row.yardstick);
         for source in parts.map(|part| &part.source) {
             self.count(source)?;
@@ -127,8 +128,8 @@ impl Judge {
         take_pairs(row, self.effort, |first| self.pair(row, first))
     }
 
-    /// Takes one pair of runs between two measurements of the cache line, with the figure before the
-    /// yardstick if `figure_first`.
+    /// Measures one pair of runs between two measurements of the cache line. Measures the figure before
+    /// the yardstick if `figure_first` is set.
     fn pair(&mut self, row: &Row, figure_first: bool) -> Result<Pair> {
         let before = self.line()?;
         let (own, mut yardsticks) = if figure_first {
@@ -172,14 +173,15 @@ impl Judge {
         Ok(reading)
     }
 
-    /// Returns the round trip of a cache line in microseconds.
+    /// Measures the round trip of a cache line, in microseconds.
     fn line(&self) -> Result<f64> {
         let typical = Statistic::Typical;
         let reading = self.measure(&Source::CacheLine, 0, Self::LINE_TIME, typical)?;
         Ok(reading.figure)
     }
 
-    /// Returns how many messages to measure.
+    /// Returns the number of messages for a run of the intended duration. The first call for a source
+    /// measures it.
     fn count(&mut self, source: &Source) -> Result<usize> {
         let Some((least, most)) = source.counts() else {
             return Ok(0);
@@ -207,9 +209,9 @@ impl Judge {
     }
 }
 
-/// Takes pairs, with the figure first in one and the yardstick first in the next, until a look gives
-/// a verdict. A pair within which the processors moved is taken again; when no pair may be repeated
-/// any more, it counts.
+/// Takes pairs until a look gives a verdict. The figure comes first in every other pair, the yardstick
+/// in the others. A pair during which the processors moved is repeated, up to [`Effort::repeats`] times
+/// for the row; beyond that it counts.
 fn take_pairs(
     row: &Row,
     effort: Effort,
@@ -284,9 +286,11 @@ mod tests {
         assert_eq!(count(&even), (31, Verdict::Undecided));
     }
 
-    /// Returns the probability that one of `looks` tells *met* where the true median is the goal.
+    /// Returns the probability that one of `looks` gives the verdict *met* if the true median is the
+    /// goal.
     fn false_verdict(looks: &[usize]) -> f64 {
-        // The probability that so many of the pairs are above the goal, and no look has decided.
+        // At each index, the probability that this number of pairs is above the goal and no look has
+        // decided.
         let mut undecided = vec![1.0];
         let mut met = 0.0;
         for look in looks {

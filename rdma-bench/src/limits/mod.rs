@@ -1,4 +1,4 @@
-//! The judge: figures of this stack against what the machine does without it.
+//! The judge: compares figures of this stack with what the machine does without it.
 //!
 //! Each [`Row`] has a [`Goal`]: the ratio of a figure to a yardstick, their difference, or the figure
 //! alone. A figure is measured over one of this workspace's layers, by perftest or by UCX; a yardstick
@@ -9,9 +9,9 @@
 //! is on the right side of the goal, *missed* when it is on the wrong side, and otherwise
 //! *undecided*, after [more pairs](Effort::FULL).
 //!
-//! Virtual processors move while a program runs, and what passes between two of them then takes
-//! another time. So the [round trip of a cache line](Regime) is taken before and after each pair,
-//! and a pair within which it changed is taken again.
+//! Virtual processors may move to other cores while a program runs, which changes the time of
+//! communication between two of them. So the [round trip of a cache line](Regime) is measured before
+//! and after each pair, and a pair during which it changed is taken again.
 
 mod attack;
 mod goal;

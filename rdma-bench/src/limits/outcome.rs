@@ -1,4 +1,4 @@
-//! What was found about a row.
+//! The result of measuring a row.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -10,10 +10,10 @@ use super::row::{Part, Row};
 use crate::compare::outcome::middle;
 use crate::machine::Machine;
 
-/// A run for the figure and one for the yardstick, one after the other.
+/// A run for the figure and a run for the yardstick, one after the other.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Pair {
-    /// The figure: microseconds, messages each second, or a count.
+    /// The figure: microseconds, messages per second, or a count.
     pub figure: f64,
     /// The yardstick in the same unit, if the row has one.
     pub yardstick: Option<f64>,
@@ -21,14 +21,15 @@ pub struct Pair {
     pub judged: f64,
     /// The round trip of a cache line before and after the pair, in microseconds.
     pub cache_line: [f64; 2],
-    /// The distances of the processors, by these round trips.
+    /// The distance of the processors before and after the pair, derived from these round trips.
     pub regimes: [Regime; 2],
-    /// What the programs wrote or printed.
+    /// The JSON documents or the outputs of the programs.
     pub documents: Vec<Value>,
 }
 
 impl Pair {
-    /// A pair that is judged by `goal`; `None` where nothing can be judged, as with a yardstick of 0.
+    /// Creates a pair that is judged by `goal`; `None` if there is no judged number, as with a
+    /// yardstick of 0.
     pub(super) fn new(
         goal: Goal,
         figure: f64,
@@ -46,25 +47,25 @@ impl Pair {
         })
     }
 
-    /// Returns whether the processors moved within the pair.
+    /// Returns whether the processors moved during the pair.
     pub fn has_flipped(&self) -> bool {
         self.regimes[0] != self.regimes[1]
     }
 }
 
-/// A row with its pairs.
+/// A measured row with its pairs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged {
     /// The row.
     pub row: Row,
-    /// The pairs that count, in the order of time.
+    /// The pairs that count, in chronological order.
     pub pairs: Vec<Pair>,
-    /// The pairs that were taken again.
+    /// The pairs that were replaced by another try, because the processors moved.
     pub repeated: Vec<Pair>,
 }
 
 impl Judged {
-    /// The form of the document; another number when its meaning changes.
+    /// The format of the JSON document; the number changes with the meaning.
     pub const SCHEMA: &'static str = "rdma-bench/limit/2";
 
     /// Returns the median of the figures.
@@ -77,34 +78,34 @@ impl Judged {
         middle(self.pairs.iter().filter_map(|pair| pair.yardstick))
     }
 
-    /// Returns the median of what is judged.
+    /// Returns the median of the judged numbers.
     pub fn median(&self) -> f64 {
         middle(self.judged()).unwrap_or(f64::NAN)
     }
 
-    /// Returns the interval of what is judged; `None` for too few pairs.
+    /// Returns the confidence interval of the median of the judged numbers; `None` for too few pairs.
     pub fn interval(&self) -> Option<Interval> {
         Interval::of(self.judged())
     }
 
-    /// Returns what the pairs say about the goal; `None` for too few pairs.
+    /// Returns the verdict on the goal; `None` for too few pairs.
     pub fn verdict(&self) -> Option<Verdict> {
         let interval = self.interval()?;
         Some(self.row.goal.verdict(&interval))
     }
 
-    /// Returns how many pairs count although the processors moved within them.
+    /// Returns the number of pairs that count although the processors moved during them.
     pub fn flipped(&self) -> usize {
         self.pairs.iter().filter(|pair| pair.has_flipped()).count()
     }
 
-    /// Returns how far apart the processors were in most pairs.
+    /// Returns the distance of the processors, derived from the median round trip of all pairs.
     pub fn regime(&self) -> Regime {
         let lines = self.pairs.iter().flat_map(|pair| pair.cache_line);
         Regime::of(middle(lines).unwrap_or(f64::NAN))
     }
 
-    /// Returns all of it as a document.
+    /// Returns the row, its pairs and the verdict as a JSON document.
     pub fn document(&self, machine: &Machine) -> Value {
         let row = &self.row;
         let part = |part: &Part| json!([part.times, part.to_string()]);

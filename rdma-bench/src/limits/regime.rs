@@ -1,4 +1,4 @@
-//! The distance of the two processors at a moment.
+//! The distance of the two processors of a test.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use serde::Serialize;
 /// The distance of the two processors, by the round trip of a cache line between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Regime {
-    /// They share a cache: about 100 ns.
+    /// The processors share a cache: about 100 ns.
     Near,
-    /// They do not: about 400 ns.
+    /// The processors share no cache: about 400 ns.
     Far,
 }
 
 impl Regime {
-    /// The round trip that separates the two, in microseconds.
+    /// The round trip, in microseconds, that separates [`Self::Near`] from [`Self::Far`].
     const BETWEEN: f64 = 0.2;
 
-    /// Returns the regime of a round trip of so many microseconds.
+    /// Returns the regime for a round trip in microseconds.
     pub fn of(round_trip: f64) -> Self {
         if round_trip < Self::BETWEEN {
             Self::Near

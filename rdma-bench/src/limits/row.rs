@@ -1,4 +1,4 @@
-//! A goal and what it is about.
+//! Rows of the judge: a figure, its yardstick and the goal.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use super::goal::{Bound, Goal};
 use super::source::Source;
 use super::statistic::Statistic;
 
-/// A figure, the yardstick that it is held against, and the goal.
+/// A figure, the yardstick that it is compared with, and the goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     /// Name of the row: a letter, a goal's number, and a small letter where the goal has several rows.
     pub id: &'static str,
-    /// Figure / yardstick, in words.
+    /// A description of the form "figure / yardstick".
     pub what: &'static str,
-    /// What figure and yardstick are shown in.
+    /// The unit in which tables show figure and yardstick.
     pub unit: Unit,
     /// The figure.
     pub figure: Part,
@@ -25,8 +25,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns whether `name` asks for this row: by its own name (`G8a`), its goal's (`G8`) or its
-    /// letter (`G`), in small or capital letters.
+    /// Returns whether `name` selects this row: by the row's name (`G8a`), its goal (`G8`) or its
+    /// letter (`G`), in lower or upper case.
     pub fn is_called(&self, name: &str) -> bool {
         let goal = self.id.trim_end_matches(|c: char| c.is_ascii_lowercase());
         let letter = goal.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -40,7 +40,7 @@ impl Row {
         format!("cargo xtask bench --device softroce --only {}", self.id)
     }
 
-    /// Returns the goal in words.
+    /// Returns a description of the goal.
     pub fn goal_in_words(&self) -> String {
         let (word, number) = match self.goal.bound() {
             Bound::AtMost(number) => ("at most", number),
@@ -59,21 +59,21 @@ impl Row {
 /// A multiple of a number that a source measures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Part {
-    /// How many times.
+    /// The factor.
     pub times: f64,
     /// The program that measures.
     pub source: Source,
-    /// Which of its numbers is taken.
+    /// The statistic of the source that is multiplied.
     pub statistic: Statistic,
 }
 
 impl Part {
-    /// Once the typical number of a source.
+    /// Creates a part that is the typical number of a source.
     pub const fn of(source: Source) -> Self {
         Self::times(1.0, source)
     }
 
-    /// So many times the typical number of a source.
+    /// Creates a part that is a multiple of the typical number of a source.
     pub const fn times(times: f64, source: Source) -> Self {
         Self {
             times,
@@ -82,12 +82,12 @@ impl Part {
         }
     }
 
-    /// Returns the same part with another number of its source.
+    /// Returns this part with another statistic of its source.
     pub const fn at(self, statistic: Statistic) -> Self {
         Self { statistic, ..self }
     }
 
-    /// Returns what the number is.
+    /// Returns the kind of the part's number.
     pub fn quantity(&self) -> Quantity {
         match self.statistic {
             Statistic::Counter(_) => Quantity::Count,
@@ -119,7 +119,7 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// Returns the name of its unit in documents.
+    /// Returns the name of the unit in JSON documents.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Self::Time => "usec",
@@ -129,21 +129,22 @@ impl Quantity {
     }
 }
 
-/// What figures are shown in.
+/// The unit in which tables show figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Microseconds.
     Microseconds,
-    /// Messages each second.
+    /// Messages per second.
     Messages,
-    /// Bytes each second of messages of this size.
+    /// Bytes per second, for messages of this size in bytes.
     Bytes(usize),
     /// A count.
     Count,
 }
 
 impl Unit {
-    /// Returns the unit's name, and the factor from microseconds, messages each second or a count.
+    /// Returns the name of the unit, and the factor to convert microseconds, messages per second or a
+    /// count to this unit.
     pub fn shown(self) -> (&'static str, f64) {
         match self {
             Self::Microseconds => ("usec", 1.0),
@@ -153,7 +154,7 @@ impl Unit {
         }
     }
 
-    /// Returns what is shown in it.
+    /// Returns the kind of numbers that have this unit.
     pub fn quantity(self) -> Quantity {
         match self {
             Self::Microseconds => Quantity::Time,

@@ -1,4 +1,4 @@
-//! Every goal.
+//! All rows of the judge, with their goals.
 
 use super::attack::Attack;
 use super::goal::Bound::{AtLeast, AtMost};
@@ -13,11 +13,11 @@ use crate::test::Verb::{FetchAndAdd, Read, Send, Write};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// The messages of the UDP path's bandwidth.
+/// Size in bytes of the messages in bandwidth tests over UDP.
 const LARGE: usize = 64 * KIB;
-/// The memory of perftest's messages.
+/// The option for the kind of memory that perftest uses.
 const MALLOC: &[&str] = &["--memory", "malloc"];
-/// As many requests as are handed to the device together, where they are.
+/// The option to post 32 requests together.
 const LIST: &[&str] = &["-l", "32"];
 
 const fn ours(run: Run) -> Part {
@@ -40,13 +40,15 @@ const fn raw(words: &'static [&'static str]) -> Part {
     Part::of(Source::Yardstick(words))
 }
 
-/// Makes the part of packets per second: writes over UDP with this MTU, times the packets of a write.
+/// Returns a part in packets per second: the rate of writes over UDP with this MTU, times the number of
+/// packets in a write.
 const fn packets(mtu: usize) -> Part {
     let run = Run::new(Write, Bandwidth, LARGE).by(Path::Udp).mtu(mtu);
     Part::times((LARGE / mtu) as f64, Source::Perftest(run))
 }
 
-/// Writes of 8 bytes over so many queue pairs, regions or servers.
+/// Returns the part for writes of 8 bytes, with options for several queue pairs or regions, to this
+/// number of servers.
 const fn spread(words: &'static [&'static str], servers: usize) -> Part {
     let run = Run::new(Write, Bandwidth, 8).with(words).servers(servers);
     ours(run)
@@ -54,10 +56,12 @@ const fn spread(words: &'static [&'static str], servers: usize) -> Part {
 
 const ONE: &[Part] = &[spread(&["-l", "32", "--regions", "1"], 1)];
 
-/// Sends of 8 bytes while the same thread keeps another queue pair busy with sends of 1 MiB.
+/// Latency of sends of 8 bytes, while the same thread keeps another queue pair busy with sends of 1
+/// MiB.
 const BESIDE_LONG: Part = ours(Run::new(Send, Latency, 8).with(&["--beside", "1048576"]));
 
-/// A row of rdma-core beside the C program of the same test, both with memory of malloc.
+/// Creates a row that compares rdma-core with perftest's program for the same test, both with memory of
+/// malloc.
 macro_rules! beside_perftest {
     ($id:literal, $what:literal, $unit:expr, $run:expr, $bound:expr) => {
         Row {
@@ -71,7 +75,7 @@ macro_rules! beside_perftest {
     };
 }
 
-/// A row of the bandwidth of sends of a program's own memory, beside UCX's tagged messages.
+/// Creates a row that compares the bandwidth of sends by perftest with that of UCX's tagged messages.
 macro_rules! sends_beside_ucx {
     ($id:literal, $what:literal, $size:expr, $least:expr) => {
         Row {
@@ -85,7 +89,8 @@ macro_rules! sends_beside_ucx {
     };
 }
 
-/// A row of the latency of messages that take a receive, beside writes of the same size.
+/// Creates a row that compares the latency of messages that consume a receive with that of writes of
+/// the same size.
 macro_rules! beside_write_lat {
     ($id:literal, $what:literal, $run:expr, $size:expr, $most:expr) => {
         Row {
@@ -99,8 +104,8 @@ macro_rules! beside_write_lat {
     };
 }
 
-/// A row of the rate of a connection while another process sends forged packets to it, beside the rate
-/// while that process sends them to unused ports.
+/// Creates a row that compares the rate of a connection while another process sends forged packets to
+/// it with the rate while that process sends them to unused ports.
 macro_rules! attacked {
     ($id:literal, $what:literal, $unit:expr, $run:expr) => {
         Row {
@@ -122,13 +127,13 @@ const fn within(words: &'static [&'static str]) -> Part {
     Part::of(Source::Connections(words))
 }
 
-/// As many operations as are outstanding in the rows of rdma-async.
+/// Arguments that set the number of outstanding operations in the rows of rdma-async.
 const WINDOW: &[&str] = &["-t", "64"];
 
-/// The same while the task of rdma-async spins, as the program of rdma-core does.
+/// Arguments of [`WINDOW`] that also let the task of rdma-async spin, as the program of rdma-core does.
 const SPINNING_WINDOW: &[&str] = &["-t", "64", "--completion", "busy"];
 
-/// A row of rdma-async beside rdma-core, with the same number of requests outstanding.
+/// Defines a row that compares rdma-async with rdma-core, with the same number of outstanding requests.
 macro_rules! async_beside_core {
     ($id:literal, $what:literal, $unit:expr, $verb:expr, $size:expr, $least:expr) => {
         Row {
@@ -142,19 +147,19 @@ macro_rules! async_beside_core {
     };
 }
 
-/// Both ways of a message of 8 bytes, where the figure is half of a round trip.
+/// Returns the round trip of a message of 8 bytes, which is twice the latency that the test reports.
 const fn round_trip(layer: Layer, words: &'static [&'static str]) -> Part {
     let run = Run::new(Send, Latency, 8).with(words);
     Part::times(2.0, Source::Ours(layer, run))
 }
 
-/// Writes of 8 bytes whose completions take 20 us.
+/// Returns writes of 8 bytes with a latency of 20 us each.
 const fn delayed(words: &'static [&'static str]) -> Part {
     let run = Run::new(Write, Bandwidth, 8).with(words);
     of_async(run.under_variables(&["SOFTROCE_LATENCY=20us"]))
 }
 
-/// The goals on a machine whose processor is not emulated.
+/// The rows for a machine whose processor is not emulated.
 pub const HOST: &[Row] = &[
     Row {
         id: "G1",
@@ -601,7 +606,7 @@ pub const HOST: &[Row] = &[
     },
 ];
 
-/// The goals in the virtual machine, against the kernel's device there.
+/// The rows for the virtual machine, where the yardstick is the kernel's device.
 pub const GUEST: &[Row] = &[
     Row {
         id: "G11a",

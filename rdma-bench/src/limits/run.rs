@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::test::{Metric, Test, Verb};
 
-/// Longest time of a run.
+/// Time limit of a run.
 pub(super) const LIMIT: Duration = Duration::from_secs(180);
 
 /// A test with its options.
@@ -36,14 +36,14 @@ pub struct Run {
     attack: Option<Attack>,
 }
 
-/// The way that messages take.
+/// The path of the messages between the two ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
-    /// The one that softroce chooses between two processes of a machine.
+    /// The path that softroce chooses between two processes of one machine.
     Chosen,
-    /// Softroce's, through UDP.
+    /// The UDP path of softroce.
     Udp,
-    /// That of the kernel's device.
+    /// The path of the kernel's device.
     Kernel,
 }
 
@@ -51,12 +51,12 @@ impl Path {
     /// The variable that selects softroce's UDP path.
     const UDP: &'static str = "SOFTROCE_PATH=udp";
 
-    /// Returns the words in front of those of the program.
+    /// Returns the words that precede the program on its command line.
     fn words(self) -> &'static [&'static str] {
         match self {
             Self::Chosen => &[],
             Self::Udp => &["env", Self::UDP],
-            // The real library alone.
+            // Without the preloaded softroce.
             Self::Kernel => &["env", "-u", "LD_PRELOAD"],
         }
     }
@@ -65,14 +65,14 @@ impl Path {
 /// The result of a program.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Reading {
-    /// The number that was asked for: microseconds, messages each second, or a count.
+    /// The requested statistic: microseconds, messages per second, or a count.
     pub(super) figure: f64,
     /// The document that the program wrote, or its output.
     pub(super) document: Value,
 }
 
 impl Run {
-    /// Makes a test with messages of a size.
+    /// Creates a test with messages of a size in bytes.
     pub const fn new(verb: Verb, metric: Metric, size: usize) -> Self {
         Self {
             verb,
@@ -108,7 +108,7 @@ impl Run {
         Self { variables, ..self }
     }
 
-    /// Returns the same test with so many servers.
+    /// Returns the same test with this number of servers.
     pub const fn servers(self, servers: usize) -> Self {
         Self { servers, ..self }
     }
@@ -119,17 +119,17 @@ impl Run {
         Self { attack, ..self }
     }
 
-    /// Returns whether the test is one of calls, which rdma-rpc alone has.
+    /// Returns whether the test measures calls, which only rdma-rpc supports.
     pub fn is_echo(self) -> bool {
         self.verb == Verb::Echo
     }
 
-    /// Returns whether other messages are sent beside a latency test, which rdma-core alone has.
+    /// Returns whether other messages are sent during a latency test, which only rdma-core supports.
     pub(super) fn has_messages_beside(self) -> bool {
         self.words.contains(&"--beside")
     }
 
-    /// Returns what the test measures.
+    /// Returns the kind of number that the test measures.
     pub(super) const fn quantity(self) -> Quantity {
         match self.metric {
             Metric::Latency => Quantity::Time,
@@ -137,7 +137,7 @@ impl Run {
         }
     }
 
-    /// Returns the least and the greatest number of messages that are worth a run.
+    /// Returns the minimum and the maximum number of messages of a run.
     pub(super) fn counts(self) -> (usize, usize) {
         match (self.metric, self.size) {
             (Metric::Latency, _) => (1000, 200_000),
@@ -146,10 +146,10 @@ impl Run {
         }
     }
 
-    /// Returns how often the time that a latency test tells passes for one message.
+    /// Returns the time of one message as a multiple of the latency that the test reports.
     pub(super) fn times_per_message(self) -> f64 {
         match self.verb {
-            // Half of a round trip.
+            // The reported latency is half of a round trip.
             Verb::Send | Verb::Write => 2.0,
             _ => 1.0,
         }
@@ -162,7 +162,7 @@ impl Run {
         count.unwrap_or(1) * self.servers
     }
 
-    /// Runs the test with `program` and about so many messages.
+    /// Runs the test with `program` and about `count` messages.
     pub(super) fn measure(
         self,
         program: &Program,
@@ -241,7 +241,7 @@ impl Run {
     }
 }
 
-/// Returns a document of `rdma-bench` without the samples of latencies, of which there are many.
+/// Returns a document of `rdma-bench` without the samples of latencies, which would make it large.
 fn without_samples(mut document: Value) -> Value {
     if let Some(results) = document["results"].as_object_mut() {
         results.remove("samples");

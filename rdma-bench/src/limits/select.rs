@@ -1,4 +1,4 @@
-//! Where rows are measured, and which of them a name asks for.
+//! Selects rows by their names, and by the machine on which they are measured.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl Place {
     /// Every place.
     pub const ALL: [Self; 2] = [Self::Host, Self::Guest];
 
-    /// Returns the rows that are measured there.
+    /// Returns the rows that are measured in this place.
     pub fn rows(self) -> &'static [Row] {
         match self {
             Self::Host => HOST,
@@ -36,7 +36,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// A name that no row has.
+/// The error for a name that selects no row.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no row is called {name:?}; the rows are {}; G8 is short for G8a, G8b and so on, and G for every row of the letter",
@@ -47,11 +47,11 @@ pub struct UnknownRow {
     pub name: String,
 }
 
-/// Returns the rows called `name`, or all, each with its place.
+/// Returns the rows that `name` selects, or all rows for `None`, each with its place.
 ///
 /// # Errors
 ///
-/// [`UnknownRow`] when no row is called so.
+/// [`UnknownRow`] if the name selects no row.
 pub fn select(name: Option<&str>) -> Result<Vec<(Place, &'static Row)>, UnknownRow> {
     let is_called = |row: &Row| name.is_none_or(|name| row.is_called(name));
     let found: Vec<_> = all().filter(|(_, row)| is_called(row)).collect();
@@ -61,7 +61,7 @@ pub fn select(name: Option<&str>) -> Result<Vec<(Place, &'static Row)>, UnknownR
     }
 }
 
-/// Returns one line for each row: its name, its place, and what it is about.
+/// Returns one line for each row: its name, its place, its description and its goal.
 pub fn listing(rows: &[(Place, &Row)]) -> String {
     let line = |(place, row): &(Place, &Row)| {
         let (id, what) = (row.id, row.what);

@@ -31,16 +31,16 @@ pub enum Source {
         /// The size in bytes.
         size: usize,
     },
-    /// A measurement of the program `yardstick`.
+    /// A measurement of the program `yardstick`, with these arguments.
     Yardstick(&'static [&'static str]),
     /// A measurement of the program `connections`, within one process.
     Connections(&'static [&'static str]),
-    /// The round trip of a cache line around the pair, in microseconds.
+    /// The round trip of a cache line, in microseconds, measured before and after the pair.
     CacheLine,
 }
 
 impl Source {
-    /// Returns what the source's typical number is.
+    /// Returns the kind of the source's typical number.
     pub fn quantity(&self) -> Quantity {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => run.quantity(),
@@ -55,7 +55,7 @@ impl Source {
         }
     }
 
-    /// Returns whether the source gives this number.
+    /// Returns whether the source provides this statistic.
     pub fn has(&self, statistic: Statistic) -> bool {
         match statistic {
             Statistic::Typical => true,
@@ -67,7 +67,7 @@ impl Source {
             Statistic::Beside => {
                 matches!(self, Self::Ours(Layer::Core, run) if run.has_messages_beside())
             }
-            // The others write no document.
+            // The other sources write no JSON document.
             Statistic::Counter(_) => {
                 matches!(
                     self,
@@ -77,8 +77,8 @@ impl Source {
         }
     }
 
-    /// Returns the least and the greatest number of messages that are worth a run; `None` for
-    /// programs that are told how long to measure.
+    /// Returns the minimum and the maximum number of messages of a run; `None` for programs that are
+    /// given a duration instead.
     pub(super) fn counts(&self) -> Option<(usize, usize)> {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => Some(run.counts()),
@@ -87,11 +87,11 @@ impl Source {
         }
     }
 
-    /// Returns how long one message takes, in seconds, where `figure` was measured.
+    /// Returns the duration of one message in seconds, given the measured `figure`.
     pub(super) fn seconds(&self, figure: f64) -> f64 {
         let times = match self {
             Self::Ours(_, run) | Self::Perftest(run) => run.times_per_message(),
-            // UCX tells half of a round trip, too.
+            // UCX reports half of a round trip, too.
             _ => 2.0,
         };
         match self.quantity() {
@@ -100,7 +100,8 @@ impl Source {
         }
     }
 
-    /// Measures a number with so many messages, or for so long.
+    /// Measures a statistic with `count` messages, or for the duration `time` if the source has no
+    /// number of messages.
     pub(super) fn measure(
         &self,
         (programs, networks): (&Programs, &Networks),
@@ -120,7 +121,7 @@ impl Source {
                 const TRIES: usize = 3;
                 let ends = (programs, networks);
                 let measure = || run.measure(&Program::Perftest, ends, count, statistic);
-                // Now and then perftest does not find out the processor's frequency.
+                // Sometimes perftest cannot determine the processor's frequency.
                 let mut outcome = measure();
                 for _ in 1..TRIES {
                     if outcome.is_ok() {
@@ -185,7 +186,7 @@ fn connections(
     parsed(&name, statistic, &printed)
 }
 
-/// Returns the words that start a program which measures for so long.
+/// Returns the command line of a program that measures for the given time.
 fn timed(program: &Path, words: &[&str], time: Duration) -> Vec<OsString> {
     let millis = time.as_millis().to_string();
     let mut line = vec![program.into()];
@@ -194,7 +195,7 @@ fn timed(program: &Path, words: &[&str], time: Duration) -> Vec<OsString> {
     line
 }
 
-/// Reads what the program `yardstick` or `connections` printed.
+/// Parses the output of the program `yardstick` or `connections`.
 fn parsed(name: &str, statistic: Statistic, printed: &str) -> Result<Reading> {
     let refuse = |reason: String| Error::Program {
         program: name.to_owned(),

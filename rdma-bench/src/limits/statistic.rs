@@ -1,10 +1,10 @@
-//! Which number of a run is taken.
+//! The statistics that a run provides.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// A number that a run of a [`Source`](super::Source) gives.
+/// A number that a run of a [`Source`](super::Source) provides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Statistic {
     /// The median of a latency, or the average of a rate.
@@ -14,15 +14,15 @@ pub enum Statistic {
     P99,
     /// The 99.9th percentile of a latency.
     P99_9,
-    /// The average rate of the messages that are sent beside a latency test.
+    /// The average rate of the messages that are sent during a latency test.
     Beside,
-    /// A number of the JSON document that the program writes, at this JSON pointer
-    /// (`/results/n_iterations`).
+    /// A number in the JSON document of the program, at this JSON pointer (`/results/n_iterations`).
     Counter(&'static str),
 }
 
 impl Statistic {
-    /// Returns the rank of the percentile that this number is of a latency; `None` for a rate or a counter.
+    /// Returns the percentile of a latency that this statistic is, as text; `None` for a rate or a
+    /// counter.
     pub(super) fn rank(self) -> Option<&'static str> {
         match self {
             Self::Typical => Some("50.0"),
@@ -32,8 +32,8 @@ impl Statistic {
         }
     }
 
-    /// Returns the number out of a document: the typical one out of `yardstick`'s, the percentiles and
-    /// the rate beside them out of `rdma-bench`'s, a counter out of either.
+    /// Reads the statistic from a JSON document: the typical number from one of `yardstick`, the
+    /// percentiles and the rate beside them from one of `rdma-bench`, a counter from either.
     pub(crate) fn in_document(self, document: &Value) -> Option<f64> {
         let results = &document["results"];
         let number = match self {
@@ -43,12 +43,12 @@ impl Statistic {
             Self::Beside => &results["beside"]["MsgRate"],
             Self::Counter(pointer) => document.pointer(pointer)?,
         };
-        // The document has millions of messages each second.
+        // The document gives millions of messages per second.
         let factor = if self == Self::Beside { 1e6 } else { 1.0 };
         self.accepted(number.as_f64()? * factor)
     }
 
-    /// Returns the number out of perftest's columns of a latency.
+    /// Reads the statistic from perftest's columns of a latency test.
     pub(crate) fn in_columns(self, columns: &[f64]) -> Option<f64> {
         let column = match self {
             Self::Typical => 4,
@@ -59,7 +59,7 @@ impl Statistic {
         self.accepted(*columns.get(column)?)
     }
 
-    /// Returns the number if it is one: a time or a rate is positive, a count may be 0.
+    /// Returns the number if it is valid: a time or a rate must be positive, a count may be 0.
     pub(super) fn accepted(self, number: f64) -> Option<f64> {
         let least = match self {
             Self::Counter(_) => 0.0,

@@ -13,7 +13,7 @@ pub struct Summary {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// Judged, or measured by too few pairs for a verdict.
+    /// The row was measured; its verdict is `None` if there were too few pairs.
     Measured(Option<Verdict>),
     NotMeasured,
 }
@@ -45,8 +45,8 @@ impl Summary {
 }
 
 impl fmt::Display for Summary {
-    /// Writes how many rows came out how, and the commands that repeat those which did not meet their
-    /// goals.
+    /// Writes the number of rows by verdict, and the commands that repeat the rows which did not meet
+    /// their goals.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let not_measured = self.count(Outcome::NotMeasured);
         let without_verdict = self.count(Outcome::Measured(None));

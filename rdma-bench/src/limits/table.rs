@@ -23,7 +23,8 @@ pub fn heading() -> String {
     )
 }
 
-/// Returns the line of a row. What is judged is the ratio, the difference (with a sign) or the figure.
+/// Returns the line of a row. The judged number is the ratio, the difference (with a sign) or the
+/// figure.
 pub fn line(judged: &Judged) -> String {
     let row = &judged.row;
     let (unit, factor) = row.unit.shown();
@@ -59,7 +60,7 @@ pub fn line(judged: &Judged) -> String {
     )
 }
 
-/// Returns the line of a row that could not be measured: the first and the last line of the error.
+/// Returns the line of a row that could not be measured, with the first and the last line of the error.
 pub fn failed(row: &Row, error: &Error) -> String {
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

@@ -1,30 +1,31 @@
-//! UCX's `ucx_perftest`, over shared memory.
+//! UCX's benchmark `ucx_perftest`, over shared memory.
 
 use std::ffi::OsString;
 
 use super::statistic::Statistic;
 use crate::error::{Error, Result};
 
-/// The program.
+/// The name of the program.
 pub(super) const PROGRAM: &str = "ucx_perftest";
-/// What it may move messages by: shared memory, and copies between processes.
+/// The transports that UCX may use: shared memory, and copies between processes.
 const TRANSPORTS: &str = "UCX_TLS=posix,cma";
-/// The column of the message rate.
+/// The output column with the message rate.
 const RATE: &str = "overall_mr";
 
-/// Returns whether a test measures the time of a message, in place of a rate.
+/// Returns whether a test measures the time of a message instead of a rate.
 pub(super) fn is_time(test: &str) -> bool {
     test.ends_with("_lat")
 }
 
-/// Returns the words that start either end. UCX does not use the device under test.
+/// Returns the command line that both ends share. Softroce is not preloaded, because UCX does not use
+/// the device under test.
 pub(super) fn words(port: u16) -> Vec<OsString> {
     let port = port.to_string();
     let words = ["env", "-u", "LD_PRELOAD", TRANSPORTS, PROGRAM, "-p", &port];
     words.map(OsString::from).to_vec()
 }
 
-/// Returns the words that the client gets besides.
+/// Returns the additional arguments of the client.
 pub(super) fn client_words(
     test: &str,
     size: usize,
@@ -53,7 +54,7 @@ pub(super) fn client_words(
     words
 }
 
-/// Returns the microseconds, or the messages each second, from what the client printed.
+/// Reads a statistic from the client's output: microseconds, or messages per second.
 pub(super) fn figure(test: &str, statistic: Statistic, printed: &str) -> Result<f64> {
     let wanted = match statistic.rank() {
         Some(rank) if is_time(test) => format!("{rank}_percentile_lat"),
@@ -64,7 +65,7 @@ pub(super) fn figure(test: &str, statistic: Statistic, printed: &str) -> Result<
             .lines()
             .skip_while(|line| !line.starts_with("iterations,"));
         let column = lines.next()?.split(',').position(|name| name == wanted)?;
-        // What is printed last is of the whole run.
+        // The last line is for the whole run.
         let figure: f64 = lines.last()?.split(',').nth(column)?.trim().parse().ok()?;
         statistic.accepted(figure)
     };

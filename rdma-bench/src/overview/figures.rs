@@ -1,4 +1,4 @@
-//! Measuring a row.
+//! Measures a row of the overview.
 
 use std::path::Path;
 
@@ -11,12 +11,12 @@ use crate::compare::{Case, Network, Program};
 use crate::error::{Error, Result};
 use crate::test::{Metric, Test};
 
-/// Figures of a row.
+/// The figures of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
     /// The median of the latency, in microseconds.
     pub latency_p50: f64,
-    /// The latency that 99 of 100 operations do not exceed, in microseconds.
+    /// The 99th percentile of the latency, in microseconds.
     pub latency_p99: f64,
     /// Operations per second.
     pub rate: f64,
@@ -54,8 +54,8 @@ pub fn measure(row: &Row, network: &Network, program: &Path, runs: usize) -> Res
     })
 }
 
-/// Returns the test of a row: as many messages as take some tenths of a second on softroce, and
-/// seconds on a device that is emulated.
+/// Returns the test of a row. Its number of messages takes some tenths of a second on softroce, and
+/// seconds on an emulated device.
 fn case(row: &Row, metric: Metric) -> Case {
     let iterations = match (metric, row.size) {
         (Metric::Latency, ..=8192) => 5_000,

@@ -1,9 +1,8 @@
-//! One table of what every layer does on this machine.
+//! A table of the performance of every layer on this machine.
 //!
 //! Each [`Row`] is an operation with messages of one size, over one [`Subject`]: a layer, or perftest
-//! where it is installed. A row has latency, message rate and bandwidth. Nothing is judged: the rows are
-//! for a reader who wants to know what to expect. [`compare`](crate::compare) and
-//! [`limits`](crate::limits) judge.
+//! if it is installed. A row has latency, message rate and bandwidth, but no verdict: it shows a reader
+//! what to expect. Verdicts come from [`compare`](crate::compare) and [`limits`](crate::limits).
 
 mod figures;
 mod row;

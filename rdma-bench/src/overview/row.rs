@@ -1,4 +1,4 @@
-//! Rows of the table.
+//! The rows of the overview.
 
 use std::fmt;
 
@@ -13,13 +13,13 @@ const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 pub enum Subject {
     /// rdma-core, with this memory.
     Core(Memory),
-    /// rdma-core, with memory of the device, and writes that carry immediate data.
+    /// rdma-core, with memory of the device, and writes with immediate data.
     CoreImmediate,
-    /// rdma-async. Its writes carry immediate data, by which the receiver notices them.
+    /// rdma-async. Its writes have immediate data, by which the receiver notices them.
     Async,
     /// rdma-rpc.
     Rpc,
-    /// The C programs of perftest, whose memory is the program's own.
+    /// Perftest's C programs, which use ordinary memory of the process.
     Perftest,
 }
 
@@ -44,7 +44,7 @@ impl Subject {
         }
     }
 
-    /// Returns whether the subject has the operation.
+    /// Returns whether the subject supports the operation.
     fn has(self, verb: Verb) -> bool {
         match self {
             Self::Rpc => verb == Verb::Echo,
@@ -88,7 +88,7 @@ pub struct Row {
     pub subject: Subject,
 }
 
-/// Returns the rows of the table in its order, with perftest's or without.
+/// Returns the rows of the table in order, with or without perftest's.
 pub fn rows(with_perftest: bool) -> Vec<Row> {
     let mut rows = Vec::new();
     let verbs = [

@@ -1,4 +1,4 @@
-//! The table.
+//! The overview as a text table.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::figures::Figures;
 use super::row::{Row, bytes, verb_name};
 use crate::statistics::Bandwidth;
 
-/// How to read the table.
+/// The explanation of the columns, which is printed below the table.
 pub const FOOTNOTES: &str = "\
 Latency: send and write, half of a round trip; read and fetch-and-add, from posting to completion; call,
 the whole round trip. Rate and bandwidth: one way, 128 operations in flight (64 calls). Memory: the
@@ -23,7 +23,7 @@ pub fn table(rows: &[(Row, Option<Figures>)]) -> String {
     let mut before: Option<(&'static str, usize)> = None;
     for (row, figures) in rows {
         let this = (verb_name(row.verb), row.size);
-        // Rows to be compared stand together, under one name.
+        // Rows of the same operation and size form a group; only the first row names them.
         let (name, size) = match before {
             Some(before) if before == this => (String::new(), String::new()),
             Some((verb, _)) if verb == this.0 => (String::new(), bytes(row.size)),

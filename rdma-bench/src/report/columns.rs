@@ -7,11 +7,11 @@ use super::{Listing, Units};
 use crate::statistics::{Bandwidth, Latency};
 use crate::test::Metric;
 
-/// The line between the parts of a report.
+/// The line that separates the parts of a report.
 pub const RULE: &str =
     "---------------------------------------------------------------------------------------";
 
-/// The heads of the columns. `over_time`: the test takes a certain time.
+/// Returns the heads of the columns. `over_time` is set if the test runs for a given duration.
 pub fn heading(metric: Metric, over_time: bool, units: Units) -> &'static str {
     match (metric, over_time, units) {
         (Metric::Latency, false, _) => {
@@ -28,7 +28,7 @@ pub fn heading(metric: Metric, over_time: bool, units: Units) -> &'static str {
     }
 }
 
-/// A line of latencies.
+/// Returns the line with the latencies for a size.
 pub fn latency(latency: &Latency, size: usize) -> String {
     if latency.duration.is_some() {
         return format!(
@@ -51,7 +51,7 @@ pub fn latency(latency: &Latency, size: usize) -> String {
     )
 }
 
-/// A line of bandwidths.
+/// Returns the line with the bandwidths for a size.
 pub fn bandwidth(bandwidth: &Bandwidth, size: usize, units: Units) -> String {
     let Bandwidth {
         iterations,
@@ -73,11 +73,11 @@ pub fn bandwidth(bandwidth: &Bandwidth, size: usize, units: Units) -> String {
     }
 }
 
-/// Lists samples in microseconds.
+/// Prints the list of samples in microseconds.
 ///
 /// # Errors
 ///
-/// Those of writing.
+/// The errors of writing.
 pub fn samples(latency: &Latency, listing: Listing, out: &mut dyn Write) -> io::Result<()> {
     let mut samples = latency.samples.clone();
     if listing == Listing::Sorted {
@@ -91,11 +91,11 @@ pub fn samples(latency: &Latency, listing: Listing, out: &mut dyn Write) -> io::
     Ok(())
 }
 
-/// Tells that the server waits for its client.
+/// Prints that the server waits for its client.
 ///
 /// # Errors
 ///
-/// Those of writing.
+/// The errors of writing.
 pub fn waiting(out: &mut dyn Write) -> io::Result<()> {
     let frame = "************************************";
     writeln!(

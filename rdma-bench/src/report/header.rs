@@ -1,4 +1,4 @@
-//! What a report says before the figures.
+//! The header of a report, which precedes the figures.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::session::Role;
 use crate::settings::Settings;
 use crate::test::{Metric, Test};
 
-/// One end, as the report names it.
+/// One end of a connection, as the report shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     /// The port's LID.
@@ -17,30 +17,30 @@ pub struct Address {
     pub queue_pair: u32,
     /// The first packet sequence number.
     pub packet_sequence: u32,
-    /// How many reads and atomics it takes at once, where that matters.
+    /// Maximum incoming reads and atomics; `None` if the test uses neither.
     pub outstanding: Option<u8>,
-    /// The remote key and the address of the memory, if there is any.
+    /// The remote key and the address of the memory that the peer may access, if there is any.
     pub memory: Option<(u32, u64)>,
     /// The port's GID.
     pub gid: [u8; 16],
 }
 
-/// What the layer tells of its connection.
+/// The properties of a connection, as the layer under test reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// The device's name.
     pub device: String,
-    /// Its firmware's version.
+    /// The firmware version of the device.
     pub firmware: String,
     /// The path MTU in bytes.
     pub mtu: usize,
-    /// What the link is.
+    /// The name of the link layer.
     pub link_layer: String,
     /// The GID index.
     pub gid_index: u32,
-    /// Up to how many bytes are sent inline.
+    /// Maximum inline data in bytes.
     pub inline: usize,
-    /// This end and the other one.
+    /// The addresses of this end and of the other end.
     pub ends: [Address; 2],
 }
 
@@ -49,7 +49,7 @@ pub struct Facts {
 pub struct Header {
     /// The test.
     pub test: Test,
-    /// Its title.
+    /// The title of the test.
     pub title: String,
     /// The layer under test.
     pub layer: String,
@@ -57,18 +57,19 @@ pub struct Header {
     pub memory: String,
     /// The number of queue pairs that this end has with the other one.
     pub queue_pairs: usize,
-    /// `true` if receives are taken from a shared receive queue.
+    /// Set if receives are taken from a shared receive queue.
     pub shared_receives: bool,
-    /// The size in bytes of the messages on a second queue pair beside a latency test, if there are any.
+    /// The size in bytes of the messages that are sent on a second queue pair during a latency test, if
+    /// there are any.
     pub beside: Option<usize>,
     /// The queue depths that this end uses.
     pub depths: Vec<(&'static str, usize)>,
-    /// What the layer tells.
+    /// The properties of the connection.
     pub facts: Facts,
 }
 
 impl Header {
-    /// The header of a test.
+    /// Creates the header of a test.
     pub fn new(plan: &Plan, settings: &Settings, role: Role, facts: &Facts) -> Self {
         let test = plan.test;
         let mut depths = Vec::new();
@@ -102,12 +103,13 @@ impl Header {
         }
     }
 
-    /// The use of a shared receive queue, in perftest's words.
+    /// Returns whether a shared receive queue is used, as perftest writes it.
     pub(super) fn using_srq(&self) -> &'static str {
         if self.shared_receives { "ON" } else { "OFF" }
     }
 
-    /// The last line before the data exchange method: what can be outstanding, or inline.
+    /// Returns the name and the value of the line before the data exchange method: maximum outstanding
+    /// reads, or maximum inline data.
     pub(super) fn limit(&self) -> (&'static str, usize) {
         match self.facts.ends[0].outstanding {
             Some(outstanding) => ("Outstand reads", usize::from(outstanding)),

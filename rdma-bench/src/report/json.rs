@@ -1,4 +1,4 @@
-//! Results as JSON: perftest's keys, in a document that is valid, with what a later reader needs.
+//! Results as JSON: perftest's keys in a valid document, with units and the machine.
 
 use serde_json::{Map, Value, json};
 
@@ -7,10 +7,10 @@ use crate::machine::Machine;
 use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
-/// The form of the document; another number when its meaning changes.
+/// The format of the document; the number changes with the meaning.
 pub const SCHEMA: &str = "rdma-bench/result/1";
 
-/// The figures for one message size; none where nothing was measured.
+/// Returns the figures for one message size; `None` if nothing was measured.
 pub fn row(measured: &Measured, size: usize, units: Units) -> Option<Value> {
     match measured {
         Measured::Nothing => None,
@@ -56,8 +56,8 @@ pub fn row(measured: &Measured, size: usize, units: Units) -> Option<Value> {
     }
 }
 
-/// The whole document. `results` is the row, as perftest has it, and a list of rows for several
-/// sizes.
+/// Returns the whole document. Its `results` are a single row, as in perftest, or a list of rows for
+/// several sizes.
 pub fn document(header: &Header, machine: &Machine, mut rows: Vec<Value>, units: Units) -> Value {
     let facts = &header.facts;
     let mut info = Map::new();

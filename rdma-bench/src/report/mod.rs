@@ -1,4 +1,4 @@
-//! How results are told: perftest's header and columns, and JSON.
+//! Reports of results: perftest's header and columns, and JSON.
 
 pub mod columns;
 mod general;
@@ -10,26 +10,26 @@ pub use header::{Address, Facts, Header};
 /// The units of bandwidths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Units {
-    /// MiB each second (perftest writes MB).
+    /// MiB per second (perftest writes MB).
     #[default]
     Mebibytes,
-    /// Gb each second.
+    /// Gb per second.
     Gigabits,
 }
 
-/// Which samples to list before the summary.
+/// The samples to list before the summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Listing {
-    /// None.
+    /// No samples.
     #[default]
     None,
-    /// All but the slowest two, from the fastest on.
+    /// All but the slowest two, in ascending order.
     Sorted,
-    /// All in the order of time.
+    /// All, in chronological order.
     Unsorted,
 }
 
-/// How a report looks.
+/// The format options of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Style {
     /// The units of bandwidths.

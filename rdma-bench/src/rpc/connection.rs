@@ -1,4 +1,4 @@
-//! A client and a server of an echo.
+//! An rdma-rpc connection under test, whose server echoes the requests of the client.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ use crate::settings::Settings;
 use crate::test::Metric;
 
 const METHOD: &str = "bench/echo";
-/// What a message has besides the bytes that it echoes, at most.
+/// Maximum length of a message beyond the echoed bytes.
 const OVERHEAD: usize = 4096;
 
 /// This end of a connection over which calls are made.
 #[derive(Debug)]
 pub struct Connection {
-    // Before the runtime that it runs on.
+    // Dropped before the runtime that it runs on.
     end: End,
     plan: Plan,
     depth: usize,
@@ -42,11 +42,11 @@ enum End {
 }
 
 impl Connection {
-    /// Connects, and has the server serve.
+    /// Connects the two ends, and starts the RPC server at the server's end.
     ///
     /// # Errors
     ///
-    /// Those of rdma-async and of the control connection.
+    /// The errors of rdma-async and of the control connection.
     pub fn establish(
         role: Role,
         plan: &Plan,
@@ -98,7 +98,7 @@ fn echo(progress: &Progress) -> Router {
     })
 }
 
-/// One call after the other.
+/// Measures the latency of calls, made one after the other.
 async fn latency(
     client: &Client,
     size: usize,
@@ -114,7 +114,7 @@ async fn latency(
     Ok(())
 }
 
-/// As many calls at once as the depth says.
+/// Measures the rate of calls, with `depth` calls at once.
 async fn bandwidth(client: &Client, size: usize, depth: usize, window: &Window) -> Result<()> {
     let request = vec![0; size];
     let call = async || {

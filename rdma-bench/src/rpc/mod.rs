@@ -1,4 +1,4 @@
-//! rdma-rpc under test: calls whose answer is what they were called with.
+//! rdma-rpc under test: calls that return their argument.
 
 mod connection;
 

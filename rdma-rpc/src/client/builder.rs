@@ -1,4 +1,4 @@
-//! Settings of clients to be.
+//! The builder of clients.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{Client, Connection, Handle};
 use crate::error::Result;
 use crate::limits;
 
-/// Settings of a client to be; the defaults suit most.
+/// Settings for a new [`Client`]. The defaults suit most programs.
 #[derive(Debug, Clone)]
 #[must_use = "a builder makes nothing until it connects"]
 pub struct ClientBuilder {
@@ -35,27 +35,27 @@ impl Default for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// How to connect: device, completion mode, depths. Set its
-    /// [`message_limit`](RdmaBuilder::message_limit) too. Default: rdma-async's defaults, with this
-    /// builder's message limit, and no memory for the peer to request.
+    /// Sets how to connect: device, completion mode, queue depths. Set the
+    /// [`message_limit`](RdmaBuilder::message_limit) of `transport` too. Default: rdma-async's
+    /// defaults, with this builder's message limit; the peer can request no memory.
     pub fn transport(mut self, transport: RdmaBuilder) -> Self {
         self.transport = Some(transport);
         self
     }
 
-    /// How long a call waits for its answer, sending included. Default 10 s.
+    /// Sets the time within which a call must have its answer; sending counts. Default 10 s.
     pub fn deadline(mut self, limit: Duration) -> Self {
         self.deadline = limit;
         self
     }
 
-    /// How many calls can be under way at once; more wait their turn. Default 1024, at least 1.
+    /// Sets the maximum number of concurrent calls; further calls wait. Default 1024, minimum 1.
     pub fn concurrency(mut self, calls: u16) -> Self {
         self.concurrency = calls.max(1);
         self
     }
 
-    /// How long a request or response can be, in bytes, its header included. Default 16 MiB.
+    /// Sets the maximum length of a request or response in bytes, header included. Default 16 MiB.
     pub fn message_limit(mut self, bytes: usize) -> Self {
         self.message_limit = bytes.max(limits::LEAST_MESSAGE);
         self
@@ -65,8 +65,8 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Transport`](crate::Error::Transport) if nobody listens there, if it is no RDMA peer,
-    /// or if the device cannot be used.
+    /// [`Error::Transport`](crate::Error::Transport) if nothing listens at the address, if the peer
+    /// does not answer as an RDMA peer, or if the device cannot be used.
     pub async fn connect(self, address: impl ToSocketAddrs) -> Result<Client> {
         let transport = self
             .transport
@@ -75,11 +75,12 @@ impl ClientBuilder {
         Ok(self.over(transport.connect(address).await?))
     }
 
-    /// Makes a client of a connection, whose messages are all for it from now on.
+    /// Creates a client that uses an existing connection. The client receives all messages of the
+    /// connection from now on.
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime.
+    /// If called outside of a tokio runtime.
     #[must_use = "dropping the client ends the connection"]
     pub fn over(self, rdma: Rdma) -> Client {
         let connection = Arc::new(Connection {

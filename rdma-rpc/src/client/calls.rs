@@ -1,4 +1,4 @@
-//! The calls that wait for their answers.
+//! The calls that are in progress on a connection, and the delivery of their answers.
 
 use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::failure::Failure;
 use crate::message::Payload;
 
-/// A response, with its codec, or why there is none.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(super) enum Answer {
     Response {
@@ -19,19 +19,19 @@ pub(super) enum Answer {
         payload: Payload,
     },
     Failure(Failure),
-    /// No answer can come any more.
+    /// The connection has ended, for this reason, before an answer arrived.
     Ended(Error),
 }
 
-/// A place for each call that is under way.
+/// The slots of the calls in progress, one for each call.
 ///
-/// A call's id is its place and how often the place was used before, so that an answer that comes
-/// after its call was given up is nobody's.
+/// The id of a call consists of the index of its slot and of the slot's generation, which changes with
+/// each use. An answer to an abandoned call therefore matches no later call.
 #[derive(Debug)]
 pub(super) struct Calls {
     places: Box<[Mutex<Place>]>,
     free: ArrayQueue<u32>,
-    /// As many permits as there are free places.
+    /// One permit for each free slot.
     room: Semaphore,
     end: OnceLock<Error>,
 }
@@ -50,7 +50,7 @@ enum State {
 }
 
 impl Calls {
-    /// No more than `capacity` at once.
+    /// Creates slots for at most `capacity` concurrent calls (minimum 1).
     pub(super) fn new(capacity: u16) -> Self {
         let capacity = capacity.max(1);
         let free = ArrayQueue::new(usize::from(capacity));
@@ -71,7 +71,7 @@ impl Calls {
         }
     }
 
-    /// Begins a call, as soon as there is a place.
+    /// Waits for a free slot and starts a call in it. Fails if the connection has ended.
     pub(super) async fn begin(&self) -> Result<PendingCall<'_>, Error> {
         let permit = match self.room.try_acquire() {
             Ok(permit) => permit,
@@ -93,14 +93,16 @@ impl Calls {
             id,
             _permit: permit,
         };
-        // After the place is waiting: either this sees the end, or the end sees the place.
+        // Checked after the slot is in the state `Waiting`: either this check sees the end that `fail`
+        // has set, or `fail` sees the waiting slot.
         match self.end() {
             Some(end) => Err(end.clone()),
             None => Ok(call),
         }
     }
 
-    /// Hands an answer to the call that waits for it; `false` if none does any more.
+    /// Delivers an answer to the call with this id. Returns `false` if no such call waits for an
+    /// answer.
     pub(super) fn answer(&self, id: u64, answer: Answer) -> bool {
         // The index is the low half of the id, the generation the high one.
         let (index, generation) = (id as u32, (id >> 32) as u32);
@@ -114,7 +116,8 @@ impl Calls {
         place.answer(answer)
     }
 
-    /// Tells every call that waits, and those to come, that no answer comes.
+    /// Ends all waiting and future calls with the error `end`. Only the first call of this function has
+    /// an effect.
     pub(super) fn fail(&self, end: Error) {
         if self.end.set(end).is_err() {
             return;
@@ -125,7 +128,7 @@ impl Calls {
         }
     }
 
-    /// Why no more answers come, if none do.
+    /// Returns the error that [`Self::fail`] was called with, if it was.
     pub(super) fn end(&self) -> Option<&Error> {
         self.end.get()
     }
@@ -152,14 +155,14 @@ impl Place {
     }
 }
 
-/// A call that waits for its answer. Dropping it gives it up: the place is free, and the answer, if it
-/// comes, is discarded.
+/// A call that waits for its answer. Dropping this value abandons the call: its slot becomes free, and
+/// a later answer is discarded.
 #[derive(Debug)]
 #[must_use = "a call that is dropped is given up"]
 pub(super) struct PendingCall<'c> {
     calls: &'c Calls,
     id: u64,
-    /// Given back after the place.
+    /// Released after `drop` has freed the slot.
     _permit: SemaphorePermit<'c>,
 }
 
@@ -229,7 +232,7 @@ mod tests {
         }
     }
 
-    /// A future that is polled by hand.
+    /// Polls a pinned future once, with a waker that counts its wakeups.
     macro_rules! poll {
         ($future:expr, $counter:expr) => {
             $future

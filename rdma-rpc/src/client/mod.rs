@@ -1,4 +1,4 @@
-//! Calling.
+//! The client side: calls to a server.
 
 mod builder;
 mod calls;
@@ -24,26 +24,26 @@ use crate::error::{Error, Result};
 use crate::message::{ComposeError, Composer, Outgoing, Payload};
 use crate::wire::{Header, METHOD_LIMIT};
 
-/// Calls the methods of a server, any number at once on one connection.
+/// A client of an RPC server. Any number of calls can be in progress at once on its connection.
 ///
-/// Clones share the connection, which ends with the last of them.
+/// Clones share the connection, which ends when the last clone is dropped.
 ///
-/// Dropping a call's future gives the call up: nobody waits for its answer, which is discarded when
-/// it comes. The handler may still run, up to the call's deadline.
+/// Dropping the future of a call abandons the call: its answer is discarded on arrival. The handler may
+/// still run, at most until the deadline of the call.
 pub struct Client<C = Postcard> {
     handle: Arc<Handle>,
     deadline: Duration,
     codec: PhantomData<fn() -> C>,
 }
 
-/// What the clones of a client share; the receiving task ends with it.
+/// State shared by the clones of a client. Dropping it ends the receiving task.
 #[derive(Debug)]
 struct Handle {
     connection: Arc<Connection>,
     receiver: AbortHandle,
 }
 
-/// What the calls and the receiving task share.
+/// State shared by the calls and the receiving task.
 #[derive(Debug)]
 struct Connection {
     rdma: Rdma,
@@ -77,7 +77,7 @@ impl<C> fmt::Debug for Client<C> {
 }
 
 impl Client {
-    /// Settings other than the defaults.
+    /// Returns a builder for a client with other settings than the defaults.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
@@ -86,23 +86,24 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`ClientBuilder::connect`].
+    /// The errors of [`ClientBuilder::connect`].
     pub async fn connect(address: impl ToSocketAddrs) -> Result<Self> {
         Self::builder().connect(address).await
     }
 
-    /// Makes a client of a connection, whose messages are all for it from now on.
+    /// Creates a client with default settings that uses an existing connection. The client receives all
+    /// messages of the connection from now on.
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime.
+    /// If called outside of a tokio runtime.
     pub fn new(rdma: Rdma) -> Self {
         Self::builder().over(rdma)
     }
 }
 
 impl<C> Client<C> {
-    /// The same connection with another codec.
+    /// Returns a client that uses the same connection with the codec `D`.
     #[must_use]
     pub fn codec<D: Codec>(&self) -> Client<D> {
         Client {
@@ -112,7 +113,7 @@ impl<C> Client<C> {
         }
     }
 
-    /// The same connection with another deadline for each call.
+    /// Returns a client that uses the same connection with another deadline for its calls.
     #[must_use]
     pub fn with_deadline(&self, limit: Duration) -> Self {
         Self {
@@ -121,35 +122,36 @@ impl<C> Client<C> {
         }
     }
 
-    /// How long a call waits for its answer.
+    /// Returns the time within which a call must have its answer.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// The server's TCP address.
+    /// Returns the TCP address of the server.
     pub fn peer_address(&self) -> SocketAddr {
         self.handle.connection.rdma.peer_address()
     }
 
-    /// Why no more calls can be made; `None` while they can.
+    /// Returns the error that ended the connection; `None` while calls can be made.
     pub fn failure(&self) -> Option<Error> {
         self.handle.connection.calls.end().cloned()
     }
 
-    /// Calls a method with bytes, and returns those that it answers, where they were received: each
-    /// way they are copied once, into the memory that they are sent from.
+    /// Calls a method with `request` as the unencoded body, and returns the unencoded body of the
+    /// response, in the memory that it was received in. In each direction the bytes are copied once,
+    /// into the memory that they are sent from.
     ///
-    /// The method is one of [`Router::raw`](crate::Router::raw).
+    /// The method must have been added by [`Router::raw`](crate::Router::raw).
     ///
     /// # Errors
     ///
-    /// As [`Self::call`].
+    /// The errors of [`Self::call`].
     pub async fn call_raw(&self, method: &str, request: &[u8]) -> Result<Payload> {
         let compose = |composer: Composer<'_>, header| composer.copied(header, method, request);
         self.perform(method, self.deadline, RAW, compose).await
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its answer, for at most `limit`.
     async fn perform(
         &self,
         method: &str,
@@ -180,11 +182,11 @@ impl<C> Client<C> {
 }
 
 impl<C: Codec> Client<C> {
-    /// Calls a method.
+    /// Calls a method with the client's deadline, and returns its decoded response.
     ///
     /// # Errors
     ///
-    /// [`Error`] says what can go wrong, and whether the connection is of use afterwards.
+    /// See [`Error`], which also says after which errors the connection can still be used.
     pub async fn call<Request, Response>(&self, method: &str, request: &Request) -> Result<Response>
     where
         Request: Serialize + ?Sized,
@@ -193,11 +195,12 @@ impl<C: Codec> Client<C> {
         self.call_within(self.deadline, method, request).await
     }
 
-    /// Calls a method with a deadline of its own. One of zero is over before anything is sent.
+    /// Calls a method that must answer within `deadline`, which replaces the client's deadline. With a
+    /// zero `deadline` nothing is sent, and the call fails with [`Error::DeadlineExceeded`].
     ///
     /// # Errors
     ///
-    /// As [`Self::call`].
+    /// The errors of [`Self::call`].
     pub async fn call_within<Request, Response>(
         &self,
         deadline: Duration,
@@ -245,8 +248,8 @@ impl Connection {
         if let Err(error) = message.post(&self.rdma).await {
             return Err(self.unsent(error, message.len()));
         }
-        // The message is kept until the answer is there: then the device is done with it, and its
-        // memory is free for the next one at once.
+        // The message is kept until the answer arrives: by then the device has finished sending it, and
+        // its memory can be reused at once.
         match call.answer().await {
             Answer::Response {
                 codec: answered,
@@ -262,16 +265,17 @@ impl Connection {
         }
     }
 
-    /// Why a request could not be sent.
+    /// Converts the error of a request that could not be sent.
     fn unsent(&self, error: rdma_async::Error, len: usize) -> Error {
         match error {
-            // Its size is what a server refuses a message for.
+            // A server refuses a message only because of its size.
             rdma_async::Error::Refused { .. } => Error::TooLarge {
                 what: "request",
                 len,
                 limit: None,
             },
-            // What the server said before it went is more to the point.
+            // If the server ended the connection, the server's reason explains more than the transport
+            // error.
             error => self.calls.end().cloned().unwrap_or(Error::Transport(error)),
         }
     }

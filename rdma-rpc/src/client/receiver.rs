@@ -1,4 +1,4 @@
-//! The task that hands answers to the calls that wait for them.
+//! The task that receives answers and delivers them to the waiting calls.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::message::Payload;
 use crate::wire::{Head, Violation};
 
-/// Receives until the connection is of no more use; then every call is told why.
+/// Receives answers until the connection ends; then fails every call with the reason.
 pub(super) async fn receive(connection: Arc<Connection>) {
     let _stopped = Stopped(Arc::clone(&connection));
     let end = loop {
@@ -20,11 +20,12 @@ pub(super) async fn receive(connection: Arc<Connection>) {
                 if let Err(end) = deliver(&connection, region) {
                     break end;
                 }
-                // Whoever was woken goes first: receiving may look for the next message a while.
+                // The woken call runs first: `receive` may poll for the next message for a while.
                 tokio::task::yield_now().await;
             }
             Err(error) if connection.rdma.failure().is_some() => break error.into(),
-            // One message that could not be taken; the server is told, and fails the call.
+            // Only this message could not be received. The transport reports the refusal to the server,
+            // which then fails the call.
             Err(error) => tracing::warn!(%error, "a response could not be received"),
         }
     };
@@ -55,7 +56,8 @@ fn deliver(connection: &Connection, region: LocalMr) -> Result<(), Error> {
     Ok(())
 }
 
-/// Tells every call, unless it was told why already, that this task has ended, in whatever way.
+/// Fails every call when the receiving task ends in any way, even with its runtime. Has no effect if
+/// the calls have already been failed.
 struct Stopped(Arc<Connection>);
 
 impl Drop for Stopped {

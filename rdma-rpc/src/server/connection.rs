@@ -1,4 +1,4 @@
-//! One peer: its requests, their handlers, their answers.
+//! The server side of one connection: receives requests, runs their handlers and sends the answers.
 
 use std::future::pending;
 use std::panic::AssertUnwindSafe;
@@ -20,10 +20,12 @@ use crate::failure::Failure;
 use crate::message::{Composer, Outgoing, Payload};
 use crate::wire::{Head, Header, Violation};
 
-/// How long a goodbye may take; a peer that takes no more messages is left without.
+/// Maximum time for sending the goodbye message. It limits the wait for a peer that receives no more
+/// messages.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// Serves a peer until it goes, breaks the protocol, or the server ends, and says which it was.
+/// Serves a peer until the peer disconnects or violates the protocol, or the server shuts down. Returns
+/// the reason.
 pub(super) async fn serve(
     shared: &Shared,
     rdma: Rdma,
@@ -39,7 +41,8 @@ pub(super) async fn serve(
     };
     let end = connection.run(&mut closing).await;
     if matches!(end, Error::ShuttingDown) {
-        // It arrives behind every answer, so that none is lost with the connection.
+        // The goodbye arrives after all answers, so once it has arrived, closing the connection loses
+        // none of them.
         let goodbye = connection.composer.copied(Header::Goodbye, "", b"");
         if let Ok(goodbye) = goodbye
             && !matches!(timeout(GOODBYE, goodbye.send(&rdma)).await, Ok(Ok(())))
@@ -57,28 +60,29 @@ struct Connection<'s> {
     composer: Composer<'s>,
 }
 
-/// A request as it arrived.
+/// A received request.
 struct Request<'s> {
     id: u64,
     deadline: Option<Instant>,
     codec: u8,
-    /// Its method's name and handler, if there is one.
+    /// The method's name and handler; `None` if the server has no such method.
     method: Option<(&'s str, &'s Route)>,
     payload: Payload,
-    /// Of the whole message.
+    /// The length of the whole message in bytes.
     len: usize,
 }
 
 impl<'s> Connection<'s> {
     async fn run(&self, closing: &mut watch::Receiver<bool>) -> Error {
         let mut running = FuturesUnordered::new();
-        // One future for many turns: each looks for messages a while before it sleeps.
+        // Kept across turns of the loop: each new future would first poll for messages for a while
+        // before it sleeps.
         let mut receive = pin!(self.rdma.receive());
         let mut ended = pin!(self.rdma.ended());
         let mut last: Option<Instant> = None;
         loop {
-            // A peer that always has another request ready must not keep the others of this thread
-            // from theirs, nor the server from ending.
+            // Yields now and then, so that a peer which always has another request ready delays neither
+            // the other tasks of this thread nor the shutdown.
             consume_budget().await;
             if last.is_none() && closing.has_changed().unwrap_or(true) {
                 last = Some(Instant::now() + self.shared.grace);
@@ -94,7 +98,8 @@ impl<'s> Connection<'s> {
                 }
             };
             tokio::select! {
-                // Answers before requests: the handlers that are ready go before the look for more.
+                // Running handlers come first: a ready handler must not wait while `receive` polls for
+                // the next request.
                 biased;
                 Some(()) = running.next(), if !running.is_empty() => {}
                 received = &mut receive, if room => {
@@ -102,7 +107,7 @@ impl<'s> Connection<'s> {
                     match received.map_err(Error::from).and_then(|region| self.request(region)) {
                         Ok(request) => running.push(self.answer(request, last.is_some())),
                         Err(error) if error_is_of_one_message(&error, self.rdma) => {
-                            // The peer is told, and fails the call.
+                            // The transport reports the refusal to the peer, which then fails the call.
                             tracing::warn!(%error, "a request could not be received");
                         }
                         Err(end) => return end,
@@ -117,7 +122,7 @@ impl<'s> Connection<'s> {
         }
     }
 
-    /// The request that a message is.
+    /// Parses a received message as a request and looks up its method.
     fn request(&self, region: LocalMr) -> Result<Request<'s>, Error> {
         let bytes = region.as_slice();
         let len = bytes.len();
@@ -143,7 +148,7 @@ impl<'s> Connection<'s> {
         })
     }
 
-    /// Handles a request and answers it, unless its deadline is over before.
+    /// Handles a request and sends its answer. Stops without an answer at the deadline of the request.
     async fn answer(&self, request: Request<'s>, closing: bool) {
         let (id, deadline) = (request.id, request.deadline);
         let answer = async {
@@ -201,7 +206,7 @@ impl<'s> Connection<'s> {
             composer,
         };
         let handled = async { route(call).await };
-        // Nothing of the handler's is used after its panic.
+        // Unwind safe: the state of the handler is not used after its panic.
         AssertUnwindSafe(handled)
             .catch_unwind()
             .await
@@ -229,7 +234,7 @@ impl<'s> Connection<'s> {
 
     async fn post(&self, id: u64, message: &Outgoing) {
         let outcome = match message.post(self.rdma).await {
-            // Its size is what a client refuses a message for.
+            // A client refuses a message only because of its size.
             Err(rdma_async::Error::Refused { .. }) => {
                 let len = message.len() as u64;
                 match self.failure(id, &Failure::ResponseTooLarge { len }) {
@@ -245,7 +250,7 @@ impl<'s> Connection<'s> {
     }
 }
 
-/// Whether an error leaves the connection as it was.
+/// Returns whether `error` concerns one message only, so that the connection can still be used.
 fn error_is_of_one_message(error: &Error, rdma: &Rdma) -> bool {
     matches!(error, Error::Transport(_)) && rdma.failure().is_none()
 }

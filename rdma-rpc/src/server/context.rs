@@ -1,11 +1,11 @@
-//! What a handler can know about its call.
+//! The context of a call, for its handler.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What a handler can know about its call, from
+/// The peer and the deadline of a call, passed to handlers that are added by
 /// [`Router::route_with_context`](crate::Router::route_with_context).
 #[derive(Debug, Clone)]
 pub struct Context {
@@ -14,17 +14,18 @@ pub struct Context {
 }
 
 impl Context {
-    /// The caller's TCP address.
+    /// Returns the caller's TCP address.
     pub fn peer_address(&self) -> SocketAddr {
         self.peer
     }
 
-    /// When the caller stops waiting; `None` if it does not. The handler is dropped then.
+    /// Returns the time at which the caller stops waiting and the handler is dropped; `None` if the
+    /// call has no deadline.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// How long the caller still waits; `None` if it always does.
+    /// Returns the time left until the deadline; `None` if the call has no deadline.
     pub fn remaining(&self) -> Option<Duration> {
         let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
         self.deadline.map(left)

@@ -1,4 +1,4 @@
-//! Serving.
+//! The server side: accepts connections and serves their calls.
 
 mod connection;
 mod context;
@@ -22,18 +22,19 @@ pub use self::router::Router;
 use crate::error::{Error, Result};
 use crate::limits;
 
-/// How much longer than its grace period a server waits for its connections' goodbyes.
+/// Time after the grace period in which connections may still send their goodbyes, before the server
+/// aborts their tasks.
 const GOODBYES: Duration = Duration::from_secs(2);
-/// How long the server lets be after it could not accept: what it lacks may come back.
+/// Pause after a failed accept: the cause may be a temporary lack of resources.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves the methods of a [`Router`] to any number of peers.
+/// A server that offers the methods of a [`Router`] to any number of peers.
 ///
-/// # What happens when there is more than it takes
+/// # Limits
 ///
-/// A connection with as many calls as [`concurrency`](Self::concurrency) allows is not read from until
-/// one is answered: then its client's messages wait in the receive queue, and when that is full, its
-/// calls wait to be sent. Calls beyond [`load_limit`](Self::load_limit) fail at once with
+/// While a connection has [`concurrency`](Self::concurrency) calls running, the server reads no further
+/// request from it. Its messages then wait in the receive queue; when that queue is full, the client
+/// waits to send. Calls beyond [`load_limit`](Self::load_limit) fail at once with
 /// [`Error::Overloaded`].
 #[must_use = "a server does nothing until it serves"]
 pub struct Server {
@@ -42,13 +43,13 @@ pub struct Server {
     connections: usize,
 }
 
-/// What a server's connections share.
+/// State shared by all connections of a server.
 struct Shared {
     routes: HashMap<Box<str>, Route>,
     concurrency: usize,
     message_limit: usize,
     grace: Duration,
-    /// A permit for each call that may run.
+    /// One permit for each further call that may run, over all connections.
     calls: Semaphore,
 }
 
@@ -65,7 +66,7 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Serves the methods of a router.
+    /// Creates a server with default settings that offers the methods of a router.
     pub fn new<C>(router: Router<C>) -> Self {
         Self {
             shared: Shared {
@@ -80,45 +81,49 @@ impl Server {
         }
     }
 
-    /// How many calls of one connection run at once; more wait. Default 256, at least 1.
+    /// Sets the maximum number of calls of one connection that run at once; further calls wait. Default
+    /// 256, minimum 1.
     pub fn concurrency(mut self, calls: usize) -> Self {
         self.shared.concurrency = calls.max(1);
         self
     }
 
-    /// How many calls of all connections run at once; more are refused. Default: any number.
+    /// Sets the maximum number of calls of all connections that run at once; further calls are refused.
+    /// Default: unlimited.
     pub fn load_limit(mut self, calls: usize) -> Self {
         self.shared.calls = Semaphore::new(calls.min(Semaphore::MAX_PERMITS));
         self
     }
 
-    /// How many peers are served at once; more wait to be accepted. Default 1024, at least 1.
+    /// Sets the maximum number of peers served at once; further peers wait to be accepted. Default
+    /// 1024, minimum 1.
     pub fn connections(mut self, peers: usize) -> Self {
         self.connections = peers.max(1);
         self
     }
 
-    /// How long a request or response can be, in bytes, its header included. Default 16 MiB.
+    /// Sets the maximum length of a request or response in bytes, header included. Default 16 MiB.
     pub fn message_limit(mut self, bytes: usize) -> Self {
         self.shared.message_limit = bytes.max(limits::LEAST_MESSAGE);
         self
     }
 
-    /// How long the calls that run may take when the server ends. Default 10 s.
+    /// Sets the grace period: the time that running calls may take to finish after the server began to
+    /// shut down. Default 10 s.
     pub fn grace(mut self, limit: Duration) -> Self {
         self.shared.grace = limit;
         self
     }
 
-    /// How [`Self::listen`] listens: device, completion mode, depths. Set its
-    /// [`message_limit`](RdmaBuilder::message_limit) too. Default: rdma-async's defaults, with this
-    /// server's message limit, and no memory for peers to request.
+    /// Sets how [`Self::listen`] listens: device, completion mode, queue depths. Set the
+    /// [`message_limit`](RdmaBuilder::message_limit) of `transport` too. Default: rdma-async's
+    /// defaults, with this server's message limit; peers can request no memory.
     pub fn transport(mut self, transport: RdmaBuilder) -> Self {
         self.transport = Some(transport);
         self
     }
 
-    /// Serves who connects to a TCP address, in a task of its own, until the handle is dropped.
+    /// Serves all peers that connect to a TCP address, in a new task, until the handle is dropped.
     ///
     /// # Errors
     ///
@@ -132,10 +137,10 @@ impl Server {
         self.serve(listener)
     }
 
-    /// Serves who connects to a listener, in a task of its own, until the handle is dropped.
+    /// Serves all peers that connect to a listener, in a new task, until the handle is dropped.
     ///
-    /// A longer message than the server takes is received as long as the listener's builder allows,
-    /// so give that a limit too ([`RdmaBuilder::message_limit`]).
+    /// The listener's builder limits how long a message is received at all, even one that this server
+    /// then refuses: set [`RdmaBuilder::message_limit`] there too.
     ///
     /// # Errors
     ///
@@ -143,7 +148,7 @@ impl Server {
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime.
+    /// If called outside of a tokio runtime.
     pub fn serve(self, listener: RdmaListener) -> Result<ServerHandle> {
         let address = listener.local_address()?;
         let (closing, closed) = watch::channel(false);
@@ -155,15 +160,16 @@ impl Server {
         })
     }
 
-    /// Serves one peer until it goes or breaks the protocol, and returns which it was.
+    /// Serves one peer until the peer disconnects or violates the protocol, and returns the reason.
     pub async fn serve_connection(self, rdma: Rdma) -> Error {
-        // Nobody ends it but who drops the future.
+        // No message is ever sent on this channel: only dropping the future ends the service early.
         let (_closing, closed) = watch::channel(false);
         connection::serve(&self.shared, rdma, closed).await
     }
 }
 
-/// A server that serves. Dropping it ends the server as [`Self::shutdown`] does, without waiting.
+/// A handle to a running server. Dropping the handle shuts the server down as [`Self::shutdown`] does,
+/// but does not wait.
 #[derive(Debug)]
 #[must_use = "dropping the handle ends the server"]
 pub struct ServerHandle {
@@ -173,13 +179,14 @@ pub struct ServerHandle {
 }
 
 impl ServerHandle {
-    /// The TCP address that the server listens at.
+    /// Returns the TCP address that the server listens on.
     pub fn local_address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends the server: it accepts nobody any more, refuses new calls with [`Error::ShuttingDown`],
-    /// and waits for those that run, as long as [`Server::grace`] says; then it gives them up.
+    /// Shuts the server down: accepts no more peers, refuses new calls with [`Error::ShuttingDown`],
+    /// and waits for running calls for at most the [grace period](Server::grace). Calls that are still
+    /// running then are dropped.
     pub async fn shutdown(mut self) {
         self.closing.send_replace(true);
         if let Err(stopped) = (&mut self.acceptor).await {
@@ -194,7 +201,7 @@ impl Drop for ServerHandle {
     }
 }
 
-/// Accepts peers and serves each in a task of its own.
+/// Accepts peers and serves each of them in a new task.
 async fn accept(server: Server, mut listener: RdmaListener, mut closing: watch::Receiver<bool>) {
     let Server {
         shared,
@@ -236,7 +243,7 @@ async fn accept(server: Server, mut listener: RdmaListener, mut closing: watch::
 
 /// Waits until the server is to end.
 async fn closed(closing: &mut watch::Receiver<bool>) {
-    // If the handle is gone without a word, that is one.
+    // An error means that the handle was dropped, which shuts the server down too.
     drop(closing.wait_for(|&closing| closing).await);
 }
 

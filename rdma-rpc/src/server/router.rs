@@ -1,4 +1,4 @@
-//! Which handler has which method.
+//! The routing of calls to handlers by method name.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::message::{ComposeError, Composer, Outgoing, Payload};
 use crate::wire::{Header, METHOD_LIMIT};
 
-/// A call on its way to a handler.
+/// A received call, as passed to a [`Route`].
 pub(super) struct Call<'c> {
     pub(super) id: u64,
     pub(super) codec: u8,
@@ -24,16 +24,16 @@ pub(super) struct Call<'c> {
     pub(super) composer: Composer<'c>,
 }
 
-/// A handler behind its decoding, with its encoding behind it.
+/// A function that decodes the request of a call, runs its handler, and encodes the response.
 pub(super) type Route =
     Box<dyn for<'c> Fn(Call<'c>) -> BoxFuture<'c, Result<Outgoing, Failure>> + Send + Sync>;
 
-/// The methods of a server by their names, `"service/method"` by convention.
+/// The methods of a server by name, by convention `"service/method"`.
 ///
-/// A handler is an async function of a request that returns a response or an error of any type that
-/// converts into an [`ApplicationError`]. Handlers of one connection run on one task, so that short
-/// ones cost next to nothing: one that computes for long, or blocks, should spawn. A handler is
-/// dropped where it awaits when its caller's deadline is over or its connection has ended.
+/// A handler is an async function that takes a request, and returns a response or any error that
+/// converts into an [`ApplicationError`]. All handlers of a connection run in one task, which makes
+/// short handlers cheap: a handler that blocks or computes for long should spawn a task. A handler is
+/// dropped at an `await` when the deadline of its call has passed or its connection has ended.
 ///
 /// ```
 /// use rdma_rpc::{ApplicationError, Router};
@@ -67,14 +67,14 @@ impl<C> fmt::Debug for Router<C> {
 }
 
 impl Router {
-    /// No methods.
+    /// Creates a router without methods.
     pub fn new() -> Self {
         Self::default()
     }
 }
 
 impl<C> Router<C> {
-    /// Has the methods that are added from here on use another codec.
+    /// Sets the codec of the methods that are added from now on.
     pub fn codec<D: Codec>(self) -> Router<D> {
         Router {
             routes: self.routes,
@@ -82,12 +82,13 @@ impl<C> Router<C> {
         }
     }
 
-    /// Adds a method that takes and returns bytes, which [`Client::call_raw`](crate::Client::call_raw)
-    /// calls. The request's are where they were received, and the response's are copied once.
+    /// Adds a method whose request and response are unencoded bytes, for
+    /// [`Client::call_raw`](crate::Client::call_raw). The handler gets the request in the memory that
+    /// it was received in; the response is copied once.
     ///
     /// # Panics
     ///
-    /// As [`Self::route`].
+    /// If the router already has a method of this name, or the name is longer than 1024 bytes.
     pub fn raw<F, Fut, Response, E>(self, method: impl Into<String>, handler: F) -> Self
     where
         F: Fn(Payload) -> Fut + Send + Sync + 'static,
@@ -113,18 +114,18 @@ impl<C> Router<C> {
         self.add(method.into(), route)
     }
 
-    /// Adds the methods of another router.
+    /// Adds all methods of another router.
     ///
     /// # Panics
     ///
-    /// If a method is in both.
+    /// If both routers have a method of the same name.
     pub fn merge<D>(self, other: Router<D>) -> Self {
         let add =
             |router: Self, (method, route): (Box<str>, Route)| router.add(method.into(), route);
         other.routes.into_iter().fold(self, add)
     }
 
-    /// The names of the methods, in no order.
+    /// Returns the names of the methods, in no particular order.
     pub fn methods(&self) -> impl Iterator<Item = &str> {
         self.routes.keys().map(AsRef::as_ref)
     }
@@ -141,11 +142,11 @@ impl<C> Router<C> {
 }
 
 impl<C: Codec> Router<C> {
-    /// Adds a method.
+    /// Adds a method that is handled by the async function `handler`.
     ///
     /// # Panics
     ///
-    /// If there is one of this name, or the name is longer than 1024 bytes.
+    /// If the router already has a method of this name, or the name is longer than 1024 bytes.
     pub fn route<Request, Response, E, F, Fut>(self, method: impl Into<String>, handler: F) -> Self
     where
         F: Fn(Request) -> Fut + Send + Sync + 'static,
@@ -157,11 +158,11 @@ impl<C: Codec> Router<C> {
         self.route_with_context(method, move |_context, request| handler(request))
     }
 
-    /// Adds a method whose handler wants to know about the call.
+    /// Adds a method whose handler also gets the [`Context`] of the call.
     ///
     /// # Panics
     ///
-    /// As [`Self::route`].
+    /// If the router already has a method of this name, or the name is longer than 1024 bytes.
     pub fn route_with_context<Request, Response, E, F, Fut>(
         self,
         method: impl Into<String>,
@@ -184,7 +185,7 @@ impl<C: Codec> Router<C> {
             } = call;
             let request = check_codec(codec, C::ID)
                 .and_then(|()| C::decode::<Request>(&payload).map_err(bad_request));
-            // The memory receives again while the handler runs.
+            // Frees the receive memory for further messages while the handler runs.
             drop(payload);
             let response = request.map(|request| handler(context, request));
             Box::pin(async move {
@@ -197,7 +198,8 @@ impl<C: Codec> Router<C> {
     }
 }
 
-/// A route of a function; only a function's parameter can be a closure for every lifetime.
+/// Boxes a closure as a [`Route`]. This bound makes the compiler infer a closure that accepts every
+/// lifetime of `Call`.
 fn of_calls<F>(route: F) -> Route
 where
     F: for<'c> Fn(Call<'c>) -> BoxFuture<'c, Result<Outgoing, Failure>> + Send + Sync + 'static,

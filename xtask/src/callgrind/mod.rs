@@ -1,5 +1,5 @@
-//! `cargo xtask callgrind`: the instructions of posting and polling over rdma-core, beside those of
-//! the same loop in C.
+//! `cargo xtask callgrind`: counts the instructions of posting and polling over rdma-core, and compares
+//! them with those of the same loop in C.
 //!
 //! Both programs post one request after the other between two queue pairs of their own, on
 //! softroce, in one thread. Each runs twice, the second time with twice as many requests: the
@@ -10,12 +10,11 @@
 //! and in the libraries that it calls. The device is the same for both, and its work in a run
 //! depends on when its own thread wakes up.
 //!
-//! The number of polls that find nothing depends on that, too, and such a poll costs less or more
-//! than others, as the compiler has it. So both programs rest between posting and polling, which
-//! does not count, and find the completion by their first poll: a request is one post and one poll
-//! (a message two of each). If that failed for many requests, because the device's thread got no
-//! processor in time, the run is repeated. The cost of a few such polls is measured by polling an
-//! empty queue, and subtracted.
+//! The number of polls that find nothing also depends on that thread, and such a poll costs more or
+//! less than others. So both programs pause between posting and polling, which does not count, and find
+//! the completion by their first poll: a request is one post and one poll (a message two of each). If
+//! many requests needed more polls, because the device's thread was not scheduled in time, the run is
+//! repeated. The cost of a few such polls is measured by polling an empty queue, and subtracted.
 
 mod profile;
 
@@ -34,25 +33,26 @@ use crate::cargo::{self, Kind};
 use crate::limit::Group;
 use crate::{environment, packages, project, softroce};
 
-/// The package with the two programs, where they are in it, and the example's name.
+/// The package of the two programs, their directory in it, and the example's name.
 const PACKAGE: &str = "rdma-bench";
 const DIRECTORY: &str = "callgrind";
 const PROGRAM: &str = "posting";
 
-/// The most instructions that rdma-core may take more than C for a post and a poll.
+/// Maximum number of instructions that a post and a poll may take over rdma-core in addition to those
+/// in C.
 const GOAL: f64 = 30.0;
 
-/// The most calls of a library for a request that count as none: what happens once in a run, or for
-/// polls in vain.
+/// Average number of calls of a library function per request up to which the calls are ignored: they
+/// happen once in a run, or in polls that find nothing.
 const NONE: f64 = 0.05;
 
-/// Requests of the shorter run. The longer one has twice as many.
+/// Number of requests of the shorter run. The longer run has twice as many.
 const COUNT: u64 = 2000;
 
-/// Greatest average number of polls per request that find nothing.
+/// Maximum average number of polls per request that find nothing.
 const IN_VAIN: f64 = 0.02;
 
-/// Maximum number of tries to get a run with no more such polls.
+/// Maximum number of tries to get a run within [`IN_VAIN`].
 const TRIES: usize = 10;
 
 /// Time limit of a run.
@@ -61,16 +61,16 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Operations to post, and the number of posts and polls that each takes.
 const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("atomic", 1)];
 
-/// Polling an empty queue.
+/// The operation that polls an empty queue.
 const IDLE: &str = "idle";
 
-/// Operations of the ways that post all of them; those of restricted ways follow.
+/// The operations of the ways to post that support all of them. The lists of restricted ways follow.
 const ALL: &[&str] = &["send", "write", "read", "atomic"];
 const ONE_WAY: &[&str] = &["send", "write"];
 const MESSAGES: &[&str] = &["send"];
 
-/// Ways to post of rdma-core, with the flag for those that have a goal, and the operations of each.
-/// C posts the same structs with a flag or an address more, which costs next to nothing.
+/// The ways to post of rdma-core: name, whether the way has a goal, and operations. C posts the same
+/// structs in all ways, with one more flag or address at most, which costs next to nothing.
 const WAYS: [(&str, bool, &[&str]); 8] = [
     ("owned", true, ALL),
     ("scope", true, ALL),
@@ -89,27 +89,27 @@ struct Cost {
     outside: f64,
     /// Instructions of the device.
     device: f64,
-    /// Average number of its polls.
+    /// Average number of polls.
     polls: f64,
-    /// Calls of libraries other than the device.
+    /// Average number of calls of each function of libraries other than the device.
     calls: BTreeMap<String, f64>,
 }
 
-/// A program, and what counts it.
+/// A program to measure, with its way to post.
 struct Subject {
     program: PathBuf,
     way: Option<&'static str>,
 }
 
-/// The device and where profiles go.
+/// The library and the environment of the device, and the directory for profiles.
 struct Bench {
     library: PathBuf,
     environment: Vec<(OsString, OsString)>,
     results: PathBuf,
 }
 
-/// Builds both programs, counts, and prints a table. Returns the exit status: whether every goal is
-/// met.
+/// Builds both programs, counts their instructions, and prints a table. Returns the exit status: 0 if
+/// every goal is met, else 1.
 pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
     packages::install(shell, packages::BUILD)?;
     packages::install(shell, packages::CALLGRIND)?;
@@ -165,8 +165,8 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(missed > 0))
 }
 
-/// Prints the cost of a request. Returns whether the goal is met, if `posts` says that there is
-/// one.
+/// Prints the cost of a request. `posts` is the number of posts of a request that has a goal, else
+/// `None`. Returns `false` if a goal is missed.
 fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32>) -> bool {
     let difference = rust.outside - c.outside;
     let calls: Vec<_> = rust
@@ -195,7 +195,7 @@ fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32
 /// Builds the program over rdma-core.
 fn in_rust() -> anyhow::Result<PathBuf> {
     let build = ["build", "--release", "--package", PACKAGE];
-    // The device is the preloaded one, as for C.
+    // Without its default features, the program uses the preloaded device, as the C program does.
     let build = [&build[..], &["--no-default-features", "--example", PROGRAM]].concat();
     let built = cargo::build(&build)?;
     let program = built
@@ -282,7 +282,7 @@ impl Bench {
             Some(status) => ensure!(status.success(), "{}: {status}", what()),
             None => bail!("{} did not end within {LIMIT:?}", what()),
         }
-        // Of the first thread.
+        // The profile of the first thread.
         let file = suffixed(&file, "-01");
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         let name = |path: &Path| path.to_string_lossy().into_owned();
@@ -292,7 +292,7 @@ impl Bench {
 }
 
 impl Cost {
-    /// This, if only as many polls had been as find something: the others cost what `idle` does.
+    /// Returns this cost without the polls that found nothing, each of which costs as much as `idle`.
     fn settled(self, idle: &Self, polls: u32) -> Self {
         let in_vain = self.polls - f64::from(polls);
         Self {

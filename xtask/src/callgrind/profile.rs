@@ -1,39 +1,43 @@
-//! What callgrind writes about one thread of a program.
+//! The profile that callgrind writes for one thread of a program.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 
-/// What calls `main`, and is called by the program: not a library that the program uses.
+/// The function of the C library that calls `main`. The program's call of it does not count as the use
+/// of a library.
 const START: &str = "__libc_start_main";
 
-/// The program's function that does what is not counted.
+/// The program's function whose instructions are not counted.
 const REST: &str = "rest";
 
-/// The instructions of a thread, by whose code they are of: the program's own, the device's, other
-/// libraries'. A library's are counted where the program calls it, with all that it calls then.
+/// The instructions of a thread, divided by the owner of the code: the program, the device, or other
+/// libraries. A library's instructions are counted where the program calls it, including everything
+/// that the library calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Profile {
-    /// Of the program itself.
+    /// Instructions of the program itself.
     pub(super) own: u64,
-    /// Of the device.
+    /// Instructions of the device.
     pub(super) device: u64,
-    /// Of other libraries.
+    /// Instructions of other libraries.
     pub(super) libraries: u64,
-    /// The program's calls of the device, by their functions' last names.
+    /// Number of the program's calls of each function of the device, by the last part of the function's
+    /// name.
     pub(super) verbs: BTreeMap<String, u64>,
-    /// The program's calls of functions in other libraries.
+    /// Number of the program's calls of each function of other libraries.
     pub(super) calls: BTreeMap<String, u64>,
 }
 
 impl Profile {
-    /// Reads a profile that was written without compression of names and positions. `program` is the
-    /// program's file, `device` the device's.
+    /// Parses a profile that was written without compression of names and positions. `program` and
+    /// `device` are the paths of their files.
     pub(super) fn parse(text: &str, program: &str, device: &str) -> anyhow::Result<Self> {
         let mut profile = Self::default();
         let mut object = "";
         let mut rests = false;
-        // Object and function that are called, and how often, until the line with the cost.
+        // The called object, the called function and the number of calls, kept until the line with the
+        // cost.
         let (mut callee_object, mut callee, mut calls) = (None, "", None::<u64>);
         for line in text.lines() {
             if let Some(name) = line.strip_prefix("ob=") {
@@ -82,7 +86,7 @@ impl Profile {
     }
 }
 
-/// `poll_cq` of `softroce::abi::completion::poll_cq`.
+/// Returns the last part of a function's path: `poll_cq` for `softroce::abi::completion::poll_cq`.
 fn last_name(function: &str) -> String {
     function.rsplit("::").next().unwrap_or(function).to_owned()
 }

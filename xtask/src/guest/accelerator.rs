@@ -1,4 +1,4 @@
-//! Whether the host's `/dev/kvm` boots the guest.
+//! Chooses between KVM and emulation for the guest.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -11,14 +11,14 @@ use super::qemu::Accelerator;
 use super::session::{Ended, Guest};
 use crate::project;
 
-/// A boot under KVM takes a second; one that has not ended by now never will.
+/// Time limit of the trial boot. Under KVM a boot takes a second, so a slower one never ends.
 const TRIAL_LIMIT: Duration = Duration::from_secs(15);
 
-/// KVM where it works, translation elsewhere.
+/// Returns KVM if it works on this host, else QEMU's translator.
 ///
-/// That `/dev/kvm` exists and opens proves nothing: some virtual machines offer it and then cannot
-/// run an ordinary kernel in it. So the first use is a trial, and its outcome is kept for as long
-/// as the host's kernel stays the same.
+/// That `/dev/kvm` exists and opens proves nothing: in some virtual machines it cannot run an ordinary
+/// kernel. So the first use is a trial boot. Its outcome is stored and used until the host's kernel
+/// changes.
 pub(crate) fn choose(shell: &Shell, guest: &Guest) -> anyhow::Result<Accelerator> {
     let device = Path::new("/dev/kvm");
     if OpenOptions::new()

@@ -1,11 +1,11 @@
-//! Taking the kernel proper out of a `bzImage`.
+//! Extracts the kernel proper from a `bzImage`.
 //!
-//! An emulated CPU spends seconds on decompressing a kernel. The host does it once, and the guest
-//! boots the plain ELF image through its PVH entry point.
+//! An emulated CPU spends seconds on decompressing a kernel. So the host decompresses it once, and the
+//! guest boots the plain ELF image through its PVH entry point.
 
 use anyhow::{Context, ensure};
 
-/// How the payload of a `bzImage` is compressed.
+/// The compression of the payload of a `bzImage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compression {
     /// LZMA2 in an xz stream: Debian up to 12.
@@ -19,7 +19,7 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// The tool that decompresses from standard input to standard output with `-dc`.
+    /// Returns the tool that decompresses from standard input to standard output with `-dc`.
     pub(crate) fn tool(self) -> &'static str {
         match self {
             Self::Xz => "xz",
@@ -52,7 +52,7 @@ mod offset {
     pub(super) const PAYLOAD_LENGTH: usize = 0x24c;
 }
 
-/// The compressed kernel inside `image`.
+/// Returns the compressed kernel inside `image`.
 pub(crate) fn payload(image: &[u8]) -> anyhow::Result<(Compression, &[u8])> {
     ensure!(
         image.get(offset::MAGIC..offset::MAGIC + 4) == Some(b"HdrS"),
@@ -73,7 +73,8 @@ pub(crate) fn payload(image: &[u8]) -> anyhow::Result<(Compression, &[u8])> {
     let payload = image
         .get(start..start + length)
         .context("truncated bzImage")?;
-    // Four bytes at the end tell the boot code the decompressed size; they belong to no stream.
+    // The last four bytes are the decompressed size, for the boot code; they are not part of the
+    // stream.
     let stream = payload.get(..length.saturating_sub(4)).unwrap_or_default();
     let compression = Compression::of(stream).context("unknown compression of the kernel")?;
     Ok((compression, stream))

@@ -1,15 +1,16 @@
-//! The time-stamp counter of this machine, which is the emulated processors' as well.
+//! Measures the time-stamp counter of this machine, which emulated processors use as well.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long it is watched: what a reading is off by is a millionth of this.
+/// Duration of the measurement. The error of a reading is about a millionth of this.
 const SPAN: Duration = Duration::from_millis(100);
 
-/// How often it counts in a millisecond.
+/// Returns the frequency of the counter in kHz.
 ///
-/// A guest finds out by watching another clock at its start. On a busy host, which keeps it from
-/// running in between, that went wrong by a factor of 2.5, and all its clocks with it.
+/// By default a guest measures the frequency against another clock at its start. On a busy host, which
+/// interrupts the guest in between, the result was wrong by a factor of 2.5, and so were all clocks of
+/// the guest.
 pub(crate) fn kilohertz() -> u64 {
     let (begin, first) = reading();
     thread::sleep(SPAN);
@@ -18,7 +19,7 @@ pub(crate) fn kilohertz() -> u64 {
     ((last - first) as f64 / milliseconds).round() as u64
 }
 
-/// A moment, and the count at it: of several readings the one that took the shortest.
+/// Returns a point in time and the count at it, taken from the fastest of several readings.
 fn reading() -> (Instant, u64) {
     let readings = (0..20).map(|_| {
         let before = Instant::now();
@@ -35,7 +36,7 @@ fn count() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// No guest runs there.
+/// Returns 0: no guest runs on other architectures.
 #[cfg(not(target_arch = "x86_64"))]
 fn count() -> u64 {
     0

@@ -1,4 +1,4 @@
-//! Archives in the `newc` format of cpio, which is what the kernel unpacks as its first root.
+//! Writes archives in the `newc` format of cpio, which the kernel unpacks as its initial root.
 
 /// File type and permission bits of the entries.
 mod mode {
@@ -15,12 +15,12 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// Adds a directory. Parents come before children.
+    /// Adds a directory. Parents must be added before children.
     pub(crate) fn directory(&mut self, path: &str) {
         self.entry(path, mode::DIRECTORY, &[]);
     }
 
-    /// Adds a regular file, executable by everybody.
+    /// Adds a regular file that all users may execute.
     pub(crate) fn file(&mut self, path: &str, contents: &[u8]) {
         self.entry(path, mode::PROGRAM, contents);
     }
@@ -30,7 +30,7 @@ impl Archive {
         self.entry(path, mode::SYMLINK, target.as_bytes());
     }
 
-    /// Ends the archive.
+    /// Ends the archive and returns its bytes.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes

@@ -1,4 +1,4 @@
-//! The guest's first root: busybox, the modules, and the job.
+//! The guest's initial root: busybox, the modules, and the job.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::job::{Job, Links};
 use super::kernel::Kernel;
 use super::modules;
 
-/// A static busybox, as Debian's package busybox-static installs it.
+/// Paths of a static busybox, as Debian's package busybox-static installs it.
 const BUSYBOX: [&str; 2] = ["/usr/bin/busybox", "/bin/busybox"];
 
 /// The commands that `init.sh` uses.
@@ -26,8 +26,8 @@ const APPLETS: &[&str] = &[
     "switch_root",
 ];
 
-/// Makes the archive for one boot. It is small and made in milliseconds, so it is not cached and
-/// can hold what belongs to this boot alone.
+/// Builds the archive for one boot. Building takes milliseconds, so the archive is not cached and can
+/// hold files that only this boot needs.
 pub(crate) fn build(
     shell: &Shell,
     kernel: &Kernel,

@@ -1,4 +1,4 @@
-//! What one boot of the guest is to do, and the files that tell it so.
+//! The job of one boot of the guest, and the files that describe the job to the guest.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The Soft-RoCE links that the guest makes before it runs the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// None, and none of their modules are loaded.
+    /// No links; their modules are not loaded either.
     None,
     /// `rxe_0` on `dummy0`, 10.77.0.1.
     Dummy,
@@ -15,7 +15,7 @@ pub(crate) enum Links {
     Veth,
 }
 
-/// A command with everything it needs to run as if it ran on the host.
+/// A command, with everything that it needs to run in the guest as it would run on the host.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// Program and arguments.
@@ -33,7 +33,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Variables that both parts of the guest's first process read.
+    /// Returns the file with the variables that both parts of the guest's first process read.
     pub(crate) fn config(&self, module_tree: &Path, mark: &str) -> Vec<u8> {
         let links = match self.links {
             Links::None => "none",
@@ -48,7 +48,7 @@ impl Job {
         config
     }
 
-    /// One call of the shell function `share` per shared directory.
+    /// Returns one call of the shell function `share` for each shared directory.
     pub(crate) fn share_calls(&self) -> Vec<u8> {
         let mut calls = Vec::new();
         for (index, directory) in self.shares.iter().enumerate() {
@@ -59,7 +59,7 @@ impl Job {
         calls
     }
 
-    /// The script that becomes the command.
+    /// Returns the shell script that executes the command.
     pub(crate) fn script(&self) -> Vec<u8> {
         let mut script = b"cd ".to_vec();
         quote(self.directory.as_os_str(), &mut script);
@@ -80,7 +80,7 @@ impl Job {
     }
 }
 
-/// The name by which the guest mounts the shared directory `index`.
+/// Returns the name by which the guest mounts the shared directory `index`.
 pub(crate) fn share_tag(index: usize) -> String {
     format!("share{index}")
 }

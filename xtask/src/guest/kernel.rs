@@ -13,7 +13,7 @@ use super::modules::{self, Table};
 use crate::packages::{Privilege, chatter};
 use crate::project;
 
-/// The package that depends on the current kernel.
+/// The Debian package that depends on the package of the current kernel.
 const META_PACKAGE: &str = "linux-image-amd64";
 
 /// A kernel in the cache.
@@ -24,7 +24,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel in the cache, if there is one.
+    /// Returns the newest kernel in the cache, if there is one.
     pub(crate) fn cached() -> anyhow::Result<Option<Self>> {
         let Ok(entries) = fs::read_dir(kernels()?) else {
             return Ok(None);
@@ -32,7 +32,7 @@ impl Kernel {
         let mut found = Vec::new();
         for entry in entries {
             let entry = entry?;
-            // Unfinished ones carry a suffix until they are renamed into place.
+            // The directory of an unfinished kernel has this suffix until it is renamed.
             if let Ok(release) = entry.file_name().into_string()
                 && !release.ends_with(".partial")
             {
@@ -43,7 +43,7 @@ impl Kernel {
         Ok(newest.map(|(_, directory, release)| Self { directory, release }))
     }
 
-    /// The kernel in the cache; downloads and unpacks it first when it is not there.
+    /// Returns the kernel in the cache. Downloads and unpacks it first if the cache is empty.
     pub(crate) fn prepare(shell: &Shell) -> anyhow::Result<Self> {
         if let Some(kernel) = Self::cached()? {
             return Ok(kernel);
@@ -55,7 +55,7 @@ impl Kernel {
         let kernels = kernels()?;
         fs::create_dir_all(&kernels)
             .with_context(|| format!("making the cache {}", kernels.display()))?;
-        // Of several processes one fills the cache, the others wait for it here.
+        // One of several processes fills the cache; the others wait for it here.
         let lock = File::create(kernels.with_extension("lock"))?;
         flock(&lock, FlockOperation::LockExclusive)?;
         if let Some(kernel) = Self::cached()? {
@@ -72,22 +72,23 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// The version string that `uname -r` prints in the guest.
+    /// Returns the version string that `uname -r` prints in the guest.
     pub(crate) fn release(&self) -> &str {
         &self.release
     }
 
-    /// The image that QEMU loads.
+    /// Returns the path of the image that QEMU loads.
     pub(crate) fn image(&self) -> PathBuf {
         self.directory.join("vmlinux")
     }
 
-    /// The directory that is `/lib/modules` in the guest.
+    /// Returns the directory that becomes `/lib/modules` in the guest.
     pub(crate) fn module_tree(&self) -> PathBuf {
         self.directory.join("modules")
     }
 
-    /// Modules `names` with what they depend on, in the order to load them: name and contents.
+    /// Returns the modules `names` and their dependencies in load order, each with its name and
+    /// contents.
     pub(crate) fn modules<'a>(
         &self,
         shell: &Shell,
@@ -123,7 +124,7 @@ fn unpack(shell: &Shell, kernels: &Path) -> anyhow::Result<Kernel> {
     chatter(cmd!(shell, "dpkg-deb --extract {package} {tree}"))?;
     fs::remove_file(&package)?;
 
-    // Where /usr is merged the package may already say so.
+    // A package for systems with a merged /usr may use the first path.
     let modules = ["usr/lib/modules", "lib/modules"].map(|below| tree.join(below));
     let modules = modules.into_iter().find(|path| path.is_dir());
     let modules = modules.context("the kernel's package has no modules")?;
@@ -133,7 +134,7 @@ fn unpack(shell: &Shell, kernels: &Path) -> anyhow::Result<Kernel> {
     fs::rename(&modules, partial.join("modules"))?;
     fs::remove_dir_all(&tree)?;
 
-    // depmod wants the path it has on a running system.
+    // depmod expects the modules at the path that they have on a running system.
     let lib = partial.join("lib");
     fs::create_dir(&lib)?;
     std::os::unix::fs::symlink("../modules", lib.join("modules"))?;
@@ -145,7 +146,7 @@ fn unpack(shell: &Shell, kernels: &Path) -> anyhow::Result<Kernel> {
     Ok(Kernel { directory, release })
 }
 
-/// Downloads the package that [`META_PACKAGE`] depends on, and returns its file.
+/// Downloads the package that [`META_PACKAGE`] depends on, and returns the path of its file.
 fn download(shell: &Shell, into: &Path) -> anyhow::Result<PathBuf> {
     let name = match kernel_package(shell)? {
         Some(name) => name,
@@ -159,7 +160,7 @@ fn download(shell: &Shell, into: &Path) -> anyhow::Result<PathBuf> {
     let directory = shell.push_dir(into);
     let fetched = chatter(cmd!(shell, "apt-get -qq download {name}"));
     if fetched.is_err() {
-        // A superseded version leaves the archive before it leaves an old list.
+        // An old package list may name a version that is no longer in the archive.
         update_lists(shell)?;
         let name = kernel_package(shell)?.unwrap_or(name);
         chatter(cmd!(shell, "apt-get -qq download {name}"))?;
@@ -190,7 +191,7 @@ fn kernel_package(shell: &Shell) -> anyhow::Result<Option<String>> {
     ))
 }
 
-/// The kernel package among the lines of `apt-cache depends`.
+/// Returns the kernel package among the lines of `apt-cache depends`.
 fn dependency(depends: &str) -> Option<String> {
     let names = depends
         .lines()
@@ -217,7 +218,7 @@ fn decompress(shell: &Shell, image: &Path, vmlinux: &Path) -> anyhow::Result<()>
     Ok(())
 }
 
-/// `depmod` lives in a directory that is not in every user's PATH.
+/// Returns the path of `depmod`, whose directory is not in every user's PATH.
 fn depmod() -> anyhow::Result<PathBuf> {
     let places = ["/usr/sbin/depmod", "/sbin/depmod"].map(PathBuf::from);
     places

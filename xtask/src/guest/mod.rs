@@ -1,8 +1,8 @@
 //! A QEMU guest with Debian's kernel, booted for one command.
 //!
-//! The host's root is the guest's root, read through 9p, with a layer of memory on top that takes
-//! the writes. The guest has its own kernel and the modules that the host's kernel may lack, and
-//! so a Soft-RoCE device.
+//! The host's root is the guest's root, read through 9p. Writes of the guest go to an overlay in
+//! memory. The guest has its own kernel, with modules that the host's kernel may lack, and so it has a
+//! Soft-RoCE device.
 
 mod accelerator;
 mod bzimage;

@@ -1,4 +1,4 @@
-//! Kernel modules of the guest: finding them with their dependencies, and making them small.
+//! Kernel modules of the guest: finds them with their dependencies, and reduces their size.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use xshell::{Shell, cmd};
 
-/// Modules to reach the host's files and to talk to the host.
+/// Modules to access the host's files and to communicate with the host.
 pub(crate) const TRANSPORT: &[&str] = &[
     "virtio_pci",
     "virtio_console",
@@ -16,8 +16,8 @@ pub(crate) const TRANSPORT: &[&str] = &[
     "overlay",
 ];
 
-/// Modules of the device. `crc32_generic` comes first: rdma_rxe asks the crypto layer for crc32
-/// by name, and the guest has no program that would answer the kernel's call to load it.
+/// Modules of the device. `crc32_generic` comes first: rdma_rxe requests crc32 from the crypto layer by
+/// name, and the guest has no program that loads modules for the kernel.
 pub(crate) const SOFT_ROCE: &[&str] = &[
     "crc32_generic",
     "dummy",
@@ -32,7 +32,7 @@ pub(crate) const SOFT_ROCE: &[&str] = &[
 #[derive(Debug)]
 pub(crate) struct Table {
     root: PathBuf,
-    /// By name: path below `root`, and paths of the dependencies in the order to unload them.
+    /// For each module name, the path below `root`, and the paths of the dependencies in unload order.
     modules: HashMap<String, (String, Vec<String>)>,
     builtin: Vec<String>,
 }
@@ -67,7 +67,7 @@ impl Table {
         }
     }
 
-    /// Files of `names` and of all they depend on, in the order to load them, each once.
+    /// Returns the files of `names` and of all their dependencies in load order, each once.
     pub(crate) fn resolve<'a>(
         &self,
         names: impl IntoIterator<Item = &'a str>,
@@ -95,8 +95,8 @@ impl Table {
     }
 }
 
-/// The contents of module `file` without signature, debug information and type information:
-/// a third of the size. Done once; `kept` is the directory of the results.
+/// Returns the contents of module `file` without signature, debug information and type information,
+/// which is a third of the size. The result is stored in the directory `kept` and reused.
 pub(crate) fn stripped(shell: &Shell, file: &Path, kept: &Path) -> anyhow::Result<Vec<u8>> {
     let name = name_of(file.to_str().context("a module's path is not UTF-8")?);
     let result = kept.join(format!("{name}.ko"));
@@ -124,13 +124,13 @@ fn decompress(shell: &Shell, tool: &str, file: &Path) -> anyhow::Result<Vec<u8>>
     Ok(cmd!(shell, "{tool} -dc {file}").quiet().output()?.stdout)
 }
 
-/// A module's name by its file: `kernel/net/9p/9pnet_virtio.ko.xz` is `9pnet_virtio`.
+/// Returns a module's name, given its file: `9pnet_virtio` for `kernel/net/9p/9pnet_virtio.ko.xz`.
 fn name_of(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     normalized(file.split(".ko").next().unwrap_or(file))
 }
 
-/// Dashes and underscores are the same thing in a module's name.
+/// Replaces dashes by underscores, which are equivalent in a module's name.
 fn normalized(name: &str) -> String {
     name.replace('-', "_")
 }

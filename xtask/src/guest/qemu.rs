@@ -17,31 +17,32 @@ use rustix::process::Signal;
 use super::counter;
 use super::job::share_tag;
 
-/// The program.
+/// The name of the emulator's program.
 const PROGRAM: &str = "qemu-system-x86_64";
 
 /// Minimal firmware: boots a PVH image half a second sooner than the default one.
 const FIRMWARE: &str = "/usr/share/qemu/qboot.rom";
 
 /// Kernel parameters. No self-tests of ciphers, no clearing of fresh pages, no mitigations: under
-/// emulation these are the larger part of booting. The time-stamp counter is the clock even where a
-/// busy host makes it look unsteady: the kernel's next choice takes a microsecond to read, which
-/// shows in every latency. A panic ends the emulator.
+/// emulation these are the larger part of booting. The time-stamp counter remains the clock even if a
+/// busy host makes it seem unstable: reading the kernel's next choice takes a microsecond, which would
+/// show in every latency. A panic ends the emulator.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet panic=-1 cryptomgr.notests init_on_alloc=0 \
                                  rcupdate.rcu_expedited=1 mitigations=off nokaslr \
                                  random.trust_cpu=on tsc=reliable";
 
-/// What executes the guest's instructions.
+/// The executor of the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accelerator {
-    /// The processor, by `/dev/kvm`.
+    /// The processor, through `/dev/kvm`.
     Kvm,
     /// QEMU's translator.
     Tcg,
 }
 
 impl Accelerator {
-    /// The words for a processor with all features but some.
+    /// Returns QEMU's arguments for this accelerator and a processor with all features except
+    /// `without`.
     fn arguments(self, without: &[&str]) -> [String; 4] {
         let (accelerator, processor) = match self {
             Self::Kvm => ("kvm", "host"),
@@ -63,15 +64,15 @@ impl Accelerator {
 /// The emulated machine.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    /// What executes the instructions.
+    /// The executor of the instructions.
     pub(crate) accelerator: Accelerator,
-    /// Processors.
+    /// Number of processors.
     pub(crate) cpus: u32,
-    /// Features that they do not have.
+    /// Features that the processors do not have.
     pub(crate) without: Vec<&'static str>,
     /// Memory, in MiB.
     pub(crate) memory: u32,
-    /// Uncompressed kernel.
+    /// Path of the uncompressed kernel.
     pub(crate) kernel: PathBuf,
     /// Directories that the guest may write to.
     pub(crate) shares: Vec<PathBuf>,
@@ -86,21 +87,21 @@ pub(crate) struct Qemu {
 /// The host's ends of the guest's ports.
 #[derive(Debug)]
 pub(crate) struct Ports {
-    /// What the kernel and the first process print.
+    /// Output of the kernel and of the first process.
     pub(crate) console: UnixStream,
-    /// Lines that tell how far the guest is.
+    /// Lines that report the progress of the guest.
     pub(crate) status: UnixStream,
     /// The command's standard output.
     pub(crate) stdout: UnixStream,
     /// The command's standard error.
     pub(crate) stderr: UnixStream,
-    /// What the emulator itself prints.
+    /// Error messages of the emulator itself.
     pub(crate) complaints: ChildStderr,
 }
 
 impl Qemu {
-    /// Starts the emulator with `initramfs`. Nothing of it is left on disk at any time: the
-    /// archive is memory, the ports are socket pairs.
+    /// Starts the emulator with `initramfs`. No file is left on disk at any time: the archive is a
+    /// memory file, the ports are socket pairs.
     pub(crate) fn start(machine: &Machine, initramfs: &[u8]) -> anyhow::Result<(Self, Ports)> {
         let archive = memory_file(initramfs).context("a memory file for the initramfs")?;
         let (console, console_end) = UnixStream::pair()?;
@@ -137,8 +138,8 @@ impl Qemu {
         let mut child = command
             .spawn()
             .with_context(|| format!("starting {PROGRAM}"))?;
-        // The closure owns our copies of the guest's ends; the ports end with the emulator only
-        // once these are closed.
+        // The closure owns this process's copies of the guest's ends. Only when these are closed do the
+        // ports end together with the emulator.
         drop(command);
         let complaints = child
             .stderr
@@ -159,7 +160,7 @@ impl Qemu {
 
 impl Drop for Qemu {
     fn drop(&mut self) {
-        // Either may fail only because the process is gone already.
+        // Both fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -168,7 +169,7 @@ impl Drop for Qemu {
 impl Machine {
     fn kernel_parameters(&self) -> String {
         match self.accelerator {
-            // The kernel asks the hypervisor how fast its counter is.
+            // The kernel gets the frequency of the counter from the hypervisor.
             Accelerator::Kvm => KERNEL_PARAMETERS.to_owned(),
             Accelerator::Tcg => {
                 format!("{KERNEL_PARAMETERS} tsc_early_khz={}", counter::kilohertz())
@@ -233,7 +234,7 @@ impl Line {
         self
     }
 
-    /// Exports `path` under the name `tag`. In QEMU's options two commas mean one.
+    /// Exports `path` under the name `tag`. A comma in the path is doubled, as QEMU's options require.
     fn directory(&mut self, tag: &str, path: &Path, access: &str) {
         let mut option = format!("local,id={tag},security_model=none,multidevs=remap").into_bytes();
         option.extend_from_slice(access.as_bytes());

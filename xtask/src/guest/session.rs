@@ -1,4 +1,4 @@
-//! One boot from start to end: the command's output passed on, its exit status returned.
+//! One boot from start to end: passes on the command's output, and returns its exit status.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -16,21 +16,21 @@ use super::kernel::Kernel;
 use super::qemu::{Accelerator, Machine, Ports, Qemu};
 use super::{accelerator, initramfs, stream};
 
-/// How long a boot may take. Seconds on an idle host; a busy one gets much more.
+/// Time limit of a boot, which takes seconds on an idle host and much longer on a busy one.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// How long the rest of the output may take once the command has ended.
+/// Time limit for the rest of the output after the command has ended.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
-/// How much of the console is kept for the case of failure.
+/// Number of bytes of console output that are kept for an error message.
 const CONSOLE_KEPT: usize = 16 << 10;
 
-/// How the command ended.
+/// The end of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// With this exit status; 128 + n for death by signal n.
+    /// The command ended with this exit status; 128 + n for death by signal n.
     Exit(u8),
-    /// It was still running at the limit.
+    /// The command was still running at its time limit.
     TimedOut,
 }
 
@@ -41,29 +41,29 @@ pub(crate) struct Guest {
     pub(crate) kernel: Kernel,
     /// Number of processors.
     pub(crate) cpus: u32,
-    /// Features that they are not to have.
+    /// Features that the processors must not have.
     pub(crate) without: Vec<&'static str>,
     /// Memory in MiB.
     pub(crate) memory: u32,
     /// Kernel modules besides those of Soft-RoCE.
     pub(crate) modules: Vec<String>,
-    /// How long the command may run.
+    /// Time limit of the command; `None` for no limit.
     pub(crate) limit: Option<Duration>,
 }
 
 enum Event {
-    /// The command starts; the guest's clock says so many seconds since its start.
+    /// The command starts. The value is the guest's uptime in seconds, as text.
     Ready(String),
     /// The command has ended.
     Exit(u8),
-    /// Nobody reads what the command prints.
+    /// The standard output or error of this process was closed.
     OutputClosed,
-    /// The emulator is gone.
+    /// The emulator has ended.
     Gone,
 }
 
 impl Guest {
-    /// Boots, runs `job`, and stops the guest.
+    /// Boots the guest, runs `job`, and stops the guest.
     pub(crate) fn run(&self, shell: &Shell, job: &Job) -> anyhow::Result<Ended> {
         let accelerator = accelerator::choose(shell, self)?;
         self.run_with(shell, job, accelerator, BOOT_LIMIT)
@@ -162,7 +162,7 @@ impl Guest {
     }
 }
 
-/// A word that no command prints by chance.
+/// Returns a word that no command prints by chance.
 fn mark() -> String {
     let now = SystemTime::UNIX_EPOCH
         .elapsed()
@@ -171,7 +171,7 @@ fn mark() -> String {
     format!("<end-of-output-{now:x}-{}>", std::process::id())
 }
 
-/// Turns the lines on the status port into events, and its end into the last one.
+/// Turns each line on the status port into an event, and the end of the port into [`Event::Gone`].
 fn report_status(port: UnixStream, events: mpsc::Sender<Event>) {
     thread::spawn(move || {
         for line in BufReader::new(port).lines() {
@@ -185,12 +185,12 @@ fn report_status(port: UnixStream, events: mpsc::Sender<Event>) {
                 return;
             }
         }
-        // The receiver is gone when nobody waits any more.
+        // Fails if the session is over, so that no receiver is left.
         let _ = events.send(Event::Gone);
     });
 }
 
-/// Copies an output of the command to ours.
+/// Copies an output of the command to an output of this process, in a new thread.
 fn pass_on(
     port: UnixStream,
     out: impl Write + Send + 'static,
@@ -204,7 +204,7 @@ fn pass_on(
     })
 }
 
-/// The last part of what was printed.
+/// The last part of the output of console and emulator.
 #[derive(Clone, Debug, Default)]
 struct Tail(Arc<Mutex<VecDeque<u8>>>);
 

@@ -1,6 +1,6 @@
-//! Bytes from the guest, up to the mark that ends them.
+//! Reads an output of the guest, up to the mark that ends it.
 //!
-//! The emulator's ports have no end of file, and a message on one port does not tell that another
+//! The emulator's ports have no end of file, and a message on one port does not prove that another port
 //! has been drained. So the guest ends each output with a mark in the same stream.
 
 use std::io::{self, Read, Write};
@@ -35,7 +35,7 @@ pub(crate) fn copy_until(mark: &[u8], mut port: impl Read, mut out: impl Write) 
     }
 }
 
-/// How many bytes at the end of `bytes` may be the beginning of `mark`.
+/// Returns the number of bytes at the end of `bytes` that may be the beginning of `mark`.
 fn begun(bytes: &[u8], mark: &[u8]) -> usize {
     let longest = bytes.len().min(mark.len() - 1);
     (1..=longest)
@@ -51,7 +51,7 @@ mod tests {
 
     use super::copy_until;
 
-    /// Gives its pieces one read at a time.
+    /// A reader that returns one piece per read.
     struct Pieces(VecDeque<&'static [u8]>);
 
     impl Read for Pieces {

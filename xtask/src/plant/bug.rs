@@ -1,4 +1,4 @@
-//! Bugs that are kept as patches, each with the test that must fail when it is planted.
+//! Known bugs, stored as patches, each with the test that must fail when the bug is planted.
 
 use std::fmt;
 use std::fs;
@@ -18,15 +18,15 @@ const BUGS: &str = "tests/planted";
 /// The beginning of the line that names the test.
 const TEST: &str = "Caught by: ";
 
-/// The name of the simulated network as a test.
+/// The text that names the simulated network as the test.
 const SIMULATION: &str = "the simulation";
 
-/// A bug.
+/// A known bug, stored as a patch.
 ///
-/// The first line of its file says what the bug does wrong, the second one names the test: either
-/// `Caught by: the simulation`, or `Caught by:` and a command that runs the test, as
-/// `cargo test -p rdma-core --test scope -- NAME --exact`. Variables of the environment may stand
-/// before `cargo`. The patch follows, with paths below the crate.
+/// The first line of the patch file describes the fault. The second line names the test: either `Caught
+/// by: the simulation`, or `Caught by:` and a command that runs the test, as `cargo test -p rdma-core
+/// --test scope -- NAME --exact`. Environment variables may precede `cargo`. The patch follows, with
+/// paths relative to the crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bug {
     /// Name of the file, without its extension.
@@ -39,7 +39,7 @@ pub(super) struct Bug {
     path: PathBuf,
 }
 
-/// A test that notices a bug.
+/// A test that must detect a bug.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     /// Random schedules of softroce's transport on a simulated network.

@@ -1,4 +1,4 @@
-//! Running the test that a bug names, in a copy of the workspace.
+//! Runs the test that a bug names, in a copy of the workspace.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ use crate::{cargo, environment, project};
 /// Entries of the workspace that are not copied.
 const LEFT_OUT: &[&str] = &[".git", "target"];
 
-/// Longest time of the simulation.
+/// Time limit of the simulation.
 const SIMULATION_LIMIT: Duration = Duration::from_secs(1200);
 
-/// Longest time of one test.
+/// Time limit of one test.
 const TEST_LIMIT: Duration = Duration::from_secs(300);
 
-/// Flags of the compiler for code with a bug in it, which may leave something unused.
+/// Compiler flags for code with a bug, which may leave something unused.
 const FLAGS: &str = "-Awarnings";
 
-/// The variable with flags of the compiler.
+/// The variable with compiler flags.
 const RUSTFLAGS: &str = "RUSTFLAGS";
 
 /// The outcome of a test.
@@ -35,7 +35,7 @@ pub(super) enum Verdict {
     Missed,
 }
 
-/// A copy of the workspace, and the places of its builds.
+/// A copy of the workspace, and its build directories.
 pub(super) struct Judge {
     copy: PathBuf,
     build: PathBuf,
@@ -141,7 +141,7 @@ impl Judge {
             .iter()
             .find(|(name, _)| name == RUSTFLAGS)
             .map(|(_, flags)| flags.as_str());
-        // Builds with other flags would replace each other's dependencies.
+        // A separate directory: builds with other flags would replace each other's dependencies.
         let build = match flags {
             Some(_) => self.build.with_extension("flags"),
             None => self.build.clone(),

@@ -1,11 +1,11 @@
-//! A copy of a directory tree that is brought up to date file by file.
+//! Updates a copy of a directory tree file by file.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::{fs, io};
 
-/// Makes `to` the same tree as `from`, without the entries named `left_out`. Files that are already
-/// the same keep their time of change, so that cargo does not build them again.
+/// Makes `to` the same tree as `from`, without the entries named `left_out`. Files that are already the
+/// same keep their modification time, so that cargo does not build them again.
 pub(super) fn mirror(from: &Path, to: &Path, left_out: &[&str]) -> io::Result<()> {
     fs::create_dir_all(to)?;
     let mut names = BTreeSet::new();
@@ -13,7 +13,7 @@ pub(super) fn mirror(from: &Path, to: &Path, left_out: &[&str]) -> io::Result<()
         let entry = entry?;
         let name = entry.file_name();
         let is_left_out = name.to_str().is_some_and(|name| left_out.contains(&name));
-        // A target directory may have another name, and then holds this copy.
+        // The target directory may have another name; then it contains this copy.
         if is_left_out || to.starts_with(entry.path()) {
             continue;
         }

@@ -1,7 +1,7 @@
-//! `cargo xtask soak`: tests that find more the longer they run, each for a given time.
+//! `cargo xtask soak`: runs tests that find more the longer they run, each for a given time.
 //!
-//! The ordinary tests have a short run of each but `fuzz`, and continuous integration runs `fuzz` for a
-//! minute.
+//! The ordinary tests include a short run of each of them except `fuzz`, which continuous integration
+//! runs for a minute.
 
 mod repeated;
 
@@ -26,11 +26,11 @@ pub(crate) struct Choice {
     pub(crate) list: bool,
 }
 
-/// A test that can run for as long as one likes.
+/// A test that can run for any length of time.
 struct Soak {
     name: &'static str,
     description: &'static str,
-    /// Builds what it takes and runs for the given time. Returns the exit status.
+    /// Builds the test and runs it for the given time. Returns the exit status.
     run: fn(&Shell, Duration) -> anyhow::Result<u8>,
 }
 
@@ -164,7 +164,8 @@ fn storms(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     })
 }
 
-/// Returns the command that runs a test of `same_host`, and the one that repeats it.
+/// Returns the command that runs a test of `same_host`, and the text of the command that repeats the
+/// run.
 fn same_host(
     (program, built): &(Executable, Vec<Executable>),
     test: &str,

@@ -1,4 +1,4 @@
-//! A test program that is run again and again until the time is over, with new seeds each time.
+//! Runs a test program repeatedly, with new seeds each time, until the time is over.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,18 +12,18 @@ use crate::cargo::{self, Executable};
 use crate::limit::{Group, TIMED_OUT, exit_code};
 use crate::{environment, project};
 
-/// Time that a soak may take beyond its own: the last run is slower than those before it, or
-/// hangs.
+/// Time after the end of a soak at which its last run is killed: that run may be slower than the
+/// earlier ones, or hang.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// How a program is repeated.
+/// The parameters of the repetition of a program.
 #[derive(Debug)]
 pub(crate) struct Repeated {
     /// Name of the soak.
     pub(crate) name: &'static str,
-    /// Repetitions of the first run, and fewest of each run.
+    /// Number of repetitions of the first run, and minimum for each run.
     pub(crate) fewest: u64,
-    /// Most repetitions of a run.
+    /// Maximum number of repetitions of a run.
     pub(crate) most: u64,
     /// Seed of the first repetition; each repetition has the next one.
     pub(crate) first_seed: u64,
@@ -31,8 +31,8 @@ pub(crate) struct Repeated {
 
 impl Repeated {
     /// Runs, until `time` is over, the commands that `command` makes for a seed and a number of
-    /// repetitions. The text beside a command is what a person types to repeat it. Returns 0, or the
-    /// exit status of the first run that failed.
+    /// repetitions. The text beside a command is the command line with which a user repeats it. Returns
+    /// 0, or the exit status of the first run that failed.
     pub(crate) fn run(
         &self,
         time: Duration,
@@ -73,7 +73,7 @@ impl Repeated {
         }
     }
 
-    /// Returns the repetitions of the next run, which is to fit into the time that is left, or
+    /// Returns the number of repetitions of the next run, which must fit into the time that is left, or
     /// `None` if too few fit. `count` repetitions took the time `took`.
     fn next(&self, count: u64, took: Duration, left: Duration) -> Option<u64> {
         let fitting = count as f64 * left.as_secs_f64() / took.as_secs_f64().max(1e-3);

@@ -3,35 +3,35 @@
 use std::fs;
 use std::path::Path;
 
-/// Where the kernel lists RDMA devices.
+/// The sysfs directory with the kernel's RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
 
 /// A Soft-RoCE device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Device {
-    /// Its name, such as `rxe_0`.
+    /// The device's name, such as `rxe_0`.
     pub(crate) name: String,
-    /// The network device that it is on.
+    /// The network device that the device uses.
     pub(crate) netdev: String,
 }
 
-/// The Soft-RoCE devices of this machine, by name.
+/// Returns the Soft-RoCE devices of this machine, sorted by name.
 pub(crate) fn list() -> Vec<Device> {
     list_in(Path::new(DEVICES))
 }
 
-/// Whether this machine has an RDMA device of this name, of whatever kind.
+/// Returns whether this machine has an RDMA device of this name, of any kind.
 pub(crate) fn exists(name: &str) -> bool {
     !name.contains('/') && Path::new(DEVICES).join(name).exists()
 }
 
-/// Whether port 1 of the device is up: its network device is, and has a carrier.
+/// Returns whether port 1 of the device is active: its network device is up and has a carrier.
 pub(crate) fn port_is_active(name: &str) -> bool {
     let state = fs::read_to_string(Path::new(DEVICES).join(name).join("ports/1/state"));
     state.is_ok_and(|state| state.trim().ends_with("ACTIVE"))
 }
 
-/// The first RDMA device of this machine by name, of whatever kind.
+/// Returns the name of the first RDMA device of this machine, of any kind, in the order of names.
 pub(crate) fn first() -> Option<String> {
     let entries = fs::read_dir(DEVICES).ok()?;
     let names = entries.flatten().map(|entry| entry.file_name());
@@ -45,7 +45,7 @@ fn list_in(devices: &Path) -> Vec<Device> {
     let mut found: Vec<Device> = entries
         .flatten()
         .filter_map(|entry| {
-            // Of all drivers only this one has the attribute; it names the network device.
+            // Only the Soft-RoCE driver has this attribute, which names the network device.
             let netdev = fs::read_to_string(entry.path().join("parent")).ok()?;
             let name = entry.file_name().into_string().ok()?;
             Some(Device {

@@ -1,4 +1,4 @@
-//! `cargo xtask softroce-setup --check`: what is there, what is missing, and what to do about it.
+//! `cargo xtask softroce-setup --check`: reports what is present, what is missing, and how to fix it.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -13,16 +13,16 @@ use super::{gid, kernel_module};
 use crate::guest::kernel::Kernel;
 use crate::packages;
 
-/// A memory limit below this is soon in the way: the sum of all registered buffers counts.
+/// Sufficient limit of locked memory in bytes: the sum of all registered buffers counts towards it.
 const ENOUGH_MEMLOCK: u64 = 64 << 20;
 
-/// One line of the report.
+/// A line of the report.
 #[derive(Debug)]
 struct Finding {
     what: &'static str,
-    /// What was found, or what is missing.
+    /// A description of what was found, or of what is missing.
     state: Result<String, String>,
-    /// What to do when it is missing.
+    /// How to provide what is missing.
     fix: String,
 }
 
@@ -55,8 +55,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Prints the report; returns the exit status, which says whether a device can be used: in user
-/// space, of this machine's kernel, or in the guest.
+/// Prints the report. Returns the exit status: 0 if a device can be used, in user space, of this
+/// machine's kernel, or in the guest.
 pub(crate) fn check(shell: &Shell) -> anyhow::Result<u8> {
     let devices = device::list();
     let here = [
@@ -98,7 +98,7 @@ pub(crate) fn check(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(!in_user_space && !of_kernel))
 }
 
-/// What softroce takes besides the headers: an address of its own on the loopback network.
+/// Checks what softroce needs besides the headers: UDP on the loopback network.
 fn softroce() -> Finding {
     let state = match UdpSocket::bind(("127.0.0.1", 0)) {
         Ok(_) => Ok("UDP on the loopback network".to_owned()),
@@ -171,7 +171,8 @@ fn gids(devices: &[Device]) -> Finding {
     )
 }
 
-/// Whether this user may open the devices. The number of a node is its own, so all are tried.
+/// Checks whether this user may open the device nodes. The number of a node is not that of its device,
+/// so all nodes are tried.
 fn nodes(devices: &[Device]) -> Finding {
     let nodes = std::fs::read_dir("/dev/infiniband")
         .into_iter()

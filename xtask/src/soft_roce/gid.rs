@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 /// An entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gid {
-    /// Its index in the table.
+    /// The index in the table.
     pub(crate) index: u32,
     /// The GID, which has the form of an IPv6 address.
     pub(crate) address: Ipv6Addr,
-    /// Whether it stands for RoCE v2, RDMA over UDP; version 1 shares the address.
+    /// Set if the entry is for RoCE v2, which is RDMA over UDP. An entry for version 1 may have the
+    /// same address.
     pub(crate) version_2: bool,
 }
 
@@ -32,7 +33,7 @@ impl fmt::Display for Gid {
     }
 }
 
-/// The used entries of the GID table of port 1 of `device`.
+/// Returns the used entries of the GID table of port 1 of `device`.
 pub(crate) fn table(device: &str) -> Vec<Gid> {
     table_in(
         &Path::new("/sys/class/infiniband")
@@ -59,8 +60,9 @@ fn table_in(port: &Path) -> Vec<Gid> {
         .collect()
 }
 
-/// The entry to use, by preference: RoCE v2 before v1, an IPv4 address before a global IPv6 one
-/// before a link-local one. An entry in `unusable` is in the table, but nothing reaches it.
+/// Returns the entry to use, by preference: RoCE v2 before v1, an IPv4 address before a global IPv6
+/// address before a link-local one. Skips entries whose addresses are in `unusable`: they cannot be
+/// reached.
 pub(crate) fn choose<'a>(table: &'a [Gid], unusable: &[Ipv6Addr]) -> Option<&'a Gid> {
     let usable = table.iter().filter(|gid| !unusable.contains(&gid.address));
     usable.min_by_key(|gid| {
@@ -75,11 +77,11 @@ pub(crate) fn choose<'a>(table: &'a [Gid], unusable: &[Ipv6Addr]) -> Option<&'a 
     })
 }
 
-/// Waits until `device` has a usable entry, but no longer than `limit`.
+/// Waits until `device` has a usable entry, for at most `limit`.
 ///
-/// An IPv4 entry is usable as soon as it is there. For any other the address must be on `netdev`,
-/// because the kernel makes an entry from the MAC address even where no such address exists, and
-/// duplicate address detection must be over.
+/// An IPv4 entry is usable as soon as it is in the table. The address of any other entry must be on
+/// `netdev`, because the kernel makes an entry from the MAC address even if no such address exists; and
+/// its duplicate address detection must be over.
 pub(crate) fn wait_usable(device: &str, netdev: &str, limit: Duration) -> Option<Gid> {
     let deadline = Instant::now() + limit;
     loop {
@@ -103,7 +105,7 @@ pub(crate) fn wait_usable(device: &str, netdev: &str, limit: Duration) -> Option
     }
 }
 
-/// The addresses of `netdev` that may be used, from the lines of `/proc/net/if_inet6`: address,
+/// Returns the addresses of `netdev` that may be used, from the lines of `/proc/net/if_inet6`: address,
 /// interface number, prefix length, scope, flags, interface.
 fn ready_addresses(text: &str, netdev: &str) -> Vec<Ipv6Addr> {
     const DUPLICATE: u32 = 0x08;

@@ -8,24 +8,24 @@ use xshell::{Shell, cmd};
 
 use crate::packages::{self, Privilege};
 
-/// The module.
+/// The name of the module.
 const NAME: &str = "rdma_rxe";
 
-/// What user space needs of the kernel: the module itself and the interfaces to it.
+/// The modules that user space needs: the module itself and the interfaces to it.
 const ALL: &[&str] = &["ib_core", "ib_uverbs", "rdma_ucm", NAME];
 
-/// Whether the running kernel has the module.
+/// The state of the module in the running kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// It is loaded, or part of the kernel image.
+    /// The module is loaded, or part of the kernel image.
     Loaded,
-    /// It can be loaded.
+    /// The module can be loaded.
     Available,
-    /// The running kernel has none.
+    /// The running kernel does not have the module.
     Absent,
 }
 
-/// Finds out.
+/// Returns the state of the module.
 pub(crate) fn state(shell: &Shell) -> State {
     if Path::new("/sys/module").join(NAME).exists() {
         return State::Loaded;
@@ -40,13 +40,14 @@ pub(crate) fn state(shell: &Shell) -> State {
     }
 }
 
-/// The running kernel's version.
+/// Returns the version of the running kernel.
 pub(crate) fn running_kernel() -> String {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     release.trim().to_owned()
 }
 
-/// Distributions that ship the module in a package of its own name it after the kernel.
+/// Installs the module's package on distributions that ship the module separately, in a package named
+/// after the kernel. Does nothing elsewhere.
 pub(crate) fn install_extra(shell: &Shell) -> anyhow::Result<()> {
     let package = format!("linux-modules-extra-{}", running_kernel());
     let known = cmd!(shell, "apt-cache show {package}")
@@ -66,7 +67,7 @@ pub(crate) fn install_extra(shell: &Shell) -> anyhow::Result<()> {
     privilege.run(shell, &["apt-get", "install", "--yes", &package])
 }
 
-/// Loads those of the module and the interfaces to it that are not loaded.
+/// Loads the module and the interfaces to it, as far as they are not loaded.
 pub(crate) fn load(shell: &Shell) -> anyhow::Result<()> {
     let loaded = |name: &&str| Path::new("/sys/module").join(name).exists();
     if ALL.iter().all(loaded) {
@@ -83,7 +84,7 @@ pub(crate) fn load(shell: &Shell) -> anyhow::Result<()> {
     }
 }
 
-/// `modprobe` lives in a directory that is not in every user's PATH.
+/// Returns the path of `modprobe`, whose directory is not in every user's PATH.
 fn modprobe() -> Option<&'static str> {
     ["/usr/sbin/modprobe", "/sbin/modprobe"]
         .into_iter()

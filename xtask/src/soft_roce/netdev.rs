@@ -1,4 +1,4 @@
-//! The network device that the link goes on.
+//! Finds or creates the network device of the link.
 
 use std::fs;
 use std::path::Path;
@@ -8,27 +8,27 @@ use xshell::{Shell, cmd};
 
 use crate::packages::Privilege;
 
-/// The network device that is made where there is none to use.
+/// The name of the network device that is created if there is no other to use.
 const OWN: &str = "softroce0";
 
-/// Its address, and the MTU that carries RoCE's largest path MTU.
+/// The address of this device, and an MTU that is sufficient for RoCE's largest path MTU.
 const OWN_ADDRESS: &str = "10.77.0.1/24";
 const OWN_MTU: &str = "4200";
 
-/// Whether there is a network device of this name.
+/// Returns whether there is a network device of this name.
 pub(crate) fn exists(name: &str) -> bool {
     !name.is_empty() && !name.contains('/') && Path::new("/sys/class/net").join(name).exists()
 }
 
-/// The network device of the default route: the one that other machines are behind.
+/// Returns the network device of the default route, which leads to other machines.
 pub(crate) fn of_default_route() -> Option<String> {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     default_of_ipv4(&text("/proc/net/route"))
         .or_else(|| default_of_ipv6(&text("/proc/net/ipv6_route")))
 }
 
-/// The network device to use when nobody named one and no route leads anywhere: a dummy, on which
-/// a machine can talk to itself.
+/// Returns the network device to use if the caller named none and there is no default route: a dummy,
+/// which connects the machine with itself. Creates it if necessary.
 pub(crate) fn own(shell: &Shell) -> anyhow::Result<String> {
     let configured = exists(OWN) && {
         let addresses = cmd!(shell, "ip -brief -4 address show dev {OWN} up").quiet();
@@ -62,8 +62,8 @@ pub(crate) fn own(shell: &Shell) -> anyhow::Result<String> {
     Ok(OWN.to_owned())
 }
 
-/// From the lines of `/proc/net/route`: interface, destination, gateway, flags, uses, references,
-/// metric, mask. The lowest metric wins.
+/// Returns the interface of the default route with the lowest metric, from the lines of
+/// `/proc/net/route`: interface, destination, gateway, flags, uses, references, metric, mask.
 fn default_of_ipv4(routes: &str) -> Option<String> {
     let defaults = routes.lines().skip(1).filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -75,15 +75,16 @@ fn default_of_ipv4(routes: &str) -> Option<String> {
     defaults.min().map(|(_, interface)| interface)
 }
 
-/// From the lines of `/proc/net/ipv6_route`: destination, its prefix length, source, its prefix
-/// length, next hop, metric, references, uses, flags, interface.
+/// Returns the interface of the default route with the lowest metric, from the lines of
+/// `/proc/net/ipv6_route`: destination, its prefix length, source, its prefix length, next hop, metric,
+/// references, uses, flags, interface.
 fn default_of_ipv6(routes: &str) -> Option<String> {
     let defaults = routes.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [destination, "00", _, _, _, metric, _, _, _, interface] = fields[..] else {
             return None;
         };
-        // A route on lo says that there is no way.
+        // A route on lo means that the destination is unreachable.
         let real = destination.bytes().all(|digit| digit == b'0') && interface != "lo";
         let metric = u32::from_str_radix(metric, 16).ok()?;
         real.then(|| (metric, interface.to_owned()))

@@ -1,4 +1,4 @@
-//! Making a usable device: here where the kernel can, in the guest where it cannot.
+//! Sets up a usable device: on this machine if its kernel has Soft-RoCE, else in the guest.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::{gid, kernel_module, netdev};
 use crate::packages::{self, Privilege};
 use crate::rxe::{self, Requirements};
 
-/// How long a link may take to get a usable GID: duplicate address detection takes two seconds.
+/// Time limit until a link has a usable GID: duplicate address detection takes two seconds.
 const GID_LIMIT: Duration = Duration::from_secs(10);
 
 /// The device that the caller asked for.
@@ -23,7 +23,7 @@ pub(crate) struct Wish {
     pub(crate) name: Option<String>,
 }
 
-/// Sets up Soft-RoCE. Does nothing that is done already.
+/// Sets up Soft-RoCE. Skips steps that are already done.
 pub(crate) fn setup(shell: &Shell, wish: &Wish) -> anyhow::Result<()> {
     packages::install(shell, packages::BUILD)?;
     packages::install(shell, packages::DEVICE)?;
@@ -37,7 +37,7 @@ pub(crate) fn setup(shell: &Shell, wish: &Wish) -> anyhow::Result<()> {
 }
 
 fn here(shell: &Shell, wish: &Wish) -> anyhow::Result<()> {
-    // Also where rdma_rxe is loaded: the interfaces to it are modules of their own.
+    // Needed even if rdma_rxe is loaded: the interfaces to it are separate modules.
     kernel_module::load(shell)?;
     let device = match plan(&device::list(), wish)? {
         Plan::Use(device) => {
@@ -78,7 +78,7 @@ fn add(shell: &Shell, name: String, wish: &Wish) -> anyhow::Result<Device> {
         netdev::exists(&netdev),
         "no network device `{netdev}`; `ip link` lists them"
     );
-    // Asked for by its default route alone, the network device may have a link already.
+    // The network device of the default route may already have a link.
     if let Some(device) = device::list()
         .into_iter()
         .find(|device| device.netdev == netdev)
@@ -101,16 +101,17 @@ fn add(shell: &Shell, name: String, wish: &Wish) -> anyhow::Result<Device> {
     Ok(Device { name, netdev })
 }
 
-/// What to do about the link.
+/// The action that provides the link.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
-    /// It is there.
+    /// Use this existing device.
     Use(Device),
-    /// Add one of this name.
+    /// Add a device of this name.
     Add(String),
 }
 
-/// Compares what there is with the wish. A network device carries one link, a name one device.
+/// Returns the action for the wish, given the present devices. A network device has at most one link,
+/// and a name belongs to one device.
 fn plan(present: &[Device], wish: &Wish) -> anyhow::Result<Plan> {
     let on_netdev = present
         .iter()

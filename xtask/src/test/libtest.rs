@@ -1,16 +1,16 @@
-//! Reading what a test executable prints: the form of libtest, which libtest-mimic and the
+//! Parses the output of a test executable: the format of libtest, which libtest-mimic and the
 //! conformance suite share.
 
 use std::collections::BTreeMap;
 
-/// Tests by their outcome.
+/// Numbers of tests by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Passed.
+    /// Tests that passed.
     pub(crate) passed: u64,
-    /// Failed.
+    /// Tests that failed.
     pub(crate) failed: u64,
-    /// Not run, because the test is marked so or found that it cannot run.
+    /// Tests that did not run, because they are marked as ignored or found that they cannot run.
     pub(crate) ignored: u64,
 }
 
@@ -37,13 +37,13 @@ pub(crate) struct Results {
     pub(crate) failed: Vec<String>,
     /// Reasons of ignored tests, each with the number of tests.
     pub(crate) ignored: BTreeMap<String, u64>,
-    /// The line before was part of the list of failures.
+    /// Set if the previous line was part of the list of failures.
     in_failures: bool,
 }
 
 impl Results {
-    /// Reads the next line. What a test prints itself may stand between the name of a test and its
-    /// result, so names of failed tests are taken from the list at the end, too.
+    /// Parses the next line. A test's own output may stand between its name and its result, so names of
+    /// failed tests are also taken from the list at the end.
     pub(crate) fn read(&mut self, line: &str) {
         let line = line.trim_end();
         if let Some(counts) = closing_line(line) {

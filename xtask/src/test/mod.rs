@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every test of the workspace.
+//! `cargo xtask test`: runs every test of the workspace.
 //!
 //! Unit tests and documentation tests run here; where they need a device, it is softroce.
 //! Integration tests run on softroce, and then where the kernel's Soft-RoCE is: here if there is
@@ -34,7 +34,7 @@ use crate::cargo::{self, Executable};
 use crate::rxe::{self, Requirements};
 use crate::{packages, project};
 
-/// Longest time of all tests on a device of the kernel together.
+/// Time limit of all tests on a device of the kernel together.
 const DEVICE_LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// Runs the selected tests, prints the report, and returns the exit status.
@@ -96,8 +96,8 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
 }
 
 /// Runs the programs listed in `plan`, one after the other, and writes the outcome of each to
-/// `outcomes` at its end: what follows may bring the machine down. What the programs print goes to
-/// files beside `outcomes`.
+/// `outcomes` as soon as it ends, because a later program may crash the machine. The output of the
+/// programs goes to files beside `outcomes`.
 pub(crate) fn run_plan(plan: &Path, outcomes: &Path) -> anyhow::Result<()> {
     let directory = outcomes.parent().context("a file without a directory")?;
     for program in plan::read(plan)? {
@@ -106,8 +106,8 @@ pub(crate) fn run_plan(plan: &Path, outcomes: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the test programs of all packages, whichever are selected: cargo builds a package alone
-/// with other features of its dependencies, so that a failure would be repeated by another build.
+/// Builds the test programs of all packages, even if only some are selected: cargo builds a single
+/// package with other features of its dependencies, so a repeated test would not be the same build.
 fn build(selection: &Selection, supplies: &Supplies) -> anyhow::Result<Vec<Executable>> {
     let built = cargo::build(&["test", "--workspace", "--no-run"]);
     let built = match supplies.problem(packages::BUILD) {
@@ -128,7 +128,7 @@ fn build(selection: &Selection, supplies: &Supplies) -> anyhow::Result<Vec<Execu
     Ok(built)
 }
 
-/// Runs `programs` at `place` and adds what came of it to `report`. An error means that none ran.
+/// Runs `programs` at `place` and adds the outcomes to `report`. An error means that no program ran.
 fn run_at(
     shell: &Shell,
     place: &Place,
@@ -178,7 +178,7 @@ fn run_at(
     Ok(())
 }
 
-/// Runs `programs` in a process of their own where the device is, in the guest perhaps.
+/// Runs `programs` in a separate process where the device is, which may be in the guest.
 fn run_remotely(
     shell: &Shell,
     requirements: Requirements,
@@ -197,7 +197,8 @@ fn run_remotely(
         shares: vec![directory.to_owned()],
         ..requirements
     };
-    // Cargo may have built this program anew meanwhile, and its file has another name then.
+    // A copy, because cargo may have rebuilt this program meanwhile, and the original file then has
+    // another name.
     let this = directory.join("xtask");
     fs::copy("/proc/self/exe", &this).with_context(|| format!("writing {}", this.display()))?;
     let command = [
@@ -214,7 +215,7 @@ fn run_remotely(
         Err(error) => Some(error),
     };
     if let Some(problem) = problem {
-        // The log of a program that went well is gone, but its outcome is there.
+        // A program that succeeded has no log any more, but it has an outcome.
         let started = programs
             .iter()
             .any(|program| log(program, directory).exists());
@@ -235,7 +236,7 @@ fn run_remotely(
         .collect()
 }
 
-/// Returns the outcome of a program that left none, after printing what the program printed.
+/// Returns the outcome of a program that wrote no outcome, after printing the program's output.
 fn unfinished(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     let log = log(program, directory);
     if !log.exists() {
@@ -250,7 +251,7 @@ fn unfinished(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     ))
 }
 
-/// Runs `program` and prints a line about it; also what it printed itself, unless all went well.
+/// Runs `program` and prints a line about it. Prints the program's output, too, if something failed.
 fn announced(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     print!("{:44}", program.name);
     io::stdout().flush()?;
@@ -274,7 +275,7 @@ fn print_log(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file in `directory` for the output of `program`.
+/// Returns the path of the file in `directory` for the output of `program`.
 fn log(program: &Program, directory: &Path) -> PathBuf {
     directory.join(format!("{}.log", program.name.replace(['/', ' '], "-")))
 }
@@ -292,7 +293,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left disturbs nobody.
+        // Remaining files do no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Where tests run: without a device, or on one of the devices.
+//! The places where tests run: without a device, or on one of the devices.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -13,8 +13,8 @@ use crate::cargo::{self, Executable};
 use crate::packages::{self, Group};
 use crate::{project, rxe};
 
-/// Longest time of one test program. The guest's processor may be emulated, and may share the
-/// host's with other work.
+/// Time limit of one test program. The guest's processor may be emulated, and may share the host's with
+/// other work.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 
 /// The program of softroce's tests that runs C programs.
@@ -29,7 +29,7 @@ const CAPTURING: &str = "softroce softroce";
 /// A place where tests run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// This machine, without a device of the tests' choice.
+    /// This machine. Tests that need a device choose softroce here.
     Host,
     /// This machine or the guest, on a device.
     Device(Target),
@@ -45,7 +45,7 @@ impl Place {
             .collect()
     }
 
-    /// The options of `cargo xtask test` that select this place.
+    /// Returns the options of `cargo xtask test` that select this place.
     pub(crate) fn options(&self) -> String {
         match self {
             Self::Host => "--host-only".to_owned(),
@@ -61,7 +61,8 @@ impl Place {
         }
     }
 
-    /// Returns the packages that tests use here, if the program of a name runs here as `runs` says.
+    /// Returns the packages that tests need here. `runs` returns whether the program of a given name
+    /// runs here.
     pub(crate) fn needs(&self, runs: impl Fn(&str) -> bool) -> Vec<&'static Group> {
         let mut needs = Vec::new();
         match self {
@@ -119,7 +120,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Programs, by their files, with the answer to whether they have a test that the filter selects.
+/// For each program's file, whether the program has a test that the filter selects.
 #[derive(Debug, Default)]
 pub(crate) struct Matches(HashMap<OsString, bool>);
 

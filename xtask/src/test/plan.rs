@@ -1,4 +1,4 @@
-//! Programs and outcomes as files, to get them into the guest and out of it.
+//! Files that transfer programs into the guest and their outcomes out of it.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -22,7 +22,7 @@ pub(crate) fn write(path: &Path, programs: &[Program]) -> anyhow::Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// The programs that `plan` lists.
+/// Returns the programs that `plan` lists.
 pub(crate) fn read(plan: &Path) -> anyhow::Result<Vec<Program>> {
     let text = fs::read(plan).with_context(|| format!("reading {}", plan.display()))?;
     let list: Vec<Value> = serde_json::from_slice(&text)?;
@@ -32,20 +32,20 @@ pub(crate) fn read(plan: &Path) -> anyhow::Result<Vec<Program>> {
         .context("not a plan")
 }
 
-/// Adds an outcome to the file `path`.
+/// Appends an outcome to the file `path`.
 pub(crate) fn append(path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
     let mut file = OpenOptions::new().append(true).create(true).open(path)?;
     writeln!(file, "{}", outcome_to_json(outcome))?;
     Ok(())
 }
 
-/// The outcomes in `path`, which need not exist.
+/// Returns the outcomes in the file `path`, or no outcomes if the file does not exist.
 pub(crate) fn outcomes(path: &Path) -> anyhow::Result<Vec<Outcome>> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         text => text.with_context(|| format!("reading {}", path.display()))?,
     };
-    // The last line may be cut short when the machine went down.
+    // The last line may be incomplete if the machine crashed.
     let values = text
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok());

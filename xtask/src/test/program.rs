@@ -1,4 +1,4 @@
-//! One test executable: running it under a limit, and what came of it.
+//! Runs a test executable with a time limit, and determines its outcome.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,10 +16,10 @@ use super::libtest::{Counts, Results, listed};
 use crate::environment;
 use crate::limit::Group;
 
-/// How long the output may stay open after the program has ended and its children were killed.
+/// Time that the output may stay open after the program has ended and its children were killed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Longest time in which a program lists its tests.
+/// Time limit for listing the tests of a program.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 
 /// A program whose output is libtest's.
@@ -31,31 +31,31 @@ pub(crate) struct Program {
     pub(crate) command: Vec<OsString>,
     /// Working directory.
     pub(crate) directory: PathBuf,
-    /// Variables besides the inherited ones.
+    /// Variables in addition to the inherited ones.
     pub(crate) environment: Vec<(OsString, OsString)>,
-    /// How long it may run.
+    /// Time limit of the program.
     pub(crate) limit: Duration,
 }
 
-/// What came of a program.
+/// The outcome of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
-    /// What the report calls the program.
+    /// The name of the program in the report.
     pub(crate) name: String,
-    /// Its tests. A problem counts as one more failed test.
+    /// Numbers of tests. A problem counts as one more failed test.
     pub(crate) counts: Counts,
-    /// What went wrong besides failed tests.
+    /// A failure other than failed tests.
     pub(crate) problem: Option<String>,
     /// Names of the failed tests.
     pub(crate) failed: Vec<String>,
     /// Reasons of ignored tests, each with the number of tests.
     pub(crate) ignored: BTreeMap<String, u64>,
-    /// How long it ran.
+    /// Duration of the run in seconds.
     pub(crate) seconds: f64,
 }
 
 impl Outcome {
-    /// The outcome of a program that came to no proper end.
+    /// Creates the outcome of a program that did not end properly.
     pub(crate) fn failed(name: &str, problem: impl Into<String>, seconds: f64) -> Self {
         let counts = Counts {
             failed: 1,
@@ -98,7 +98,7 @@ impl Outcome {
 }
 
 impl Program {
-    /// Runs the program; everything that it prints goes to `log`.
+    /// Runs the program. Everything that it prints goes to `log`.
     pub(crate) fn run(&self, log: File) -> Outcome {
         let begin = Instant::now();
         let (ended, results) = match self.observe(log) {
@@ -109,7 +109,7 @@ impl Program {
         judge(&self.name, ended, results, seconds)
     }
 
-    /// Returns whether the program has a test that its arguments select. Runs none.
+    /// Returns whether the program has a test that its arguments select. Runs no test.
     pub(crate) fn has_selected_tests(&self) -> anyhow::Result<bool> {
         let mut command = self.prepare()?;
         command.arg("--list").stderr(Stdio::null());
@@ -130,7 +130,7 @@ impl Program {
         Ok(listed(&text).next().is_some())
     }
 
-    /// The command with a pipe as its standard output.
+    /// Returns the command, with a pipe as its standard output.
     fn prepare(&self) -> anyhow::Result<Command> {
         let (file, arguments) = self.command.split_first().context("no command")?;
         let mut command = Command::new(file);
@@ -145,11 +145,11 @@ impl Program {
         Ok(command)
     }
 
-    /// Returns how the program ended, `None` if it was stopped at its limit, and what it printed
-    /// about its tests, `None` if its output stayed open.
+    /// Runs the program. Returns its exit status, or `None` if it was stopped at its limit; and its
+    /// results, or `None` if its output stayed open.
     fn observe(&self, log: File) -> anyhow::Result<(Option<ExitStatus>, Option<Results>)> {
         let mut command = self.prepare()?;
-        // Not through the pipe: words on standard error could tear the lines of results.
+        // Not through the pipe: text on standard error could split the lines with results.
         command.stderr(log.try_clone()?);
         let mut group =
             Group::spawn(&mut command).with_context(|| format!("starting {}", self.name))?;
@@ -169,7 +169,7 @@ impl Program {
     }
 }
 
-/// Copies lines to `log` and reads the results in them.
+/// Copies lines to `log` and parses the results in them.
 fn read_results(from: impl Read, mut log: File) -> Results {
     let mut results = Results::default();
     let mut from = BufReader::new(from);
@@ -178,7 +178,7 @@ fn read_results(from: impl Read, mut log: File) -> Results {
         .read_until(b'\n', &mut line)
         .is_ok_and(|count| count > 0)
     {
-        // The results are worth having even if the disk is full.
+        // The results must be read even if the disk is full.
         let _ = log.write_all(&line);
         results.read(&String::from_utf8_lossy(&line));
         line.clear();
@@ -216,7 +216,7 @@ mod tests {
 
     const OK: &str = "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out";
 
-    /// Of a program that ends by itself, however long the machine takes for it.
+    /// Returns the outcome of a program that ends by itself, however long the machine takes for it.
     fn outcome(script: &str) -> Outcome {
         outcome_within(Duration::from_secs(60), script)
     }

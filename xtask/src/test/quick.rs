@@ -1,5 +1,5 @@
-//! The tests that `cargo xtask test --quick` leaves out: every device but softroce, every program or test that
-//! takes longer than ten seconds by itself or minutes beside other work, and most repetitions of
+//! The tests that `cargo xtask test --quick` leaves out: every device but softroce; every program or
+//! test that takes longer than ten seconds alone, or minutes on a busy machine; and most repetitions of
 //! tests that repeat themselves with other random numbers.
 
 use std::ffi::OsString;
@@ -31,7 +31,7 @@ const TESTS: &[(&str, &str, &str, &str)] = &[(
     "queue pairs destroyed under a storm of writes between processes",
 )];
 
-/// Variables by which tests repeat themselves less often: name, value, and what is left out.
+/// Variables that reduce the repetitions of tests: name, value, and a description of what is left out.
 const REPETITIONS: &[(&str, &str, &str)] = &[
     (
         "SOFTROCE_SIM_SCHEDULES",
@@ -82,7 +82,7 @@ pub(crate) fn environment() -> impl Iterator<Item = (OsString, OsString)> {
     variables.map(|(name, value, _)| (OsString::from(name), OsString::from(value)))
 }
 
-/// Returns everything that a quick run leaves out, in words.
+/// Returns descriptions of everything that a quick run leaves out.
 pub(crate) fn left_out() -> impl Iterator<Item = &'static str> {
     let programs = PROGRAMS.iter().map(|(_, _, words)| *words);
     let repetitions = REPETITIONS.iter().map(|(_, _, words)| *words);

@@ -39,7 +39,7 @@ impl Part {
         self.has_run() || self.total().ignored > 0
     }
 
-    /// Returns the command that repeats the program `outcome` is of, or only its test `test`.
+    /// Returns the command that repeats the program of `outcome`, or only its test `test`.
     fn repeat(&self, outcome: &Outcome, test: Option<&str>) -> String {
         let (package, program) = outcome.package_and_program();
         let mut command = "cargo xtask test".to_owned();
@@ -55,7 +55,7 @@ impl Part {
     }
 }
 
-/// Returns `word` as a shell needs it to read it as one word.
+/// Returns `word` quoted for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
@@ -67,7 +67,7 @@ pub(crate) struct Report {
     pub(crate) parts: Vec<Part>,
     /// Tests that a quick run left out.
     pub(crate) left_out: Vec<&'static str>,
-    /// Failures of the run that are not a test's. Each counts as one failed test.
+    /// Failures of the run other than failed tests. Each counts as one failed test.
     pub(crate) problems: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Which tests a run consists of.
+//! The selection of the tests of a run.
 
 use std::ffi::OsString;
 
@@ -6,25 +6,26 @@ use super::quick;
 use super::target::{Target, XTASK};
 use crate::cargo::{Executable, Kind};
 
-/// Name of the examples in the documentation, which rustdoc builds and runs, in `cargo xtask test`.
+/// The program name, in `cargo xtask test`, for the examples in the documentation, which rustdoc builds
+/// and runs.
 pub(crate) const DOC_TESTS: &str = "doc-tests";
 
 /// The tests to run.
 #[derive(Debug)]
 pub(crate) struct Selection {
-    /// Tests that need no device.
+    /// Set to run the tests that need no device.
     pub(crate) host: bool,
-    /// Tests that need a device.
+    /// Set to run the tests that need a device.
     pub(crate) device: bool,
-    /// Only what is quick, on softroce.
+    /// Set to run only quick tests, on softroce.
     pub(crate) quick: bool,
     /// Names of the packages; all of the workspace when empty.
     pub(crate) packages: Vec<String>,
     /// Names of the test programs; all when empty.
     pub(crate) programs: Vec<String>,
-    /// Text in the names of the tests.
+    /// Text that the names of the tests must contain.
     pub(crate) filter: Option<String>,
-    /// `filter` is the whole name.
+    /// Set if `filter` is the whole name of a test.
     pub(crate) exact: bool,
     /// The devices to test on.
     pub(crate) devices: Vec<Target>,
@@ -37,7 +38,7 @@ impl Selection {
         !self.packages.is_empty() || !self.programs.is_empty() || self.filter.is_some()
     }
 
-    /// The arguments by which a test program selects its tests.
+    /// Returns the arguments by which a test program selects its tests.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = OsString> {
         let exact = self.exact && self.filter.is_some();
         let filter = self.filter.iter().map(OsString::from);

@@ -13,8 +13,8 @@ pub(crate) struct Supplies {
 }
 
 impl Supplies {
-    /// Installs what is missing of those `groups` that were not tried before, and says at once which
-    /// of them cannot be installed.
+    /// Installs the missing packages of those `groups` that were not tried before. Prints at once which
+    /// groups cannot be installed.
     pub(crate) fn install(&mut self, shell: &Shell, mut groups: Vec<&'static Group>) {
         groups.retain(|group| !self.tried.contains(group));
         groups.dedup();
@@ -25,7 +25,7 @@ impl Supplies {
         self.tried.extend(groups);
     }
 
-    /// Returns why `group` could not be installed.
+    /// Returns the reason why `group` could not be installed, if that is so.
     pub(crate) fn problem(&self, group: &Group) -> Option<&str> {
         let absent = self.absent.iter().find(|(absent, _)| *absent == group);
         absent.map(|(_, problem)| problem.as_str())

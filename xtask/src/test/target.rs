@@ -12,15 +12,16 @@ use crate::soft_roce::device;
 pub(crate) enum Target {
     /// The user-space device, in the tests' own processes.
     Softroce,
-    /// The same, but messages within the process go by packets, too.
+    /// The user-space device, with messages within the process sent as packets.
     Packets,
-    /// The same, but they go as between processes of the host.
+    /// The user-space device, with messages within the process sent as between two processes of the
+    /// host.
     Shared,
     /// The kernel's Soft-RoCE, here or in the guest.
     Rxe,
-    /// Softroce and the kernel's Soft-RoCE on one wire, in the guest.
+    /// Softroce and the kernel's Soft-RoCE on one network, in the guest.
     Wire,
-    /// A device of this machine.
+    /// The device of this machine with this name.
     Named(String),
 }
 
@@ -30,22 +31,24 @@ const SOFTROCE: &str = "softroce";
 /// The package whose integration tests need no device.
 pub(crate) const XTASK: &str = "xtask";
 
-/// What runs by all ways: of each package these, which ask for every message and every way that it can end.
+/// The test programs that run on [`Target::Packets`] and [`Target::Shared`], too: together they use
+/// every kind of message and every way in which one can end.
 const BY_ALL_WAYS: [(&str, &str); 3] = [
     ("ibverbs-sys", "conformance"),
     (SOFTROCE, "direct"),
     ("rdma-core", "random_rounds"),
 ];
 
-/// The test of softroce for which there must be a kernel with Soft-RoCE too.
+/// The test program of softroce that needs a kernel with Soft-RoCE, too.
 const INTEROP: &str = "interop";
 
-/// The test that runs the compiler, which says the same whatever the device and is not in the guest.
+/// The test program that runs the compiler. Its result does not depend on the device, and the compiler
+/// is not in the guest.
 const COMPILE_FAIL: &str = "compile_fail";
 
 impl Target {
-    /// Those to test: the one that is wished for, on the command line or by `RDMA_DEVICE`; else
-    /// softroce in all its ways and the kernel's Soft-RoCE.
+    /// Returns the devices to test: the one named by `wish` or by `RDMA_DEVICE`; else softroce in all
+    /// its modes, and the kernel's Soft-RoCE.
     pub(crate) fn chosen(wish: Option<String>) -> Vec<Self> {
         match wish.or_else(by_environment) {
             Some(name) if name == "packets" => vec![Self::Packets],
@@ -62,7 +65,8 @@ impl Target {
         }
     }
 
-    /// The one to measure: what is wished for; else the first of this machine, or softroce.
+    /// Returns the device to measure: the one named by `wish` or by `RDMA_DEVICE`; else the first
+    /// device of this machine, or softroce if there is none.
     pub(crate) fn measured(wish: Option<String>) -> Self {
         match wish.or_else(by_environment).or_else(device::first) {
             Some(name) => Self::named(name),
@@ -70,7 +74,7 @@ impl Target {
         }
     }
 
-    /// The name by which `--device` chooses this device alone.
+    /// Returns the value of `--device` that selects this device alone.
     pub(crate) fn option(&self) -> &str {
         match self {
             Self::Softroce => "softroce",
@@ -106,7 +110,8 @@ impl Target {
         }
     }
 
-    /// Where its tests run, if not here.
+    /// Returns the requirements for running the tests elsewhere; `None` if they run in this
+    /// environment.
     pub(crate) fn requirements(&self) -> Option<Requirements> {
         let usual = Requirements::default();
         match self {
@@ -124,7 +129,7 @@ impl Target {
         }
     }
 
-    /// What tests are told.
+    /// Returns the variables that tests get.
     pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
         match self {
             Self::Softroce => vec![(environment::DEVICE.into(), environment::SOFTROCE.into())],

@@ -24,7 +24,8 @@ use crate::descriptor::Descriptor;
 /// user of the block is dropped: the code that allocated it, or a region that was registered in it.
 ///
 /// The file is sealed against shrinking, so a process can access all of a mapping without a fault. A peer can write to all of
-/// the file. Only processes that could also write to this process's memory by `process_vm_writev` become peers.
+/// the file. Only dumpable processes of the same user become peers, because the kernel usually lets such a process write to this
+/// process's memory anyway.
 pub struct Arena {
     file: Descriptor,
     state: Mutex<State>,

@@ -43,7 +43,7 @@ pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 /// is given up to make room: at [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
 pub(super) const MAX_WELCOMED: usize = 16;
 
-/// Maximum links of this process. The limit exceeds the number of processes that one host usually runs. Each link holds eight
+/// Maximum links of this process. The limit exceeds the number of processes that one host usually runs. Each link holds six
 /// descriptors and 1.3 MiB.
 pub(super) const MAX_LINKS: usize = 1024;
 

@@ -12,7 +12,6 @@ use std::path::Path;
 const LAYERS: &[&str] = &[
     // Formats and tools, which know nothing of the device.
     "wire",
-    "cache",
     "limits",
     "spin",
     "sync",

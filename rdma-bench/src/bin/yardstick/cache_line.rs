@@ -1,4 +1,4 @@
-//! A cache line that goes to another processor and back.
+//! The round trip of a cache line between two processors.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use super::other::{spin, word};
 use super::system::Shared;
 use super::{Measured, Other, Role};
 
-/// Round trips of a sample. It is short, so that most are not disturbed by what else runs.
+/// Round trips per sample: few, so that most samples are not disturbed by other programs.
 const TRIPS: u64 = 200;
 
-/// Round trips for about `time`.
+/// Measures round trips for about `time`.
 pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     let mut other = Other::start(Role::Line, 0, [Stdio::null(), Stdio::inherit()])?;
     other.ready()?;
@@ -34,7 +34,7 @@ pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     Measured::time(samples)
 }
 
-/// The other end: every odd number gets the next even one.
+/// Runs the other end: replaces every odd number in the word by the next even number.
 pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     shared.store(word::READY, 1);
     let mut turn = 1;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::Measured;
 use super::system::Shared;
 
-/// Copies the same bytes to the same place for about `time`, as a bandwidth test writes them.
+/// Copies the same bytes to the same address for about `time`, as the writes of a bandwidth test do.
 pub(crate) fn measure(size: usize, latency: bool, time: Duration) -> anyhow::Result<Measured> {
     let target = Shared::with_bytes(size)?;
     let source = vec![0x5a_u8; size];
@@ -16,7 +16,7 @@ pub(crate) fn measure(size: usize, latency: bool, time: Duration) -> anyhow::Res
         }
         begun.elapsed()
     };
-    // As many at once as take long beside a look at the clock.
+    // Copies per timestamp: enough to make the cost of the timestamp small in comparison.
     let batch = ((1 << 20) / size).clamp(1, 1000) as u64;
     copy(batch);
     let (begun, mut count, mut samples) = (Instant::now(), 0, Vec::new());

@@ -1,4 +1,4 @@
-//! A wake-up of another process, and one back.
+//! The round trip of a wakeup between two processes, by eventfds.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,7 +12,7 @@ use super::other::word;
 use super::system::Shared;
 use super::{Measured, Other, Role};
 
-/// Round trips for about `time`. Both ends sleep while they wait.
+/// Measures round trips for about `time`. Both ends sleep while they wait.
 pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     let make = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC).context("an eventfd");
     let (there, back) = (make()?, make()?);
@@ -30,7 +30,7 @@ pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     Measured::time(samples)
 }
 
-/// The other end, whose input and output are the eventfds.
+/// Runs the other end, whose standard input and output are the eventfds.
 pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     let (there, back) = (io::stdin(), io::stdout());
     shared.store(word::READY, 1);

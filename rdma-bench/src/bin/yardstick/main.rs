@@ -1,7 +1,7 @@
-//! What this machine does without RDMA: the figures that those of a device are held against.
+//! Measures what this machine does without RDMA, as yardsticks for the figures of a device.
 //!
-//! `yardstick NAME` measures one thing, between two processes on two processors where it takes two,
-//! and prints it as a line of JSON.
+//! `yardstick NAME` measures one quantity, with two processes on two processors if it needs two, and
+//! prints the result as a line of JSON.
 
 #![deny(unsafe_code)]
 

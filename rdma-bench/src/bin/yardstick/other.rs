@@ -1,4 +1,4 @@
-//! The other process, as the one that measures has it.
+//! The second process of a measurement, as the measuring process uses it.
 
 use std::env;
 use std::process::{Child, Command, Stdio};
@@ -10,24 +10,24 @@ use clap::ValueEnum;
 use crate::Role;
 use crate::system::Shared;
 
-/// How long either process waits for the other at most.
+/// Maximum time that either process waits for the other.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Looks between two looks at the clock.
+/// Number of polls between two checks of the clock.
 const LOOKS: u32 = 1 << 14;
 
-/// Words of the shared memory, each on cache lines of its own.
+/// Words of the shared memory, each on its own cache lines.
 pub(crate) mod word {
-    /// What the other process tells first: a port or an address, never 0.
+    /// Set by the other process when it is ready: a port or an address, never 0.
     pub(crate) const READY: usize = 0;
-    /// What the measuring process answers.
+    /// Set by the measuring process: its port.
     pub(crate) const PORT: usize = 1;
-    /// The line that goes to and fro, or how much has come.
+    /// The word that is sent back and forth, or the number of bytes received.
     pub(crate) const LINE: usize = 2;
-    /// How many there are.
+    /// Number of words.
     pub(crate) const COUNT: usize = 3;
 }
 
-/// The other process; killed when dropped.
+/// The other process, which is killed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Other {
     child: Child,
@@ -35,7 +35,8 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Starts it. Standard input and output are its way to get what is no memory.
+    /// Starts the other process. `ends` become its standard input and output, by which it gets
+    /// resources other than the shared memory.
     pub(crate) fn start(role: Role, size: usize, ends: [Stdio; 2]) -> anyhow::Result<Self> {
         let shared = Shared::new(word::COUNT)?;
         let name = role.to_possible_value().context("a role without a name")?;
@@ -50,17 +51,17 @@ impl Other {
         Ok(Self { child, shared })
     }
 
-    /// The memory of both.
+    /// Returns the memory that both processes share.
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
     }
 
-    /// Its process.
+    /// Returns the process ID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for what it tells first.
+    /// Waits until the other process has set [`word::READY`], and returns the value.
     pub(crate) fn ready(&mut self) -> anyhow::Result<u64> {
         let begun = Instant::now();
         loop {
@@ -81,13 +82,13 @@ impl Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // Without effect on one that has ended.
+        // Has no effect if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Looks until there is something, without a pause, but not for ever.
+/// Polls `look` without a pause until it returns a value. Fails after [`LIMIT`].
 #[inline]
 pub(crate) fn spin<T>(mut look: impl FnMut() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
     let mut begun = None;

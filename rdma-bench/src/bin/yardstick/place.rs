@@ -1,4 +1,4 @@
-//! Where the two processes run: on different processors, the same ones in every measurement.
+//! Pins the two processes to different processors, the same ones in every measurement.
 
 use std::thread;
 
@@ -9,17 +9,19 @@ use rustix::thread::CpuSet;
 /// One of the two processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The one that measures.
+    /// The process that measures.
     Near,
-    /// The one that answers.
+    /// The process that answers.
     Far,
 }
 
-/// Keeps this process on the processor of its side. A machine with one processor has it do both.
+/// Pins this process to the processor of its side. On a machine with one processor, both sides run on
+/// it.
 pub(crate) fn pin(side: Side) -> anyhow::Result<()> {
     let count = thread::available_parallelism().map_or(1, usize::from);
     let allowed = rustix::thread::sched_getaffinity(None).context("asking for the processors")?;
-    // A process that this one started has one processor already: its side's is among all.
+    // A child inherits the affinity of its parent, so the processor of its side need not be in
+    // `allowed`.
     let wanted = match side {
         Side::Near => 1.min(count - 1),
         Side::Far => 0,
@@ -33,7 +35,7 @@ pub(crate) fn pin(side: Side) -> anyhow::Result<()> {
         .with_context(|| format!("staying on processor {wanted}"))
 }
 
-/// Ends this process when the one that started it does, however that comes to be.
+/// Makes the kernel kill this process when its parent ends for any reason.
 pub(crate) fn die_with_parent() -> anyhow::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .context("asking to end with the parent")

@@ -1,4 +1,4 @@
-//! Writes to the memory of another process, by the system call for it.
+//! Writes to the memory of another process by `process_vm_writev`.
 
 use std::io::{self, Read};
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use super::other::word;
 use super::system::{self, Shared};
 use super::{Measured, Other, Role};
 
-/// Writes the same bytes to the same place for about `time`, as a bandwidth test does.
+/// Writes the same bytes to the same address for about `time`, as a bandwidth test does.
 pub(crate) fn measure(size: usize, latency: bool, time: Duration) -> anyhow::Result<Measured> {
     let mut other = Other::start(Role::Memory, size, [Stdio::piped(), Stdio::inherit()])?;
     let address = other.ready()?;
@@ -42,11 +42,11 @@ pub(crate) fn measure(size: usize, latency: bool, time: Duration) -> anyhow::Res
     }
 }
 
-/// The other end: has ordinary memory, and sleeps until its input ends.
+/// Runs the other end: provides ordinary memory, and sleeps until its standard input is closed.
 pub(crate) fn offer(shared: &Shared, size: usize) -> anyhow::Result<()> {
     let memory = vec![1_u8; size];
     shared.store(word::READY, memory.as_ptr() as u64);
-    // The one byte never comes.
+    // No byte is ever sent: the read returns when the input is closed.
     let _ = io::stdin().read(&mut [0])?;
     drop(memory);
     Ok(())

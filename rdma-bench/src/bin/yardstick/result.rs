@@ -1,35 +1,35 @@
-//! What a measurement found, as a line of JSON.
+//! The result of a measurement, as a line of JSON.
 
 use serde_json::json;
 
-/// The form of the line; another number when its meaning changes.
+/// The format of the line; the number changes with the meaning.
 const SCHEMA: &str = "rdma-bench/yardstick/1";
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Measured {
-    /// How many times a second.
+    /// A rate.
     Rate {
-        /// Of how many.
+        /// Number of operations.
         count: u64,
-        /// How many times a second.
+        /// Operations per second.
         per_second: f64,
     },
-    /// How long one takes, in microseconds.
+    /// The duration of one operation, in microseconds.
     Time {
-        /// Of how many samples.
+        /// Number of samples.
         count: usize,
-        /// The least.
+        /// The minimum.
         min: f64,
         /// The median.
         median: f64,
-        /// 90 of 100 are no more.
+        /// The 90th percentile.
         percentile_90: f64,
     },
 }
 
 impl Measured {
-    /// `count` times in `seconds`.
+    /// Returns the rate of `count` operations in `seconds`.
     pub(crate) fn rate(count: u64, seconds: f64) -> Self {
         Self::Rate {
             count,
@@ -37,7 +37,7 @@ impl Measured {
         }
     }
 
-    /// The figures of samples in nanoseconds, of which there are some.
+    /// Returns the statistics of samples in nanoseconds. Fails if there are no samples.
     pub(crate) fn time(mut samples: Vec<f64>) -> anyhow::Result<Self> {
         anyhow::ensure!(
             !samples.is_empty(),
@@ -53,7 +53,7 @@ impl Measured {
         })
     }
 
-    /// It as a line of JSON.
+    /// Returns the result as a line of JSON.
     pub(crate) fn line(&self) -> String {
         let document = match *self {
             Self::Rate { count, per_second } => json!({

@@ -1,5 +1,5 @@
-//! The three things of the system that no safe interface offers, and all unsafe code of this
-//! program: shared mappings, writes to another process, and options of UDP sockets.
+//! System interfaces that have no safe wrapper: shared mappings, writes to another process, and options
+//! of UDP sockets. All unsafe code of this program is here.
 
 #![allow(unsafe_code)]
 
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Two lines, because processors fetch them in pairs.
+/// Distance of two words in bytes: two cache lines, because processors fetch lines in pairs.
 const LINE: usize = 128;
 
-/// Memory that processes share: a memfd, mapped and present.
+/// Memory shared between processes: a mapped memfd whose pages are present.
 #[derive(Debug)]
 pub(crate) struct Shared {
     base: NonNull<u8>,
@@ -27,24 +27,24 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Memory of `words` words, all 0.
+    /// Creates memory of `words` words, all 0.
     pub(crate) fn new(words: usize) -> io::Result<Self> {
         Self::with_bytes(words * LINE)
     }
 
-    /// Memory of `len` bytes.
+    /// Creates memory of `len` bytes.
     pub(crate) fn with_bytes(len: usize) -> io::Result<Self> {
         let file = File::from(rustix::fs::memfd_create("yardstick", MemfdFlags::CLOEXEC)?);
         file.set_len(len as u64)?;
         Self::map(file)
     }
 
-    /// The memory that another process named.
+    /// Maps memory that another process created, given its [path](Self::path).
     pub(crate) fn open(path: &str) -> io::Result<Self> {
         Self::map(OpenOptions::new().read(true).write(true).open(path)?)
     }
 
-    /// Its name for processes that this one starts.
+    /// Returns the path by which child processes open this memory.
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", process::id(), self.file.as_raw_fd())
     }
@@ -65,38 +65,40 @@ impl Shared {
             place + size_of::<AtomicU64>() <= self.len,
             "no word {number}"
         );
-        // SAFETY: the word is inside of the mapping, which lives as long as `self`, and aligned,
-        // because the mapping is to a page. All processes use it as an atomic alone: memory of words
-        // is never filled.
+        // SAFETY: the word is inside of the mapping, which lives as long as `self`. The word is
+        // aligned, because the mapping begins at a page. All processes access it only as an atomic:
+        // `fill` is never called on memory of words.
         unsafe { AtomicU64::from_ptr(self.base.add(place).as_ptr().cast()) }
     }
 
-    /// The value of a word, and with it what was written before it.
+    /// Returns the value of a word. Memory writes before the matching [`store`](Self::store) are
+    /// visible afterwards.
     #[inline]
     pub(crate) fn load(&self, number: usize) -> u64 {
         self.word(number).load(Ordering::Acquire)
     }
 
-    /// Sets a word, after all that was written before.
+    /// Sets a word. All earlier memory writes are visible to a process that [loads](Self::load) the
+    /// value.
     #[inline]
     pub(crate) fn store(&self, number: usize, value: u64) {
         self.word(number).store(value, Ordering::Release);
     }
 
-    /// Copies `bytes`, as many as the memory has, into it.
+    /// Copies `bytes` into the memory. Their length must be that of the memory.
     #[inline(never)]
     pub(crate) fn fill(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len, "all of it is filled");
-        // SAFETY: both have that many bytes, and private memory does not overlap the mapping. No
-        // reference to memory that is filled is ever made, in this process or another.
+        // SAFETY: source and target have `bytes.len()` bytes, and private memory does not overlap the
+        // mapping. No process ever makes a reference to memory that is filled.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr(), bytes.len()) }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, and references to it do not outlive it.
-        // It fails for no mapping, and then there is nothing to do.
+        // SAFETY: this value owns the mapping, and no reference into the mapping outlives it. An error
+        // is ignored: `munmap` does not fail for an existing mapping.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -112,8 +114,8 @@ pub(crate) fn write_remote(process: u32, address: u64, bytes: &[u8]) -> io::Resu
         iov_base: ptr::without_provenance_mut(address as usize),
         iov_len: bytes.len(),
     };
-    // SAFETY: the kernel reads `bytes` through the one vector, and writes nothing of this process:
-    // `process` is another.
+    // SAFETY: the kernel reads `bytes` through the local vector and writes only to the memory of
+    // `process`, which is another process.
     let count = unsafe {
         libc::process_vm_writev(
             process as libc::pid_t,
@@ -134,13 +136,13 @@ pub(crate) fn write_remote(process: u32, address: u64, bytes: &[u8]) -> io::Resu
 /// An option of a UDP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UdpOption {
-    /// What is sent is cut into datagrams of so many bytes.
+    /// Makes the kernel split sent data into datagrams of this many bytes (`UDP_SEGMENT`).
     Segment,
-    /// Datagrams of one sender may be received as one.
+    /// Allows the kernel to deliver several datagrams of one sender as one (`UDP_GRO`).
     Gather,
 }
 
-/// Sets an option.
+/// Sets an option of a UDP socket.
 pub(crate) fn set_udp_option(
     socket: &UdpSocket,
     option: UdpOption,
@@ -181,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_process_that_is_not_there_is_told() {
-        // Process numbers end well before this.
+        // No process has a number as large as this.
         assert!(write_remote(0x7fff_fff0, 0x1000, &[0; 8]).is_err());
     }
 }

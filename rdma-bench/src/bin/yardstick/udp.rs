@@ -1,4 +1,4 @@
-//! Datagrams between two sockets on the loopback network, both of which spin.
+//! Datagrams between two sockets on the loopback interface. Both ends poll without sleeping.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -13,11 +13,11 @@ use super::other::{spin, word};
 use super::system::{self, Shared, UdpOption};
 use super::{Measured, Other, Role};
 
-/// What is asked for as receive buffer; the kernel gives no more than its limit.
+/// Requested size of the receive buffer in bytes; the kernel may grant less.
 const BUFFER: usize = 8 << 20;
-/// The largest datagram, and what segments go through the stack as.
+/// Maximum payload of a datagram in bytes, and of all segments that are sent together.
 const LARGEST: usize = 65_507;
-/// So many segments go through the stack at once at most.
+/// Maximum number of segments that are sent together.
 const SEGMENTS: usize = 64;
 
 /// How datagrams go through the kernel.
@@ -29,7 +29,7 @@ pub(crate) enum By {
     Gso,
 }
 
-/// Round trips for about `time`.
+/// Measures round trips of datagrams for about `time`.
 pub(crate) fn ping(size: usize, time: Duration) -> anyhow::Result<Measured> {
     ensure!(size <= LARGEST, "a datagram has at most {LARGEST} bytes");
     let (_other, socket) = connected(Role::Echo, size)?;
@@ -46,7 +46,7 @@ pub(crate) fn ping(size: usize, time: Duration) -> anyhow::Result<Measured> {
     Measured::time(samples)
 }
 
-/// The other end of [`ping`].
+/// Runs the other end of [`ping`].
 pub(crate) fn echo(shared: &Shared, size: usize) -> anyhow::Result<()> {
     let socket = answering(shared, By::Sendto)?;
     let mut room = vec![0_u8; size];
@@ -56,8 +56,8 @@ pub(crate) fn echo(shared: &Shared, size: usize) -> anyhow::Result<()> {
     }
 }
 
-/// Datagrams one way for about `time`. No more are on their way than the receiver has room for, so
-/// none is lost.
+/// Measures the rate of datagrams in one direction for about `time`. No more are in flight than fit
+/// into the receive buffer, so none is lost.
 pub(crate) fn pump(size: usize, by: By, time: Duration) -> anyhow::Result<Measured> {
     ensure!(size <= LARGEST, "a datagram has at most {LARGEST} bytes");
     let role = match by {
@@ -80,7 +80,7 @@ pub(crate) fn pump(size: usize, by: By, time: Duration) -> anyhow::Result<Measur
     let message = vec![0x5a_u8; size * batch];
     let (begun, mut sent) = (Instant::now(), 0);
     while begun.elapsed() < time {
-        // Several between two looks at the clock, as one is short beside it.
+        // Several sends per check of the clock, which takes long compared with one send.
         for _ in 0..16 {
             spin(|| Ok((sent + batch as u64 - received(shared, size) <= window).then_some(())))?;
             socket.send(&message).context("sending")?;
@@ -92,14 +92,14 @@ pub(crate) fn pump(size: usize, by: By, time: Duration) -> anyhow::Result<Measur
     Ok(Measured::rate(sent, begun.elapsed().as_secs_f64()))
 }
 
-/// How many datagrams the receiver has taken.
+/// Returns the number of datagrams that the receiver has taken.
 #[inline]
 fn received(shared: &Shared, size: usize) -> u64 {
     shared.load(word::LINE) / size as u64
 }
 
-/// How many datagrams fit into a receive buffer of `room` bytes. The kernel counts the memory that
-/// they take, not their bytes, and a quarter is kept free.
+/// Returns the number of datagrams that fit into a receive buffer of `room` bytes. The kernel counts
+/// the memory that they occupy, not their bytes, and a quarter is kept free.
 fn window(by: By, size: usize, room: usize) -> usize {
     let room = room / 4 * 3;
     match by {
@@ -115,7 +115,7 @@ fn window(by: By, size: usize, room: usize) -> usize {
     }
 }
 
-/// The other end of [`pump`].
+/// Runs the other end of [`pump`].
 pub(crate) fn sink(shared: &Shared, by: By) -> anyhow::Result<()> {
     let socket = answering(shared, by)?;
     let mut room = vec![0_u8; 1 << 16];
@@ -142,7 +142,7 @@ fn socket() -> anyhow::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// The other process, and a socket connected to its.
+/// Starts the other process, and returns it with a socket connected to its socket.
 fn connected(role: Role, size: usize) -> anyhow::Result<(Other, UdpSocket)> {
     let socket = socket()?;
     let mut other = Other::start(role, size, [Stdio::null(), Stdio::inherit()])?;
@@ -153,11 +153,11 @@ fn connected(role: Role, size: usize) -> anyhow::Result<(Other, UdpSocket)> {
     Ok((other, socket))
 }
 
-/// The other process's socket, connected.
+/// Returns the socket of the other process, connected to that of the measuring process.
 fn answering(shared: &Shared, by: By) -> anyhow::Result<UdpSocket> {
     let socket = socket()?;
     if by == By::Gso {
-        // Before anything comes: what is cut apart takes more room.
+        // Set before any datagram arrives: datagrams that are not merged occupy more memory.
         system::set_udp_option(&socket, UdpOption::Gather, 1)
             .context("putting datagrams together (UDP_GRO)")?;
     }

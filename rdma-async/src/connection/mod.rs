@@ -19,7 +19,7 @@ mod waiters;
 mod work;
 
 use std::future::poll_fn;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, ready};
 
@@ -53,6 +53,9 @@ use crate::memory::{
     LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, claim_read, claim_write,
 };
 use crate::shard::{Reservation, Shard};
+
+/// Polls of futures that together count as one unit of tokio's budget of 128.
+const POLLS_PER_UNIT: u32 = 4;
 
 /// How many messages an end takes before it returns credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +109,8 @@ pub(crate) struct Connection {
     replies: Replies,
     outbox: Outbox,
 
+    /// Number of polls of futures, about.
+    polls: AtomicU32,
     failure: OnceLock<Error>,
     /// Tells the control task of the failure.
     has_failed: Arc<Notify>,
@@ -141,6 +146,7 @@ impl Connection {
             leases: Leases::new(settings.remote_access),
             replies: Replies::default(),
             outbox: Outbox::new(),
+            polls: AtomicU32::new(0),
             failure: OnceLock::new(),
             has_failed: Arc::default(),
             itself: itself.clone(),
@@ -433,6 +439,16 @@ impl Connection {
         }
     }
 
+    /// Returns whether the next poll of a future counts against tokio's budget: one of several does, since
+    /// operations are short.
+    #[inline]
+    fn counts(&self) -> bool {
+        // Threads that overwrite each other's count do no harm.
+        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
+        polls.is_multiple_of(POLLS_PER_UNIT)
+    }
+
     /// Polls for a short time, if no operation of this end is in flight and nobody else polls.
     #[inline(never)]
     fn linger<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
@@ -450,13 +466,16 @@ impl Connection {
     ) -> Result<T> {
         let found = poll_fn(|cx| {
             // A task that receives what is there already lets others run too.
-            let turn = ready!(poll_proceed(cx));
+            let turn = match self.counts() {
+                true => Some(ready!(poll_proceed(cx))),
+                false => None,
+            };
             let found = attempt().or_else(|| {
                 self.shard.poll();
                 attempt()
             });
             let found = found.or_else(|| self.linger(&mut attempt));
-            if found.is_some() {
+            if let (Some(_), Some(turn)) = (&found, turn) {
                 turn.made_progress();
             }
             Poll::Ready(found)

@@ -86,7 +86,10 @@ impl Future for Operation<'_> {
             "an operation was polled after it had completed"
         );
         // Many devices are done at once: a task that only does such operations lets others run too.
-        let turn = ready!(poll_proceed(cx));
+        let turn = match self.connection.counts() {
+            true => Some(ready!(poll_proceed(cx))),
+            false => None,
+        };
         if !self.connection.sender.has_ended(self.number) {
             self.connection.shard.poll();
         }
@@ -94,7 +97,7 @@ impl Future for Operation<'_> {
             Some(outcome) => Poll::Ready(outcome),
             None => self.wait(cx),
         };
-        if polled.is_ready() {
+        if let (Poll::Ready(_), Some(turn)) = (&polled, turn) {
             turn.made_progress();
         }
         polled

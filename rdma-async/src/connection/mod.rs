@@ -66,7 +66,7 @@ pub(crate) struct Depths {
     pub(crate) control: u16,
 }
 
-/// What a connection is made of.
+/// Parts that a connection is made of.
 pub(crate) struct Parts {
     pub(crate) queue_pair: QueuePair,
     pub(crate) device: RdmaDevice,

@@ -19,7 +19,7 @@ const MAX_STAGED: usize = 32;
 /// is free again early.
 const LARGE: usize = 16 << 10;
 
-/// Who waits for a request.
+/// Waiter of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attendance {
     /// A future.
@@ -28,7 +28,7 @@ pub(super) enum Attendance {
     Nobody,
 }
 
-/// When an accepted request leaves.
+/// Time at which an accepted request is handed to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Departure {
     /// At once, and whatever was staged before it.
@@ -40,7 +40,7 @@ pub(super) enum Departure {
 /// How requests are accepted that futures wait for.
 pub(super) const ATTENDED: (Attendance, Departure) = (Attendance::Future, Departure::WithTurn);
 
-/// Why a request was not accepted.
+/// Reason for not accepting a request.
 #[derive(Debug)]
 pub(super) enum NotAccepted {
     /// As many requests as fit have not ended, or the connection has ended.
@@ -71,7 +71,7 @@ pub(super) struct Accepted {
     pub(super) has_turn: bool,
 }
 
-/// What the connection keeps of a request beside its memory.
+/// State of a request that has not ended, beside its memory.
 #[derive(Debug, Default)]
 struct Slot {
     waker: Option<Waker>,

@@ -187,11 +187,11 @@ impl LocalMr {
 #[error("{error}")]
 #[non_exhaustive]
 pub struct NotJoined {
-    /// The region that was to be the front.
+    /// Region that was to be the front.
     pub front: LocalMr,
-    /// The region that was to be the back.
+    /// Region that was to be the back.
     pub back: LocalMr,
-    /// Why they were not joined.
+    /// Reason for not joining the regions.
     pub error: Error,
 }
 

@@ -1,4 +1,4 @@
-//! Shards: what the connections of one runtime share to learn of completions.
+//! Shards: the queues and the task that the connections of one runtime share.
 //!
 //! A shard has one completion queue, one completion channel, one shared receive queue, and one task, the
 //! [driver](self::driver), that polls while futures wait and sleeps on the channel otherwise. Futures poll
@@ -47,7 +47,7 @@ const LOOK: usize = 8;
 /// Entries of a new completion queue. It grows with the connections.
 const FIRST_ENTRIES: u32 = 4096;
 
-/// What the connections of a shard have in common.
+/// Settings that all connections of a shard have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Profile {
     /// How futures learn of completions.
@@ -56,7 +56,7 @@ pub(crate) struct Profile {
     pub(crate) receive_len: usize,
 }
 
-/// What the connections of one runtime share.
+/// Queues, receives and driver that the connections of one runtime share.
 #[derive(Debug)]
 pub(crate) struct Shard {
     runtime: Id,
@@ -84,7 +84,7 @@ pub(crate) struct Shard {
     armings: AtomicUsize,
 }
 
-/// What the thread that polls uses.
+/// State that only the thread that polls uses.
 #[derive(Debug)]
 struct Poller {
     connections: QueuePairMap<Arc<Connection>>,
@@ -101,7 +101,7 @@ enum Change {
     Detach(u32),
 }
 
-/// What a poll found.
+/// Result of a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// So many completions, and the queue may have more if there were as many as one poll takes.

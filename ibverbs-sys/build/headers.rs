@@ -3,18 +3,21 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// The header version that the bindings were generated from, and the oldest the shim builds with.
+/// The version of the headers that the bindings were generated from. It is also the oldest version
+/// that the shim can be built with.
 pub(crate) const RECORDED: &str = include_str!("../shim/HEADERS").trim_ascii();
 
-/// Set to the root of a tree such as MOFED's or DOCA's, it takes precedence over pkg-config.
+/// The environment variable with the root of another installation, such as MOFED's or DOCA's, whose
+/// headers and libraries are used instead of those that pkg-config finds.
 const PREFIX: &str = "IBVERBS_SYS_PREFIX";
 
-/// What release [`RECORDED`] brought: tells the age of headers that are numbered in another way.
+/// A function that was added in version [`RECORDED`]. Its declaration shows that headers without a
+/// known version are recent enough.
 const NEWEST_BOUND: &str = "ibv_wr_atomic_write";
 
 const LIBRARIES: [&str; 2] = ["ibverbs", "rdmacm"];
 
-/// One header of each library: where it is, the others are.
+/// One header of each library. The other headers are in the same directories.
 const HEADERS: [&str; 2] = ["infiniband/verbs.h", "rdma/rdma_cma.h"];
 
 const MISSING: &str = "\
@@ -26,19 +29,19 @@ Install the package that brings them:
   Alpine:                       apk add rdma-core-dev pkgconf
 Where they are installed elsewhere, set IBVERBS_SYS_PREFIX to the directory that has them under include/ and lib/.";
 
-/// Where the headers and libraries are.
+/// The locations of the headers and libraries.
 #[derive(Default)]
 pub(crate) struct Headers {
     /// Directories to search for headers.
     pub(crate) include: Vec<PathBuf>,
     /// Directories to search for libraries.
     pub(crate) lib: Vec<PathBuf>,
-    /// rdma-core's version, such as `44.0`, where pkg-config knows it.
+    /// The version of rdma-core, such as `44.0`, if it is known.
     pub(crate) version: Option<String>,
 }
 
 impl Headers {
-    /// Whether a function is in `verbs.h`; where there is no telling, it is.
+    /// Returns whether `verbs.h` declares `function`. Returns `true` if the file cannot be read.
     pub(crate) fn declare(&self, function: &str) -> bool {
         let text = |dir: &PathBuf| std::fs::read_to_string(dir.join("infiniband/verbs.h")).ok();
         self.include
@@ -47,7 +50,8 @@ impl Headers {
             .is_none_or(|text| text.contains(function))
     }
 
-    /// Tells cargo what to link, and dependent build scripts where the headers are.
+    /// Prints the directives by which cargo links the libraries, and by which build scripts of
+    /// dependent crates find the headers.
     pub(crate) fn emit(&self) {
         for dir in &self.lib {
             println!("cargo::rustc-link-search=native={}", dir.display());
@@ -66,7 +70,7 @@ impl Headers {
     }
 }
 
-/// Finds headers that the shim can be built with, or says what to do.
+/// Finds headers that the shim can be built with. The error message says how to provide them.
 pub(crate) fn find() -> Result<Headers, String> {
     let target = |key: &str| env::var(format!("CARGO_CFG_TARGET_{key}")).unwrap_or_default();
     if target("OS") != "linux" || target("POINTER_WIDTH") != "64" {
@@ -151,7 +155,7 @@ fn by_pkg_config() -> Result<Headers, String> {
             headers.version = rdma_core_version(&found.version);
         }
     }
-    // Not the directories of what these libraries are themselves built on.
+    // Removes the directories of further libraries that these libraries depend on.
     headers
         .include
         .retain(|dir| HEADERS.iter().any(|header| dir.join(header).is_file()));
@@ -173,8 +177,9 @@ fn explain(library: &str, error: &pkg_config::Error) -> String {
     format!("{what}\n{MISSING}")
 }
 
-/// rdma-core's own version within that of a library: `44.0` of `1.14.44.0`. A vendor's tree may
-/// number otherwise; then the static assertions of the shim are what judges its headers.
+/// Returns the version of rdma-core, given the version of one of its libraries: `44.0` for
+/// `1.14.44.0`. Returns `None` for the version numbers of other vendors; then only the static
+/// assertions of the shim check the headers.
 fn rdma_core_version(library: &str) -> Option<String> {
     let parts: Vec<&str> = library.split('.').collect();
     let numeric = parts.iter().all(|part| part.parse::<u32>().is_ok());

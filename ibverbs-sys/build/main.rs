@@ -1,4 +1,5 @@
-//! The build script: compiles the C shim against the installed headers, and tells cargo what to link.
+//! The build script: compiles the C shim against the installed headers, and prints what cargo must
+//! link.
 
 #[cfg(feature = "bindgen")]
 mod generate;

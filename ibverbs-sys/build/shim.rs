@@ -1,9 +1,10 @@
-//! Compiles the shim.
+//! Compiles the C shim, a function of which calls each function of the C libraries.
 
 use crate::headers::Headers;
 
-/// The generated files are named in `generate/mod.rs`. One object each: a program that uses no
-/// function of librdmacm takes nothing from its object and is not linked against that library.
+/// The C files of the shim; `generate/mod.rs` lists the generated ones. Each file has its own object:
+/// a program that uses no function of librdmacm takes nothing from the object of `rdmacm.c`, and is
+/// not linked against that library.
 const SOURCES: [&str; 5] = ["verbs.c", "rdmacm.c", "by_hand.c", "newer.c", "layout.c"];
 
 pub(crate) fn compile(headers: &Headers) -> Result<(), String> {
@@ -18,7 +19,7 @@ pub(crate) fn compile(headers: &Headers) -> Result<(), String> {
         // The data path goes through these functions, so debug builds optimise them as well.
         .opt_level(2)
         .extra_warnings(false)
-        // A prototype that changed in the header is an error here, not a call gone wrong.
+        // A prototype that changed in the headers is an error of the build instead of a wrong call.
         .flag("-Werror=implicit-function-declaration")
         .flag("-Werror=incompatible-pointer-types")
         .flag("-Werror=int-conversion")

@@ -1,9 +1,9 @@
-//! Compares this stack with what the machine does without it, and prints figure, goal and verdict of
-//! every row.
+//! Compares this stack with what the machine does without it, and prints measured values, goal and
+//! verdict of every row (comparison).
 //!
-//! `cargo xtask bench --device softroce` runs this benchmark with softroce preloaded into every program
-//! that takes part. It runs the benchmark again, with `--kernel`, in the virtual machine, for the rows
-//! that are measured there.
+//! `cargo xtask bench --device softroce` runs this benchmark with softroce preloaded into every
+//! program that takes part. The command also runs this benchmark in the virtual machine, with
+//! `--kernel`, for the rows that are measured there.
 
 #![forbid(unsafe_code)]
 
@@ -22,28 +22,28 @@ use rdma_bench::machine::Machine;
 use rdma_core::Context;
 use serde_json::Value;
 
-/// The variable that names softroce's example `attacker`.
+/// The environment variable with the path of softroce's example `attacker`.
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
-/// Measures figures and yardsticks, in turns.
+/// Measures the figures (values under test) and yardsticks (reference values) of all rows, in turns.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Take enough pairs for a verdict.
+    /// Measure enough pairs for a verdict.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
-    /// Take few pairs and short runs, which give figures and no verdict.
+    /// Measure few pairs with short runs: results without a verdict.
     #[arg(long)]
     quick: bool,
-    /// Measure the guest's rows, with this device of the kernel, in place of the host's.
+    /// Measure the rows of the virtual machine instead of the host's, with this device of the kernel.
     #[arg(long, value_name = "DEVICE")]
     kernel: Option<String>,
-    /// Take only this row, as G8a, the rows of this goal, as G8, or of this letter, as G.
+    /// Measure only the row of this name (G8a), or the rows of this goal (G8) or of this letter (G).
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// List rows with the place where they are measured, and measure nothing.
+    /// List the rows with the machine on which each is measured, and measure nothing.
     #[arg(long)]
     list: bool,
-    /// A directory for a JSON file of every row.
+    /// The directory for a JSON file of each row.
     #[arg(long, value_name = "DIR")]
     json: Option<PathBuf>,
     /// Argument that cargo passes.
@@ -67,7 +67,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures every row. Returns whether all could be measured and no goal was missed.
+/// Measures the selected rows. Returns whether all of them could be measured and no row missed its
+/// goal.
 fn run(options: &Options) -> anyhow::Result<bool> {
     let selected = select(options.only.as_deref())?;
     if options.list {
@@ -144,8 +145,8 @@ fn write(options: &Options, row: &Row, document: &Value) -> anyhow::Result<()> {
     fs::write(&path, text + "\n").with_context(|| format!("writing {}", path.display()))
 }
 
-/// Returns softroce and the kernel's device. Fails if softroce is not preloaded, because the other
-/// programs then do not use it.
+/// Returns the softroce device and the kernel's device. Fails if softroce is not preloaded, because
+/// the other programs then do not use it.
 fn networks(kernel: Option<&str>) -> anyhow::Result<Networks> {
     let context = Context::open_default()?;
     if !softroce_is_preloaded() || !context.device().is_emulated() {

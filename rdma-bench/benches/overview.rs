@@ -21,24 +21,24 @@ use serde_json::{Value, json};
 /// Measures every layer on this machine's device and, where it is installed, perftest.
 #[derive(Debug, Parser)]
 struct Options {
-    /// A directory for a JSON file of the table.
+    /// The directory for a JSON file of the table.
     #[arg(long, value_name = "DIR")]
     json: Option<PathBuf>,
     /// Without effect: this benchmark has one length.
     #[arg(long, hide = true)]
     quick: bool,
-    /// Passed by cargo.
+    /// Argument that cargo passes.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// The number of runs of each test, whose medians are shown.
+/// The number of runs of each test. The table shows their medians.
 const RUNS: usize = 3;
-/// Time after which each remaining test runs only once: on a slow device the figures are less certain,
+/// Time after which each remaining test runs only once: on a slow device the results are less certain,
 /// but the table is complete.
 const TIME_FOR_ALL_RUNS: Duration = Duration::from_secs(110);
 
-/// The format of the JSON document; the number changes with the meaning.
+/// Name of the JSON format. The number at its end is incremented when the meaning of a field changes.
 const SCHEMA: &str = "rdma-bench/overview/1";
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! Compares every test of rdma-core with perftest's.
+//! Compares every test of rdma-core with the same test of perftest.
 //!
 //! `cargo xtask bench` runs this benchmark, and provides the device and perftest. The command without
 //! xtask is `cargo bench -p rdma-bench --bench verbs -- --full`.
@@ -18,28 +18,28 @@ use rdma_bench::machine::Machine;
 use rdma_core::Context;
 use serde_json::Value;
 
-/// Measures rdma-core and, where perftest is installed, perftest, in turns.
+/// Measures rdma-core and, if it is installed, perftest, in turns.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Every size and long runs, with a verdict: whether every goal is met.
+    /// Measure every size with long runs, and judge whether every goal is met.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
-    /// Few sizes and short runs, without a verdict.
+    /// Measure few sizes with short runs, without a verdict.
     #[arg(long)]
     quick: bool,
-    /// A directory for a JSON file of every test.
+    /// The directory for a JSON file of each test.
     #[arg(long, value_name = "DIR")]
     json: Option<PathBuf>,
-    /// Only tests with this in their names, as in send_lat_8.
+    /// Measure only tests whose names contain this text, such as send_lat_8.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Only the sizes with a goal.
+    /// Measure only the sizes with a goal.
     #[arg(long)]
     judged: bool,
-    /// Judge nothing: the device has rows of the judge.
+    /// Judge no goal: the judge (the benchmark `limits`) has its own rows for the device.
     #[arg(long, conflicts_with = "judged")]
     unjudged: bool,
-    /// What cargo passes.
+    /// Argument that cargo passes.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -131,13 +131,13 @@ impl Bench<'_> {
         cases.into_iter().filter(wanted).collect()
     }
 
-    /// Returns the goal of a case. A quick run has none.
+    /// Returns the goal of a case; `None` in a quick run.
     fn goal(&self, case: &Case) -> Option<Goal> {
         let is_judged = self.options.full && !self.options.unjudged;
         is_judged.then(|| Goal::of(case)).flatten()
     }
 
-    /// Compares rdma-core with perftest.
+    /// Compares rdma-core with perftest in each case, and counts the outcomes in `tally`.
     fn compare(&self, cases: Vec<Case>, tally: &mut Tally) -> anyhow::Result<()> {
         let ours = Program::Ours(self.program.clone(), Layer::Core);
         let peer = self.perftest.as_ref().ok().map(|_| Program::Perftest);

@@ -31,7 +31,8 @@ enum TestName {
     /// Bandwidth of sends.
     #[command(alias = "ib_send_bw")]
     SendBw(Options),
-    /// Latency of RDMA writes: half of the round trip, polled in memory.
+    /// Latency of RDMA writes: half of the round trip; each end polls its memory for the other end's
+    /// write.
     #[command(alias = "ib_write_lat")]
     WriteLat(Options),
     /// Bandwidth of RDMA writes.
@@ -49,92 +50,96 @@ enum TestName {
     /// Bandwidth of atomics.
     #[command(alias = "ib_atomic_bw")]
     AtomicBw(Options),
-    /// Latency of calls that echo: the whole round trip.
+    /// Latency of RPC calls that return their argument: the whole round trip.
     EchoLat(Options),
-    /// Rate of calls that echo, many at once; bytes are counted one way.
+    /// Rate of RPC calls that return their argument, many outstanding at once; bytes are counted in
+    /// one direction.
     EchoBw(Options),
 }
 
 #[derive(Debug, Args)]
 struct Options {
-    /// The server to connect to.
+    /// The server to connect to; without HOST this process is the server.
     host: Option<String>,
-    /// The layer to measure [core; rpc for echoes].
+    /// The layer to measure [default: core; rpc for echo_lat and echo_bw].
     #[arg(long, value_enum)]
     layer: Option<LayerName>,
-    /// The device [that of RDMA_DEVICE, or the first usable one].
+    /// The RDMA device [default: the value of RDMA_DEVICE, else the first usable device].
     #[arg(short = 'd', long = "ib-dev", value_name = "NAME")]
     device: Option<String>,
-    /// The device's port [an active one].
+    /// The device's port [default: an active port].
     #[arg(short = 'i', long = "ib-port", value_name = "N")]
     port: Option<u8>,
-    /// The GID index [RDMA_GID_INDEX, or chosen: RoCE v2, IPv4 first].
+    /// The GID index [default: RDMA_GID_INDEX, else the index of a RoCE v2 GID, IPv4 preferred].
     #[arg(short = 'x', long, value_name = "N")]
     gid_index: Option<u32>,
     /// The TCP port to listen on or to connect to.
     #[arg(short = 'p', long = "port", value_name = "N", default_value_t = 18515)]
     control_port: u16,
-    /// The size of a message in bytes, with K or M [latency 2, bandwidth 65536].
+    /// The message size in bytes, with an optional suffix K or M [default: 2 for latency, 65536 for
+    /// bandwidth, 8 for atomics].
     #[arg(short = 's', long, value_name = "BYTES", value_parser = bytes, conflicts_with = "all")]
     size: Option<usize>,
-    /// Every power of two from 2 to 2^23 bytes.
+    /// Measure every power of two from 2 to 2^23 bytes as message size.
     #[arg(short = 'a', long)]
     all: bool,
-    /// The number of messages of each queue pair.
+    /// The number of messages that each queue pair transfers.
     #[arg(short = 'n', long = "iters", value_name = "N", default_value_t = 1000)]
     iterations: usize,
-    /// Measure for so many seconds instead.
+    /// Measure for this many seconds instead of for a number of messages.
     #[arg(short = 'D', long, value_name = "SECONDS")]
     duration: Option<u64>,
-    /// Outstanding requests of a bandwidth test, or of --beside [128, rpc 64].
+    /// Maximum outstanding requests of a bandwidth test, or of the messages of --beside [default: 128;
+    /// rpc 64].
     #[arg(short = 't', long, value_name = "N")]
     tx_depth: Option<usize>,
     /// The number of receives posted on each queue pair, or on the shared receive queue.
     #[arg(short = 'r', long, value_name = "N", default_value_t = 512)]
     rx_depth: usize,
-    /// One in so many requests of a bandwidth test is signaled [100; 1 above 8 KiB].
+    /// Signal every N-th request of a bandwidth test [default: 100; 1 above 8 KiB].
     #[arg(short = 'Q', long = "cq-mod", value_name = "N")]
     cq_moderation: Option<usize>,
-    /// So many requests of a bandwidth test are handed to the device together (core).
+    /// Post N requests of a bandwidth test to the device in one call (core).
     #[arg(short = 'l', long = "post_list", value_name = "N", default_value_t = 1)]
     post_list: usize,
-    /// The memory of both ends (core).
+    /// The kind of memory that both ends register (core).
     #[arg(long, value_enum, value_name = "KIND", default_value_t = MemoryName::Device)]
     memory: MemoryName,
-    /// The number of queue pairs, each with its own messages (core, bandwidth).
+    /// The number of queue pairs, each of which transfers its own messages (core, bandwidth).
     #[arg(short = 'q', long = "qp", value_name = "N", default_value_t = 1)]
     queue_pairs: usize,
-    /// Write with immediate data, by which the receiving program notices each write (core, async).
+    /// Write with immediate data, so that each write completes a receive at the other end (core,
+    /// async).
     #[arg(long = "write_with_imm")]
     write_with_immediate: bool,
-    /// Take all receives of an end from one shared receive queue (core, sends).
+    /// Use one shared receive queue for all queue pairs of an end (core, sends).
     #[arg(long = "use-srq")]
     use_srq: bool,
-    /// Write to 10,000 places of memory in turn, in so many regions (core, write_bw).
+    /// Write to 10,000 addresses in turn, which are spread over N memory regions (core, write_bw).
     #[arg(long, value_name = "N")]
     regions: Option<usize>,
-    /// Write to the servers on these ports of HOST as well (core, write_bw).
+    /// Also write to the servers that listen on these TCP ports of HOST (core, write_bw).
     #[arg(long, value_name = "PORT,...", value_delimiter = ',')]
     also: Vec<u16>,
-    /// Send messages of this size back to back on a second queue pair meanwhile (core, send_lat).
+    /// During the test, keep sending messages of this size on a second queue pair (core, send_lat).
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     beside: Option<usize>,
-    /// Up to how many bytes are sent inline [perftest's for the device].
+    /// Maximum size in bytes of a message that is sent inline [default: perftest's for the device].
     #[arg(short = 'I', long = "inline_size", value_name = "BYTES")]
     inline: Option<u32>,
-    /// The path MTU, 256 to 4096 [the ports' active one].
+    /// The path MTU, 256 to 4096 [default: the smaller active MTU of the two ports].
     #[arg(short = 'm', long, value_name = "BYTES", value_parser = mtu)]
     mtu: Option<Mtu>,
-    /// How many reads and atomics are outstanding [as many as the device can].
+    /// Maximum outstanding RDMA reads and atomics [default: the device's maximum].
     #[arg(short = 'o', long = "outs", value_name = "N")]
     outstanding: Option<u8>,
-    /// Wait for completions by their events instead of polling (core).
+    /// Wait for completion events instead of polling (core).
     #[arg(short = 'e', long)]
     events: bool,
-    /// How tasks learn of completions (async, rpc) [adaptive].
+    /// How tasks wait for completions (async, rpc) [default: adaptive].
     #[arg(long, value_enum, value_name = "MODE")]
     completion: Option<CompletionName>,
-    /// How long adaptive tasks look before they sleep.
+    /// How long adaptive tasks poll before they sleep, in microseconds.
     #[arg(
         long,
         value_name = "USEC",
@@ -142,13 +147,14 @@ struct Options {
         requires = "completion"
     )]
     spin: u64,
-    /// On how many threads tokio runs tasks (async, rpc); 1 is that of the test itself.
+    /// The number of threads on which tokio runs tasks (async, rpc); 1 is the thread of the test
+    /// itself.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
-    /// The atomic operation.
+    /// The operation of the atomic tests [default: FETCH_AND_ADD].
     #[arg(short = 'A', long = "atomic_type", value_enum, ignore_case = true)]
     atomic: Option<AtomicName>,
-    /// The exponent of the acknowledgement timeout: 4 us times two to this power.
+    /// The exponent N of the acknowledgement timeout, which is 4 us times 2^N.
     #[arg(
         short = 'u',
         long = "qp-timeout",
@@ -162,32 +168,33 @@ struct Options {
     /// The traffic class.
     #[arg(long = "tclass", value_name = "N", default_value_t = 0)]
     traffic_class: u8,
-    /// Measure no peak bandwidth.
+    /// Do not measure the peak bandwidth.
     #[arg(short = 'N', long = "noPeak")]
     no_peak: bool,
-    /// List the samples of a latency test, sorted.
+    /// Print the samples of a latency test, sorted by value.
     #[arg(short = 'H', long)]
     report_histogram: bool,
-    /// List the samples of a latency test in the order of time.
+    /// Print the samples of a latency test in chronological order.
     #[arg(short = 'U', long)]
     report_unsorted: bool,
-    /// Bandwidth in Gb/sec instead of MiB/sec.
+    /// Report bandwidth in Gb/sec instead of MiB/sec.
     #[arg(long = "report_gbits")]
     gigabits: bool,
-    /// Write the results as JSON too.
+    /// Also write the results as JSON.
     #[arg(long = "out_json")]
     json: bool,
-    /// Where to.
+    /// The file for the JSON results.
     #[arg(
         long = "out_json_file",
         value_name = "FILE",
         default_value = "perftest_out.json"
     )]
     json_file: PathBuf,
-    /// Give up when the other end is silent for so many seconds.
+    /// Fail when the other end does not respond for this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
-    /// Accepted and without effect: the processor's frequency is not looked at.
+    /// Accepted for compatibility with perftest, without effect: the processor's frequency is not
+    /// checked.
     #[arg(short = 'F', long = "CPU-freq")]
     frequency: bool,
 
@@ -223,9 +230,9 @@ impl From<LayerName> for Layer {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum MemoryName {
-    /// The program's own, as perftest's is.
+    /// Memory that this program allocates, as perftest does.
     Malloc,
-    /// The device's, where it has some.
+    /// Memory that the device provides, if it provides any.
     Device,
 }
 
@@ -240,11 +247,11 @@ impl From<MemoryName> for Memory {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum CompletionName {
-    /// By their events.
+    /// Sleep until a completion event.
     Event,
-    /// By looking for a while, then by their events.
+    /// Poll for a while, then sleep until a completion event.
     Adaptive,
-    /// By looking.
+    /// Poll without sleeping.
     Busy,
 }
 

@@ -10,19 +10,19 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A verbs object failed.
+    /// An operation on a verbs object failed.
     #[error(transparent)]
     Verbs(#[from] rdma_core::Error),
 
-    /// A work request failed.
+    /// A work request completed with an error.
     #[error(transparent)]
     Work(#[from] rdma_core::WorkError),
 
-    /// A future of rdma-async failed.
+    /// An operation of rdma-async failed.
     #[error(transparent)]
     Async(#[from] rdma_async::Error),
 
-    /// A call failed.
+    /// A call of rdma-rpc failed.
     #[error(transparent)]
     Rpc(#[from] rdma_rpc::Error),
 
@@ -59,7 +59,7 @@ pub enum Error {
     /// The two ends were started for different tests.
     #[error("the two ends differ in {what}: {server} at the server, {client} at the client")]
     Disagreement {
-        /// The parameter.
+        /// The parameter that differs.
         what: &'static str,
         /// The parameter's value at the server.
         server: String,
@@ -83,7 +83,7 @@ pub enum Error {
     /// A program that takes part in a comparison failed.
     #[error("{program}: {reason}")]
     Program {
-        /// The program.
+        /// The name of the program.
         program: String,
         /// Description of the failure, with the end of the program's output.
         reason: String,

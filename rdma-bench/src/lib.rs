@@ -1,7 +1,7 @@
 //! Latency and bandwidth of RDMA between two processes, measured as perftest measures them.
 //!
-//! The program `rdma-bench` takes perftest's flags and prints perftest's columns: without a host it
-//! is the server and waits, with one it is the client.
+//! The program `rdma-bench` takes perftest's flags and prints perftest's columns. Without a host it is
+//! the server and waits; with a host it is the client.
 //!
 //! ```text
 //! rdma-bench send_lat -d rxe_0 -s 8
@@ -10,7 +10,7 @@
 //!
 //! # Definitions
 //!
-//! The definitions are those of perftest, so that the figures can be compared with those of its C
+//! The definitions are those of perftest, so that results can be compared with those of its C
 //! programs:
 //!
 //! | test | latency | bandwidth |
@@ -20,17 +20,17 @@
 //! | write, `--write_with_imm` | half of the round trip; each end waits for the completion of a receive | one way; the receiver reports its own |
 //! | read, atomics | from posting to completion | one way |
 //!
-//! - `send_lat --beside BYTES` has a second queue pair, on which the client sends messages of that size,
-//!   up to `-t` at once. One thread of each end posts on both queue pairs and polls their
-//!   completion queues. Each message beside the test is signaled. Their bandwidth at the client is over
-//!   the time from the first post to the last answer of the latency test; at the server it is over the
-//!   time from the first of them to the last.
-//! - A latency sample is the time between the timestamps taken before two posts. The typical one is
-//!   the median; the slowest two samples are left out of maximum, mean and deviation.
-//! - Bandwidth keeps up to the send queue's depth (128) in flight, of which one in 100 is signaled,
-//!   or every one above 8 KiB. The average is over the time from the first post to the last
-//!   completion; the peak is the best of all stretches between a post and a completion. A MiB is
-//!   2^20 bytes, a Gb 10^9 bits.
+//! - `send_lat --beside BYTES` has a second queue pair, on which the client sends messages of that
+//!   size, up to `-t` at once. One thread of each end posts on both queue pairs and polls their
+//!   completion queues. Each message on the second queue pair is signaled. The bandwidth of these
+//!   messages is measured at the client from the first post to the last answer of the latency test,
+//!   and at the server from the first of these messages to the last.
+//! - A latency sample is the time between the timestamps taken before two posts. The typical latency
+//!   is the median; the slowest two samples are left out of maximum, mean and deviation.
+//! - A bandwidth test keeps up to 128 messages (the depth of the send queue) in flight. One message in
+//!   100 is signaled, or every message above 8 KiB. The average is over the time from the first post
+//!   to the last completion; the peak is the best rate between any post and any later completion. A
+//!   MiB is 2^20 bytes, a Gb 10^9 bits.
 //!
 //! The layers above rdma-core use futures, which changes what is timed:
 //!
@@ -47,8 +47,8 @@
 //! [`session`] runs a test between two processes: they agree on a [`Plan`] over TCP ([`control`]), the
 //! layer under test connects and measures ([`core`], [`asynchronous`], [`rpc`]), and [`report`] prints
 //! the results. [`overview`] runs every layer once, for a table without a verdict. [`compare`] runs
-//! perftest and this program in turns. [`limits`] compares softroce with what the machine does without
-//! it.
+//! perftest and this program in turns. [`limits`] compares softroce with other ways to move data on
+//! the same machine: copies, system calls, sockets and other programs.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The machine on which the figures were measured.
+//! The machine on which a measurement was made.
 
 use std::fs;
 use std::hint;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-/// The properties of a machine that affect its figures.
+/// The properties of a machine that affect measurements.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
     /// The host name.

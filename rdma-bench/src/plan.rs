@@ -1,4 +1,4 @@
-//! The plan of a test, on which both ends must agree.
+//! The plan of a test: its parameters, on which both ends must agree.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub enum Layer {
     Core,
     /// rdma-async: futures on tokio.
     Async,
-    /// rdma-rpc: calls.
+    /// rdma-rpc: remote procedure calls.
     Rpc,
 }
 
@@ -102,33 +102,33 @@ pub struct Plan {
     pub sizes: Vec<usize>,
     /// The length of the measurement of each size.
     pub length: Length,
-    /// The path MTU; `None` is the smaller of the two ports' active ones.
+    /// The path MTU; `None` for the smaller active MTU of the two ports.
     pub mtu: Option<Mtu>,
-    /// The memory of both ends.
+    /// The kind of memory that both ends use.
     pub memory: Memory,
-    /// The number of queue pairs between a client and a server, all served by one thread and one
-    /// completion queue. [`length`](Self::length) applies to each queue pair, as in perftest.
+    /// The number of queue pairs between a client and a server. One thread and one completion queue
+    /// serve all of them. [`length`](Self::length) applies to each queue pair, as in perftest.
     pub queue_pairs: usize,
-    /// Set if the queue pairs of a receiving end share one receive queue.
+    /// Set if all queue pairs of a receiving end share one receive queue.
     pub shared_receives: bool,
-    /// Set if writes have immediate data, by which the receiving program notices them. Latency tests of
+    /// Set if writes have immediate data, which completes a receive at the peer. Latency tests of
     /// writes over rdma-async always use immediate data.
     pub immediate: bool,
-    /// The number of memory regions at each end that writes go to in turn; `None` for a test where each
-    /// queue pair has its own memory. The number of [places](Self::PLACES) that messages go to does not
-    /// depend on the number of regions, so that all tests touch the same amount of memory.
+    /// The number of memory regions at each end that writes go to in turn; `None` for a test where
+    /// each queue pair has its own memory. The regions together hold [a fixed number of
+    /// messages](Self::PLACES), so that all tests touch the same amount of memory.
     pub regions: Option<usize>,
-    /// The size of the messages that the client sends back to back on a second queue pair during the
+    /// The size of the messages that the client keeps sending on a second queue pair during the
     /// latency test; `None` if it sends no such messages.
     pub beside: Option<usize>,
 }
 
 impl Plan {
-    /// Minimum number of iterations, below which there are no meaningful figures.
+    /// Minimum number of iterations: the statistics of fewer samples are meaningless.
     pub const MIN_ITERATIONS: usize = 5;
     /// Maximum number of queue pairs between two ends.
     pub const MAX_QUEUE_PAIRS: usize = 4096;
-    /// Number of places, each of the size of a message, in all [regions](Self::regions) of one end.
+    /// The number of messages for which all [regions](Self::regions) of one end together have memory.
     pub const PLACES: usize = 10_000;
 
     /// Creates the plan of a test over rdma-core with perftest's defaults.
@@ -149,7 +149,7 @@ impl Plan {
     }
 
     /// Returns the title of the test in perftest's form, with additions for immediate data and for
-    /// calls.
+    /// remote procedure calls.
     pub fn title(&self) -> String {
         let title = self.test.title();
         match (self.layer, self.test.metric) {
@@ -159,8 +159,8 @@ impl Plan {
         }
     }
 
-    /// Returns whether writes have immediate data: because the plan says so, or because the test needs
-    /// it to notice the writes, as latency tests over rdma-async do.
+    /// Returns whether writes have immediate data. The plan may say so; latency tests over rdma-async
+    /// always use it, because the receiver notices no other write.
     pub fn has_immediate(&self) -> bool {
         let noticed = self.test.verb == Verb::Write && self.test.metric == Metric::Latency;
         self.immediate || (noticed && self.layer == Layer::Async)
@@ -171,13 +171,13 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Returns whether the program at the end `role` posts receives.
+    /// Returns whether the program at the end `role` posts receives in this test.
     pub fn receives_at(&self, role: Role) -> bool {
         let takes_part = self.test.metric == Metric::Latency || role == Role::Server;
         takes_part && (self.test.verb == Verb::Send || self.has_immediate())
     }
 
-    /// Returns the plan if it can be measured.
+    /// Returns this plan if its parameters can be combined.
     ///
     /// # Errors
     ///

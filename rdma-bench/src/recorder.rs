@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use crate::plan::Length;
 use crate::statistics::Latency;
 
-/// Records a timestamp per iteration, and decides when the test has enough iterations.
+/// A recorder of one timestamp per iteration, which also decides when the test has enough iterations.
 #[derive(Debug)]
 pub struct Recorder {
     taken: usize,
@@ -18,10 +18,11 @@ pub struct Recorder {
 
 #[derive(Debug)]
 enum Kept {
-    /// Every timestamp, in memory that was written to before the test.
+    /// Every timestamp, in memory that was written to before the test, so that no page fault disturbs
+    /// the test.
     Stamps(Vec<Instant>),
-    /// The times between timestamps, if the number of iterations is not known in advance, and the
-    /// duration of the test.
+    /// A histogram of the times between timestamps, and the duration of the test. Used if the number
+    /// of iterations is not known in advance.
     Histogram(Histogram<u64>, Duration),
 }
 
@@ -44,7 +45,7 @@ impl Recorder {
         }
     }
 
-    /// Returns whether another iteration is due.
+    /// Returns whether the test needs another iteration.
     #[inline]
     pub fn more(&self) -> bool {
         match &self.kept {
@@ -55,7 +56,8 @@ impl Recorder {
         }
     }
 
-    /// Records the timestamp of an iteration. Must be called right before its post.
+    /// Records the timestamp of an iteration. Must be called right before the iteration's request is
+    /// posted.
     #[inline]
     pub fn stamp(&mut self) {
         let now = Instant::now();
@@ -77,7 +79,8 @@ impl Recorder {
         self.taken
     }
 
-    /// Returns the latencies, with each sample divided by `parts`; `None` if there are too few samples.
+    /// Returns the statistics of the latency; `None` for too few samples. Each sample is divided by
+    /// `parts`: 2 for half of a round trip.
     pub fn latency(&self, parts: u32) -> Option<Latency> {
         match &self.kept {
             Kept::Stamps(stamps) => Latency::of_stamps(&stamps[..self.taken], parts),

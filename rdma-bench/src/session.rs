@@ -1,4 +1,4 @@
-//! Runs a test between two processes, from the agreement on the plan to the report.
+//! Runs a test between two processes, from the exchange of the plan to the report.
 
 use std::io::Write;
 
@@ -17,16 +17,16 @@ use crate::settings::Settings;
 use crate::statistics::{Bandwidth, Bulk, Latency};
 use crate::test::{Metric, Verb};
 
-/// An end of a test.
+/// The role of a process in a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// The end that waits for the client.
+    /// The process that waits for the client.
     Server,
-    /// The end that connects and starts the test.
+    /// The process that connects to the server and starts the test.
     Client,
 }
 
-/// The result of one end.
+/// The result of a test at one end.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Measured {
     /// The latencies of operations.
@@ -35,12 +35,13 @@ pub enum Measured {
     Beside(Latency, Bulk),
     /// The rate of operations.
     Bandwidth(Bandwidth),
-    /// Nothing: the other end measures.
+    /// No result: only the other end measures.
     Nothing,
 }
 
 impl Measured {
-    /// Returns the latencies of a finished test, with each sample divided by `parts`.
+    /// Returns the latencies of a finished test. Each sample is divided by `parts`: 2 for half of a
+    /// round trip.
     ///
     /// # Errors
     ///
@@ -49,7 +50,8 @@ impl Measured {
         latency(recorder, parts).map(Self::Latency)
     }
 
-    /// Returns half of the round trips of a finished test, and the messages that were sent during it.
+    /// Returns the latencies of a finished test (half of each round trip), and `bulk`: the messages
+    /// that were sent during the test.
     ///
     /// # Errors
     ///
@@ -152,7 +154,7 @@ fn measure(
     for &size in &plan.sizes {
         let measured = connection.measure(size, control)?;
         let shown = match measured {
-            // For one-sided operations, the result of the client is that of the server, too.
+            // For one-sided operations, the server reports the client's result.
             Measured::Nothing => match control.attend()? {
                 Some(theirs) => Measured::Bandwidth(theirs),
                 None => Measured::Nothing,
@@ -211,7 +213,7 @@ fn print(
 ///
 /// # Errors
 ///
-/// [`Error::Unsupported`] with the first setting that cannot.
+/// [`Error::Unsupported`], which names the first setting that cannot be combined.
 pub fn supported(plan: &Plan, settings: &Settings) -> Result<()> {
     let refuse = |reason: &str| Err(Error::Unsupported(reason.into()));
     let most = match plan.test.metric {

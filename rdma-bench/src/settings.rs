@@ -1,4 +1,4 @@
-//! Settings of one end of a test, which the other end need not know.
+//! The settings of one end of a test, which the other end does not need.
 
 use std::time::Duration;
 
@@ -7,47 +7,48 @@ use rdma_core::ConnectOptions;
 use crate::plan::Plan;
 use crate::test::{Metric, Test, Verb};
 
-/// The way in which tasks of rdma-async and rdma-rpc notice completions.
+/// How tasks of rdma-async and rdma-rpc wait for completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {
-    /// By completion events.
+    /// Tasks sleep until a completion event.
     Event,
-    /// By polling for this time, then by completion events.
+    /// Tasks poll for this duration, then sleep until a completion event.
     Adaptive(Duration),
-    /// By polling.
+    /// Tasks poll without sleeping.
     Busy,
 }
 
 /// Settings of one end of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The device; `None` is the one that `RDMA_DEVICE` selects, or the first usable one.
+    /// The device's name; `None` for the device that `RDMA_DEVICE` selects, or the first usable one.
     pub device: Option<String>,
-    /// The port.
+    /// The device's port; `None` for an active port.
     pub port: Option<u8>,
-    /// The GID index.
+    /// The GID index; `None` for the value of `RDMA_GID_INDEX`, or a RoCE v2 GID.
     pub gid_index: Option<u32>,
     /// Maximum outstanding requests of a queue pair in a bandwidth test.
     pub tx_depth: usize,
     /// The number of receives that are posted on each queue pair, or on the shared receive queue.
     pub rx_depth: usize,
-    /// Number of requests of a bandwidth test per signaled request; `None` is 100, or 1 for messages of
-    /// more than 8 KiB.
+    /// The number of requests of a bandwidth test per signaled request; `None` for 100, or 1 for
+    /// messages of more than 8 KiB.
     pub cq_moderation: Option<usize>,
-    /// Number of requests that a bandwidth test posts together.
+    /// The number of requests that a bandwidth test posts in one call.
     pub post_list: usize,
-    /// The control ports of further servers on the server's host, which the client of a write
-    /// test writes to as well.
+    /// The control ports of further servers on the server's host. The client of a bandwidth test of
+    /// writes writes to these servers, too.
     pub further_servers: Vec<u16>,
-    /// Maximum inline data in bytes; `None` is perftest's default for the device.
+    /// Maximum inline data in bytes; `None` for perftest's default for the device.
     pub inline: Option<u32>,
     /// Maximum outstanding reads and atomics; `None` for the device's maximum.
     pub outstanding_reads: Option<u8>,
-    /// Set to wait for completion events in rdma-core, instead of polling.
+    /// Set if rdma-core waits for completion events instead of polling.
     pub events: bool,
-    /// The way to notice completions in the layers above rdma-core; `None` for rdma-async's default.
+    /// How the layers above rdma-core wait for completions; `None` for rdma-async's default.
     pub completion: Option<Completion>,
-    /// Number of threads of the layers above rdma-core; with more than one, the test itself has another.
+    /// The number of threads on which tokio runs the tasks of the layers above rdma-core. If more than
+    /// 1, the test itself runs on another thread.
     pub threads: usize,
     /// The exponent of the acknowledgement timeout.
     pub ack_timeout: u8,
@@ -55,9 +56,9 @@ pub struct Settings {
     pub service_level: u8,
     /// The traffic class.
     pub traffic_class: u8,
-    /// Set to leave out the peak bandwidth, which needs a timestamp for each message.
+    /// Set to leave out the peak bandwidth, whose measurement needs a timestamp for each message.
     pub no_peak: bool,
-    /// Longest wait for the other end, after which the test fails.
+    /// Maximum wait for the other end, after which the test fails.
     pub timeout: Duration,
 }
 
@@ -94,7 +95,7 @@ impl Settings {
     /// The vendor ID for which perftest sends inline data by default.
     const MELLANOX: u32 = 0x02c9;
 
-    /// Returns the options for connecting queue pairs; the MTU is left to the device.
+    /// Returns the options for connecting queue pairs, without the path MTU.
     pub(crate) fn connect_options(&self) -> ConnectOptions {
         ConnectOptions::default()
             .ack_timeout_exponent(self.ack_timeout)
@@ -102,7 +103,7 @@ impl Settings {
             .traffic_class(self.traffic_class)
     }
 
-    /// Returns the number of outstanding requests of each queue pair.
+    /// Returns the maximum number of outstanding requests of each queue pair.
     pub fn depth(&self, plan: &Plan) -> usize {
         match plan.test.metric {
             Metric::Latency => 1,
@@ -113,7 +114,8 @@ impl Settings {
         }
     }
 
-    /// Returns the number of posted receives: on each queue pair, or on the shared receive queue.
+    /// Returns the number of receives that are posted: on each queue pair, or on the shared receive
+    /// queue.
     pub fn receives(&self, plan: &Plan) -> usize {
         let sharing = if plan.shared_receives {
             plan.queue_pairs
@@ -125,14 +127,15 @@ impl Settings {
         self.rx_depth.clamp(1, messages.max(1))
     }
 
-    /// Returns the numbers of requests and of receives of the queue pair beside a latency test. They do
-    /// not depend on the number of messages.
+    /// Returns the numbers of requests and of receives on the second queue pair of a latency test.
+    /// They do not depend on the number of messages.
     pub fn beside_depths(&self) -> (usize, usize) {
         (self.tx_depth.max(1), self.rx_depth.max(1))
     }
 
-    /// Returns the number of requests of a queue pair per signaled request. The result is small enough
-    /// that a queue pair without room for another list has at least one signaled request outstanding.
+    /// Returns the number of requests of a queue pair per signaled request. The number is limited so
+    /// that a queue pair that has no room for another list of requests has at least one signaled
+    /// request outstanding.
     pub fn moderation(&self, plan: &Plan) -> usize {
         let default = match plan.sizes.as_slice() {
             [size] if *size > Self::MODERATED => 1,
@@ -143,7 +146,7 @@ impl Settings {
         wanted.clamp(1, depth - self.post_list.min(depth) + 1)
     }
 
-    /// Returns whether each message gets a timestamp.
+    /// Returns whether the peak bandwidth is measured, which needs a timestamp for each message.
     pub fn peak(&self, plan: &Plan) -> bool {
         let count = plan.length.iterations();
         !self.no_peak && count.is_some_and(|count| count <= Self::PEAK_ITERATIONS)

@@ -1,4 +1,4 @@
-//! Computes figures from timestamps, by perftest's definitions.
+//! Computes latency and bandwidth from timestamps, by perftest's definitions.
 
 use std::time::{Duration, Instant};
 
@@ -8,34 +8,34 @@ use serde::{Deserialize, Serialize};
 /// Number of the slowest samples that are left out of maximum, mean and deviation.
 const TAIL: usize = 2;
 
-/// The latencies of a run, in microseconds.
+/// The latency statistics of a run, in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Number of operations.
     pub iterations: usize,
-    /// The minimum.
+    /// The minimum latency.
     pub min: f64,
-    /// The maximum, without the slowest two samples.
+    /// The maximum latency, without the slowest two samples.
     pub max: f64,
-    /// The median.
+    /// The median latency.
     pub typical: f64,
-    /// The mean, without the slowest two samples.
+    /// The mean latency, without the slowest two samples.
     pub average: f64,
-    /// The standard deviation, without the slowest two samples.
+    /// The standard deviation of the latency, without the slowest two samples.
     pub deviation: f64,
-    /// The 99th percentile.
+    /// The 99th percentile of the latency.
     pub percentile_99: f64,
-    /// The 99.9th percentile.
+    /// The 99.9th percentile of the latency.
     pub percentile_99_9: f64,
     /// Every sample in chronological order; empty if samples were not kept.
     pub samples: Vec<f64>,
-    /// The duration of the run, if the test was to take a given duration.
+    /// The duration of the run, if the test was started with a duration.
     pub duration: Option<Duration>,
 }
 
 impl Latency {
-    /// Computes the latencies from the times between timestamps. Each sample is divided by `parts`: 2
-    /// for half of a round trip.
+    /// Computes the latency statistics from the times between timestamps. Each sample is divided by
+    /// `parts`: 2 for half of a round trip.
     ///
     /// Returns `None` for fewer than four timestamps.
     pub fn of_stamps(stamps: &[Instant], parts: u32) -> Option<Self> {
@@ -66,8 +66,8 @@ impl Latency {
         })
     }
 
-    /// Computes the latencies from a histogram of the nanoseconds between timestamps, taken over
-    /// `duration`. Returns `None` if the histogram is empty.
+    /// Computes the latency statistics from a histogram of the nanoseconds between timestamps, taken
+    /// over `duration`. Each sample is divided by `parts`. Returns `None` if the histogram is empty.
     pub fn of_histogram(
         histogram: &Histogram<u64>,
         duration: Duration,
@@ -93,8 +93,8 @@ impl Latency {
         })
     }
 
-    /// Returns the operations per second of a run with a given duration. A round trip counts as one
-    /// operation.
+    /// Returns the operations per second of a run that was started with a duration. A round trip
+    /// counts as one operation.
     pub fn rate(&self) -> f64 {
         let seconds = self.duration.unwrap_or_default().as_secs_f64();
         self.iterations as f64 / seconds
@@ -113,12 +113,12 @@ pub struct Bandwidth {
     pub iterations: usize,
     /// Messages per second over the whole run.
     pub average: f64,
-    /// Messages per second in the best stretch; 0 if it was not measured.
+    /// Messages per second in the interval with the best rate; 0 if the peak was not measured.
     pub peak: f64,
 }
 
 impl Bandwidth {
-    /// Computes the bandwidth of a number of messages in a duration.
+    /// Computes the bandwidth of `iterations` messages that took `duration`.
     pub fn over(iterations: usize, duration: Duration) -> Self {
         Self {
             iterations,
@@ -127,7 +127,7 @@ impl Bandwidth {
         }
     }
 
-    /// Computes the average over the run, and the peak: the best of all stretches from the post of a
+    /// Computes the average rate over the run and the peak rate: the best rate from the post of a
     /// message to the completion of the same or a later message. `completed[n]` is the time at which
     /// message `n` was known to be complete: when the next signaled message completed.
     pub fn of_stamps(posted: &[Instant], completed: &[Instant]) -> Self {
@@ -185,8 +185,9 @@ mod tests {
         assert!((left - right).abs() < 5e-3, "{left} is not {right}");
     }
 
-    /// What `ib_read_lat -n 20 -U` printed, and its summary. The first, slowest sample stands for
-    /// one of the two that are left out; its deviation is cut to whole microseconds there.
+    /// Compares the statistics with the summary that `ib_read_lat -n 20 -U` printed for these samples.
+    /// The first, slowest sample stands for one of the two samples that the statistics leave out. In
+    /// that summary the deviation is cut to whole microseconds.
     #[test]
     fn perftests_samples_give_perftests_summary() {
         let samples = [

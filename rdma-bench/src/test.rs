@@ -1,4 +1,4 @@
-//! The tests: an operation, and the metric that is measured.
+//! The tests: each is an operation with the metric that is measured.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// Returns the unit of the figure that stands for a test.
+    /// Returns the unit of a test's main result.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Latency => "usec",
@@ -85,12 +85,12 @@ impl Test {
         format!("{verb} {metric} Test")
     }
 
-    /// Returns the name of perftest's program for the test.
+    /// Returns the name of perftest's program that measures the test.
     pub fn perftest_program(self) -> String {
         format!("ib_{self}")
     }
 
-    /// Returns whether the latency is half of a round trip.
+    /// Returns whether the test reports half of a round trip as latency.
     pub fn is_half_round_trip(self) -> bool {
         matches!(self.verb, Verb::Send | Verb::Write)
     }

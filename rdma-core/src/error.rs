@@ -93,7 +93,7 @@ pub enum Error {
     UnknownGidIndex {
         /// The device's name.
         device: String,
-        /// The port number.
+        /// The number of the port.
         port: u8,
         /// The requested GID index.
         index: u32,
@@ -124,7 +124,7 @@ pub enum Error {
         "the {queue} queue is full: {capacity} work requests are outstanding; poll the completion queue"
     )]
     QueueFull {
-        /// `"send"` or `"receive"`.
+        /// The kind of the queue: `"send"` or `"receive"`.
         queue: &'static str,
         /// The number of work requests that the queue can hold.
         capacity: usize,
@@ -155,7 +155,7 @@ pub enum Error {
     InUse {
         /// The object, for example `leased memory` or `queue pair 17 on device mlx5_0`.
         object: Cow<'static, str>,
-        /// The user of the object.
+        /// The user of the object, which excludes the operation.
         holder: &'static str,
     },
 
@@ -164,7 +164,7 @@ pub enum Error {
     TimedOut {
         /// The event that the operation was waiting for.
         what: &'static str,
-        /// The time limit.
+        /// The time limit of the operation.
         timeout: Duration,
     },
 

@@ -31,7 +31,7 @@ use crate::error::Error;
 pub struct Refused<T> {
     /// The reason of the failure.
     pub error: Error,
-    /// The value, unchanged.
+    /// The value that the operation would have consumed, unchanged.
     pub value: T,
 }
 

@@ -16,38 +16,42 @@ use crate::{environment, packages, project, softroce};
 
 /// The package of the benchmarks.
 const PACKAGE: &str = "rdma-bench";
-/// Benchmark that gives one table of all layers, without a verdict.
+/// The benchmark that prints one table of all layers, without a verdict.
 const OVERVIEW: &str = "overview";
 /// The benchmark that compares rdma-core with perftest.
 const VERBS: &str = "verbs";
-/// Benchmark that compares softroce with what the machine does without it.
+/// The benchmark that compares softroce with what the machine does without it: copies, system calls,
+/// sockets and other programs.
 const LIMITS: &str = "limits";
-/// The name of the kernel's device in the guest.
+/// The name of the kernel's Soft-RoCE device in the guest (the virtual machine).
 const KERNELS: &str = "rxe_0";
-/// The processor feature that the guest must not have: when emulated, a checksum by this instruction
-/// takes longer than by a table, which is how the kernel computes it.
+/// The processor feature that the guest must not have. The kernel computes checksums by this
+/// instruction or by a table, and under emulation the instruction is slower.
 const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 
-/// The variable that gives the judge the path of the program that sends forged packets.
+/// The environment variable with the path of the program that sends forged packets, for the benchmark
+/// [`LIMITS`].
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
 /// Options for running the benchmarks.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    /// Short runs and no verdict; without `only`, the overview alone.
+    /// Set for short runs without a verdict; without `only`, only the overview runs.
     pub(crate) quick: bool,
-    /// Only this goal, this row, or the tests with this in their names.
+    /// The goal or the row of the judge to measure, or a text that the names of the tests must
+    /// contain.
     pub(crate) only: Option<String>,
-    /// Device to measure.
+    /// The device to measure.
     pub(crate) device: Target,
     /// Time limit of each program; `None` for no limit.
     pub(crate) limit: Option<Duration>,
-    /// Arguments of the comparison with perftest. If there are any, only that comparison runs.
+    /// Arguments of the comparison with perftest. If there are any, only the comparison with perftest
+    /// runs.
     pub(crate) arguments: Vec<OsString>,
 }
 
-/// Builds the benchmarks, runs them where the device is, and leaves their results below the
-/// target directory. Returns the first exit status that is not 0.
+/// Builds the benchmarks, runs them on the machine that has the device (this machine or the guest),
+/// and leaves their results below the target directory. Returns the first exit status that is not 0.
 pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
     packages::install(shell, packages::BUILD)?;
     if let Err(error) = packages::install(shell, packages::PERFTEST) {
@@ -77,7 +81,8 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
         let ended = match part {
             Part::Limits => bench.limits(),
             Part::LimitsInGuest => bench.limits_in_guest(),
-            // Softroce is judged by its rows, which include goals relative to perftest.
+            // The goals of softroce are in the rows of [`LIMITS`], some of which are relative to
+            // perftest.
             Part::Verbs if choice.device == Target::Softroce && choice.arguments.is_empty() => {
                 bench.on_device(VERBS, vec!["--unjudged".into()])
             }
@@ -85,7 +90,7 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
             Part::Overview => bench.on_device(OVERVIEW, Vec::new()),
         };
         let ended = ended.unwrap_or_else(|error| {
-            // Continues, because the other parts may not need what is missing here.
+            // Continues, because the other parts may run although this part failed.
             eprintln!("{part:?}: {error:#}");
             1
         });
@@ -118,22 +123,22 @@ fn attacker() -> anyhow::Result<PathBuf> {
     Ok(attacker.context("cargo built no example `attacker`")?.path)
 }
 
-/// A part of the benchmarks that can be run.
+/// A part of the benchmarks that can run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// The rows on this machine.
+    /// The rows (comparisons of the judge) that are measured on this machine.
     Limits,
-    /// The rows in the guest.
+    /// The rows (comparisons of the judge) that are measured in the guest.
     LimitsInGuest,
-    /// The comparison with perftest.
+    /// The comparison of rdma-core with perftest.
     Verbs,
     /// The table of every layer.
     Overview,
 }
 
 impl Part {
-    /// Returns the parts that `choice` selects. `of_rows` returns the parts to which the rows of a name
-    /// belong.
+    /// Returns the parts that `choice` selects. `of_rows` returns the parts that measure the rows of a
+    /// name.
     fn wanted(
         choice: &Choice,
         of_rows: impl FnOnce(&str) -> anyhow::Result<Vec<Self>>,
@@ -156,8 +161,8 @@ impl Part {
         }
     }
 
-    /// Returns the parts to which the rows of `listing` belong. `listing` is the benchmark's list of
-    /// rows: one line for each, with the row's name and its place.
+    /// Returns the parts that measure the rows in `listing`, the output of the benchmark [`LIMITS`]
+    /// with one line for each row: the row's name and the machine on which it is measured.
     fn of_listing(listing: &str) -> anyhow::Result<Vec<Self>> {
         let mut parts = Vec::new();
         for line in listing.lines() {
@@ -174,7 +179,7 @@ impl Part {
     }
 }
 
-/// Returns whether `name` has the form of a row's name (`G8a`), or of the names of several: a goal
+/// Returns whether `name` has a form that selects rows of the judge: the name of a row (`G8a`), a goal
 /// (`G8`) or a letter (`G`).
 fn is_row(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(|c: char| c.is_ascii_alphabetic()) else {
@@ -189,14 +194,14 @@ fn is_row(name: &str) -> bool {
 struct Bench<'b> {
     shell: &'b Shell,
     built: Vec<Executable>,
-    /// The environment variables with which programs use softroce.
+    /// The environment variables with which programs use softroce, preloaded.
     preload: Vec<(OsString, OsString)>,
     results: PathBuf,
     choice: &'b Choice,
 }
 
 impl Bench<'_> {
-    /// Compares softroce with what this machine does without it.
+    /// Runs the benchmark [`LIMITS`] for the rows of this machine, on softroce.
     fn limits(&self) -> anyhow::Result<u8> {
         if let Err(error) = packages::install(self.shell, packages::UCX) {
             eprintln!("UCX is left out: {error:#}");
@@ -207,7 +212,8 @@ impl Bench<'_> {
         rxe::run_here(environment::SOFTROCE, &requirements, &command)
     }
 
-    /// Compares softroce with the kernel's device, both in the guest.
+    /// Runs the benchmark [`LIMITS`] in the guest, for the rows that compare softroce with the
+    /// kernel's device.
     fn limits_in_guest(&self) -> anyhow::Result<u8> {
         let benchmark = self.benchmark(LIMITS)?;
         let mut command = self.command(benchmark);
@@ -220,7 +226,7 @@ impl Bench<'_> {
         rxe::run(self.shell, &self.requirements(benchmark, guest), command)
     }
 
-    /// Runs a benchmark where the device is.
+    /// Runs a benchmark on the machine that has the device: this machine or the guest.
     fn on_device(&self, target: &str, arguments: Vec<OsString>) -> anyhow::Result<u8> {
         let benchmark = self.benchmark(target)?;
         let mut command = self.command(benchmark);
@@ -237,7 +243,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Returns the parts to which the rows called `name` belong, as the built benchmark lists them.
+    /// Returns the parts that measure the rows called `name`, as the built benchmark lists them.
     fn parts_of_rows(&self, name: &str) -> anyhow::Result<Vec<Part>> {
         let benchmark = self.benchmark(LIMITS)?;
         let listed = Command::new(&benchmark.path)
@@ -273,7 +279,7 @@ impl Bench<'_> {
         command
     }
 
-    /// Returns the requirements of a device with those of a benchmark added.
+    /// Returns the requirements `device`, extended by those of a benchmark.
     fn requirements(&self, benchmark: &Executable, device: Requirements) -> Requirements {
         let mut environment = self.preload.clone();
         environment.extend(cargo::environment_of(benchmark, &self.built));
@@ -305,7 +311,7 @@ mod tests {
 
     use super::{Choice, Part, Target, has_written_since, is_row};
 
-    /// Returns what is run for `only`, if the benchmark lists its rows as `listing`.
+    /// Returns the parts that `only` selects if the benchmark lists its rows as `listing`.
     fn parts(
         device: Target,
         (only, listing): (Option<&str>, &str),

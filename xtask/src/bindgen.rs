@@ -22,8 +22,8 @@ const GENERATED: [&str; 5] = [
     "shim/layout.c",
 ];
 
-/// The headers, and libclang with its own headers, at the version that the checked-in files were
-/// generated with.
+/// The packages of the headers and of libclang, in the versions from which the checked-in files were
+/// generated.
 const PACKAGES: Group = Group {
     names: &[
         "libibverbs-dev",
@@ -35,7 +35,7 @@ const PACKAGES: Group = Group {
     purpose: "generate the bindings",
 };
 
-/// The directory of that libclang on Debian.
+/// The directory of libclang 14 on Debian.
 const LIBCLANG: &str = "/usr/lib/llvm-14/lib";
 
 pub(crate) fn run(shell: &Shell, check: bool) -> anyhow::Result<()> {

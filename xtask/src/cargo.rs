@@ -29,13 +29,13 @@ pub(crate) enum Kind {
 pub(crate) struct Executable {
     /// The kind of the executable.
     pub(crate) kind: Kind,
-    /// Name of its package.
+    /// Name of the executable's package.
     pub(crate) package_name: String,
-    /// Name of its target.
+    /// Name of the executable's target.
     pub(crate) target: String,
-    /// Directory of its package.
+    /// Directory of the executable's package.
     pub(crate) package: PathBuf,
-    /// The file.
+    /// Path of the executable.
     pub(crate) path: PathBuf,
 }
 
@@ -64,7 +64,8 @@ pub(crate) fn build(arguments: &[&str]) -> anyhow::Result<Vec<Executable>> {
     build_with(arguments, &[])
 }
 
-/// Builds as [`build`] does, with additional variables in cargo's environment.
+/// Builds with the given arguments of cargo and additional environment variables, and returns the
+/// executables.
 pub(crate) fn build_with(
     arguments: &[&str],
     environment: &[(&str, &str)],
@@ -72,7 +73,8 @@ pub(crate) fn build_with(
     executables(&build_messages(arguments, environment)?)
 }
 
-/// Builds, and returns the messages of cargo, one JSON object per line.
+/// Builds with the given arguments and variables, and returns the messages of cargo, one JSON object
+/// per line.
 fn build_messages(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<String> {
     let arguments = [arguments, &["--message-format=json-render-diagnostics"]].concat();
     let output = cargo(&arguments)
@@ -85,7 +87,7 @@ fn build_messages(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::R
     String::from_utf8(output.stdout).context("the messages of cargo")
 }
 
-/// Builds, and returns the path of the shared library of the package `package`.
+/// Builds with the given arguments of cargo, and returns the path of the shared library of `package`.
 pub(crate) fn build_shared_library(arguments: &[&str], package: &str) -> anyhow::Result<PathBuf> {
     let messages = build_messages(arguments, &[])?;
     shared_library(&messages, package)

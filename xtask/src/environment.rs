@@ -1,4 +1,5 @@
-//! The environment of the commands that xtask starts: the caller's, without what cargo added for xtask.
+//! The environment of the commands that xtask starts: the caller's, without the variables that cargo
+//! set for xtask.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,7 +8,7 @@ use std::ffi::OsString;
 /// that xtask starts would treat them as settings of its caller.
 const CARGOS: &[&str] = &["CARGO", "RUST_RECURSION_COUNT", "OUT_DIR"];
 
-/// The prefixes of variables that describe the package `xtask`.
+/// Prefixes of variables by which cargo describes the package `xtask`.
 const CARGOS_PREFIXES: &[&str] = &[
     "CARGO_PKG_",
     "CARGO_MANIFEST_",
@@ -15,16 +16,16 @@ const CARGOS_PREFIXES: &[&str] = &[
     "CARGO_CRATE_",
 ];
 
-/// The variable with the name of the device that tests and tools use by default.
+/// The environment variable with the name of the device that tests and tools use by default.
 pub(crate) const DEVICE: &str = "RDMA_DEVICE";
 
-/// The name of the user-space device.
+/// The name of softroce's device.
 pub(crate) const SOFTROCE: &str = "softroce0";
 
-/// The variable that selects the paths that softroce may use to a peer.
+/// The environment variable that selects the paths by which softroce sends messages to a peer.
 pub(crate) const PATH_OF_SOFTROCE: &str = "SOFTROCE_PATH";
 
-/// Returns the caller's environment.
+/// Returns the caller's environment, without the variables that cargo set for xtask.
 pub(crate) fn inherited() -> Vec<(OsString, OsString)> {
     env::vars_os()
         .filter(|(name, _)| is_callers(&name.to_string_lossy()))

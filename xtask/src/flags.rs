@@ -7,38 +7,41 @@ xflags::xflags! {
     /// Automation of the workspace. Every command installs what it needs, prints what it runs,
     /// and can be run twice.
     cmd xtask {
-        /// Set up a Soft-RoCE device: on this machine where its kernel can, else in the guest.
+        /// Set up a device of the kernel's Soft-RoCE: on this machine if its kernel has the module,
+        /// else in the guest.
         cmd softroce-setup {
-            /// Network device for the link [the default route's; without one, a new dummy].
+            /// Network device that the Soft-RoCE device uses [that of the default route, else a new
+            /// dummy].
             optional --netdev interface: String
-            /// Name of the device [the first free of rxe_0, rxe_1, ...].
+            /// Name of the Soft-RoCE device [the first free of rxe_0, rxe_1, ...].
             optional --name name: String
             /// Change nothing: report what is there, what is missing, and how to fix it. The exit
-            /// status tells whether a device can be used.
+            /// status is 0 if a device can be used.
             optional --check
         }
         /// Run a command on a machine of a certain kind.
         cmd on {
-            /// Run COMMAND where the kernel's Soft-RoCE device is: here, if there is one, else in a
-            /// QEMU guest booted for the call, which sees this machine's files.
+            /// Run COMMAND on a machine with the kernel's Soft-RoCE device: this one, if it has such a
+            /// device, else a QEMU guest that is booted for the call and sees this machine's files.
             cmd rxe {
-                /// Boot the guest even where this machine has a device.
+                /// Boot the guest even if this machine has a device.
                 optional --guest
-                /// Two devices, rxe_0 and rxe_1, on the ends of a veth pair.
+                /// Create two devices in the guest, rxe_0 and rxe_1, on the ends of a veth pair.
                 optional --veth
-                /// No device and no module of Soft-RoCE loaded in the guest.
+                /// Create no device in the guest, and load no module of Soft-RoCE.
                 optional --no-link
-                /// Load this kernel module in the guest, with what it depends on.
+                /// Load this kernel module in the guest, with the modules that it depends on.
                 repeated --module name: String
                 /// MTU of the guest's network devices [4200].
                 optional --mtu n: u32
                 /// End COMMAND after this time, with exit status 124; 0 is no limit [3600].
                 optional --timeout seconds: u64
-                /// The guest's processors [as many as here, but at least 2 and at most 8].
+                /// Number of the guest's processors [as many as here, but at least 2 and at most 8].
                 optional --cpu n: u32
-                /// The guest's memory in MiB, half of which can hold written files [2048].
+                /// Memory of the guest in MiB, half of which can hold written files [2048].
                 optional --memory mib: u32
-                /// A directory that the guest writes through to; elsewhere its writes stay in its memory.
+                /// A directory of this machine that the guest may write to; its other writes stay in
+                /// its memory.
                 repeated --share dir: PathBuf
                 /// The command and its arguments, after `--`.
                 repeated command: OsString
@@ -55,18 +58,19 @@ xflags::xflags! {
         /// report at the end names each failed test with the command that repeats it. The exit
         /// status is not 0 if a test failed or could not run for want of a device or a package.
         cmd test {
-            /// Run only what ends within 3 minutes once everything is built: no guest, no C
-            /// programs, no documentation examples, and fewer repetitions of random tests. The report
-            /// lists what was left out.
+            /// Run only tests that together end within 3 minutes once everything is built: no guest,
+            /// no C programs, no documentation examples, and fewer repetitions of random tests. The
+            /// report lists what was left out.
             optional --quick
             /// Run only the tests of this package. May be repeated.
             repeated --package name: String
             /// Run only the test programs of this name, such as `holes` for rdma-core/tests/holes.rs,
             /// or `doc-tests` for the examples in the documentation. May be repeated.
             repeated --program name: String
-            /// Run only the tests with NAME in their names. No guest is booted if it has none to run.
+            /// Run only the tests whose names contain NAME. No guest is booted if it would run no
+            /// test.
             optional --filter name: String
-            /// Take the name given by --filter as the whole name of a test.
+            /// Run only the test whose whole name is the name given by --filter.
             optional --exact
             /// Run only the tests that need no device.
             optional --host-only
@@ -78,74 +82,75 @@ xflags::xflags! {
             /// name of a device of this machine.
             optional --device name: String
         }
-        /// Run the benchmarks, on this machine's RDMA device, or on softroce where there is none.
-        /// Without --quick, compare rdma-core with perftest and, on softroce, judge what softroce
-        /// reaches; the exit status tells whether a goal is missed. Results go to target/rdma-bench.
+        /// Run the benchmarks on this machine's RDMA device, or on softroce if there is none. Without
+        /// --quick, compare rdma-core with perftest and, on softroce, judge the results by goals; the
+        /// exit status is not 0 if a goal is missed. Results go to target/rdma-bench.
         cmd bench {
             /// Print one table of every layer's latency, message rate and bandwidth, within 3 minutes,
             /// and judge nothing. With --only, measure the named rows or tests by short runs.
             optional --quick
-            /// Only this row of the judge, as G8a, the rows of this goal, as G8, or of this letter, as
-            /// G; or else only the tests with this in their names, as send_lat_8.
+            /// Measure only the row of this name in the judge (G8a), or the rows of this goal (G8) or
+            /// of this letter (G); or else only the tests whose names contain NAME (send_lat_8).
             optional --only name: String
-            /// Measure this device: `softroce`, `rxe`, or the name of one of this machine's.
+            /// Measure this device: `softroce`, `rxe`, or the name of a device of this machine.
             optional --device name: String
             /// End a program of the benchmarks after this time; 0 is no limit [7200, with --quick 1800].
             optional --timeout seconds: u64
-            /// Only the comparison with perftest, with these arguments, after `--`.
+            /// Run only the comparison with perftest, with these arguments, after `--`.
             repeated arguments: OsString
         }
-        /// Count the instructions that posting and polling takes over rdma-core, beside those of the same
-        /// loop in C, on softroce. Profiles go to target/callgrind. The exit status tells whether the
-        /// goals are met.
+        /// Count the instructions that posting and polling takes over rdma-core and in the same loop
+        /// in C, on softroce. Profiles go to target/callgrind. The exit status is 0 if the goals are
+        /// met.
         cmd callgrind {}
         /// Plant known bugs in softroce and rdma-core, one at a time in a copy of the workspace, and
         /// check that the test named by each bug fails.
         cmd plant {
-            /// Only this bug [all of ibverbs-sys/softroce/tests/planted and rdma-core/tests/planted].
+            /// Plant only this bug [all of ibverbs-sys/softroce/tests/planted and
+            /// rdma-core/tests/planted].
             repeated --bug name: String
             /// Number of schedules of the simulated network before a bug counts as missed [500].
             optional --schedules n: u64
         }
-        /// Fuzz softroce: let a fuzzer look for input that makes it panic, answer wrongly or misuse
-        /// memory. Findings and learned inputs go to target/fuzz.
+        /// Fuzz softroce: search for input that makes it panic, answer wrongly or misuse memory.
+        /// Findings and learned inputs go to target/fuzz.
         cmd fuzz {
-            /// Only this target [all of ibverbs-sys/softroce/fuzz].
+            /// Fuzz only this target [all of ibverbs-sys/softroce/fuzz].
             repeated --target name: String
             /// Time to fuzz each target, in seconds [60].
             optional --seconds n: u64
-            /// Do not fuzz, but run the one target on this input, which made it fail.
+            /// Do not fuzz: run the one target on this input, which made it fail.
             optional --replay input: PathBuf
-            /// Add the inputs that reach code which the corpus in the tree does not.
+            /// Add the inputs that reach new code to the corpus in the tree.
             optional --keep
         }
         /// Run tests that find more the longer they run: kills of processes in the middle of their
         /// traffic, queue pairs destroyed in a storm of writes, random schedules of a simulated network,
         /// random rounds of rdma-core's objects, and fuzzing. A failure is printed with the command that repeats it.
         cmd soak {
-            /// Only this soak [all of them, which divide the time equally].
+            /// Run only this soak [all of them, which divide the time equally].
             optional name: String
             /// Time of all soaks together, in minutes, without building [20].
             optional --minutes n: u64
             /// List the soaks, and run none.
             optional --list
         }
-        /// Run tests of rdma-core that make, fail and drop the most, on softroce, under
+        /// Run the tests of rdma-core that create, fail and drop the most objects, on softroce, under
         /// AddressSanitizer.
         cmd sanitize {
-            /// This test program of rdma-core instead.
+            /// Run this test program of rdma-core instead.
             repeated --test name: String
         }
-        /// Run the programs that PLAN lists; `test` calls this in the guest.
+        /// Run the programs that PLAN lists; `test` calls this command in the guest.
         cmd run-plan {
-            /// Programs with their limits.
+            /// The file that lists the programs with their time limits.
             required plan: PathBuf
-            /// Where the outcomes go.
+            /// The file for the outcomes of the programs.
             required outcomes: PathBuf
         }
         /// Regenerate the checked-in bindings.
         cmd bindgen {
-            /// Only compare them.
+            /// Only compare the checked-in bindings with newly generated ones.
             optional --check
         }
     }

@@ -15,7 +15,7 @@ use crate::cargo::{self, Executable};
 use crate::limit::{Group, TIMED_OUT, exit_code};
 use crate::{environment, packages, project};
 
-/// The fuzz targets' package, below the workspace's root.
+/// The package of the fuzz targets, below the workspace's root.
 const PACKAGE: &str = "ibverbs-sys/softroce/fuzz";
 
 /// Compiler flags for coverage and comparison counters, which guide libFuzzer, and for checks of every
@@ -35,24 +35,25 @@ const FLAGS: &[&str] = &[
 /// Time limit of a single input, in seconds.
 const INPUT_SECONDS: u64 = 10;
 
-/// Time beyond the requested time after which a fuzzer counts as hung: it checks the clock only between
-/// inputs.
+/// Time beyond the requested time after which a fuzzer counts as hung. A fuzzer checks the clock only
+/// between inputs.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// The targets and the options of a run.
+/// The targets to fuzz, and the options of a run.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    /// The targets; all of them when empty.
+    /// The names of the targets; all targets when empty.
     pub(crate) targets: Vec<String>,
     /// Time to fuzz each target.
     pub(crate) time: Duration,
-    /// An input to run the target on, instead of fuzzing.
+    /// An input to run the one target on, instead of fuzzing.
     pub(crate) replay: Option<PathBuf>,
     /// Set to add inputs that reach new code to the corpus in the tree.
     pub(crate) keep: bool,
 }
 
-/// Fuzzes all targets, which divide `time` equally. Building is not included in `time`.
+/// Fuzzes all targets, which divide `time` equally. Building is not included in `time`. Returns the
+/// exit status of the first target that failed, else 0.
 pub(crate) fn run_for(shell: &Shell, time: Duration) -> anyhow::Result<u8> {
     let count = targets(&project::root().join(PACKAGE))?.len();
     let choice = Choice {
@@ -65,8 +66,8 @@ pub(crate) fn run_for(shell: &Shell, time: Duration) -> anyhow::Result<u8> {
     run(shell, &choice)
 }
 
-/// Builds the targets and fuzzes one after the other. Returns the first failure's exit status,
-/// after all have run.
+/// Builds the targets and fuzzes all of them, one after the other. Returns the exit status of the
+/// first target that failed, else 0.
 pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
     let package = project::root().join(PACKAGE);
     let targets = chosen(targets(&package)?, &choice.targets)?;
@@ -158,7 +159,7 @@ fn build(
     )
 }
 
-/// Returns the directory for all files that are not checked in.
+/// Returns the directory of the fuzzer's files that are not checked in.
 fn directory() -> PathBuf {
     project::target().join("fuzz")
 }
@@ -203,7 +204,7 @@ impl<'a> Fuzzer<'a> {
             "-print_final_stats=1".into(),
             "-verbosity=1".into(),
             prefix,
-            // The first directory is the one that is written.
+            // libFuzzer writes new inputs to the first directory.
             self.found.clone().into(),
             self.corpus.clone().into(),
         ];

@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 
-/// Exit status of a command that was stopped at its time limit, the same as that of coreutils'
-/// `timeout`.
+/// Exit status of a command that was stopped at its time limit; coreutils' `timeout` uses the same.
 pub(crate) const TIMED_OUT: u8 = 124;
 
-/// A child in its own process group, so that it is killed together with its own children.
+/// A child process in its own process group, so that it can be killed together with its own children.
 #[derive(Debug)]
 pub(crate) struct Group {
     child: Child,
@@ -31,13 +30,13 @@ impl Group {
         })
     }
 
-    /// Returns the child, for access to its pipes.
+    /// Returns the child process, whose pipes the caller may use.
     pub(crate) fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// Waits for the end of the child, for at most `limit`. Returns `None` if the child was killed at
-    /// the limit.
+    /// Waits for the end of the child, for at most `limit`. Kills the child at the limit and returns
+    /// `None`.
     pub(crate) fn wait(mut self, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
         let Some(limit) = limit else {
             return self.child.wait().map(Some);

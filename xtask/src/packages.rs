@@ -1,4 +1,4 @@
-//! Debian packages: those that each task needs, and their installation.
+//! Groups of Debian packages, each for one purpose, and their installation.
 
 use std::env;
 use std::path::Path;
@@ -16,13 +16,13 @@ pub(crate) struct Group {
     pub(crate) purpose: &'static str,
 }
 
-/// Headers of the verbs libraries, and the tool that finds them.
+/// Packages to build the workspace: headers of the verbs libraries, and the tool that finds them.
 pub(crate) const BUILD: &Group = &Group {
     names: &["libibverbs-dev", "librdmacm-dev", "pkg-config"],
     purpose: "build against libibverbs and librdmacm",
 };
 
-/// Tools that load the kernel module, make the link on this machine, and inspect the result.
+/// Packages to load the kernel module, create the Soft-RoCE device on this machine, and inspect it.
 pub(crate) const DEVICE: &Group = &Group {
     names: &[
         "kmod",
@@ -34,8 +34,8 @@ pub(crate) const DEVICE: &Group = &Group {
     purpose: "set up and inspect the kernel's Soft-RoCE device",
 };
 
-/// The emulator, the guest's user space, tools to unpack a kernel package, and what the guest uses
-/// of this machine's files.
+/// Packages to boot the guest: the emulator, the guest's user space, tools to unpack a kernel package,
+/// and the programs of this machine that the guest runs.
 pub(crate) const GUEST: &Group = &Group {
     names: &[
         "qemu-system-x86",
@@ -51,43 +51,42 @@ pub(crate) const GUEST: &Group = &Group {
     purpose: "boot the QEMU guest with the kernel's Soft-RoCE device",
 };
 
-/// The program that dissects captures written by tests. Without it the tests check the bytes
-/// themselves.
+/// Package of the program that dissects the packets captured by tests. If it is missing, the tests
+/// check the bytes themselves.
 pub(crate) const DISSECTOR: &Group = &Group {
     names: &["tshark"],
     purpose: "dissect the packets that tests capture",
 };
 
-/// The C programs that the tests run on softroce.
+/// Packages of the C programs that the tests run on softroce.
 pub(crate) const PROGRAMS: &Group = &Group {
     names: &["ibverbs-utils", "perftest"],
     purpose: "run the usual C programs on softroce",
 };
 
-/// The C tools that the benchmarks compare with.
+/// Package of the C programs that the benchmarks compare with.
 pub(crate) const PERFTEST: &Group = &Group {
     names: &["perftest"],
     purpose: "compare the benchmarks with perftest",
 };
 
-/// The library over shared memory that softroce is measured against.
+/// Package of UCX, a library over shared memory that the benchmarks compare softroce with.
 pub(crate) const UCX: &Group = &Group {
     names: &["ucx-utils"],
     purpose: "compare softroce with UCX over shared memory",
 };
 
-/// The tool that counts instructions.
+/// Package of the tool that counts instructions.
 pub(crate) const CALLGRIND: &Group = &Group {
     names: &["valgrind"],
     purpose: "count instructions",
 };
 
-/// Prefix of the names of packages that apt may remove if there is no other way: parts of another
-/// version of a package to be installed.
+/// Prefix of the names of packages that apt may remove in order to install another version of QEMU.
 const REPLACEABLE: &str = "qemu-";
 
-/// For each package, a program whose presence shows that the package's contents are installed, even if
-/// dpkg does not know the package.
+/// For each package, a program that shows that the package's contents are installed, even if dpkg does
+/// not have the package.
 const PROGRAMS_OF: &[(&str, &str)] = &[
     ("binutils", "ar"),
     ("ibverbs-utils", "ibv_devinfo"),
@@ -103,11 +102,12 @@ const PROGRAMS_OF: &[(&str, &str)] = &[
     ("xz-utils", "xz"),
 ];
 
-/// The variable with the directory of headers and libraries that are installed elsewhere, for the build
-/// of ibverbs-sys.
+/// The environment variable with the directory of headers and libraries that are installed elsewhere,
+/// which the build of ibverbs-sys uses.
 const PREFIX: &str = "IBVERBS_SYS_PREFIX";
 
-/// Returns the packages of `wanted` that are not installed, neither as packages nor in another way.
+/// Returns the packages of `wanted` whose contents are not installed, neither by dpkg nor in another
+/// way.
 pub(crate) fn missing(shell: &Shell, wanted: &[&'static str]) -> Vec<&'static str> {
     let format = "${binary:Package} ${Status}\\n";
     let known = cmd!(shell, "dpkg-query --show --showformat={format} {wanted...}");
@@ -122,7 +122,7 @@ pub(crate) fn missing(shell: &Shell, wanted: &[&'static str]) -> Vec<&'static st
     absent
 }
 
-/// Returns whether the contents of a package are installed without the package.
+/// Returns whether the contents of a package are installed although dpkg does not have the package.
 fn is_provided(shell: &Shell, package: &str) -> bool {
     if let "libibverbs-dev" | "librdmacm-dev" = package {
         let library = package.trim_end_matches("-dev");
@@ -169,7 +169,7 @@ pub(crate) fn install_all(
         .collect()
 }
 
-/// Prints what is about to be installed, one line for each group.
+/// Prints the packages that will be installed, one line for each group.
 fn announce(plan: &[(&Group, Vec<&str>)]) {
     for (group, missing) in plan {
         eprintln!("to install: {} (to {})", missing.join(" "), group.purpose);
@@ -273,8 +273,8 @@ impl Privilege {
     }
 }
 
-/// Prints `command` and runs it with all its output on standard error: preparations must not show in
-/// the output of the command that they prepare.
+/// Prints `command` and runs it with all its output on standard error: standard output is for the
+/// command that the user requested.
 pub(crate) fn chatter(command: Cmd<'_>) -> anyhow::Result<()> {
     let line = command.to_string();
     eprintln!("$ {line}");
@@ -299,7 +299,7 @@ fn absent(known: &str, wanted: &[&'static str]) -> Vec<&'static str> {
         .collect()
 }
 
-/// Returns the packages that a simulated run of apt-get removes.
+/// Returns the packages that apt-get would remove, according to the output of a simulated run.
 fn removals(plan: &str) -> Vec<&str> {
     let lines = plan.lines().filter_map(|line| line.strip_prefix("Remv "));
     lines

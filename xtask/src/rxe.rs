@@ -1,4 +1,4 @@
-//! Runs a command where the kernel's Soft-RoCE device is: on this machine or in the guest.
+//! Runs a command on a machine that has the kernel's Soft-RoCE device: this one or the guest.
 
 use std::env;
 use std::ffi::OsString;
@@ -28,9 +28,9 @@ pub(crate) struct Requirements {
     pub(crate) device: Option<String>,
     /// Set to run in the guest even if this machine has a device.
     pub(crate) guest: bool,
-    /// Links of the guest.
+    /// Soft-RoCE devices that the guest creates.
     pub(crate) links: Links,
-    /// Kernel modules besides those of Soft-RoCE.
+    /// Kernel modules that the guest loads in addition to those of Soft-RoCE.
     pub(crate) modules: Vec<String>,
     /// MTU of the guest's network devices.
     pub(crate) mtu: u32,
@@ -44,9 +44,9 @@ pub(crate) struct Requirements {
     pub(crate) memory: u32,
     /// Directories that the guest may write to.
     pub(crate) shares: Vec<PathBuf>,
-    /// The working directory; `None` for the current directory.
+    /// The working directory of the command; `None` for the current directory.
     pub(crate) directory: Option<PathBuf>,
-    /// Variables in addition to the caller's.
+    /// Environment variables in addition to the caller's.
     pub(crate) environment: Vec<(OsString, OsString)>,
 }
 
@@ -60,7 +60,7 @@ impl Default for Requirements {
             modules: Vec::new(),
             mtu: MTU,
             limit: Some(Duration::from_secs(3600)),
-            // Both sides of a connection poll while the kernel needs a processor too.
+            // At least two: both ends of a connection poll while the kernel needs a processor, too.
             cpus: here.max(2),
             without: Vec::new(),
             memory: 2048,
@@ -71,7 +71,8 @@ impl Default for Requirements {
     }
 }
 
-/// Runs `command` with the caller's environment, and returns its exit status.
+/// Runs `command` on the machine that meets `requirements`, with the caller's environment, and returns
+/// its exit status.
 pub(crate) fn run(
     shell: &Shell,
     requirements: &Requirements,
@@ -89,7 +90,8 @@ pub(crate) fn takes_guest(requirements: &Requirements) -> bool {
     matches!(device_here(requirements), Ok(None))
 }
 
-/// Returns the device of this machine that meets `requirements`.
+/// Returns the device of this machine that meets `requirements`; `None` if the command must run in the
+/// guest.
 fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
     if let Some(name) = &requirements.device {
         ensure!(
@@ -98,7 +100,7 @@ fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
         );
         return Ok(Some(name.clone()));
     }
-    // Other links and modules are set up in the guest only.
+    // Only the guest can have other devices and modules.
     let ordinary = requirements.links == Links::Dummy && requirements.modules.is_empty();
     if requirements.guest || !ordinary {
         return Ok(None);
@@ -106,7 +108,7 @@ fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
     Ok(device::list().into_iter().next().map(|device| device.name))
 }
 
-/// Runs `command` on this machine, on `device`.
+/// Runs `command` on this machine with `device`, and returns its exit status.
 pub(crate) fn run_here(
     device: &str,
     requirements: &Requirements,
@@ -174,8 +176,8 @@ fn run_in_guest(
     }
 }
 
-/// Returns the caller's environment with the required variables. Sets the name of the device if it is
-/// required, or if the caller has named no device.
+/// Returns the caller's environment with the required variables. Sets the name of the device if the
+/// requirements name it, or if the caller has named no device.
 fn environment_of(device: &str, requirements: &Requirements) -> Vec<(OsString, OsString)> {
     let mut environment = environment::with_device(device);
     if requirements.device.is_some() {

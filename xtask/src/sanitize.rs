@@ -11,10 +11,10 @@ use crate::cargo::{self, Executable};
 use crate::limit::{Group, TIMED_OUT, exit_code};
 use crate::{environment, packages, project};
 
-/// The tests that run by default: those that make, fail and drop the most objects.
+/// The test programs that run by default: those that create, fail and drop the most objects.
 const TESTS: &[&str] = &[FRUGAL, "holes", "scope"];
 
-/// The only test that leaks no memory. Other tests forget values, to show that this is safe.
+/// The only test program that leaks no memory. Others forget values, to show that forgetting is safe.
 const FRUGAL: &str = "random_rounds";
 
 /// Number of rounds of tests that repeat themselves: few, because each round is much slower under the
@@ -24,8 +24,8 @@ const ROUNDS: &str = "100";
 /// Time limit of a test program.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// Builds the test programs with the sanitizer and runs them. Returns the first failure's exit
-/// status, after all have run.
+/// Builds the test programs with the sanitizer and runs all of them. Returns the exit status of the
+/// first program that failed, else 0.
 pub(crate) fn run(shell: &Shell, tests: &[String]) -> anyhow::Result<u8> {
     packages::install(shell, packages::BUILD)?;
     let usual: Vec<String>;
@@ -61,7 +61,7 @@ fn build(shell: &Shell, tests: &[String]) -> anyhow::Result<Vec<Executable>> {
     }
     // The sanitizer's option is not stable, but its runtime comes with every compiler.
     let environment = [
-        // `sanitized` makes the device copy in a way that the sanitizer sees.
+        // `sanitized` makes the device copy memory by code that the sanitizer checks.
         ("RUSTFLAGS", "-Zsanitizer=address --cfg sanitized"),
         ("RUSTC_BOOTSTRAP", "1"),
     ];

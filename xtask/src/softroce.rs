@@ -1,4 +1,4 @@
-//! Runs a command on the user-space device.
+//! Builds softroce, the user-space device, and runs a command on it.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,10 +12,10 @@ use xshell::Shell;
 
 use crate::{cargo, environment, packages, project};
 
-/// The variable that makes the dynamic linker load a library before all others.
+/// The environment variable that makes the dynamic linker load a library before all others.
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Builds the library that C programs preload, and returns its path.
+/// Builds the library of softroce that C programs preload, and returns its path.
 ///
 /// The library has its own target directory. Cargo names shared libraries without a hash. In a common
 /// directory, each build of another package that enables other features of softroce's dependencies
@@ -35,8 +35,8 @@ pub(crate) fn library(shell: &Shell) -> anyhow::Result<PathBuf> {
     cargo::build_shared_library(&build, "softroce")
 }
 
-/// Replaces this process by `command`, with the device preloaded. Returns only if the command cannot be
-/// started, with the exit status that a shell would give.
+/// Replaces this process by `command`, with softroce preloaded. Returns only if `command` cannot be
+/// started, with the exit status that a shell would return.
 pub(crate) fn run(shell: &Shell, command: &[OsString]) -> anyhow::Result<u8> {
     ensure!(!command.is_empty(), "no command: put it behind `--`");
     let library = library(shell)?;
@@ -56,7 +56,7 @@ pub(crate) fn run(shell: &Shell, command: &[OsString]) -> anyhow::Result<u8> {
     })
 }
 
-/// Builds the library, and returns the variables with which a program uses the device.
+/// Builds the library of softroce, and returns the environment variables with which a program uses it.
 pub(crate) fn environment(shell: &Shell) -> anyhow::Result<Vec<(OsString, OsString)>> {
     Ok(vec![
         (environment::DEVICE.into(), environment::SOFTROCE.into()),
@@ -64,7 +64,8 @@ pub(crate) fn environment(shell: &Shell) -> anyhow::Result<Vec<(OsString, OsStri
     ])
 }
 
-/// Returns the libraries to preload: `library`, followed by those that the caller preloads.
+/// Returns the list of libraries to preload: `library`, and then the libraries that the caller
+/// preloads.
 fn preloaded(library: PathBuf) -> anyhow::Result<OsString> {
     let others = env::var_os(PRELOAD).unwrap_or_default();
     let others = env::split_paths(&others).filter(|path| !path.as_os_str().is_empty());

@@ -1,4 +1,4 @@
-//! Rust from the headers.
+//! Generates the Rust bindings from the headers.
 
 use std::fs;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use super::model::Model;
 use super::policy::{ALIASES, EXCLUDED, FLAGS, HEADERS, KERNEL_FLAGS, LIBC, RENAMED};
 use crate::headers::{Headers, RECORDED};
 
-/// The text of `src/bindings.rs`.
+/// Returns the text of `src/bindings.rs`.
 pub(super) fn bindings(headers: &Headers) -> Result<String, String> {
     let includes: String = HEADERS
         .iter()
@@ -27,7 +27,7 @@ pub(super) fn bindings(headers: &Headers) -> Result<String, String> {
                 .iter()
                 .map(|dir| format!("-I{}", dir.display())),
         )
-        // A static inline function has no symbol that could be bound; its shim has one.
+        // A static inline function has no symbol to bind. Its shim has a symbol.
         .clang_args(["-D_GNU_SOURCE", "-Dstatic=", "-Dinline="])
         .parse_callbacks(Box::new(Names))
         .rust_target(bindgen::RustTarget::stable(88, 0).map_err(|error| error.to_string())?)
@@ -65,7 +65,7 @@ pub(super) fn bindings(headers: &Headers) -> Result<String, String> {
         builder = builder.blocklist_function(name);
     }
     builder = builder.blocklist_function(format!("{HIDDEN}.*"));
-    // libc's types come from the libc crate.
+    // The crate libc has these types.
     builder = builder.blocklist_file(".*/(bits|sys|netinet)/.*");
     let bindings = builder
         .generate()
@@ -80,7 +80,7 @@ pub(super) fn bindings(headers: &Headers) -> Result<String, String> {
     ))
 }
 
-/// The functions named in `shim/EXCLUDED`.
+/// Returns the names of the functions in `shim/EXCLUDED`, which are not bound.
 fn excluded() -> impl Iterator<Item = &'static str> {
     let names = EXCLUDED
         .lines()
@@ -88,10 +88,12 @@ fn excluded() -> impl Iterator<Item = &'static str> {
     names.filter(|name| *name != "#")
 }
 
-/// What a declaration for old programs is called here, to be left out.
+/// The prefix that replaces the name of a declaration for old programs. Names with this prefix are not
+/// bound.
 const HIDDEN: &str = "hidden_";
 
-/// Rust name = C name; link name = the shim's.
+/// Names for bindgen: each function keeps its C name in Rust, and links to the function of the shim
+/// (`rs_` and the C name).
 #[derive(Debug)]
 struct Names;
 
@@ -111,7 +113,7 @@ impl ParseCallbacks for Names {
         matches!(item.kind, ItemKind::Function).then(|| format!("rs_{}", item.name))
     }
 
-    /// The one macro with the highest bit set is a mask.
+    /// Returns the type `u64` for a macro with the highest bit set: the only one is a mask.
     fn int_macro(&self, _name: &str, value: i64) -> Option<IntKind> {
         (value < 0).then_some(IntKind::U64)
     }
@@ -128,8 +130,9 @@ impl ParseCallbacks for Names {
     }
 }
 
-/// Anonymous enumerations get names from bindgen that no program should know: their enumerators
-/// become plain integers. One item a line, as rustfmt leaves them.
+/// Returns `bindings` with the enumerators of anonymous enumerations as plain integers: bindgen gives
+/// the types of these enumerations names that programs should not depend on. Each item of `bindings`
+/// must be on one line, as rustfmt formats it.
 fn plain(bindings: &str) -> String {
     const NAME: &str = "_bindgen_ty_";
     let mut text = String::new();
@@ -149,8 +152,8 @@ fn plain(bindings: &str) -> String {
     text
 }
 
-/// Layout tests of structs that contain types of libc hold where the bindings are generated. For
-/// other architectures it is `shim/layout.c` that asserts the same.
+/// Limits the layout tests of structs that contain types of libc to x86-64, where the bindings are
+/// generated. On other architectures `shim/layout.c` asserts the same layout.
 fn portable(bindings: &str) -> Result<String, String> {
     let mut text = bindings.to_owned();
     let model = Model::read(bindings)?;
@@ -163,7 +166,8 @@ fn portable(bindings: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// The `#define`s that give enumerations of the kernel, and their enumerators, verbs' names.
+/// The `#define`s in a header of verbs that give the kernel's enumerations and enumerators another
+/// name. Each entry is the name of verbs and the name of the kernel.
 #[derive(Default)]
 struct Aliases {
     types: Vec<(String, String)>,
@@ -195,7 +199,7 @@ impl Aliases {
         Ok(aliases)
     }
 
-    /// Verbs' names for what is in `bindings` under the kernel's.
+    /// Returns Rust code that defines the names of verbs for the kernel's items in `bindings`.
     fn rust(&self, bindings: &str) -> Result<String, String> {
         let mut text = String::new();
         for (name, kernel) in &self.types {
@@ -216,7 +220,7 @@ impl Aliases {
     }
 }
 
-/// Formats with the toolchain's rustfmt and the settings of the workspace this runs in.
+/// Formats Rust code with the toolchain's rustfmt and the settings of this workspace.
 fn rustfmt(text: &str) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("cannot run rustfmt: {error}");
     let mut child = Command::new("rustfmt")

@@ -1,4 +1,4 @@
-//! C from the generated Rust.
+//! Generates the C shim from the generated Rust bindings.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::model::{Function, Kind, Model, Record, is_unnamed, is_unnamed_type, l
 use super::policy::{BY_HAND, COPIED, GROWS_AT_FRONT, HANDLES, LIBC, PTHREAD};
 use crate::headers::RECORDED;
 
-/// Whose functions a file has.
+/// The library whose functions a file of the shim calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Library {
     Verbs,
@@ -16,7 +16,8 @@ pub(super) enum Library {
 }
 
 impl Library {
-    /// rsockets, the `r` functions, are librdmacm's; so are the inline functions on AF_IB addresses.
+    /// Returns the library that has `function`. The functions of rsockets, which begin with `r`, are
+    /// part of librdmacm, and so are the inline functions for AF_IB addresses.
     fn of(function: &str) -> Self {
         let verbs = ["ibv_", "verbs_", "mult_to_", "mbps_to_"];
         let is_verb = verbs.iter().any(|prefix| function.starts_with(prefix));
@@ -24,7 +25,7 @@ impl Library {
     }
 }
 
-/// The text of `shim/verbs.c` or `shim/rdmacm.c`.
+/// Returns the text of `shim/verbs.c` or `shim/rdmacm.c`: a C function for each function of `library`.
 pub(super) fn functions(model: &Model, library: Library) -> Result<String, String> {
     let mut text = preamble("#include \"rs_shim.h\"\n#include \"layout.h\"\n");
     for function in &model.functions {
@@ -36,7 +37,7 @@ pub(super) fn functions(model: &Model, library: Library) -> Result<String, Strin
     Ok(text)
 }
 
-/// The text of `shim/layout.h`.
+/// Returns the text of `shim/layout.h`: the sizes in the bindings of the structs that may grow.
 pub(super) fn sizes(model: &Model) -> Result<String, String> {
     let mut text = preamble("/* The sizes that the bindings give the structs that grow. */\n");
     for name in COPIED {
@@ -49,7 +50,7 @@ pub(super) fn sizes(model: &Model) -> Result<String, String> {
     Ok(text)
 }
 
-/// The text of `shim/layout.c`.
+/// Returns the text of `shim/layout.c`: assertions that the C types have the layout of the bindings.
 pub(super) fn assertions(model: &Model) -> String {
     let mut text = preamble(
         "#include \"rs_shim.h\"\n\n\
@@ -65,7 +66,7 @@ pub(super) fn assertions(model: &Model) -> String {
     }
     text.push('\n');
     for (name, record) in &model.records {
-        // A type without a name in C is checked as part of the one it is in.
+        // A type without a name in C is checked as a part of the type that contains it.
         if !is_unnamed_type(name) && record.size > 0 {
             Layout {
                 model,
@@ -94,7 +95,7 @@ fn preamble(text: &str) -> String {
     )
 }
 
-/// One function of the shim.
+/// Returns the C function of the shim that calls `function`.
 fn shim(model: &Model, function: &Function) -> Result<String, String> {
     let name = &function.name;
     if function.variadic {
@@ -142,7 +143,7 @@ struct Growing {
     writable: bool,
 }
 
-/// The struct that an argument points to, when it is one that grows.
+/// Returns the struct that an argument points to, if the struct may grow in newer headers.
 fn growing(ty: &Type) -> Option<Growing> {
     let Type::Ptr(pointer) = ty else { return None };
     let name = last(&pointer.elem)?;
@@ -152,7 +153,7 @@ fn growing(ty: &Type) -> Option<Growing> {
     })
 }
 
-/// C's declaration of `name` with the type `ty`.
+/// Returns the C declaration of `name` with the type `ty`.
 fn declaration(model: &Model, ty: &Type, name: &str) -> Result<String, String> {
     let ty = c_type(model, ty)?;
     let space = if ty.ends_with('*') { "" } else { " " };
@@ -203,7 +204,7 @@ fn c_type(model: &Model, ty: &Type) -> Result<String, String> {
     Ok(format!("{tag}{name}"))
 }
 
-/// Asserts where the fields of one struct or union are.
+/// A writer of assertions about the offsets and sizes of the fields of one struct or union.
 struct Layout<'a> {
     model: &'a Model,
     name: &'a str,
@@ -229,18 +230,19 @@ impl Layout<'_> {
         format!("{tag} {}", self.name)
     }
 
-    /// `path` leads to `record` within the outer one, at `base`.
+    /// Writes assertions for the fields of `record`. `path` is the C expression for `record` within
+    /// the outer struct or union, and `base` its offset there.
     fn fields(&mut self, record: &Record, path: &str, base: usize) {
         let model = self.model;
         for (field, ty) in &record.fields {
-            // Neither padding nor the opaque content of a struct that is only declared.
+            // Skips padding, and the opaque content of a struct that is only declared.
             let Some(offset) = record.offsets.get(field).map(|offset| base + offset) else {
                 continue;
             };
             let name = last(ty).unwrap_or_default();
             let inner = model.records.get(&name).filter(|_| is_unnamed_type(&name));
             if is_unnamed(field) {
-                // In C its members are members of the outer one.
+                // In C the members of an unnamed struct or union are members of the outer one.
                 inner
                     .into_iter()
                     .for_each(|inner| self.fields(inner, path, offset));
@@ -271,18 +273,19 @@ impl Layout<'_> {
     }
 }
 
-/// A number of x86-64, and what it takes to make it one of the architecture that is built for.
+/// Returns the C expression for `number` on the architecture of the build. `number` is a size or an
+/// offset on x86-64 that includes `types`, whose sizes depend on the architecture.
 fn with_extra(number: usize, types: &[(usize, &str)]) -> String {
     let extra = types.iter().map(|(_, ty)| format!(" + EXTRA_{ty}"));
     format!("{number}{}", extra.collect::<String>())
 }
 
-/// Whether a struct may be larger in newer headers.
+/// Returns whether a struct may be larger in newer headers.
 fn grows(name: &str) -> bool {
     COPIED.contains(&name) || HANDLES.contains(&name) || name == GROWS_AT_FRONT
 }
 
-/// Undoes what bindgen does to a field with the name of a keyword.
+/// Returns the C name of a field. Bindgen appends an underscore to names that are Rust keywords.
 fn c_field(field: &str) -> &str {
     match field {
         "type_" => "type",

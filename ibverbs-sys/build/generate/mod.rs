@@ -1,6 +1,6 @@
-//! The generator of what is checked in: `src/bindings.rs`, and in `shim/` the C of every function
-//! that is only a call (`verbs.c`, `rdmacm.c`) and of what the bindings take for granted
-//! (`layout.h`, `layout.c`).
+//! Generates the files that are checked in: the Rust bindings (`src/bindings.rs`), and in `shim/` the
+//! C functions that only call a function of a library (`verbs.c`, `rdmacm.c`) and the assertions about
+//! the layouts that the bindings assume (`layout.h`, `layout.c`).
 //!
 //! `cargo xtask bindgen` sets [`OUT`] to the directory that receives these files.
 
@@ -15,17 +15,17 @@ use std::path::PathBuf;
 
 use crate::headers::{Headers, RECORDED};
 
-/// Names the root under which the files are written.
+/// The environment variable with the directory under which the files are written.
 const OUT: &str = "IBVERBS_SYS_GENERATE";
 
-/// Generates the files when [`OUT`] asks for it, and says whether it did.
+/// Generates the files if [`OUT`] is set. Returns whether it is set.
 pub(crate) fn requested(headers: &Headers) -> Result<bool, String> {
     println!("cargo::rerun-if-env-changed={OUT}");
     let Some(out) = env::var_os(OUT).map(PathBuf::from) else {
         return Ok(false);
     };
 
-    // A directory that was removed since is written to again.
+    // Cargo runs this script again if the directory was removed since.
     println!("cargo::rerun-if-changed={}", out.display());
     let version = headers
         .version

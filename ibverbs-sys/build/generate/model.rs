@@ -1,4 +1,4 @@
-//! What the generated Rust says, as far as C needs it.
+//! A model of the generated Rust bindings, with the information from which the C shim is generated.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ pub(super) enum Kind {
     Union,
 }
 
-/// A struct or a union, laid out.
+/// A struct or a union with its layout.
 pub(super) struct Record {
     pub(super) kind: Kind,
     pub(super) fields: Vec<(String, Type)>,
     pub(super) size: usize,
     align: usize,
-    /// Of each field; those without a name in C included.
+    /// The offset of each field in bytes, including the fields that have no name in C.
     pub(super) offsets: BTreeMap<String, usize>,
 }
 
@@ -33,15 +33,16 @@ pub(super) struct Record {
 pub(super) struct Model {
     pub(super) functions: Vec<Function>,
     pub(super) records: BTreeMap<String, Record>,
-    /// By name: the integer within, which is four bytes either way.
+    /// The integer type in each enumeration, by the name of the enumeration. Its size is always four
+    /// bytes.
     pub(super) enums: BTreeMap<String, Type>,
     pub(super) types: BTreeMap<String, Type>,
-    /// Enumerators and integer macros, in the order of the headers.
+    /// Names and values of enumerators and integer macros, in the order of the headers.
     pub(super) constants: Vec<(String, String)>,
 }
 
 impl Model {
-    /// Reads the text that [`bind::bindings`](super::bind::bindings) made.
+    /// Parses the text that [`bind::bindings`](super::bind::bindings) returned.
     pub(super) fn read(rust: &str) -> Result<Self, String> {
         let file = syn::parse_file(rust).map_err(|error| error.to_string())?;
         let mut model = Self::default();
@@ -104,14 +105,15 @@ impl Model {
         self.records.insert(name, record);
     }
 
-    /// `pub const NAME: T = 7;`, of a macro or an anonymous enum.
+    /// Adds the constant `pub const NAME: T = 7;`, which stands for a macro or an enumerator of an
+    /// anonymous enumeration.
     fn constant(&mut self, item: &ItemConst) {
         if let Some(value) = integer(&item.expr) {
             self.constants.push((item.ident.to_string(), value));
         }
     }
 
-    /// `pub const NAME: T = T(7);`
+    /// Adds the constant `pub const NAME: T = T(7);`, which stands for an enumerator.
     fn enumerator(&mut self, item: &syn::ImplItemConst) {
         if let Expr::Call(call) = &item.expr
             && let Some(value) = call.args.first().and_then(integer)
@@ -120,7 +122,8 @@ impl Model {
         }
     }
 
-    /// Takes sizes and offsets from the layout tests, which are lines such as
+    /// Sets the sizes, alignments and offsets of all records from bindgen's layout tests, which are
+    /// lines such as
     /// `["Size of T"][::core::mem::size_of::<T>() - 8usize];`
     /// `["Offset of field: T::f"][::core::mem::offset_of!(T, f) - 4usize];`
     fn measure(&mut self, rust: &str) -> Result<(), String> {
@@ -156,7 +159,8 @@ impl Model {
 }
 
 impl Model {
-    /// The layout tests name no field that has no name in C: these follow the field before them.
+    /// Sets the offsets of the fields that have no name in C. The layout tests do not mention these
+    /// fields. Each of them follows the previous field of its record.
     fn place_unnamed(&mut self) {
         let mut found = Vec::new();
         for (name, record) in &self.records {
@@ -181,12 +185,13 @@ impl Model {
         }
     }
 
-    /// The struct or union that a type names.
+    /// Returns the struct or union that the type `ty` names.
     pub(super) fn record_of(&self, ty: &Type) -> Option<&Record> {
         self.records.get(&last(ty)?)
     }
 
-    /// The types of libc in a record that are not the same size everywhere, and where they are.
+    /// Returns the types of libc in `record` whose sizes depend on the architecture, each with its
+    /// offset.
     pub(super) fn pthread(&self, record: &Record) -> Vec<(usize, &'static str)> {
         let mut found = Vec::new();
         for (field, ty) in &record.fields {
@@ -205,7 +210,7 @@ impl Model {
         found
     }
 
-    /// In bytes; none where it is libc's to say.
+    /// Returns the size of a type in bytes on x86-64; `None` for a type of libc.
     pub(super) fn size(&self, ty: &Type) -> Option<usize> {
         match ty {
             Type::Ptr(_) => return Some(8),
@@ -228,19 +233,19 @@ impl Model {
             "u32" | "i32" | "c_int" | "c_uint" => Some(4),
             "u64" | "i64" | "usize" | "isize" => Some(8),
             "c_long" | "c_ulong" | "c_longlong" | "c_ulonglong" => Some(8),
-            // Of a function pointer.
+            // An optional function pointer.
             "Option" => Some(8),
             _ => None,
         }
     }
 }
 
-/// Whether bindgen made the name of this field up.
+/// Returns whether bindgen invented the name of this field, because the field has no name in C.
 pub(super) fn is_unnamed(field: &str) -> bool {
     field.starts_with("__bindgen_anon_")
 }
 
-/// Whether bindgen made the name of this type up.
+/// Returns whether bindgen invented the name of this type, because the type has no name in C.
 pub(super) fn is_unnamed_type(name: &str) -> bool {
     name.contains("__bindgen_ty_")
 }
@@ -267,7 +272,7 @@ impl Function {
     }
 }
 
-/// The last segment of a path: `c_int` of `::core::ffi::c_int`.
+/// Returns the last segment of the path of a type: `c_int` for `::core::ffi::c_int`.
 pub(super) fn last(ty: &Type) -> Option<String> {
     let Type::Path(path) = ty else { return None };
     path.path
@@ -276,7 +281,7 @@ pub(super) fn last(ty: &Type) -> Option<String> {
         .map(|segment| segment.ident.to_string())
 }
 
-/// The digits of an integer literal, with its sign.
+/// Returns an integer literal as text, with its sign.
 pub(super) fn integer(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Lit(syn::ExprLit {

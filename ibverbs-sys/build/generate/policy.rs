@@ -1,6 +1,7 @@
-//! What the headers cannot tell the generator.
+//! The facts about functions and types that the generator cannot read from the headers.
 
-/// The headers whose declarations are bound. Types of others come along where these need them.
+/// The headers whose declarations are bound. Types of other headers are bound if these declarations
+/// use them.
 pub(crate) const HEADERS: [&str; 8] = [
     "infiniband/verbs.h",
     "infiniband/ib.h",
@@ -12,27 +13,30 @@ pub(crate) const HEADERS: [&str; 8] = [
     "rdma/rsocket.h",
 ];
 
-/// The header that gives kernel enumerations verbs' names by `#define`.
+/// The header whose `#define`s give the kernel's enumerations the names that verbs use.
 pub(crate) const ALIASES: &str = "infiniband/verbs_api.h";
 
-/// Enumerations of the kernel that have single values with verbs' names.
+/// Enumerations of the kernel that have names of verbs for single values only.
 pub(crate) const KERNEL_FLAGS: [&str; 3] = [
     "ib_uverbs_access_flags",
     "ib_uverbs_advise_mr_flag",
     "ib_uverbs_query_port_flags",
 ];
 
-/// Functions and macros that are not bound, with the reason, one a line.
+/// The text of the file that lists functions and macros that are not bound, one per line with the
+/// reason.
 pub(crate) const EXCLUDED: &str = include_str!("../../shim/EXCLUDED");
 
-/// Their shim is in `shim/by_hand.c`, with the reason.
+/// Functions whose shim is not generated but written by hand, in `shim/by_hand.c`. The reasons stand
+/// there.
 pub(crate) const BY_HAND: [&str; 2] = ["ibv_query_gid_table", "rfcntl"];
 
-/// The header declares the second function for old programs, and hides it behind a macro of the
-/// same name; the first is what the macro calls, whose prototype is the one to bind.
+/// Pairs of a function to bind and the Rust name of its binding. The header declares a function of the
+/// second name for old programs, which is not bound, and hides it behind a macro of the same name. The
+/// macro calls the first function.
 pub(crate) const RENAMED: [(&str, &str); 1] = [("___ibv_query_port", "ibv_query_port")];
 
-/// Types that are not the libraries' own: the libc crate has them, right for each architecture.
+/// Types that are taken from the crate libc, which defines them for each architecture.
 pub(crate) const LIBC: [&str; 15] = [
     "fd_set",
     "iovec",
@@ -51,13 +55,13 @@ pub(crate) const LIBC: [&str; 15] = [
     "timeval",
 ];
 
-/// Those of them that other structs contain and that have another size on another architecture,
-/// with the size on x86-64, where the bindings are generated.
+/// Types of [`LIBC`] that other structs contain and whose sizes depend on the architecture, with the
+/// sizes in bytes on x86-64, where the bindings are generated.
 pub(crate) const PTHREAD: [(&str, usize); 2] = [("pthread_cond_t", 48), ("pthread_mutex_t", 40)];
 
-/// Structs that the caller provides and that may grow at their end, from release to release: as
-/// arguments they pass through a local of the header's type. In 44.0 to 65.0 one of them did,
-/// `ibv_port_attr`; the others have a `comp_mask` or a size argument for the day they do.
+/// Structs that the caller provides and that may grow at their end in newer releases. The shim copies
+/// such an argument to or from a local variable of the header's type. In 44.0 to 65.0 only
+/// `ibv_port_attr` grew; the others have a `comp_mask` or a size argument for later growth.
 pub(crate) const COPIED: [&str; 25] = [
     "ibv_alloc_dm_attr",
     "ibv_counter_attach_attr",
@@ -86,9 +90,9 @@ pub(crate) const COPIED: [&str; 25] = [
     "rdma_cm_join_mc_attr_ex",
 ];
 
-/// Structs that the library allocates and hands out pointers to. What we bind of them stays where
-/// it is, and they may grow at their end; but not those that others begin or end with, `ibv_qp` and
-/// `ibv_context`.
+/// Structs that the library allocates and returns pointers to. They may grow at their end, but the
+/// fields that are bound keep their offsets. Structs that other structs begin or end with, `ibv_qp`
+/// and `ibv_context`, are not in this list.
 pub(crate) const HANDLES: [&str; 20] = [
     "ibv_ah",
     "ibv_comp_channel",
@@ -112,10 +116,10 @@ pub(crate) const HANDLES: [&str; 20] = [
     "rdma_cm_id",
 ];
 
-/// Grows at its front: fields keep their distance from the end.
+/// The struct that grows at its front: its fields keep their distance from the end.
 pub(crate) const GROWS_AT_FRONT: &str = "verbs_context";
 
-/// Enumerations whose values are combined by `|`.
+/// Patterns for the names of enumerations whose values are combined by `|`.
 pub(crate) const FLAGS: [&str; 10] = [
     "ibv_.*_flags2?",
     "ibv_.*_mask",

@@ -6,24 +6,24 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use crate::number;
 
-/// Number of UDP ports from which a NIC in 127/8 chooses. The four high bits of its queue pairs' numbers are the slot of its
-/// port, so a peer derives the port from the number. Slot 15 is left out, because 0xffffff is the number of all queue pairs of
-/// a multicast group.
+/// Number of UDP ports from which a NIC in 127/8 chooses. The index of the chosen port, its slot, forms the four high bits of
+/// the NIC's queue pair numbers, so a peer derives the port from a number. Slot 15 is not used, because 0xffffff is the number
+/// of all queue pairs of a multicast group.
 pub(crate) const SLOTS: u8 = 15;
 
-/// Distance between the ports of adjacent slots.
+/// Distance between the UDP ports of adjacent slots.
 pub(crate) const STRIDE: u16 = 1000;
 
 /// The queue pair number that addresses all queue pairs of a multicast group (IBTA 9.2.3).
 pub(crate) const MULTICAST: u32 = 0xff_ffff;
 
-/// Prefix of tunnelled GIDs: fd, and the global ID of this device (40 bits, ASCII "sroce"). The subnet ID (16 bits) is the UDP
-/// port, and the interface ID is the IPv4 address. With its zeroes, the text form has at most 30 characters, and fits into the
-/// 32-byte buffers of some programs.
+/// Prefix of GIDs whose packets are tunnelled: fd, and the global ID of this device (40 bits, ASCII "sroce"). The subnet ID (16
+/// bits) is the UDP port, and the interface ID is the IPv4 address. With its zeroes, the text form has at most 30 characters,
+/// and fits into the 32-byte buffers of some programs.
 const UNIQUE_LOCAL: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
 
-/// Returns the address in 127/8 that a process tries at an attempt. The first candidates of concurrent processes usually
-/// differ, because a process ID has at most 22 bits.
+/// Returns the address in 127/8 that a process tries to bind at an attempt. The first candidates of concurrent processes
+/// usually differ, because a process ID has at most 22 bits.
 pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
     // An odd factor permutes the numbers below 2^24, and so spreads the processes over the addresses.
     let mut host = (process & 0xff_ffff)
@@ -41,7 +41,7 @@ pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x7f00_0000 | host)
 }
 
-/// Returns the UDP port of a slot, or `None` if it would exceed 65,535.
+/// Returns the UDP port with index `slot`, or `None` if it would exceed 65,535.
 pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
     STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
 }
@@ -56,12 +56,12 @@ pub(crate) fn port_of(base: u16, address: Ipv4Addr, queue_pair: u32) -> Option<u
     }
 }
 
-/// Error: no device of this host sends from the address.
+/// Error: no softroce device of this host sends from this address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stranger;
 
-/// Returns the slot of the device that sends packets without a tunnel from an address. Returns `None` for a device of another
-/// host or of another kind, which may send from any port.
+/// Returns the slot (index of the UDP port) of the device that sends packets without a tunnel from an address. Returns `None`
+/// for a device of another host or of another kind, which may send from any port.
 ///
 /// Every program on this host may send from a loopback address, but only the device has bound the port. So the port identifies
 /// the sender.
@@ -78,7 +78,7 @@ pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, 
     slot.map(|slot| Some(slot as u8)).ok_or(Stranger)
 }
 
-/// Returns the GID that contains an IPv4 address and a port.
+/// Returns the GID that contains an IPv4 address and a port. Packets between such GIDs are tunnelled.
 pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
     let mut octets = [0; 16];
     octets[..6].copy_from_slice(&UNIQUE_LOCAL);
@@ -99,14 +99,14 @@ pub(crate) fn carried(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     (reachable && !address.is_multicast()).then(|| SocketAddrV4::new(address, port))
 }
 
-/// Returns whether the bytes are the beginning of an address that [`unique_local`] makes.
+/// Returns whether the bytes are the beginning of a GID that [`unique_local`] returns.
 pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
     octets.starts_with(&UNIQUE_LOCAL)
 }
 
 /// Returns the IPv4 multicast group to which datagrams for a multicast GID are sent. If the GID represents an IPv4 group,
-/// returns that group. Other groups use tunnels over an organization-local group (RFC 2365) that is derived from the GID; the
-/// header in the tunnel has the GID itself. Returns `None` if the GID is not a multicast GID.
+/// returns that group. For other GIDs, returns an organization-local group (RFC 2365) that is derived from the GID; packets to
+/// it are tunnelled, and their inner header contains the GID. Returns `None` if the GID is not a multicast GID.
 pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     if let Some(ipv4) = mapped_group(gid) {
         return Some(ipv4);
@@ -123,7 +123,7 @@ pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     ))
 }
 
-/// Returns the IPv4 group that a GID represents, or `None` if the GID does not represent one.
+/// Returns the IPv4 multicast group that a GID represents, or `None` if the GID does not represent one.
 fn mapped_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     let octets = gid.octets();
     let ipv4 = Ipv4Addr::new(octets[12], octets[13], octets[14], octets[15]);

@@ -19,20 +19,20 @@ use crate::descriptor::Descriptor;
 /// Link type of packets that begin with their IPv4 or IPv6 header (`LINKTYPE_RAW`).
 const RAW_IP: u32 = 101;
 
-/// Maximum length in bytes of a recorded packet.
+/// Maximum length in bytes of a recorded packet. The rest of longer packets is cut off.
 const SNAPSHOT: u32 = 0xffff;
 
-/// An open capture file.
+/// An open pcap file to which packets are appended.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    /// `None` after a failed write: a reader could not parse records after an incomplete one.
+    /// Writer of the file; `None` after a failed write, because a reader could not parse records after an incomplete one.
     writer: Mutex<Option<Writer>>,
 }
 
 #[derive(Debug)]
 struct Writer {
     file: Descriptor,
-    /// Buffer for the next record, which is written at once. So a process that is ended by a signal loses no record, and
+    /// Buffer for the next record, which is written by one call. So a process that is ended by a signal loses no record, and
     /// records of several processes in the same file are not mixed.
     record: Vec<u8>,
 }
@@ -67,8 +67,8 @@ impl Capture {
         })
     }
 
-    /// Appends a packet, given in pieces of which the first begins with the IP header. After an error, which is returned once,
-    /// the capture ends: later calls do nothing.
+    /// Appends a packet to the file. `packet` contains the parts of the packet, from the IP header on. After an error, which is
+    /// returned once, the capture ends: later calls do nothing.
     pub(crate) fn record(&self, time: SystemTime, packet: &[&[u8]]) -> io::Result<()> {
         let mut writer = self.writer.lock();
         let Some(open) = &mut *writer else {
@@ -105,8 +105,8 @@ impl Writer {
     }
 }
 
-/// Creates the file with its header, unless it exists. The file gets its name only after the header was written, so that no
-/// other process finds an incomplete file.
+/// Creates the capture file with its header, unless the file exists. The file gets its name only after the header was written,
+/// so that other processes do not find an incomplete file.
 fn begin(path: &Path) -> io::Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     if path.exists() {
@@ -179,7 +179,7 @@ mod tests {
         u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())
     }
 
-    /// Returns the times and packets of a file.
+    /// Returns the times and packets in a capture file.
     fn records(path: &Path) -> Vec<(Duration, Vec<u8>)> {
         let bytes = fs::read(path).unwrap();
         assert_eq!(bytes[..24], file_header());

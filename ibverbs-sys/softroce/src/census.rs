@@ -1,10 +1,10 @@
-//! Numbers of the device's existing objects by kind, as `rdma resource` shows them for kernel devices.
+//! Counters of the device's existing objects by kind, as `rdma resource` shows them for kernel devices.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The kind of a verbs object.
+/// The kind of a verbs object, by which existing objects are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 #[expect(missing_docs, reason = "the specification's own names")]
@@ -52,18 +52,18 @@ pub fn objects(kind: Kind) -> u64 {
     COUNTS[kind as usize].load(Ordering::Relaxed)
 }
 
-/// Resets all numbers in a child of `fork`, which does not inherit its parent's objects.
+/// Resets all object counters in a child of `fork`, which does not inherit its parent's objects.
 pub(crate) fn forget() {
     for count in &COUNTS {
         count.store(0, Ordering::Relaxed);
     }
 }
 
-/// A part of an object that counts the object until it is dropped.
+/// A member of an object that counts the object as existing until it is dropped.
 pub(crate) struct Counted(Kind);
 
 impl Counted {
-    /// Counts a new object.
+    /// Counts a new object of a kind.
     pub(crate) fn new(kind: Kind) -> Self {
         COUNTS[kind as usize].fetch_add(1, Ordering::Relaxed);
         Self(kind)

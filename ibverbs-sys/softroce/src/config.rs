@@ -5,16 +5,16 @@
 //! | variable | value | meaning |
 //! |---|---|---|
 //! | `SOFTROCE_DEVICE` | name | the device's name, `softroce0` by default |
-//! | `SOFTROCE_ADDRESS` | IP addresses, with commas | use these addresses of the host; by default one in 127/8 that is the process's own |
+//! | `SOFTROCE_ADDRESS` | IP addresses, with commas | addresses of the host that the device uses; by default an address in 127/8 that only this process uses |
 //! | `SOFTROCE_PORT` | 1 to 65535 | UDP port, 4791 by default; peers must use the same |
-//! | `SOFTROCE_MTU` | 256, 512, 1024, 2048, 4096 | the port's MTU; by default the largest that the network interface carries |
-//! | `SOFTROCE_GSO` | `never`, `peers`, `always` | which packets the system may send as one datagram and split late: by default those to peers in 127/8, in tunnels and over IPv6; other IPv4 packets only with `always`, because their ICRC is right only if the system or the network card numbers them as Linux does |
-//! | `SOFTROCE_RCVBUF` | bytes | size asked for the sockets' receive buffers, 8 MiB by default; the kernel's limit `net.core.rmem_max` holds |
-//! | `SOFTROCE_PATH` | `direct`, `shared`, `udp` | the only path to a peer besides packets: within the process, between processes of the host, or none; by default the shortest possible |
+//! | `SOFTROCE_MTU` | 256, 512, 1024, 2048, 4096 | MTU of the port; by default the largest that the network interface supports |
+//! | `SOFTROCE_GSO` | `never`, `peers`, `always` | packets that may be passed to the kernel as one datagram, which the kernel splits (GSO): by default those to peers in 127/8, in tunnels and over IPv6; other IPv4 packets only with `always`, because their ICRC is valid only if the kernel or the network card sets the IPv4 identification as Linux does |
+//! | `SOFTROCE_RCVBUF` | bytes | size to request for the receive buffers of the sockets, 8 MiB by default; for an unprivileged process, the kernel limits it to `net.core.rmem_max` |
+//! | `SOFTROCE_PATH` | `direct`, `shared`, `udp` | only path to a peer besides packets: within the process, between processes of the host, or none (`udp`); by default all paths are allowed |
 //! | `SOFTROCE_LOSS` | 0 to 1, or percent as `2%` | fraction of the sent packets that are lost |
-//! | `SOFTROCE_DUPLICATE` | the same | fraction that is sent twice |
-//! | `SOFTROCE_REORDER` | the same | fraction that is overtaken by later packets |
-//! | `SOFTROCE_CORRUPT` | the same | fraction in which a bit is flipped |
+//! | `SOFTROCE_DUPLICATE` | the same | fraction of the sent packets that are sent twice |
+//! | `SOFTROCE_REORDER` | the same | fraction of the sent packets that later packets overtake |
+//! | `SOFTROCE_CORRUPT` | the same | fraction of the sent packets in which a bit is flipped |
 //! | `SOFTROCE_LATENCY` | `500ns`, `20us`, `1.5ms`, `1s` | delay of every packet |
 //! | `SOFTROCE_SEED` | number, `0x` for hexadecimal | seed of these faults: the same seed with the same packets gives the same faults |
 //! | `SOFTROCE_FAIL` | `verb:n:errno`, with commas | the n-th call of a verb fails, counted from 1: `ibv_reg_mr:2:ENOMEM` |
@@ -53,11 +53,12 @@ pub enum Scheduled {
     },
 }
 
-/// Choice of the packets that may be sent as a burst: one message to the kernel, which splits it into datagrams after the
-/// socket (GSO). The kernel then numbers the datagrams in the identification of their IPv4 headers, which the ICRC covers.
+/// Choice of the packets that may be sent as a burst by generic segmentation offload (GSO): one message to the kernel, which
+/// the kernel splits into datagrams below the socket. The kernel then numbers the datagrams in the identification of their IPv4
+/// headers, which the ICRC covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Segmentation {
-    /// No bursts.
+    /// No packets are sent as a burst.
     Never,
     /// Bursts to peers in 127/8, in tunnels and over IPv6, where the ICRC check does not depend on the identification.
     #[default]
@@ -77,11 +78,11 @@ pub struct Config {
     pub port: u16,
     /// MTU of the port. `None`: the largest that the network interface supports.
     pub mtu: Option<Mtu>,
-    /// Packets that may be sent as a burst which the kernel splits.
+    /// Choice of the packets that may be sent as a burst (GSO).
     pub segmentation: Segmentation,
     /// Size in bytes to request for a socket's receive buffer.
     pub receive_buffer: usize,
-    /// The only path to a peer besides packets. `None`: the shortest that is available.
+    /// Only path to a peer that is allowed besides packets. `None`: all paths are allowed, and the first available one is used.
     pub path: Option<Way>,
     /// Faults to inject into sent packets.
     pub network: NetworkFaults,
@@ -131,12 +132,12 @@ impl Config {
         CONFIG.get().as_ref()
     }
 
-    /// Creates the configured faults.
+    /// Creates the fault injector with the configured faults.
     pub(crate) fn faults(&self) -> Faults {
         Faults::new(self.network, self.failures.clone())
     }
 
-    /// Reads the configuration from an environment; `variable` returns the value of a variable.
+    /// Reads the configuration from environment variables. `variable` returns the value of the variable with a given name.
     pub fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidVariable> {
         let default = Self::default();
         let environment = Environment(variable);
@@ -196,7 +197,7 @@ impl Config {
 struct Environment<F>(F);
 
 impl<F: Fn(&str) -> Option<String>> Environment<F> {
-    /// Returns a variable's value, or `None` if the variable is not set or empty.
+    /// Returns the parsed value of a variable, or `None` if the variable is not set or empty.
     fn read<T>(
         &self,
         variable: &'static str,

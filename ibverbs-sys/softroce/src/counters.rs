@@ -28,17 +28,17 @@ use crate::transfer::Volume;
 /// - `xmit` counts messages of this process's send queues, and `rcv` messages that peers have sent to it. A direct message has
 ///   both ends in this process and is counted once. A process in whose memory a peer reads, writes or executes atomics is not
 ///   involved and counts nothing.
-/// - A message is counted with its last part or packet. Retransmissions count again as sent. All packets that arrive are
-///   counted; on the other paths, only the parts that are taken.
+/// - A message is counted when its last range or packet is transferred. Retransmissions count again as sent. All packets that
+///   arrive are counted; on the other paths, only data that the receiver accepts.
 /// - Bytes are those of messages, without headers. A read counts the bytes that it returns, an atomic the eight bytes of its
 ///   result. In packets, a read request is a message of the requester without bytes, and its response adds bytes but no
 ///   message.
-/// - A copy is one copy, by this process, of all bytes of a part of a message. A part has at most 64 KiB of a direct message,
-///   64 KiB of one that the receiver copies from memory of the device, 256 KiB if it copies from other memory, and 1 MiB of
-///   other messages. So a send of at most 64 KiB by descriptor counts one copy in both processes together. A part without bytes
-///   counts no copy. A direct datagram counts two copies, into a packet and out of it, or one if its bytes are inline, even if
-///   the receiver drops it. Copies that fail are not counted, nor are the copies of inline bytes into a request. A copy through
-///   a small buffer, as from or to memory with on-demand paging, is one copy.
+/// - A copy is one copy operation of this process, which copies a range of a message from memory to memory. The range has at
+///   most 64 KiB for a direct message, 64 KiB if the receiver copies from memory of the device, 256 KiB if the receiver copies
+///   from other memory, and 1 MiB otherwise. So a send of at most 64 KiB by descriptor counts one copy in both processes
+///   together. A range without bytes counts no copy. A direct datagram counts two copies, into a packet and out of it, or one
+///   if its bytes are inline, even if the receiver drops it. Copies that fail are not counted, nor are the copies of inline
+///   bytes into a request. A copy through a small buffer, as from or to memory with on-demand paging, is one copy.
 /// - Paths without a counter of copies have a constant number of them. Slot: one by each side, into the ring and out of it.
 ///   Packets: two by each side, into a packet and into the ring, and out of the ring and out of the packet. Descriptor: none by
 ///   the sender. Written: none by the receiver.
@@ -57,14 +57,13 @@ pub(crate) fn forget() {
 #[derive(Debug)]
 pub struct Counters {
     values: Values,
-    /// Counters of owners that count often. A total is the sum of these and of `values`. The key is the address, so that an
-    /// owner can remove its own.
+    /// Counters of owners that count often, by their address. The total of a counter is the sum of these and of `values`.
     tallies: Mutex<HashMap<usize, Arc<Values>>>,
 }
 
 type Values = [AtomicU64; Counter::COUNT];
 
-/// Returns counters at zero. An array of this length has no `Default`.
+/// Returns an array of counters with the value zero. An array of this length has no `Default`.
 fn zeros() -> Values {
     [const { AtomicU64::new(0) }; Counter::COUNT]
 }
@@ -78,14 +77,14 @@ impl Default for Counters {
     }
 }
 
-/// Counters with a single owner, which adds without an atomic read-modify-write instruction.
+/// Counters with a single owner, such as a queue pair. The owner adds to them without an atomic read-modify-write instruction.
 #[derive(Debug)]
 pub struct Tally {
     counters: Arc<Counters>,
     values: Arc<Values>,
 }
 
-/// Path and direction by which messages are counted.
+/// Way and direction of a transfer, for which messages, bytes and copies are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Direct,
@@ -101,7 +100,8 @@ pub(crate) enum Flow {
 }
 
 impl Flow {
-    /// Returns the counters for messages, bytes and copies. The last is `None` if the number of copies is constant.
+    /// Returns the counters for messages, bytes and copy operations. The third is `None` if every message needs the same number
+    /// of copies.
     #[inline]
     const fn counters(self) -> (Counter, Counter, Option<Counter>) {
         use Counter as C;
@@ -138,7 +138,7 @@ impl Counters {
         self.values[counter as usize].fetch_add(by, Ordering::Relaxed);
     }
 
-    /// Creates separate counters for an owner that counts often.
+    /// Creates counters for a single owner that counts often. They are included in the device's totals.
     pub(crate) fn tally(self: &Arc<Self>) -> Tally {
         let values = Arc::new(zeros());
         let tally = Tally {
@@ -149,7 +149,7 @@ impl Counters {
         tally
     }
 
-    /// Returns the value of a counter.
+    /// Returns the total of a counter: the device's own value and that of all tallies.
     pub fn value(&self, counter: Counter) -> u64 {
         let tallies = self.tallies.lock();
         (tallies.values().map(|values| &**values))
@@ -158,7 +158,7 @@ impl Counters {
             .fold(0, u64::wrapping_add)
     }
 
-    /// Returns the value of the counter with this name, or `None` if there is no such counter.
+    /// Returns the value of the counter with the name `name`, or `None` if there is no such counter.
     ///
     /// `port_xmit_data` and `port_rcv_data` are in words of four bytes, as IBTA 16.1.3.5 defines them and as the kernel shows
     /// them.
@@ -188,7 +188,7 @@ impl Tally {
         value.store(after, Ordering::Relaxed);
     }
 
-    /// Adds to the counters of a path and direction.
+    /// Adds the amounts `volume` to the counters of a way and direction of transfer.
     #[inline]
     pub(crate) fn add(&mut self, flow: Flow, volume: &Volume) {
         let (messages, bytes, copies) = flow.counters();
@@ -205,7 +205,7 @@ impl Tally {
 }
 
 impl Drop for Tally {
-    /// Adds the owner's counts to the device's, so that the totals are kept.
+    /// Adds the values of this tally to the device's counters, so that the totals stay the same.
     fn drop(&mut self) {
         let mut tallies = self.counters.tallies.lock();
         tallies.remove(&self.key());

@@ -1,4 +1,4 @@
-//! The file descriptors of the device. They are opened per process, and a program may close them.
+//! The file descriptors of the device. Each process opens its own, and a program may close them by mistake.
 //!
 //! # A child of `fork`
 //! The numbers of all descriptors are recorded, so that a child of `fork` can close the descriptors that it has inherited.
@@ -8,8 +8,8 @@
 //! forking thread holds meanwhile.
 //!
 //! # A program that closes all descriptors
-//! Daemons do this. The device has then lost its files, and files that the program opens next may get their numbers. The device
-//! must notice this, fail, and write nothing to a file of the program:
+//! Daemons do this. The device has then lost its files, and files that the program opens next may get the same descriptor
+//! numbers. The device must detect this situation, fail, and write nothing to a file of the program:
 //! - Every file of the device has a mark that all descriptors of the file show ([`is_intact`]): the signal number of
 //!   `F_SETSIG`, which nothing else here uses. The mark is checked before every operation that is not part of the data path: a
 //!   handshake, a change of the arena's file, a capture, closing. On the data path the check would cost one more system call
@@ -43,15 +43,15 @@ use rustix::process::{Resource, getrlimit};
 #[derive(Debug)]
 pub struct Descriptor {
     file: ManuallyDrop<OwnedFd>,
-    /// Generation of the process that opened the descriptor.
+    /// Value of [`GENERATION`] in the process that opened the descriptor.
     generation: u32,
 }
 
-/// Permission to open files or map memory. While a thread holds it, no thread forks. The holder must not allocate, and must not
-/// drop a [`Descriptor`].
+/// Permission to open files or map memory. While a thread holds the permission, no thread forks. The holder must not allocate,
+/// and must not drop a [`Descriptor`].
 pub(crate) struct Opening(PhantomData<*const ()>);
 
-/// Limit of the recorded numbers: the kernel's own limit, unless an administrator has raised it.
+/// Maximum descriptor number that is recorded: the kernel's own limit, unless an administrator has raised it.
 const NUMBERS: usize = 1 << 20;
 
 /// Minimum number of a descriptor that programs do not know. A process with a smaller limit uses three quarters of its limit
@@ -62,32 +62,33 @@ const FIRST: u64 = 3072;
 /// The signal number that marks the device's files. No signal is sent, because `O_ASYNC` is not set.
 const MARK: libc::c_int = 63;
 
-/// `fcntl` commands from linux/fcntl.h.
+/// `fcntl` commands from linux/fcntl.h that set and get the signal number of a file.
 const F_SETSIG: libc::c_int = 10;
 const F_GETSIG: libc::c_int = 11;
 
 type Numbers = [AtomicU64; NUMBERS / 64];
 
-/// A bit for each number of a descriptor of the device.
+/// Descriptor numbers that the device uses, as a bit for each number.
 static OPEN: Numbers = [const { AtomicU64::new(0) }; NUMBERS / 64];
 
-/// A bit for each number that was given to the program and that the device does not use.
+/// Descriptor numbers that were given to the program and that the device itself does not use, as a bit for each number.
 static PUBLIC: Numbers = [const { AtomicU64::new(0) }; NUMBERS / 64];
 
-/// Set after the program was found to have closed a file of the device.
+/// Set after the device has detected that the program has closed a file of the device.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// The function that makes the device fail with a reason, after the program was found to have closed a file of the device.
+/// The function that makes the device fail for a reason, called when the program has closed a file of the device.
 static ON_LOSS: OnceLock<fn(&str)> = OnceLock::new();
 
-/// Set while a thread holds an [`Opening`].
+/// Set while a thread holds an [`Opening`] (permission to open files).
 static OPENING: AtomicBool = AtomicBool::new(false);
 
-/// Number of forks with the device open between the first process and this one.
+/// Number of forks, with the device open, between the first process and this process.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 impl Opening {
-    /// Waits until no other thread holds the permission, which takes at most the time of a few system calls.
+    /// Waits until no other thread holds the permission to open files, and takes it. Waits at most for the time of a few system
+    /// calls.
     pub(crate) fn begin() -> Self {
         while OPENING.swap(true, Ordering::Acquire) {
             thread::yield_now();
@@ -95,7 +96,7 @@ impl Opening {
         Self(PhantomData)
     }
 
-    /// Records and marks a file that was opened under this permission, and gives it a high number.
+    /// Records and marks a file that was opened under this permission, and moves its descriptor to a high number.
     pub(crate) fn own(&self, file: OwnedFd) -> Descriptor {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let first = (limit / 4).saturating_mul(3).min(FIRST) as RawFd;
@@ -124,13 +125,13 @@ impl Drop for Opening {
 }
 
 impl Descriptor {
-    /// Opens a file by `open`, which must make only system calls, and takes ownership of it.
+    /// Opens a file by `open`, which must make only system calls. The returned descriptor owns the file.
     pub(crate) fn open<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
         let opening = Opening::begin();
         open().map(|file| opening.own(file))
     }
 
-    /// Opens another descriptor of the same file for the program; the device does not use it.
+    /// Duplicates a descriptor for the program. The device itself does not use the duplicate.
     pub(crate) fn for_program(file: BorrowedFd<'_>) -> io::Result<Self> {
         let opening = Opening::begin();
         let descriptor = opening.note(fcntl_dupfd_cloexec(file, 0)?);
@@ -140,7 +141,7 @@ impl Descriptor {
         Ok(descriptor)
     }
 
-    /// Returns whether the number still belongs to a file of the device. If not, makes the device fail.
+    /// Returns whether the descriptor number still belongs to a file of the device. If not, makes the device fail.
     pub(crate) fn check(&self) -> bool {
         let is_intact = is_intact(self.as_fd());
         if !is_intact {
@@ -149,7 +150,7 @@ impl Descriptor {
         is_intact
     }
 
-    /// Writes all of `bytes`.
+    /// Writes all bytes to the file.
     pub(crate) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         if !self.check() {
             return Err(Errno::BADF.into());
@@ -165,7 +166,7 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Opens another descriptor of the same file.
+    /// Duplicates the descriptor.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Self::open(|| self.file.try_clone())
     }
@@ -204,17 +205,18 @@ impl AsRawFd for Descriptor {
     }
 }
 
-/// Waits until no thread is opening a file, and prevents other threads from doing so. Called before a `fork`.
+/// Waits until no thread is opening a file, and prevents other threads from opening files. Must be called before a `fork`.
 pub(crate) fn before_fork() {
     mem::forget(Opening::begin());
 }
 
-/// Reverses [`before_fork`] in the parent.
+/// Reverses [`before_fork`]. Must be called in the parent after a `fork`.
 pub(crate) fn after_fork() {
     OPENING.store(false, Ordering::Release);
 }
 
-/// Closes all inherited descriptors, and reverses [`before_fork`], in the child. Makes only system calls.
+/// Closes all inherited descriptors, and reverses [`before_fork`]. Must be called in the child after a `fork`. Makes only
+/// system calls.
 pub(crate) fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     for (at, word) in OPEN.iter().enumerate() {
@@ -245,13 +247,13 @@ fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Returns the word and the bit for a number, or `None` if the number exceeds the limit.
+/// Returns the word and the bit that record a descriptor number, or `None` if the number exceeds the limit.
 fn place(noted: &'static Numbers, number: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let number = usize::try_from(number).ok()?;
     Some((noted.get(number / 64)?, 1 << (number % 64)))
 }
 
-/// Increments an eventfd of the device.
+/// Increments an eventfd of the device, which wakes threads that wait for it.
 pub(crate) fn count_up(eventfd: BorrowedFd<'_>) {
     if has_lost() && !is_intact(eventfd) {
         return;
@@ -262,12 +264,12 @@ pub(crate) fn count_up(eventfd: BorrowedFd<'_>) {
     }
 }
 
-/// Returns whether a descriptor belongs to a file of the device.
+/// Returns whether a descriptor number still belongs to a file of the device.
 pub(crate) fn is_intact(descriptor: BorrowedFd<'_>) -> bool {
     is_marked(descriptor.as_raw_fd())
 }
 
-/// Returns whether all numbers that the device uses belong to its files. If not, makes the device fail.
+/// Returns whether all descriptor numbers that the device uses still belong to its files. If not, makes the device fail.
 pub(crate) fn check_all() -> bool {
     let is_intact = are_intact();
     if !is_intact {
@@ -295,13 +297,13 @@ fn are_intact() -> bool {
         })
 }
 
-/// Sets the function that makes the device fail with a reason, when a file of the device is found to be closed.
+/// Sets the function that makes the device fail for a reason, which is called when the program has closed a file of the device.
 pub(crate) fn on_loss(fail: fn(&str)) {
     // Only the first call has an effect; each call passes the same function.
     let _ = ON_LOSS.set(fail);
 }
 
-/// Makes the device fail because one of its files was found to be closed.
+/// Makes the device fail because the program has closed one of its files.
 #[cold]
 pub(crate) fn lost() {
     LOST.store(true, Ordering::SeqCst);
@@ -313,7 +315,7 @@ pub(crate) fn lost() {
     }
 }
 
-/// Returns whether a file of the device was found to be closed.
+/// Returns whether the program has closed a file of the device, as far as was detected.
 #[inline]
 pub(crate) fn has_lost() -> bool {
     LOST.load(Ordering::Relaxed)

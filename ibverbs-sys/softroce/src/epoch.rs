@@ -1,26 +1,27 @@
 #![forbid(unsafe_code)]
 //! Tracking of memory accesses that no lock protects, so that the owner can wait for their end.
 //!
-//! A peer process copies from and to memory of this process without involving it, and threads read the table of regions without
-//! a lock. A user first records in one of its lanes that an access begins, then checks that the memory is still published, and
-//! only then accesses it. To reclaim memory, a thread first withdraws it, and then waits until each lane that was in use at
-//! that moment has been left.
+//! A peer process copies bytes from and to memory of this process without a thread of this process, and threads read the table
+//! of memory regions without a lock. An accessing thread first records in a lane (a word in a cache line of its own) that an
+//! access begins, then checks that the memory is still published, and only then accesses it. To reclaim memory, a thread first
+//! withdraws it, and then waits until each lane that was in use at that moment is no longer in use.
 //!
-//! Either the user finds that the memory was withdrawn, or the reclaiming thread finds that the lane is in use: both sides
-//! store, then execute a sequentially consistent fence, and then load the word of the other side.
+//! Either the accessing thread finds that the memory was withdrawn, or the reclaiming thread finds that the lane is in use:
+//! both threads store, then execute a sequentially consistent fence, and then load the word of the other thread.
 //!
-//! A lane's word is incremented at each entry and at each exit, so the lane is in use while the word is odd, and a wait for one
-//! use does not wait for the next.
+//! The word of a lane is incremented at the beginning and at the end of each access. So the lane is in use while the word is
+//! odd, and a wait for the end of one access does not wait for the next access.
 
 use crate::sync::{AtomicU64, Line, Ordering, fence, fence_after_update, relax};
 
-/// Words in which the threads of a process record their accesses.
+/// Lanes: words in which the threads of a process record that they are accessing memory.
 ///
-/// Only that process writes the words. A value that another process reads there is used for nothing but waiting.
+/// Only the threads of the process that accesses memory write the words. Another process only reads them, in order to wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes<'a>(pub(crate) &'a [Line]);
 
-/// A lane in use. Dropping it ends the use.
+/// Guard of a memory access in progress, which is recorded in a lane (a word that other threads can wait for). Dropping the
+/// guard records the end of the access.
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
     word: &'a AtomicU64,
@@ -28,8 +29,8 @@ pub(crate) struct Lane<'a> {
 }
 
 impl<'a> Lanes<'a> {
-    /// Enters a lane, preferably the one with this number. Afterwards, if the caller finds memory published, then the memory
-    /// was not withdrawn before, or the thread that reclaims it waits for this lane.
+    /// Records the beginning of a memory access in a free lane, preferably the lane with the number `preferred`. If the caller
+    /// then finds memory published, the memory is safe to access: a thread that reclaims it waits for the returned guard.
     #[inline]
     pub(crate) fn enter(self, preferred: usize) -> Lane<'a> {
         match self.try_enter(self.near(preferred)) {
@@ -38,7 +39,8 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Returns the index of the lane with this number. The number of lanes is a power of two, so no division is needed.
+    /// Returns the index of the lane for any `number`: `number` modulo the number of lanes. The number of lanes is a power of
+    /// two, so no division is needed.
     #[inline]
     fn near(self, number: usize) -> usize {
         debug_assert!(self.0.len().is_power_of_two());
@@ -60,7 +62,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Enters this lane. Returns `None` if the lane is in use.
+    /// Records the beginning of a memory access in the lane `number`. Returns `None` if the lane is in use.
     #[inline]
     fn try_enter(self, number: usize) -> Option<Lane<'a>> {
         let word = &self.0[number].0;
@@ -68,8 +70,8 @@ impl<'a> Lanes<'a> {
         if value % 2 == 1 {
             return None;
         }
-        // `AcqRel`, because the previous use has ended: a thread that sees the end of this use must see the copies of the
-        // previous one too.
+        // `AcqRel`, because an earlier access used this lane: a thread that sees the end of this access must also see all
+        // effects of the earlier one.
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         word.compare_exchange(value, value.wrapping_add(1), success, failure)
             .ok()?;
@@ -77,8 +79,8 @@ impl<'a> Lanes<'a> {
         Some(Lane { word, value })
     }
 
-    /// Returns the lanes that are in use and whose users may have found the memory before it was withdrawn. The caller must
-    /// have withdrawn the memory.
+    /// Returns the lanes (accesses) that are in use now. Their threads may have found the memory published. The caller must
+    /// have withdrawn the memory before.
     pub(crate) fn occupied(self) -> Occupied {
         fence(Ordering::SeqCst);
         let words = self.0.iter().enumerate().filter_map(|(number, line)| {
@@ -91,18 +93,18 @@ impl<'a> Lanes<'a> {
 
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
-        // `Release`: a thread that sees this value sees the copies.
+        // `Release`: a thread that sees this value sees all effects of the access.
         self.word
             .store(self.value.wrapping_add(2), Ordering::Release);
     }
 }
 
-/// Lanes that were in use at one moment.
+/// Memory accesses that were in progress at one moment: the lanes that recorded them, with their values.
 #[derive(Debug)]
 pub(crate) struct Occupied(Vec<(usize, u64)>);
 
 impl Occupied {
-    /// Returns whether all these lanes have been left since then.
+    /// Returns whether all recorded memory accesses have ended.
     pub(crate) fn are_left(&mut self, lanes: Lanes<'_>) -> bool {
         self.0.retain(|&(number, value)| {
             let word = lanes.0.get(number).map(|line| &line.0);
@@ -111,8 +113,8 @@ impl Occupied {
         self.0.is_empty()
     }
 
-    /// Waits until all these lanes have been left, or `is_in_vain` returns `true`. Returns whether they have been left. Calls
-    /// `is_in_vain`, which may make a system call, only occasionally.
+    /// Waits until all recorded memory accesses have ended, or until `is_in_vain` returns `true`. Returns whether the accesses
+    /// have ended. Calls `is_in_vain`, which may make a system call, only occasionally.
     pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
         while !self.are_left(lanes) {
@@ -148,7 +150,7 @@ mod tests {
         drop(first);
         assert!(!occupied.are_left(lanes));
         drop(second);
-        // The same lanes, but another copy.
+        // The same lanes are in use again, for later accesses.
         let _later = (lanes.enter(1), lanes.enter(2));
         assert!(occupied.are_left(lanes));
         assert!(!lanes.occupied().are_left(lanes));
@@ -187,7 +189,7 @@ mod tests {
         assert!(lanes.occupied().are_left(lanes));
     }
 
-    /// Checks that reclaimed memory is not accessed afterwards.
+    /// Checks that no thread accesses memory after it was reclaimed.
     #[test]
     fn nothing_is_touched_after_it_was_taken_back() {
         let lines = lines(8);
@@ -244,7 +246,8 @@ mod models {
         })
     }
 
-    /// Copies if the memory is published. The model fails if the owner's access is not ordered after the copy.
+    /// Accesses the memory if it is published, as a copying peer does. The model fails if the owner's access is not ordered
+    /// after this access.
     fn copy(world: &World, preferred: usize) {
         let _lane = Lanes(&world.lines).enter(preferred);
         if world.published.load(Ordering::Relaxed) == 1 {
@@ -275,7 +278,7 @@ mod models {
         });
     }
 
-    /// Checks that the end of the first copy is visible even if another thread has used the lane again in between.
+    /// Checks that the end of the first access is visible even if another thread has used the lane again in between.
     #[test]
     fn a_lane_that_is_used_again_hides_nothing() {
         let mut model = loom::model::Builder::new();

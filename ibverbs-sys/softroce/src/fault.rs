@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
 //! Fault injection, to test how a program handles faults: packets that are lost, duplicated, delayed, reordered or corrupted;
-//! verbs that fail; asynchronous events; a link that goes down. Configured by this interface or by the variables of
+//! verbs that fail; asynchronous events; a link that goes down. Faults are configured by this interface or by the variables of
 //! [`config`](crate::config).
 
 mod network;
@@ -23,33 +23,33 @@ pub(crate) use network::Fate;
 pub use network::NetworkFaults;
 pub use verb::{Errno, Verb};
 
-/// A verb call that is made to fail.
+/// A request to make one call of a verb fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The verb to fail.
     pub verb: Verb,
-    /// Number of the call, counted from now on; the next call is 1.
+    /// Number of the call that fails, counted from now on; the next call is 1.
     pub call: u64,
-    /// Error number of the failure.
+    /// Error number that the failed call returns.
     pub errno: Errno,
 }
 
-/// A receiver of events of the device and its port: an open context.
+/// An open context, which receives events of the device and its port.
 pub(crate) trait Listener: Send + Sync {
-    /// Raises an asynchronous event that belongs to no object.
+    /// Raises an asynchronous event of the device or port in this context.
     fn raise(&self, kind: ibv_event_type);
 }
 
 /// The faults that are injected into a device.
 pub struct Faults {
-    /// Set while failures of verbs are pending or the device has failed. The fast path of a verb checks only this flag.
+    /// Set while failures of verbs are pending or the device has failed. If clear, a verb checks nothing else.
     failing: AtomicBool,
     failures: Mutex<Vec<Failure>>,
-    /// Set while packet faults are configured. The fast path of packets checks only this flag.
+    /// Set while packet faults are configured. If clear, no packet faults are drawn.
     careless: AtomicBool,
     accidents: Mutex<Accidents>,
     link_up: AtomicBool,
-    /// Set once the device has failed: the link stays down, and many verbs fail.
+    /// Set after the device has failed: the link stays down, and many verbs fail.
     device_failed: AtomicBool,
     listeners: Mutex<Vec<Weak<dyn Listener>>>,
 }
@@ -68,21 +68,21 @@ impl Faults {
         }
     }
 
-    /// Makes a call of a verb fail. May be called several times; all failures stay pending until they occur.
+    /// Makes a later call of a verb fail. May be called several times; all failures stay pending until they occur.
     pub fn fail(&self, failure: Failure) {
         let mut failures = self.failures.lock();
         failures.push(failure);
         self.failing.store(true, Ordering::Relaxed);
     }
 
-    /// Removes all pending failures.
+    /// Removes all pending failures of verbs.
     pub fn forget_failures(&self) {
         let mut failures = self.failures.lock();
         failures.clear();
         self.set_failing(&failures);
     }
 
-    /// Counts a call of a verb. Returns an error if this call must fail.
+    /// Counts a call of a verb. Returns an error if this call must fail, because of a pending failure or a failed device.
     #[inline]
     pub(crate) fn check(&self, verb: Verb) -> Result<(), Errno> {
         if self.failing.load(Ordering::Relaxed) {
@@ -121,8 +121,8 @@ impl Faults {
         }
     }
 
-    /// Takes the link down permanently, without an event, and makes verbs fail that need the device. Takes no lock. Returns
-    /// whether this is the first call.
+    /// Makes the device fail: takes the link down permanently, without an event, and makes verbs that need the device fail.
+    /// Takes no lock. Returns whether this is the first call.
     pub(crate) fn fail_device(&self) -> bool {
         let first = !self.device_failed.swap(true, Ordering::SeqCst);
         self.link_up.store(false, Ordering::SeqCst);
@@ -135,7 +135,7 @@ impl Faults {
         self.device_failed.load(Ordering::SeqCst)
     }
 
-    /// Sets the packet faults from now on, and restarts the random numbers from the seed.
+    /// Sets the faults of packets that are sent from now on, and restarts the random numbers from the seed.
     pub fn set_network(&self, faults: NetworkFaults) {
         let mut accidents = self.accidents.lock();
         *accidents = Accidents::new(faults);
@@ -147,8 +147,8 @@ impl Faults {
         self.accidents.lock().faults()
     }
 
-    /// Draws the faults of the next packet, which has `len` bytes from BTH to ICRC. Returns `None` if no packet faults are
-    /// configured.
+    /// Draws the random faults of the next packet, which has `len` bytes from BTH to ICRC. Returns `None` if no packet faults
+    /// are configured.
     pub(crate) fn fate(&self, len: usize) -> Option<Fate> {
         if !self.careless.load(Ordering::Relaxed) {
             return None;
@@ -156,12 +156,13 @@ impl Faults {
         Some(self.accidents.lock().fate(len))
     }
 
-    /// Returns whether all packets arrive as they were sent. If so, messages may take paths without packets.
+    /// Returns whether all packets arrive as they were sent. If so, messages may be transferred without packets, for example by
+    /// shared memory.
     pub(crate) fn spare_packets(&self) -> bool {
         !self.careless.load(Ordering::Relaxed) && self.link_is_up()
     }
 
-    /// Takes the link down or up. While it is down, nothing is sent or received. A change raises `IBV_EVENT_PORT_ERR` or
+    /// Takes the link down or up. While the link is down, nothing is sent or received. A change raises `IBV_EVENT_PORT_ERR` or
     /// `IBV_EVENT_PORT_ACTIVE`. The link of a failed device stays down.
     pub fn set_link(&self, up: bool) {
         let before = self.link_up.swap(up, Ordering::SeqCst);
@@ -177,12 +178,12 @@ impl Faults {
         }
     }
 
-    /// Returns whether the link is up, so that the port is active.
+    /// Returns whether the link is up, that is, whether the port is active.
     pub fn link_is_up(&self) -> bool {
         self.link_up.load(Ordering::Relaxed)
     }
 
-    /// Raises an asynchronous event of the device or the port at every open context.
+    /// Raises an asynchronous event of the device or the port in every open context.
     pub fn raise(&self, kind: ibv_event_type) {
         // The list is copied, because a listener may be added or removed during the calls.
         let listeners = self.listeners.lock().clone();
@@ -191,7 +192,7 @@ impl Faults {
         }
     }
 
-    /// Adds a context that gets all events from now on, until it is dropped.
+    /// Adds a context that receives all events from now on, until it is dropped.
     pub(crate) fn subscribe(&self, listener: Weak<dyn Listener>) {
         let mut listeners = self.listeners.lock();
         listeners.retain(|listener| listener.strong_count() > 0);

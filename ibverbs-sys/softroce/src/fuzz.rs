@@ -1,4 +1,4 @@
-//! Bodies of the fuzz targets, for the parts of the device that receive data from other processes.
+//! Fuzz targets for the parts of the device that receive data from other processes.
 //!
 //! Each function takes the bytes of one input, and panics if an invariant is violated. The targets in `fuzz/` call the
 //! functions with inputs of libFuzzer, and the tests here with a few fixed inputs.

@@ -1,67 +1,67 @@
 //! The limits of the device, which `ibv_query_device` reports and all checks use.
 #![forbid(unsafe_code)]
 
-/// Maximum queue pairs.
+/// Maximum queue pairs of the device.
 pub const MAX_QP: usize = 1 << 16;
-/// Maximum outstanding requests of a send queue or a receive queue.
+/// Maximum outstanding work requests of a send queue or a receive queue.
 pub const MAX_QP_WR: u32 = 1 << 14;
-/// Maximum segments of a request.
+/// Maximum scatter/gather elements of a request.
 pub const MAX_SGE: u32 = 32;
-/// Maximum segments of a read request.
+/// Maximum scatter/gather elements of an RDMA read request.
 pub const MAX_SGE_RD: u32 = 32;
-/// Maximum bytes of inline data of a request.
+/// Maximum inline data of a request in bytes.
 pub const MAX_INLINE: u32 = 1024;
-/// Maximum bytes of a message (IBTA 9.7.1).
+/// Maximum length of a message in bytes (IBTA 9.7.1).
 pub const MAX_MESSAGE: u32 = 1 << 30;
-/// Maximum outstanding reads and atomics that a queue pair accepts from its peer.
+/// Maximum outstanding RDMA reads and atomics that a queue pair accepts from its peer.
 pub const MAX_QP_RD_ATOM: u8 = 16;
-/// Maximum outstanding reads and atomics that a queue pair sends to its peer.
+/// Maximum outstanding RDMA reads and atomics that a queue pair sends to its peer.
 pub const MAX_QP_INIT_RD_ATOM: u8 = 16;
-/// Maximum completion queues.
+/// Maximum completion queues of the device.
 pub const MAX_CQ: usize = 1 << 16;
 /// Maximum entries of a completion queue.
 pub const MAX_CQE: u32 = (1 << 22) - 1;
-/// Number of completion vectors.
+/// Number of completion vectors of the device.
 pub const COMPLETION_VECTORS: u32 = 1;
-/// Maximum completions of a moderated completion event.
+/// Maximum completions that moderation combines in one completion event.
 pub const MAX_MODERATION_COUNT: u16 = u16::MAX;
-/// Maximum delay of a moderated completion event in microseconds.
+/// Maximum delay of a completion event by moderation, in microseconds.
 pub const MAX_MODERATION_PERIOD: u16 = u16::MAX;
-/// Maximum memory regions.
+/// Maximum memory regions of the device.
 pub const MAX_MR: usize = 1 << 20;
-/// Maximum bytes of a memory region.
+/// Maximum length of a memory region in bytes.
 pub const MAX_MR_SIZE: u64 = u64::MAX;
-/// Maximum memory windows.
+/// Maximum memory windows of the device.
 pub const MAX_MW: usize = 1 << 20;
-/// Total bytes of device memory.
+/// Total size of the device memory (`ibv_alloc_dm`) in bytes.
 pub const MAX_DM_SIZE: u64 = 16 << 20;
-/// Maximum protection domains.
+/// Maximum protection domains of the device.
 pub const MAX_PD: usize = 1 << 16;
-/// Maximum address handles.
+/// Maximum address handles of the device.
 pub const MAX_AH: usize = 1 << 20;
-/// Maximum shared receive queues.
+/// Maximum shared receive queues of the device.
 pub const MAX_SRQ: usize = 1 << 16;
-/// Maximum outstanding requests of a shared receive queue.
+/// Maximum outstanding work requests of a shared receive queue.
 pub const MAX_SRQ_WR: u32 = 1 << 15;
-/// Maximum segments of a request of a shared receive queue.
+/// Maximum scatter/gather elements of a request of a shared receive queue.
 pub const MAX_SRQ_SGE: u32 = 32;
-/// Maximum XRC domains.
+/// Maximum XRC domains of the device.
 pub const MAX_XRCD: usize = 1 << 16;
-/// Maximum multicast groups.
+/// Maximum multicast groups to which queue pairs are attached.
 pub const MAX_MCAST_GRP: usize = 1 << 13;
 /// Maximum queue pairs that are attached to a multicast group.
 pub const MAX_MCAST_QP_ATTACH: usize = 56;
-/// Maximum attachments of queue pairs to all multicast groups.
+/// Maximum attachments of queue pairs to multicast groups, counted over all groups.
 pub const MAX_TOTAL_MCAST_QP_ATTACH: usize = MAX_MCAST_GRP * MAX_MCAST_QP_ATTACH;
-/// Length of the partition key table.
+/// Number of entries of the partition key table.
 pub const MAX_PKEYS: u16 = 1;
-/// Bit mask of the supported page sizes: all from 4 KiB on.
+/// Bit mask of the supported page sizes: all powers of two from 4 KiB on.
 pub const PAGE_SIZE_CAP: u64 = !0xfff;
 /// Exponent of the maximum time until this device acknowledges a packet: 4.096 us * 2^15.
 pub const LOCAL_CA_ACK_DELAY: u8 = 15;
-/// Frequency of the clock of completion timestamps in kHz: it counts nanoseconds.
+/// Frequency in kHz of the clock of completion timestamps, which counts nanoseconds.
 pub const HCA_CORE_CLOCK: u64 = 1_000_000;
 /// Mask of the valid bits of a completion timestamp.
 pub const TIMESTAMP_MASK: u64 = u64::MAX;
-/// Number of physical ports.
+/// Number of physical ports of the device.
 pub const PORTS: u8 = 1;

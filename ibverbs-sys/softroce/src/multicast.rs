@@ -1,4 +1,4 @@
-//! Multicast groups: the queue pairs that get a copy of each datagram to a group.
+//! Multicast groups, and the queue pairs that receive each datagram that is sent to a group.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -12,22 +12,22 @@ use smallvec::SmallVec;
 use crate::context::{Held, Refusal, Shared};
 use crate::limits::{MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH};
 
-/// The multicast groups of a NIC: the attached queue pairs, by the group's GID.
+/// The multicast groups of a NIC, by their GIDs, with the queue pairs that are attached to them.
 ///
-/// A queue pair that is attached is in use, and so cannot be destroyed (`ibv_destroy_qp(3)`).
+/// An attached queue pair counts as in use, and so cannot be destroyed (`ibv_destroy_qp(3)`).
 #[derive(Debug)]
 pub struct Groups<T: Shared> {
     groups: RwLock<HashMap<Ipv6Addr, Vec<Held<T>>>>,
 }
 
-/// Reason why a queue pair was not attached.
+/// Reason why a queue pair was not attached to a multicast group.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
     /// The arguments are invalid, or a limit is exceeded.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The system does not permit joining the group.
+    /// The operating system does not permit joining the group.
     #[error("the network does not let the group be joined")]
     Network(#[source] io::Error),
 }
@@ -50,8 +50,8 @@ impl<T: Shared> Groups<T> {
         }
     }
 
-    /// Attaches a queue pair to a group. Calls `join` if it is the first of the group, so that the NIC joins the group. Does
-    /// nothing if the queue pair is already attached, since it gets a single copy in any case (`ibv_attach_mcast(3)`).
+    /// Attaches a queue pair to a group. For the first queue pair of a group, calls `join`, so that the NIC joins the group.
+    /// Does nothing if the queue pair is already attached, since it receives each datagram only once (`ibv_attach_mcast(3)`).
     pub fn attach(
         &self,
         gid: Ipv6Addr,
@@ -82,8 +82,8 @@ impl<T: Shared> Groups<T> {
         Ok(())
     }
 
-    /// Detaches a queue pair from a group. Calls `leave` if it was the last of the group, so that the NIC leaves the group.
-    /// Fails if the queue pair is not attached.
+    /// Detaches a queue pair from a group. After the last queue pair of a group, calls `leave`, so that the NIC leaves the
+    /// group. Fails if the queue pair is not attached.
     pub fn detach(
         &self,
         gid: Ipv6Addr,
@@ -123,10 +123,10 @@ impl<T: Shared> Default for Groups<T> {
     }
 }
 
-/// Returns the canonical GID of a group, or `None` if `gid` is not a multicast GID.
+/// Returns the canonical GID of a multicast group, or `None` if `gid` is not a multicast GID.
 ///
 /// An IPv4 group has several GIDs: the IPv4-mapped form, and multicast forms with any scope, of which the kernel uses the
-/// global one. All of them have the same packets on the wire.
+/// global one. All of them result in the same packets on the wire.
 pub fn canonical(gid: Ipv6Addr) -> Option<Ipv6Addr> {
     let mapped = if gid.is_multicast() {
         let [_, rest @ ..] = gid.segments();
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Groups, and the set of groups that the NIC has joined.
+    /// A set of multicast groups under test, and the groups that the simulated NIC has joined.
     #[derive(Default)]
     struct Joined {
         groups: Groups<Member>,

@@ -37,7 +37,7 @@ mod unanswered;
 pub use faults::faults;
 use receiver::{Care, Receiver};
 
-/// The port with its network, and the tables of the objects that packets can reach.
+/// The NIC of a process: its port with sockets and addresses, and the tables of the objects that packets can address.
 pub(crate) struct Nic {
     /// Sockets and addresses of the port.
     pub(crate) network: Network,
@@ -49,50 +49,51 @@ pub(crate) struct Nic {
     pub(crate) shared_queues: receive::Directory,
     /// Multicast groups.
     pub(crate) groups: multicast::Groups<QueuePair>,
-    /// Completion queues with delayed events.
+    /// Completion queues whose events are delayed by moderation.
     pub(crate) deadlines: Arc<Deadlines>,
     /// Counters of the device.
     pub(crate) counters: Arc<Counters>,
-    /// Injected faults.
+    /// Fault injector.
     pub(crate) faults: Arc<Faults>,
     /// Set if messages within the process may be transferred without packets.
     direct: bool,
-    /// Processes of the host with which memory is shared.
+    /// Other processes of the host with which this process shares memory.
     neighbourhood: Option<Arc<Neighbourhood>>,
     timers: Arc<Timers>,
     deadlines_alarm: Arc<Alarm>,
-    /// Remaining part of the configured schedule, with the next change at the end.
+    /// Configured events and link changes that are still to be made, with the next one at the end.
     schedule: Mutex<Vec<(Time, Scheduled)>>,
     schedule_alarm: Alarm,
     receiver: spin::Mutex<Receiver>,
-    /// Set if the engine tried to receive while another thread did.
+    /// Set if the engine tried to receive while another thread was receiving.
     refused: AtomicBool,
-    /// Set while responses are delayed to a later receive round.
+    /// Set while responses are delayed to a later receive attempt.
     owes_answers: AtomicBool,
-    /// Number of receive rounds that found packets since timers are due.
+    /// Number of receive attempts that found packets while timers were due and not run.
     backlog: AtomicU32,
     /// Time of the last poll by a program, in nanoseconds. 0 if there was none.
     polled: AtomicU64,
-    /// Number of polls by the program.
+    /// Number of polls by the program, to decide which polls check sockets.
     polls: AtomicU32,
     engine: OnceLock<Engine>,
     this: Weak<Self>,
 }
 
-/// NIC of the process.
+/// The NIC that all verbs of this process use, once it is open.
 static NIC: PerProcess<Mutex<Option<Arc<Nic>>>> = PerProcess::new(Mutex::default);
 
-/// Detaches a child of `fork` from the parent's NIC and faults: they are neither used nor dropped.
+/// Detaches a child of `fork` from the parent's NIC and fault injector. The child neither uses nor drops them.
 pub(crate) fn forget() {
     NIC.forget();
     faults::forget();
 }
 
-/// Keys of timers that do not belong to a queue pair. Keys of queue pairs are below 2^24, and so is the network's key.
+/// Keys of the timers that do not belong to a queue pair, such as that of moderated completion events. The key of a queue
+/// pair's timer is its number, below 2^24.
 const DEADLINES: u32 = net::DELAY + 1;
 const SCHEDULE: u32 = net::DELAY + 2;
 
-/// Maximum number of timers that run in one round.
+/// Maximum number of timers that run after one receive attempt.
 const TIMERS: usize = 32;
 
 impl Nic {
@@ -111,7 +112,7 @@ impl Nic {
         Ok(Arc::clone(nic.insert(opened)))
     }
 
-    /// Sends responses that were delayed to a later receive round, because the process is about to end.
+    /// Sends all delayed responses, because the process is about to end.
     pub(crate) fn farewell() {
         let nic = NIC.get().try_lock().and_then(|nic| nic.clone());
         if let Some(nic) = nic
@@ -121,8 +122,8 @@ impl Nic {
         }
     }
 
-    /// Makes the process's NIC fail, as [`fatal`](Self::fatal) does. Does nothing while the NIC is being opened: then its
-    /// engine finds the reason itself.
+    /// Makes the process's NIC fail, if it is open, as [`fatal`](Self::fatal) does. Does nothing while the NIC is being opened:
+    /// its engine then detects the failure itself.
     pub(crate) fn fail_opened(reason: &str) {
         if let Some(nic) = NIC.get().try_lock().and_then(|nic| nic.clone()) {
             nic.fatal(reason);
@@ -134,7 +135,7 @@ impl Nic {
         NIC.get().lock().clone()
     }
 
-    /// Creates a NIC that is independent of the process's NIC.
+    /// Creates a NIC with the given configuration, counters and fault injector, independent of the process's NIC.
     pub(crate) fn with(
         config: &Config,
         counters: Arc<Counters>,
@@ -194,21 +195,21 @@ impl Nic {
         Ok(nic)
     }
 
-    /// Returns the present time.
+    /// Returns the present time of the NIC's clock.
     pub(crate) fn now(&self) -> Time {
         self.timers.now()
     }
 
-    /// Makes packets wake the engine from now on, because a program is about to sleep until a completion arrives. Must be
-    /// called where a completion queue is armed.
+    /// Makes arriving packets wake the engine from now on, because the program is about to sleep until a completion arrives.
+    /// Must be called when a completion queue is armed.
     pub(crate) fn watch(&self) {
         if let Some(engine) = self.engine.get() {
             engine.watch();
         }
     }
 
-    /// Calls `post` to post requests to a queue pair, and transfers the requests: directly where possible, otherwise as
-    /// packets. Small messages to a peer that owes many acknowledgements may be delayed until these arrive.
+    /// Posts requests to a queue pair, by a call of `post`, and transfers the requests: without packets where possible,
+    /// otherwise as packets. Small messages may be delayed while many acknowledgements of the peer are outstanding.
     ///
     /// The sender is used where it is created. If it were moved, the copy would load its fields in other units than they were
     /// stored in, so store forwarding would fail. Such loads wait until all earlier stores have reached memory, which may
@@ -248,8 +249,8 @@ impl Nic {
         answer
     }
 
-    /// Sends what the queue pair has queued. Returns the address of a process that got datagrams through a socket, and with
-    /// which memory may be shared after a handshake.
+    /// Sends the queued requests of a queue pair. If datagrams went through a socket to another process of the host, returns
+    /// its address: after a handshake, memory may be shared with that process.
     fn send(&self, sender: &mut Sender<'_>) -> Option<SocketAddr> {
         if sender.move_queued() != Step::Packets || sender.may_wait() {
             return None;
@@ -259,8 +260,8 @@ impl Nic {
         outbox.take_unknown()
     }
 
-    /// Begins a handshake with the peer of a queue pair, if the peer is in another process of the host, so that memory may be
-    /// shared with it.
+    /// Begins a handshake with the peer process of a queue pair, if the peer is on the same host. After the handshake, the two
+    /// processes share memory.
     pub(crate) fn meet(&self, queue_pair: &QueuePair) {
         if let (Some(neighbourhood), Some((path, number))) =
             (&self.neighbourhood, queue_pair.peer())
@@ -270,12 +271,13 @@ impl Nic {
         }
     }
 
-    /// Transmits what a queue pair has to send after a change, and updates its timer.
+    /// Transmits all packets that a queue pair may send now, and updates its timer.
     pub(crate) fn transmit(&self, queue_pair: &QueuePair) {
         self.transmit_at(queue_pair, self.now());
     }
 
-    /// Transmits what a queue pair has to send before it is destroyed. Waits for a limited time if the peer's ring has no room.
+    /// Transmits the last packets of a queue pair before it is destroyed. If the peer's ring in shared memory is full, waits
+    /// for a limited time.
     pub(crate) fn transmit_last(&self, queue_pair: &QueuePair) {
         let deadline = self.now() + LAST;
         loop {
@@ -291,20 +293,20 @@ impl Nic {
         }
     }
 
-    /// Removes a queue pair that is being destroyed, with its timers. Sends its packets that an injected delay holds back: the
-    /// peer may wait for them, and the process may be about to end.
+    /// Removes a queue pair that is being destroyed, with its timers. Sends packets that an injected delay holds back, because
+    /// the peer may wait for them and the process may be about to end.
     pub(crate) fn forget(&self, queue_pair: &QueuePair) {
         self.network.send_held();
         self.forget_recent();
         self.timers.cancel(queue_pair.number(), queue_pair.alarm());
     }
 
-    /// Returns the GID table.
+    /// Returns the GID table of the port.
     pub(crate) fn gids(&self) -> &[Ipv6Addr] {
         self.network.addresses()
     }
 
-    /// Returns the index of the network interface of a GID, or 0 if there is none.
+    /// Returns the index of the network interface that has the GID at index `gid`, or 0 if no interface has it.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         self.network.interface(gid)
     }
@@ -381,10 +383,11 @@ impl Nic {
     }
 }
 
-/// Maximum time to wait until a peer has room for the last packets of a queue pair.
+/// Maximum time to wait for room in the ring of a peer process, before a queue pair is destroyed with unsent packets.
 const LAST: Duration = Duration::from_millis(100);
 
-/// Makes this process discoverable for other processes of the host. Returns `None` if the kernel does not allow this.
+/// Makes this process discoverable for other processes of the host, so that they can share memory with it. Returns `None` if
+/// the kernel does not allow this.
 fn neighbourhood(
     config: &Config,
     network: &Network,

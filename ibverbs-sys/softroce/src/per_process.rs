@@ -1,21 +1,21 @@
-//! Values that exist once in each process. A child of `fork` creates its own.
+//! Values that exist once in each process: a child of `fork` creates its own values.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A value that is created when it is first used.
+/// A value that is created when a process first uses it.
 ///
-/// A child of `fork` does not use its parent's value and creates one of its own: the parent's locks may be held forever by
+/// A child of `fork` does not use its parent's value, and creates a value of its own: the parent's locks may be held forever by
 /// threads that the child does not have, and the parent's descriptors are closed in the child.
 pub(crate) struct PerProcess<T: Send + Sync + 'static> {
-    /// Null, or a value that is never freed.
+    /// Pointer to the value, which is never freed; null before the first use.
     value: AtomicPtr<T>,
     make: fn() -> T,
 }
 
 impl<T: Send + Sync + 'static> PerProcess<T> {
-    /// Creates a holder whose value `make` creates at the first use. If two threads are first at the same time, `make` may be
-    /// called twice; one result is dropped.
+    /// Creates a holder without a value. The first use creates the value by `make`. If two threads use the holder first at the
+    /// same time, `make` may be called twice; one result is dropped.
     pub(crate) const fn new(make: fn() -> T) -> Self {
         Self {
             value: AtomicPtr::new(ptr::null_mut()),
@@ -23,7 +23,7 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
         }
     }
 
-    /// Returns the value of this process.
+    /// Returns the value of this process. The first call creates the value.
     #[inline]
     pub(crate) fn get(&self) -> &'static T {
         let value = self.value.load(Ordering::Acquire);
@@ -51,8 +51,8 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
         }
     }
 
-    /// Discards the value without dropping it, so that the next use creates another. Takes no lock. Called in a child of
-    /// `fork`.
+    /// Discards the value without dropping it, so that the next use creates another value. Takes no lock. Must be called in a
+    /// child of `fork`.
     pub(crate) fn forget(&self) {
         self.value.store(ptr::null_mut(), Ordering::Release);
     }

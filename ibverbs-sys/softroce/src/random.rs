@@ -1,4 +1,4 @@
-//! Random numbers that other processes cannot predict, from the system's generator.
+//! Random numbers that other processes cannot predict, from the kernel's generator.
 #![forbid(unsafe_code)]
 
 use std::hash::{BuildHasher, RandomState};
@@ -6,25 +6,25 @@ use std::hash::{BuildHasher, RandomState};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A secret permutation of the numbers below a power of two: a Feistel network with keys from the system's generator. Known
-/// values reveal nothing about the others, except that they are different.
+/// A secret permutation of the numbers below a power of two: a Feistel network with keys from the kernel's generator. Known
+/// results reveal nothing about the others, except that they are different.
 ///
-/// The keys are drawn once, so a value takes no system call.
+/// The keys are drawn once, so the computation of a result takes no system call.
 #[derive(Clone)]
 pub(crate) struct Permutation {
     keys: [u64; ROUNDS],
-    /// Number of bits of each half.
+    /// Number of bits of each half of a number.
     half: u32,
-    /// Upper limit of the numbers: all are below it.
+    /// Number of permuted numbers: all numbers are below this limit.
     limit: u32,
 }
 
-/// Number of rounds of the network. Four suffice with a random round function (Luby and Rackoff); eight compensate for halves
-/// of only a few bits.
+/// Number of rounds of the network. Four rounds suffice with a random round function (Luby and Rackoff); eight compensate for
+/// halves of only a few bits.
 const ROUNDS: usize = 8;
 
 impl Permutation {
-    /// Creates a random permutation of the numbers of `bits` bits, 2 to 31.
+    /// Creates a random permutation of the numbers that have `bits` bits, from 2 to 31.
     pub(crate) fn new(bits: u32) -> Self {
         debug_assert!((2..32).contains(&bits));
         Self {
@@ -34,7 +34,7 @@ impl Permutation {
         }
     }
 
-    /// Returns the position of a number in the permutation that `family` selects.
+    /// Applies the permutation to a number. `family` selects one of many independent permutations with the same keys.
     pub(crate) fn apply(&self, family: u32, number: u32) -> u32 {
         let mut place = self.step(family, number);
         // For an odd number of bits, the network permutes twice as many numbers; results above the limit are permuted again.
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Permutation {
     }
 }
 
-/// Draws words from the system's generator.
+/// Returns random words from the kernel's generator.
 pub(crate) fn words<const N: usize>() -> [u64; N] {
     let mut words = [0; N];
     for word in &mut words {
@@ -110,7 +110,8 @@ mod tests {
         }
     }
 
-    /// Checks the positions. The probability that a good permutation fails is below 2^-60.
+    /// Checks that permutations with other keys or families have other results. The probability that a good permutation fails
+    /// is below 2^-60.
     #[test]
     fn keys_and_families_give_different_places() {
         let [one, other] = [(); 2].map(|()| Permutation::new(20));

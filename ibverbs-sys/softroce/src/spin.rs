@@ -1,10 +1,10 @@
-//! A spin lock for critical sections that are short and entered with every message.
+//! A spin lock for critical sections that are short and are entered for every message.
 //!
 //! An uncontended lock and unlock take one atomic read-modify-write instruction. A mutex whose waiters sleep in the kernel
 //! takes two, because the unlocking thread has to check for waiters.
 //!
-//! A thread that finds the mutex locked spins for a while, then yields the processor, and then sleeps between attempts, because
-//! the holder may not be running.
+//! A thread that finds the mutex locked spins for a while, then yields the processor between attempts, and then sleeps between
+//! attempts, because the holder may not be running.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use parking_lot::lock_api::{self, GuardNoSend, RawMutex, RawMutexFair};
 
-/// A mutex that spins before it sleeps.
+/// A mutex whose waiting threads spin before they sleep.
 pub(crate) type Mutex<T> = lock_api::Mutex<Spin, T>;
 
 /// The guard of a locked [`Mutex`].
@@ -27,21 +27,21 @@ pub(crate) struct Spin {
     waiting: AtomicU32,
 }
 
-/// Number of attempts without a pause.
+/// Number of attempts to take the lock without a pause.
 const HASTE: u32 = 100;
 
-/// Number of attempts after which a waiting thread sleeps between attempts. Before, it yields the processor.
+/// Number of attempts after which a waiting thread sleeps between attempts. Before, the thread yields the processor.
 const PATIENCE: u32 = 1000;
 
-/// Duration of a sleep between attempts.
+/// Duration of a sleep between attempts to take the lock.
 const REST: Duration = Duration::from_micros(50);
 
 /// Number of times that a thread yields the processor in a fair unlock, so that waiting threads that spin or yield can take the
 /// lock.
 const COURTESY: u32 = 100;
 
-/// Number of sleeps in a fair unlock, after [`COURTESY`] yields, so that sleeping threads can take the lock. The system may
-/// prolong their sleeps.
+/// Number of sleeps in a fair unlock, after [`COURTESY`] yields, so that sleeping threads can take the lock. The kernel may
+/// prolong the sleeps of those threads.
 const RESTS: u32 = 8;
 
 impl Spin {
@@ -61,8 +61,8 @@ impl Spin {
     }
 }
 
-/// Yields the processor, or sleeps if at most [`RESTS`] turns are left. A separate function keeps this code out of the fast
-/// path.
+/// Gives waiting threads time to take the lock: yields the processor, or sleeps if at most [`RESTS`] repetitions are left. A
+/// separate function keeps this code out of the fast path.
 #[cold]
 #[inline(never)]
 fn let_others(left: u32) {

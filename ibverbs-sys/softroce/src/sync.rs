@@ -37,8 +37,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     return mutex.lock().expect("nobody panics under it");
 }
 
-/// Orders a read-modify-write that this thread has just executed, and everything before it, before everything after: a
-/// sequentially consistent fence.
+/// Executes a sequentially consistent fence, at low cost, directly after a read-modify-write of this thread. The
+/// read-modify-write and everything before it are ordered before everything after it.
 #[inline]
 pub(crate) fn fence_after_update() {
     // On x86-64 the read-modify-write is a full fence itself: neither loads nor stores pass an instruction with a LOCK prefix
@@ -49,8 +49,8 @@ pub(crate) fn fence_after_update() {
     fence(Ordering::SeqCst);
 }
 
-/// Lets other threads run while this thread waits for one of them, which may need the same processor. `attempt` counts the
-/// calls of one wait: later ones yield the processor or sleep.
+/// Pauses this thread briefly while it waits for another thread, which may need the same processor. `attempt` is the number of
+/// calls in the same wait: later calls yield the processor or sleep.
 pub(crate) fn relax(attempt: u32) {
     #[cfg(not(all(test, loom)))]
     match attempt {

@@ -1,5 +1,5 @@
-//! XRC domains: the objects that connect XRC target queue pairs with the shared receive queues that their peers may address
-//! (IBTA annex A14).
+//! XRC domains, which connect XRC target queue pairs with the shared receive queues that their peers may address (IBTA annex
+//! A14).
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::context::{DomainId, Refusal, Shared, Usage};
 
-/// An opened XRC domain. Each open of the same file returns the same domain, with a separate count of users.
+/// An opened XRC domain. Each open of the same file returns the same domain ID, with a separate count of users.
 #[derive(Debug)]
 pub struct XrcDomain {
     id: DomainId,
@@ -17,10 +17,10 @@ pub struct XrcDomain {
     usage: Usage,
 }
 
-/// Identity of a file: device and inode.
+/// Identity of a file: its device and inode numbers.
 pub type File = (u64, u64);
 
-/// The XRC domains of this process that belong to files.
+/// The XRC domains of this process that are identified by files.
 ///
 /// Each process has a device of its own, so other processes that open the file have separate domains.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ struct Opened {
 }
 
 impl XrcDomain {
-    /// Returns the ID of the domain, which is the same for every open of the same file.
+    /// Returns the ID of the domain, which is equal for all opens of the same file.
     pub fn id(&self) -> DomainId {
         self.id
     }
@@ -48,8 +48,8 @@ impl Shared for XrcDomain {
 }
 
 impl XrcDomains {
-    /// Opens the XRC domain of a file, or a domain without a file (`ibv_open_xrcd(3)`). `create` permits the creation of a
-    /// domain (`O_CREAT`); with `exclusive`, the file must not have a domain yet (`O_EXCL`).
+    /// Opens the XRC domain of a file, or creates a domain without a file (`ibv_open_xrcd(3)`). `create` permits the creation
+    /// of a domain (`O_CREAT`); with `exclusive`, the file must not have a domain yet (`O_EXCL`).
     pub fn open(
         &self,
         file: Option<File>,
@@ -83,7 +83,7 @@ impl XrcDomains {
         }))
     }
 
-    /// Closes a domain that was opened here. Fails while queue pairs or shared receive queues use it.
+    /// Closes an open of an XRC domain. Fails while queue pairs or shared receive queues use this open.
     pub fn close(&self, domain: &XrcDomain) -> Result<(), Refusal> {
         domain.usage.close()?;
         if let Some(file) = domain.file {
@@ -99,7 +99,7 @@ impl XrcDomains {
     }
 }
 
-/// Reason why an XRC domain was not opened.
+/// Reason why an XRC domain was not opened by `ibv_open_xrcd`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {

@@ -1,4 +1,4 @@
-//! The cases of a comparison: tests with messages of one size.
+//! The cases of a comparison with perftest: each is a test with messages of one size.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::settings::Settings;
 use crate::test::{Metric, Test, Verb};
 
-/// The extent of a comparison.
+/// The number of sizes and the length of the runs of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     /// A few sizes and short runs, which take minutes even on emulated processors.
@@ -19,8 +19,8 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// Returns the numbers of pairs after which the verdict is formed: the first that is *met* or
-    /// *missed* ends the measurement, and so does the last.
+    /// Returns the numbers of pairs of runs after which the verdict is evaluated. The measurement ends
+    /// with the first verdict that is *met* or *missed*, or at the last of these numbers.
     pub(super) fn looks(self) -> &'static [usize] {
         match self {
             Self::Quick => &[3],
@@ -35,7 +35,7 @@ impl Effort {
         }
     }
 
-    /// Returns the number of messages of this size to measure.
+    /// Returns the number of messages of `size` bytes to measure.
     fn iterations(self, metric: Metric, size: usize) -> usize {
         let most = match metric {
             Metric::Latency => 1000,
@@ -50,12 +50,12 @@ impl Effort {
     }
 }
 
-/// A test with messages of one size.
+/// A test with messages of one size, which is measured with both programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
     /// The test.
     pub test: Test,
-    /// The size in bytes.
+    /// The message size in bytes.
     pub size: usize,
     /// The number of messages.
     pub iterations: usize,
@@ -82,7 +82,7 @@ impl Case {
         cases
     }
 
-    /// Returns the queue depth and the signaling that both programs use.
+    /// Returns settings with the queue depth and the signaling interval that both programs use.
     pub(crate) fn settings(&self) -> Settings {
         let moderation = if self.size > 8192 { 1 } else { 100 };
         Settings {
@@ -91,7 +91,7 @@ impl Case {
         }
     }
 
-    /// Returns the `findings` about this case as a JSON document of the format `schema`.
+    /// Returns a JSON document of the format `schema`, with the `findings` about this case.
     pub(super) fn document(
         &self,
         schema: &str,

@@ -1,4 +1,4 @@
-//! The device that is measured, and perftest where it can use that device.
+//! The device that is measured, and the perftest programs that can use the device.
 
 use std::env;
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ pub struct Network {
     pub device: String,
     /// The device's port.
     pub port: u8,
-    /// The GID index.
+    /// The index of the GID that every program uses.
     pub gid_index: u32,
     /// The path MTU in bytes.
     pub mtu: usize,
@@ -38,7 +38,7 @@ impl Network {
     }
 }
 
-/// An installed perftest.
+/// The installed programs of perftest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Perftest {
     /// The version that perftest prints.
@@ -79,7 +79,8 @@ impl Perftest {
     }
 }
 
-/// Returns whether softroce is preloaded, also into the programs that this one starts.
+/// Returns whether the environment preloads softroce into this process and the processes that it
+/// starts.
 pub fn softroce_is_preloaded() -> bool {
     env::var_os("LD_PRELOAD")
         .is_some_and(|libraries| libraries.to_string_lossy().contains("softroce"))

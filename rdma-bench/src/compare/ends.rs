@@ -1,4 +1,4 @@
-//! The two processes of a run, each on a processor of its own.
+//! Runs the server and the client of a measurement, each on a processor of its own.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 use super::program::in_path;
 use crate::error::{Error, Result};
 
-/// Interval at which a process is checked for its end: long, so as not to disturb the process.
+/// Interval between two checks whether a process has ended: long, so as not to disturb the process.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Maximum time until a server listens.
+/// Maximum wait until a server process listens on its port.
 const START: Duration = Duration::from_secs(30);
 
-/// A child whose output is read while it runs; killed when dropped.
+/// A child process whose output is read while it runs. The process is killed when this value is
+/// dropped.
 struct Process {
     child: Child,
     name: String,
@@ -51,7 +52,7 @@ impl Output {
         }
     }
 
-    /// Returns the output so far.
+    /// Returns the bytes that were read so far, as text.
     fn text(&self) -> String {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes).into_owned()
@@ -132,8 +133,8 @@ impl Process {
         })
     }
 
-    /// Starts the program that runs beside this one, as soon as `companion` can derive its command line
-    /// from the output of this one.
+    /// Starts the companion of this process: a second program that runs at the same time. Waits until
+    /// the function `companion` can derive its command line from the output of this process.
     fn accompany(&mut self, companion: Companion<'_>) -> Result<Self> {
         let started = Instant::now();
         loop {
@@ -181,8 +182,8 @@ pub(crate) fn free_port() -> Result<u16> {
         .map_err(Error::control("looking for a free port"))
 }
 
-/// Runs server and client to their end, and returns the client's output. Both are started with `words`,
-/// the client with `client_words` in addition.
+/// Runs a server and a client until both have ended, and returns the client's output. Both have the
+/// command line `words`; the client has `client_words` in addition.
 pub(super) fn run(
     words: &[OsString],
     client_words: &[OsString],
@@ -194,13 +195,13 @@ pub(super) fn run(
     run_with_servers(&[(words.to_vec(), port)], &client_words, name, limit, None)
 }
 
-/// Returns the command line of a program to run beside a client, given the client's output so far;
-/// `None` while that output is not sufficient.
+/// A function that derives the command line of a companion, a program that runs beside a client, from
+/// the client's output so far. Returns `None` while that output is not sufficient.
 pub(crate) type Companion<'a> = &'a dyn Fn(&str) -> Option<Vec<OsString>>;
 
-/// Runs servers, each given with the port on which it listens, and a client to their end. Returns the
-/// client's output. The servers share a processor. The `companion` program runs on that processor too,
-/// until the client ends.
+/// Runs servers, each given with the port on which it listens, and a client until all have ended.
+/// Returns the client's output. The servers share a processor. The `companion` program, if given, runs
+/// on that processor too, until the client ends.
 pub(crate) fn run_with_servers(
     servers: &[(Vec<OsString>, u16)],
     client_words: &[OsString],
@@ -232,7 +233,7 @@ pub(crate) fn run_with_servers(
     Ok(printed)
 }
 
-/// Runs one program to its end, and returns its output. Binds the program to `processor` if there is one.
+/// Runs one program until it ends, and returns its output. Binds the program to `processor` if given.
 pub(crate) fn run_alone(
     words: &[OsString],
     processor: Option<usize>,
@@ -242,8 +243,8 @@ pub(crate) fn run_alone(
     Process::start(words, processor, name)?.finish(Instant::now() + limit)
 }
 
-/// Returns whether a process of this machine listens on the port. Reads the kernel's tables, because
-/// the server would take a test connection for that of its client.
+/// Returns whether a process of this machine listens on the port. Reads the kernel's tables, because a
+/// server would mistake a test connection for its client.
 fn is_listening(port: u16) -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|path| {
         let table = fs::read_to_string(path).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Goals for the ratio ours / perftest, on every device.
+//! Goals for the ratio of this program's result to perftest's, on every device.
 
 use std::fmt;
 
@@ -17,11 +17,11 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// The sizes with a goal, in bytes.
+    /// The message sizes that have a goal, in bytes.
     pub(super) const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
-    /// Returns the goal of a case, if it has one: within ten percent of perftest, which also holds on
-    /// an emulated processor.
+    /// Returns the goal of a case: a result within ten percent of perftest's, which also holds on an
+    /// emulated processor. Returns `None` for a size without a goal.
     pub fn of(case: &Case) -> Option<Self> {
         Self::SIZES
             .contains(&case.size)
@@ -31,7 +31,7 @@ impl Goal {
             })
     }
 
-    /// Returns whether a ratio meets the goal.
+    /// Returns whether `ratio` meets the goal.
     pub fn is_met(self, ratio: f64) -> bool {
         match self {
             Self::AtMost(most) => ratio <= most,

@@ -1,4 +1,4 @@
-//! The result of a comparison.
+//! The result of a comparison with perftest.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -11,47 +11,49 @@ use crate::statistics::median;
 /// One run of this program and one of perftest, one after the other.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Pair {
-    /// The figure of this program: microseconds, or messages per second.
+    /// The result of this program: microseconds, or messages per second.
     pub ours: f64,
-    /// The figure of perftest, if perftest can be used.
+    /// The result of perftest in the same unit, if perftest can be used.
     pub perftest: Option<f64>,
     /// The JSON document that this program wrote, with its samples.
     pub document: Value,
 }
 
 impl Pair {
-    /// Returns the figure of this program divided by that of perftest.
+    /// Returns the result of this program divided by the result of perftest; `None` without perftest.
     pub fn ratio(&self) -> Option<f64> {
         self.perftest.map(|theirs| self.ours / theirs)
     }
 }
 
-/// Every pair of runs of a case.
+/// The result of comparing this program with perftest in one case: every pair of runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     /// The case that was measured.
     pub case: Case,
-    /// The goal for the ratio, if there is one.
+    /// The goal for the ratio of the results, if the case has a goal.
     pub goal: Option<Goal>,
-    /// The pairs in chronological order.
+    /// The pairs of runs in chronological order.
     pub pairs: Vec<Pair>,
 }
 
 impl Comparison {
-    /// The format of the JSON document; the number changes with the meaning.
+    /// Name of the JSON format. The number at its end is incremented when the meaning of a field
+    /// changes.
     pub const SCHEMA: &'static str = "rdma-bench/comparison/2";
 
-    /// Returns the median of this program's figures.
+    /// Returns the median of this program's results.
     pub fn ours(&self) -> f64 {
         middle(self.pairs.iter().map(|pair| pair.ours)).unwrap_or(f64::NAN)
     }
 
-    /// Returns the median of perftest's figures.
+    /// Returns the median of perftest's results; `None` without perftest.
     pub fn perftest(&self) -> Option<f64> {
         middle(self.pairs.iter().filter_map(|pair| pair.perftest))
     }
 
-    /// Returns the median, the minimum and the maximum of the pairs' ratios.
+    /// Returns the median, the minimum and the maximum of the ratios of all pairs; `None` without
+    /// perftest.
     pub fn ratio(&self) -> Option<(f64, f64, f64)> {
         let ratios = || self.pairs.iter().filter_map(Pair::ratio);
         let least = ratios().fold(f64::INFINITY, f64::min);
@@ -59,12 +61,14 @@ impl Comparison {
         Some((middle(ratios())?, least, most))
     }
 
-    /// Returns the 95 % interval of the median of the ratios; `None` for too few pairs.
+    /// Returns the median of the ratios with its 95 % confidence interval; `None` for fewer than six
+    /// pairs.
     pub fn interval(&self) -> Option<Interval> {
         Interval::of(self.pairs.iter().filter_map(Pair::ratio))
     }
 
-    /// Returns the verdict on the goal; `None` without a goal, without perftest, and for too few pairs.
+    /// Returns the verdict on the goal: *met*, *missed* or *undecided*. Returns `None` without a goal,
+    /// without perftest, and for fewer than six pairs.
     pub fn verdict(&self) -> Option<Verdict> {
         let goal = limits::Goal::Ratio(self.goal?);
         Some(goal.verdict(&self.interval()?))

@@ -20,19 +20,19 @@ pub(crate) fn in_path(name: &str) -> bool {
     env::split_paths(&path).any(|directory| directory.join(name).is_file())
 }
 
-/// A program that measures.
+/// A benchmark program: `rdma-bench`, or a program of perftest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
-    /// `rdma-bench` at this path, which measures this layer.
+    /// `rdma-bench` at the given path, with the layer that it measures.
     Ours(PathBuf, Layer),
-    /// Perftest's C program for the test.
+    /// Perftest's C program for the test of the case.
     Perftest,
 }
 
-/// The result of a program.
+/// The result of one run of a benchmark program.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Reading {
-    /// Microseconds, or messages per second.
+    /// The measured value: microseconds, or messages per second.
     pub(crate) figure: f64,
     /// The 99th percentile of the latency, in microseconds.
     pub(crate) percentile_99: Option<f64>,
@@ -41,7 +41,7 @@ pub(crate) struct Reading {
 }
 
 impl Program {
-    /// Returns the name of the program for a test, for messages.
+    /// Returns the name of the program that measures `case`, for error messages.
     pub(crate) fn name(&self, case: &Case) -> String {
         match self {
             Self::Ours(_, layer) => format!("rdma-bench {} --layer {layer}", case.test),
@@ -49,7 +49,7 @@ impl Program {
         }
     }
 
-    /// Returns the command line that both ends share.
+    /// Returns the command line that server and client have in common.
     pub(crate) fn words(&self, case: &Case, network: &Network, port: u16) -> Vec<OsString> {
         let mut words: Vec<OsString> = match self {
             Self::Ours(path, _) => vec![path.into(), case.test.to_string().into()],
@@ -87,7 +87,8 @@ impl Program {
         words
     }
 
-    /// Returns the additional arguments of the client: the host, and where to write its document.
+    /// Returns the additional arguments of the client: the host, and the path of the JSON document
+    /// that the client writes.
     pub(crate) fn client_words(&self, document: &Path) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec!["127.0.0.1".into()];
         if let Self::Ours(..) = self {
@@ -97,7 +98,8 @@ impl Program {
         words
     }
 
-    /// Reads the client's result from its output or its document.
+    /// Returns the client's result, read from its output (perftest) or its JSON document
+    /// (`rdma-bench`).
     pub(crate) fn read(&self, case: &Case, printed: &str, document: &Path) -> Result<Reading> {
         let refuse = |reason: String| Error::Program {
             program: self.name(case),
@@ -138,13 +140,14 @@ impl Program {
     }
 }
 
-/// Returns the typical latency, or the average message rate, from perftest's line for the size. Returns
-/// `None` if it is not a number, as when perftest cannot determine the processor's frequency.
+/// Returns the typical latency, or the average message rate, from the line that perftest printed for
+/// the size of `case`. Returns `None` if it is not a number, as when perftest cannot determine the
+/// processor's frequency.
 fn figure(case: &Case, printed: &str) -> Option<f64> {
     let columns = columns(case, printed)?;
     let figure = match case.test.metric {
         Metric::Latency => *columns.get(4)?,
-        // The column with more digits.
+        // For large messages the column MiB/sec has more digits than the message rate.
         Metric::Bandwidth if case.size >= 4096 => {
             *columns.get(3)? / Bandwidth::mebibytes(1.0, case.size)
         }
@@ -153,7 +156,7 @@ fn figure(case: &Case, printed: &str) -> Option<f64> {
     (figure.is_finite() && figure > 0.0).then_some(figure)
 }
 
-/// Returns the numbers of perftest's last line for the size.
+/// Returns the numbers in the last line that perftest printed for the size of `case`.
 pub(crate) fn columns(case: &Case, printed: &str) -> Option<Vec<f64>> {
     printed.lines().rev().find_map(|line| {
         let columns: Option<Vec<f64>> = line

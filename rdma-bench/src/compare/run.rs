@@ -1,4 +1,4 @@
-//! Runs the two programs in turns.
+//! Runs the two programs of a comparison in turns.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,17 +16,19 @@ use super::{Case, Effort, Goal, Network};
 use crate::error::Result;
 use crate::limits::Verdict;
 
-/// Time limit of a run.
+/// Time limit of one run of a program.
 const LIMIT: Duration = Duration::from_secs(180);
 /// Maximum number of tries of a perftest run: sometimes perftest cannot determine the processor's
 /// frequency.
 const TRIES: usize = 3;
 
-/// The option of rdma-bench for memory of the program, which is perftest's default.
+/// The option with which `rdma-bench` uses memory that the program allocates, as perftest does by
+/// default.
 const MALLOC: &[&str] = &["--memory", "malloc"];
 
-/// Compares `ours` with `peer`, if there is one, in a case. The order of the two changes from pair to
-/// pair, so that neither gains from the state in which the other leaves the machine.
+/// Measures `case` with the program `ours` and, if given, the program `peer` in pairs of runs. The
+/// order within a pair alternates, so that no program gains from the state in which the other leaves
+/// the machine.
 ///
 /// # Errors
 ///
@@ -69,7 +71,8 @@ pub fn compare(
     Ok(comparison)
 }
 
-/// Runs both ends of a case with `options` in addition to those of the case.
+/// Runs the server and the client of `program` for `case`, with `options` in addition to those of the
+/// case. Repeats a failed run of perftest.
 pub(crate) fn measure(
     program: &Program,
     case: &Case,

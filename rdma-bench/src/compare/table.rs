@@ -1,11 +1,11 @@
-//! Comparisons as lines of a table.
+//! Comparisons with perftest as lines of a table.
 
 use super::outcome::Comparison;
 use crate::limits::Interval;
 use crate::statistics::Bandwidth;
 use crate::test::Metric;
 
-/// Returns the heads of the columns.
+/// Returns the header line of the table.
 pub fn heading() -> String {
     format!(
         "{:<12}{:>9}{:>7}  {:<7}{:>12}{:>12}{:>9}  {:<14}{:>6}  {}",
@@ -13,7 +13,7 @@ pub fn heading() -> String {
     )
 }
 
-/// Returns the line of a comparison.
+/// Returns the table line of a comparison.
 pub fn line(comparison: &Comparison) -> String {
     let case = &comparison.case;
     let (unit, factor) = match case.test.metric {
@@ -27,7 +27,7 @@ pub fn line(comparison: &Comparison) -> String {
         (Some((ratio, ..)), Some(Interval { low, high, .. })) => {
             (format!("{ratio:.3}"), format!("{low:.2}..{high:.2}"))
         }
-        // The minimum and the maximum of a few pairs.
+        // With too few pairs for an interval: the minimum and the maximum.
         (Some((ratio, least, most)), None) => {
             (format!("{ratio:.3}"), format!("{least:.2}..{most:.2}"))
         }

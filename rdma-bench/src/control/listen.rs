@@ -11,7 +11,7 @@ use crate::plan::Plan;
 
 /// Maximum time that a client retries to connect while the server does not listen yet.
 const SERVER_START: Duration = Duration::from_secs(5);
-/// Maximum time until a new connection must have sent its greeting.
+/// Maximum wait for the first message on a new connection.
 const GREETING: Duration = Duration::from_secs(5);
 
 /// Listens on a port of all local addresses.
@@ -28,12 +28,8 @@ pub fn listen(port: u16) -> Result<TcpListener> {
     )))
 }
 
-/// Waits for a client with the same plan. Other connections are reported on standard error and closed.
-///
-/// # Errors
-///
-/// [`Error::TimedOut`] if no client connects in time, [`Error::Disagreement`] if the client has another
-/// plan.
+/// Waits for a client with the same plan (the parameters of the test). Other connections are reported
+/// on standard error and closed.
 pub fn accept(listener: &TcpListener, plan: &Plan, timeout: Duration) -> Result<Control> {
     let what = "waiting for the client";
     listener
@@ -81,11 +77,7 @@ fn greet(stream: TcpStream, plan: &Plan, timeout: Duration) -> Result<(Control, 
     Ok((control, theirs))
 }
 
-/// Connects to a server with the same plan.
-///
-/// # Errors
-///
-/// [`Error::Control`] if no server listens, [`Error::Peer`] if the server refuses the plan.
+/// Connects to a server with the same plan (the parameters of the test).
 pub fn connect(host: &str, port: u16, plan: &Plan, timeout: Duration) -> Result<Control> {
     let what = format!("connecting to {host} port {port}");
     let addresses: Vec<_> = (host, port)

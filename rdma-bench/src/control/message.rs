@@ -8,20 +8,21 @@ use crate::statistics::Bandwidth;
 /// A message of the control connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Message {
-    /// The plan of this end: the first message of both ends.
+    /// The parameters of the test at the sender; the first message of each end.
     Hello {
         /// The protocol's version.
         version: u32,
-        /// The plan.
+        /// The parameters of the test.
         plan: Plan,
     },
-    /// The data that the other end needs to connect, in a format that the layer under test defines.
+    /// The data that the receiver of this message needs to connect, in a format that the layer under
+    /// test defines.
     Offer(serde_json::Value),
-    /// This end is ready for the next size.
+    /// The sender is ready to measure the next message size.
     Ready,
-    /// This end has finished a size, with the bandwidth if it measured one.
+    /// The sender has finished measuring a message size, and reports its bandwidth if it measured one.
     Finished(Option<Bandwidth>),
-    /// This end has failed, for this reason.
+    /// The sender has failed, for the given reason.
     Failed(String),
 }
 

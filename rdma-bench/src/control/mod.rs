@@ -63,7 +63,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// [`Error::Control`].
+    /// [`Error::Control`] if the system cannot determine the address.
     pub fn local_ip(&self) -> Result<IpAddr> {
         self.stream
             .local_addr()
@@ -75,7 +75,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// [`Error::Control`].
+    /// [`Error::Control`] if the system cannot determine the address.
     pub fn peer_ip(&self) -> Result<IpAddr> {
         self.stream
             .peer_addr()
@@ -108,7 +108,8 @@ impl Control {
         self.receive_within(Some(self.timeout))
     }
 
-    /// Receives the next message within `limit`; without a limit, waits as long as the other end lives.
+    /// Receives the next message within `limit`. Without a limit, waits until a message arrives or the
+    /// other end exits.
     fn receive_within(&mut self, limit: Option<Duration>) -> Result<Message> {
         self.stream.set_read_timeout(limit).map_err(lost)?;
         let result = self.receive_body();
@@ -135,8 +136,8 @@ impl Control {
         serde_json::from_slice(&body).map_err(protocol)
     }
 
-    /// Returns the cause of an error of this end: the failure or the exit of the other end if either
-    /// happened, else `error` itself.
+    /// Returns the cause of an error of this end: the failure or the exit of the other end if there
+    /// was one, else `error` itself.
     pub fn explain(&mut self, error: Error) -> Error {
         if matches!(error, Error::Peer(_) | Error::PeerGone) {
             return error;
@@ -155,7 +156,8 @@ impl Control {
         }
     }
 
-    /// Sends the other end the data it needs to connect, and returns the data of the other end.
+    /// Sends `own`, the data that the other end needs to connect, and returns the data of the other
+    /// end.
     ///
     /// # Errors
     ///
@@ -193,8 +195,8 @@ impl Control {
         self.await_finish()
     }
 
-    /// Waits until the other end has finished measuring, and returns its result. For an end that
-    /// measures nothing.
+    /// Waits until the other end has finished measuring, and returns the result of the other end.
+    /// Called by an end that measures nothing.
     ///
     /// # Errors
     ///
@@ -212,8 +214,8 @@ impl Control {
         }
     }
 
-    /// Returns a check of the other end, to be called while polling. `ends_with_peer` is set if this
-    /// end measures until the other end is done.
+    /// Returns a [`Watch`], which checks the other end while this end polls. `ends_with_peer` is set
+    /// if this end measures until the other end has finished.
     ///
     /// # Errors
     ///

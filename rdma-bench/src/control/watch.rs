@@ -6,27 +6,28 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-/// A check of the clock and the control connection, made once in many empty polls.
+/// A check of the clock and of the control connection, made once per many empty polls (polls that
+/// returned no completion or message).
 #[derive(Debug)]
 pub struct Watch {
     stream: TcpStream,
     limit: Duration,
     ends_with_peer: bool,
-    /// Number of empty polls since the last event.
+    /// Number of empty polls since the last message or completion.
     polls: u32,
-    /// Time of the first check of the clock since the last event.
+    /// Time of the first check of the clock since the last message or completion.
     idle_since: Option<Instant>,
-    /// Time of the last check of the connection.
+    /// Time of the last check of the control connection.
     looked: Instant,
 }
 
 impl Watch {
     /// Number of empty polls between two checks of the clock.
     const POLLS: u32 = 1 << 10;
-    /// Time between two checks of the connection.
+    /// Minimum time between two checks of the control connection.
     const PAUSE: Duration = Duration::from_millis(20);
-    /// Maximum time without an event after the other end has reported that it is done: its last message
-    /// may still be in flight.
+    /// Maximum time without a message or completion after the other end has reported its end: its last
+    /// message may still be in flight.
     const GRACE: Duration = Duration::from_secs(2);
 
     pub(super) fn new(stream: &TcpStream, limit: Duration, ends_with_peer: bool) -> Result<Self> {
@@ -51,7 +52,8 @@ impl Watch {
         self.idle_since = None;
     }
 
-    /// Records an empty poll. Returns whether the other end is done and this end must end with it.
+    /// Records an empty poll. Returns `true` if the other end has finished and this end must end with
+    /// it.
     ///
     /// # Errors
     ///
@@ -67,8 +69,8 @@ impl Watch {
         }
     }
 
-    /// Checks the clock and the connection after a wait that ended without an event. Returns whether
-    /// the other end is done and this end must end with it.
+    /// Checks the clock and the connection after a wait without a message or completion. Returns
+    /// `true` if the other end has finished and this end must end with it.
     ///
     /// # Errors
     ///

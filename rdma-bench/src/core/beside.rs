@@ -28,13 +28,14 @@ pub(super) struct Beside {
     queue_pair: QueuePair,
     /// The size of a message in bytes.
     size: usize,
-    /// The number of requests that the client has outstanding, or of receives at the server.
+    /// Number of requests that the client keeps outstanding, or of receives that the server keeps
+    /// posted.
     depth: usize,
 }
 
 impl Beside {
-    /// Returns the numbers of requests and of receives that this end posts on the queue pair; both are
-    /// 0 if the plan has no messages beside the test.
+    /// Returns the numbers of requests and of receives that this end posts at once on the second queue
+    /// pair. Both are 0 if the plan has no messages beside the test.
     pub(super) fn depths(role: Role, plan: &Plan, settings: &Settings) -> (usize, usize) {
         let (requests, receives) = settings.beside_depths();
         match (plan.beside, role) {
@@ -44,8 +45,8 @@ impl Beside {
         }
     }
 
-    /// Creates and connects the queue pair, if the plan has one. `builder` has the options of the queue
-    /// pair of the latency test.
+    /// Creates and connects the second queue pair. Returns `None` if the plan has no messages beside
+    /// the test. `builder` has the options of the first queue pair.
     pub(super) fn connect(
         role: Role,
         builder: &QueuePairBuilder,
@@ -72,8 +73,8 @@ impl Beside {
     }
 }
 
-/// Measures the round trips of messages of `size` bytes. Meanwhile the client keeps its requests on the
-/// second queue pair outstanding, and the server its receives.
+/// Measures the round trips of messages of `size` bytes on the first queue pair. Meanwhile the client
+/// keeps sending messages on the second queue pair, and the server receives them.
 pub(super) fn latency(
     connection: &Connection,
     beside: &Beside,
@@ -87,8 +88,8 @@ pub(super) fn latency(
     }
 }
 
-/// Runs the client, which sends both kinds of messages. The bandwidth counts the messages that
-/// completed before the last answer: those still outstanding then do not compete with the latency test.
+/// Runs the client, which sends both kinds of messages. The bandwidth counts only messages that
+/// completed before the last answer, because later messages do not compete with the latency test.
 fn ask(
     connection: &Connection,
     beside: &Beside,
@@ -140,8 +141,9 @@ fn ask(
     Measured::beside(&exchange.recorder, Bulk { size, bandwidth })
 }
 
-/// Runs the server, which answers the messages of the test and receives the others until the client is
-/// done. The bandwidth is measured from the first of the others to the last.
+/// Runs the server, which answers the messages of the latency test and receives the messages of the
+/// second queue pair until the client has finished. The bandwidth is measured from the first message
+/// of the second queue pair to the last.
 fn answer(
     connection: &Connection,
     beside: &Beside,
@@ -187,13 +189,13 @@ fn answer(
     Measured::beside(&exchange.recorder, Bulk { size, bandwidth })
 }
 
-/// One end of the latency test: the two ends send messages in turns.
+/// One end of the latency test, in which client and server send messages alternately.
 struct Exchange {
     sends: SendQueue<Buffer>,
     receives: Receives,
     /// The memory of the message; `None` while the message is being sent.
     message: Option<Buffer>,
-    /// Set while it is this end's turn to send.
+    /// Set if this end is the next to send a message.
     turn: bool,
     inline: bool,
     /// Set if the other end decides the number of messages.
@@ -214,8 +216,8 @@ impl Exchange {
         })
     }
 
-    /// Returns whether a message can be posted: it is this end's turn, and its previous message was
-    /// sent.
+    /// Returns whether this end can post a message: this end is the next to send, and its previous
+    /// message was sent.
     #[inline]
     fn is_due(&self) -> bool {
         self.turn && self.message.is_some()
@@ -257,7 +259,7 @@ impl Exchange {
     }
 }
 
-/// The sending end of the messages beside the test, each of them signaled.
+/// The sender of the messages on the second queue pair. Every request is signaled.
 struct Stream {
     queue: SendQueue<FrozenBuffer>,
     message: FrozenBuffer,
@@ -297,7 +299,7 @@ impl Stream {
     }
 }
 
-/// The receiving end of the messages beside the test.
+/// The receiver of the messages on the second queue pair.
 struct Sink {
     queue: ReceiveQueue<ExposedMemory>,
     received: usize,
@@ -321,7 +323,7 @@ impl Sink {
         completion.queue_pair() == self.queue.queue_pair()
     }
 
-    /// Takes the memory of a completed receive, and posts it again.
+    /// Completes a receive, and posts its memory again.
     #[inline]
     fn turn(&mut self, completion: &WorkCompletion) -> Result<()> {
         let memory = self.queue.complete(completion).ok_or_else(foreign)?;

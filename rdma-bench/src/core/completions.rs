@@ -39,7 +39,7 @@ impl Completions {
     }
 
     /// Waits until there are completions, writes them to `room` and returns their number. Returns 0 if
-    /// the other end is done and this end must end with it.
+    /// the other end has finished and this end must end with it.
     #[inline]
     pub(super) fn wait(&self, room: &mut [WorkCompletion], watch: &mut Watch) -> Result<usize> {
         loop {

@@ -17,7 +17,8 @@ use crate::session::{Measure, Measured, Role};
 use crate::settings::Settings;
 use crate::test::{Metric, Verb};
 
-/// This end of a test: all of its queue pairs, which share their completion queues.
+/// One end of a test: all queue pairs of this process. They share one completion queue for sends and
+/// one for receives.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) role: Role,
@@ -27,20 +28,21 @@ pub struct Connection {
     pub(super) receives: Completions,
     /// Memory of this end that the peers may access, as large as the largest messages.
     pub(super) exposed: Vec<ExposedMemory>,
-    /// The other ends. A latency test uses the first queue pair of the first peer.
+    /// The other ends of the test, each with the queue pairs that are connected to it. A latency test
+    /// uses the first queue pair of the first peer.
     pub(super) peers: Vec<Peer>,
-    /// The second queue pair of a latency test with messages beside it.
+    /// The second queue pair of a latency test, on which other messages are sent meanwhile.
     beside: Option<Beside>,
     /// The control connections with all servers but the first.
     further: Vec<Control>,
-    /// The number of requests that each queue pair has outstanding.
+    /// Maximum outstanding requests of each queue pair.
     pub(super) depth: usize,
     /// The number of receives that are posted: on each queue pair, or on the shared receive queue.
     pub(super) receive_depth: usize,
     /// The shared receive queue of this end, if the plan has one.
     pub(super) shared_receives: Option<SharedReceiveQueue<ExposedMemory>>,
     pub(super) moderation: usize,
-    /// The number of requests that are handed to the device together.
+    /// The number of requests that are posted to the device in one call.
     pub(super) list: usize,
     pub(super) inline: usize,
     pub(super) peak: bool,
@@ -160,7 +162,7 @@ impl Connection {
         self.peers.iter().flat_map(|peer| &peer.queue_pairs)
     }
 
-    /// Returns a map from the number of a queue pair, as in completions, to its position in
+    /// Returns a map from the number of a queue pair, as in completions, to its index in
     /// [`Self::queue_pairs`].
     pub(super) fn positions(&self) -> QueuePairMap<usize> {
         let mut positions = QueuePairMap::new();
@@ -184,7 +186,7 @@ impl Connection {
         }
     }
 
-    /// Returns, for each queue pair, the memory of its peer that it accesses.
+    /// Returns, for each queue pair, the memory of the peer that the queue pair accesses.
     pub(super) fn targets(&self, size: usize) -> Result<Vec<RemoteMemory>> {
         let stride = memory::stride(&self.plan, self.plan.largest());
         let mut targets = Vec::new();
@@ -194,7 +196,7 @@ impl Connection {
         Ok(targets)
     }
 
-    /// Allocates the memory of a message.
+    /// Allocates and registers memory for a message of `size` bytes.
     pub(super) fn message(&self, size: usize) -> Result<Buffer> {
         memory::allocate(&self.domain, self.plan.memory, size)
     }
@@ -217,7 +219,7 @@ impl Connection {
         memory::places(&[memory], stride, size)
     }
 
-    /// Returns whether this end measures until the other end is done.
+    /// Returns whether this end measures until the other end has finished.
     pub(super) fn ends_with_peer(&self) -> bool {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }

@@ -5,8 +5,8 @@ use rdma_core::{AccessFlags, Buffer, ExposedMemory, HostMemory, ProtectionDomain
 use crate::error::Result;
 use crate::plan::{Memory, Plan};
 
-/// Size of a cache line in bytes. The parts of a memory that belong to different queue pairs begin at
-/// multiples of it.
+/// Size of a cache line in bytes. Memory of different queue pairs begins at multiples of this size, so
+/// that no cache line belongs to two queue pairs.
 const LINE: usize = 64;
 
 /// Allocates and registers memory, and writes to all of it, as perftest does: otherwise all of its
@@ -25,17 +25,18 @@ pub(super) fn allocate(domain: &ProtectionDomain, kind: Memory, size: usize) -> 
     Ok(memory)
 }
 
-/// Returns the distance between the places of messages of up to `size` bytes.
+/// Returns the distance in bytes between the starts of two adjacent messages of up to `size` bytes.
 pub(super) fn stride(plan: &Plan, size: usize) -> usize {
     match plan.regions {
-        // Adjacent places share cache lines, so that many places fit into the caches.
+        // Adjacent messages share cache lines, so that the caches hold many messages.
         Some(_) => size,
         None => size.next_multiple_of(LINE),
     }
 }
 
-/// Allocates the memory that peers may access: one place for each queue pair; or [`Plan::PLACES`]
-/// places, divided into the plan's number of regions, each with about the same number of places.
+/// Allocates the memory that peers may access: a place (memory for one message) for each queue pair;
+/// or [`Plan::PLACES`] places, divided into the plan's number of regions, each with about the same
+/// number of places.
 pub(super) fn expose(
     domain: &ProtectionDomain,
     plan: &Plan,
@@ -58,7 +59,8 @@ pub(super) fn expose(
     Ok(regions)
 }
 
-/// Returns the places of messages of `size` bytes in this end's regions.
+/// Returns the memory of every message in this end's regions: `size` bytes at each multiple of
+/// `stride`.
 pub(super) fn places(
     regions: &[ExposedMemory],
     stride: usize,
@@ -73,7 +75,7 @@ pub(super) fn places(
     Ok(places)
 }
 
-/// Returns the places of messages of `size` bytes in a peer's regions.
+/// Returns the memory of every message in a peer's regions: `size` bytes at each multiple of `stride`.
 pub(super) fn remote_places(
     regions: &[RemoteMemory],
     stride: usize,

@@ -1,4 +1,4 @@
-//! Drives send queues: keeps many requests outstanding, or posts one after the other.
+//! Drives send queues: keeps many requests outstanding, or posts one request after the other.
 
 use std::time::{Duration, Instant};
 
@@ -14,18 +14,19 @@ use crate::recorder::Recorder;
 use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
-/// A queue pair of a bandwidth test.
+/// A queue pair of a bandwidth test, with the numbers of its requests.
 struct Lane<T: Send + 'static, F> {
     queue: SendQueue<T>,
-    /// Creates the next request.
+    /// Function that creates the next request.
     request: F,
     goal: usize,
     posted: usize,
     completed: usize,
 }
 
-/// Posts requests to every queue pair, up to the depth at once, until all are complete or the time is
-/// over. `requests` has a function for each of [`Connection::queue_pairs`], which creates the requests.
+/// Measures bandwidth: posts requests to every queue pair, up to the depth at once, until all are
+/// complete or the time is over. `requests` has a function for each of [`Connection::queue_pairs`],
+/// which creates the requests.
 ///
 /// On each queue pair, one request in `connection.moderation` is signaled, and so is the last.
 pub(super) fn pump<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
@@ -51,7 +52,7 @@ pub(super) fn pump<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
     let mut watch = control.watch(false)?;
     times.begin();
     let mut goal = connection.messages_in_all();
-    // Positions of the queue pairs that have room for requests.
+    // Indices of the queue pairs to which more requests can be posted.
     let mut ready: Vec<usize> = (0..lanes.len()).collect();
     loop {
         // The only call of `fill`, which is inlined into this loop.
@@ -89,7 +90,8 @@ pub(super) fn pump<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
 }
 
 impl<T: Gather + 'static, F: FnMut() -> SendRequest<T>> Lane<T, F> {
-    /// Posts requests, singly or in lists, while there is room for them.
+    /// Posts requests, one by one or in lists, until the queue pair has as many outstanding requests
+    /// as `connection.depth` allows.
     #[inline(always)]
     fn fill(&mut self, connection: &Connection, times: &mut Times) -> Result<()> {
         let (depth, list) = (connection.depth, connection.list);
@@ -114,7 +116,8 @@ impl<T: Gather + 'static, F: FnMut() -> SendRequest<T>> Lane<T, F> {
     }
 }
 
-/// Returns the request with this number, counted from 1, signaled if a completion is due.
+/// Returns `request`, signaled or unsignaled. Signaled are the request with the number `goal` and
+/// every `moderation`-th request. `number` counts from 1.
 #[inline(always)]
 fn signaled<T>(
     request: SendRequest<T>,
@@ -159,7 +162,8 @@ struct Times {
     limit: Option<Duration>,
     posted: usize,
     completed: usize,
-    /// The times of all posts and of all completions, in memory that was written to before the test.
+    /// The times of all posts and of all completions, in memory that was written to before the test,
+    /// so that no page fault disturbs the test.
     messages: Option<(Vec<Instant>, Vec<Instant>)>,
 }
 

@@ -6,12 +6,12 @@ use super::Connection;
 use super::send::foreign;
 use crate::error::Result;
 
-/// Posted receives: as many at once as the depth allows, but no more than messages are expected. A
-/// completed receive is posted again.
+/// The posted receives of one end: as many at once as the depth allows, but no more than messages are
+/// expected. A completed receive is posted again.
 pub(super) enum Receives {
-    /// Receives of queue pairs with a receive queue each.
+    /// The receives of queue pairs that have a receive queue each.
     Own(QueuePairMap<Own>),
-    /// Receives of queue pairs that share one receive queue.
+    /// The receives of queue pairs that share one receive queue.
     Shared {
         queue: SharedReceiveQueue<ExposedMemory>,
         /// The number of receives that are still to be posted.
@@ -19,7 +19,7 @@ pub(super) enum Receives {
     },
 }
 
-/// The receives of a queue pair.
+/// The receives of one queue pair.
 pub(super) struct Own {
     queue: ReceiveQueue<ExposedMemory>,
     /// The number of receives that are still to be posted.
@@ -27,7 +27,7 @@ pub(super) struct Own {
 }
 
 impl Receives {
-    /// Posts the first receives, into one piece of memory for each queue pair.
+    /// Posts the first receives. All receives of a queue pair use the same memory.
     pub(super) fn post(connection: &Connection, size: usize) -> Result<Self> {
         let depth = connection.receive_depth;
         let memory = connection.scratches(size)?;
@@ -54,8 +54,8 @@ impl Receives {
         Ok(Self::Own(queues))
     }
 
-    /// Takes the memory of a completed receive, and posts it again if more messages are expected than
-    /// receives are posted.
+    /// Completes a receive, and posts its memory again if more messages are expected than receives are
+    /// posted.
     #[inline]
     pub(super) fn turn(&mut self, completion: &WorkCompletion) -> Result<()> {
         match self {

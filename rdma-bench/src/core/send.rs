@@ -68,7 +68,7 @@ pub(super) fn exchange(
     Measured::latency(&recorder, 2)
 }
 
-/// Sends the messages of a bandwidth test.
+/// Runs the sender of a bandwidth test, and returns the bandwidth.
 pub(super) fn send_all(
     connection: &Connection,
     size: usize,
@@ -84,7 +84,8 @@ pub(super) fn send_all(
     pump(connection, control, requests)
 }
 
-/// Receives the messages of a bandwidth test. The measured time is from the first message to the last.
+/// Runs the receiver of a bandwidth test, and returns the bandwidth. The measured time is from the
+/// first message to the last.
 pub(super) fn receive_all(
     connection: &Connection,
     size: usize,

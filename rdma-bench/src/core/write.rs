@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::recorder::Recorder;
 use crate::session::{Measured, Role};
 
-/// The immediate data of the writes.
+/// The immediate data of all writes.
 const IMMEDIATE: u32 = 0;
 
 /// Measures half of the round trip of writes with immediate data: each end writes, and waits for the
@@ -70,8 +70,8 @@ pub(super) fn latency(
     Measured::latency(&recorder, 2)
 }
 
-/// Polls until the byte at `place` is `count`, without a pause between two loads, as perftest does.
-/// Returns `false` if the other end is done first and this end must end with it.
+/// Polls until the byte at offset `place` is `count`, without a pause between two loads, as perftest
+/// does. Returns `false` if the other end finished first and this end must end with it.
 #[inline]
 fn arrived(target: &ExposedMemory, place: usize, count: u8, watch: &mut Watch) -> Result<bool> {
     while target.load_u8(place)? != count {
@@ -95,7 +95,7 @@ pub(super) fn bandwidth(
     let parts = connection.messages(size)?.into_iter();
     let parts = parts.zip(connection.targets(size)?);
     let inline = size <= connection.inline;
-    // Two loops, so that the kind of write is not tested for each message.
+    // Two loops, so that no message pays for the choice of the kind of write.
     if connection.plan.immediate {
         let requests = parts.map(|(message, target)| {
             move || {
@@ -114,12 +114,12 @@ pub(super) fn bandwidth(
     pump(connection, control, requests)
 }
 
-/// Measures the bandwidth of writes from every place of this end's regions to every place of the peer's
-/// regions in turn.
+/// Measures the bandwidth of writes from each message in this end's regions to the message at the same
+/// position in the peer's regions, one position after the other.
 fn scattered(connection: &Connection, size: usize, control: &mut Control) -> Result<Measured> {
     let stride = memory::stride(&connection.plan, size);
     let from = memory::places(&connection.exposed, stride, size)?;
-    // Pairs of source and target, in a list for each peer.
+    // Pairs of source and target; a list for each peer.
     let mut places: Vec<Vec<_>> = Vec::new();
     for peer in &connection.peers {
         let to = memory::remote_places(&peer.regions, stride, size)?;

@@ -5,22 +5,22 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 
-/// The destination of the packets.
+/// The destination of the forged packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attack {
     /// Both ends of the test's connection.
     Connection,
-    /// Ports of the same addresses on which nothing listens.
+    /// UDP ports of the same addresses on which no program listens.
     UnusedPort,
 }
 
-/// The first port of softroce's devices.
+/// The UDP port of the first softroce device of a host.
 const BASE_PORT: u16 = 4791;
-/// Distance between the ports that a device may use. The top four bits of a queue pair's number tell
-/// which of these ports its device uses.
+/// Distance between the UDP ports of two softroce devices of a host. The top four bits of a queue
+/// pair's number say which of these ports its device uses.
 const PORT_STRIDE: u16 = 1000;
 
-/// An end of a connection, as the header of a test prints it.
+/// One end of a connection, as the header of a test's output describes it.
 struct End {
     queue_pair: u32,
     packet_sequence: u32,
@@ -28,8 +28,8 @@ struct End {
 }
 
 impl Attack {
-    /// Returns the command line that starts `attacker` against the connection whose header is in
-    /// `printed`; `None` if the header is not complete.
+    /// Returns the command line that starts the program `attacker` against the connection whose header
+    /// is in `printed`; `None` if the header is not complete.
     pub(super) fn words(self, attacker: &Path, printed: &str) -> Option<Vec<OsString>> {
         let mut words: Vec<OsString> = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
         words.push(attacker.into());
@@ -46,7 +46,7 @@ impl Attack {
 }
 
 impl End {
-    /// Returns the end in the form of the attacker's command line.
+    /// Returns this end in the form of an argument of `attacker`: address, queue pair number and PSN.
     fn target(&self) -> String {
         let slot = (self.queue_pair >> 20) as u16;
         let address = SocketAddrV4::new(self.address, BASE_PORT + PORT_STRIDE * slot);

@@ -1,27 +1,28 @@
-//! Goals of rows, and verdicts.
+//! Goals of rows (the comparisons of the judge), and the verdicts on the goals.
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::interval::Interval;
-/// The maximum or the minimum of the judged number.
+/// The maximum or the minimum of the number that a goal judges.
 pub use crate::compare::Goal as Bound;
 
-/// The rule that derives the judged number from a figure and its yardstick, with the bound of that
-/// number.
+/// The goal of a row: how the judged number follows from the figure (the measured value under test)
+/// and its yardstick (the reference value of the same pair), with the bound of that number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
-    /// The figure divided by the yardstick.
+    /// The figure (the measured value under test) divided by the yardstick (the reference value).
     Ratio(Bound),
-    /// The figure minus the yardstick, in microseconds.
+    /// The figure (the measured value under test) minus the yardstick (the reference value), in
+    /// microseconds.
     Difference(Bound),
-    /// The figure alone: in microseconds, per second, or a count.
+    /// The figure (the measured value under test) alone: in microseconds, per second, or a count.
     Value(Bound),
 }
 
 impl Goal {
-    /// Returns the judged number: the ratio, the difference or the figure. Returns `None` if a ratio or
-    /// a difference has no yardstick, or the yardstick of a ratio is 0.
+    /// Returns the judged number: the ratio, the difference or the figure. Returns `None` if the
+    /// yardstick of a ratio or a difference is missing, or if the yardstick of a ratio is 0.
     pub fn judged(self, figure: f64, yardstick: Option<f64>) -> Option<f64> {
         let number = match self {
             Self::Ratio(_) => figure / yardstick?,
@@ -38,7 +39,7 @@ impl Goal {
         }
     }
 
-    /// Returns the verdict, given the confidence interval of the judged number.
+    /// Returns the verdict on the goal, given the confidence interval of the judged number.
     pub fn verdict(self, interval: &Interval) -> Verdict {
         let bound = self.bound();
         match [interval.low, interval.high].map(|end| bound.is_met(end)) {
@@ -66,20 +67,20 @@ impl Goal {
     }
 }
 
-/// The result of comparing a row's interval with its goal.
+/// The result of comparing the confidence interval of the judged number with the goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// The whole interval meets the goal.
+    /// The whole confidence interval meets the goal.
     Met,
-    /// The whole interval misses the goal.
+    /// The whole confidence interval misses the goal.
     Missed,
-    /// The bound of the goal is inside the interval.
+    /// The bound of the goal is inside the confidence interval.
     Undecided,
 }
 
 impl Verdict {
-    /// Returns the word for tables.
+    /// Returns the verdict as a word for tables.
     pub fn word(self) -> &'static str {
         match self {
             Self::Met => "met",

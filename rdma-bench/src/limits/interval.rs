@@ -14,18 +14,19 @@ use crate::compare::outcome::middle;
 pub struct Interval {
     /// The median of the values.
     pub median: f64,
-    /// The lower end.
+    /// The lower end of the interval.
     pub low: f64,
-    /// The upper end.
+    /// The upper end of the interval.
     pub high: f64,
 }
 
 impl Interval {
-    /// The least probability with which an interval contains the true median.
+    /// Minimum probability with which an interval contains the true median.
     pub const CONFIDENCE: f64 = 0.95;
 
-    /// Returns the interval of `values`, or `None` for fewer than six values: even their least and
-    /// their greatest then contain the true median with less than 95 %.
+    /// Returns the median of `values` with its interval. Returns `None` for fewer than six values:
+    /// even the range from their minimum to their maximum then contains the true median with less than
+    /// 95 %.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_unstable_by(f64::total_cmp);

@@ -1,4 +1,5 @@
-//! Measures a row of the judge, pair by pair.
+//! Measures a row of the judge: its figure (the value under test) and its yardstick (the reference
+//! value) in pairs, one after the other.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,39 +15,42 @@ use super::statistic::Statistic;
 use crate::compare::Network;
 use crate::error::{Error, Result};
 
-/// Number and size of the measurements.
+/// The number of pairs that the judge measures for a row, and the duration of each run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
-    /// The numbers of pairs after which the verdict is formed, in rising order. The first that is
-    /// *met* or *missed* ends the measurement, and so does the last.
+    /// The numbers of pairs after which the judge evaluates the verdict, in rising order. The first
+    /// verdict that is *met* or *missed* ends the measurement, and so does the last number.
     pub looks: &'static [usize],
-    /// Maximum number of pairs that are repeated because the processors moved during the pair.
+    /// Maximum number of pairs that are repeated because the distance of the two processors changed
+    /// during the pair.
     pub repeats: usize,
-    /// Approximate duration of a run.
+    /// Approximate duration of one run of a program.
     pub time: Duration,
 }
 
 impl Effort {
-    /// Enough pairs for a verdict.
+    /// The effort for a verdict: up to 31 pairs.
     ///
-    /// Each look forms an interval of 95 %. Stopping at the first look that decides makes a wrong
-    /// verdict more likely than with a single look. If the true median is exactly at the goal, the
-    /// probability of the verdict *met* (or *missed*) is 3.9 % with these five looks, 1.5 % with a
-    /// single look at 31 pairs, and 6.2 % with a look after every pair. So there are few looks, at
-    /// numbers of pairs that are fixed in advance.
+    /// After each of these numbers of pairs, the judge takes a look: it forms the interval of 95 %,
+    /// and stops if the interval decides. That makes a wrong verdict more likely than with a single
+    /// look. If the true median is exactly at the goal, the probability of the verdict *met* (or
+    /// *missed*) is 3.9 % with these five looks, 1.5 % with a single look at 31 pairs, and 6.2 % with
+    /// a look after every pair. So there are few looks, at numbers of pairs that are fixed in advance.
     pub const FULL: Self = Self {
         looks: &[7, 11, 15, 23, 31],
         repeats: 10,
         time: Duration::from_millis(500),
     };
-    /// Enough to show that every row can be measured, and too few pairs for a verdict.
+    /// The effort of a quick run: three pairs, which show that a row can be measured, but are too few
+    /// for a verdict.
     pub const QUICK: Self = Self {
         looks: &[3],
         repeats: 2,
         time: Duration::from_millis(100),
     };
 
-    /// Returns this effort with longer runs, for a machine with emulated processors.
+    /// Returns this effort with runs of four times the duration, for a machine with emulated
+    /// processors.
     pub fn emulated(self) -> Self {
         Self {
             time: self.time * 4,
@@ -55,16 +59,16 @@ impl Effort {
     }
 }
 
-/// The programs that measure.
+/// The paths of the programs that measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Programs {
-    /// `rdma-bench`.
+    /// The path of `rdma-bench`.
     pub bench: PathBuf,
-    /// `yardstick`.
+    /// The path of `yardstick`, which measures the machine without RDMA.
     pub yardstick: PathBuf,
-    /// `connections`.
+    /// The path of `connections`, which measures connections within one process.
     pub connections: PathBuf,
-    /// Softroce's example `attacker`, where it was built.
+    /// The path of softroce's example `attacker`, if it was built.
     pub attacker: Option<PathBuf>,
 }
 
@@ -79,12 +83,12 @@ impl Programs {
     }
 }
 
-/// The devices under test.
+/// The devices that the judge measures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Networks {
-    /// Softroce.
+    /// The softroce device.
     pub softroce: Network,
-    /// The device of the kernel, if the machine has one.
+    /// The kernel's Soft-RoCE device, if the machine has one.
     pub kernel: Option<Network>,
 }
 
@@ -94,8 +98,8 @@ pub struct Judge {
     programs: Programs,
     networks: Networks,
     effort: Effort,
-    /// For each source that was measured, the number of messages that makes a run of the intended
-    /// duration.
+    /// The sources (programs with their arguments) that were measured, each with the number of
+    /// messages for a run of the intended duration.
     counts: Vec<(Source, usize)>,
 }
 
@@ -103,7 +107,7 @@ impl Judge {
     /// Duration of one measurement of the round trip of a cache line.
     const LINE_TIME: Duration = Duration::from_millis(60);
 
-    /// Returns a judge that measures these devices with these programs.
+    /// Creates a judge that measures these devices with these programs.
     pub fn new(programs: Programs, networks: Networks, effort: Effort) -> Self {
         Self {
             programs,
@@ -113,14 +117,14 @@ impl Judge {
         }
     }
 
-    /// Measures a row.
+    /// Measures a row until there is a verdict, or until the maximum number of pairs.
     ///
     /// # Errors
     ///
-    /// [`Error::Program`] when a run fails, [`Error::Unsupported`] when a source does not give the
-    /// number that the row takes of it.
+    /// [`Error::Program`] if a run fails, [`Error::Unsupported`] if a program does not report the
+    /// statistic that the row needs.
     pub fn judge(&mut self, row: &Row) -> Result<Judged> {
-        // The first run of a source only determines the time of a message, and does not count.
+        // The first run of a source only determines the time of a message; its result is not used.
         let parts = std::iter::once(&row.figure).chain(row.yardstick);
         for source in parts.map(|part| &part.source) {
             self.count(source)?;
@@ -128,8 +132,8 @@ impl Judge {
         take_pairs(row, self.effort, |first| self.pair(row, first))
     }
 
-    /// Measures one pair of runs between two measurements of the cache line. Measures the figure before
-    /// the yardstick if `figure_first` is set.
+    /// Measures the figure and the yardstick of a row once, between two measurements of the round trip
+    /// of a cache line. Measures the figure before the yardstick if `figure_first` is set.
     fn pair(&mut self, row: &Row, figure_first: bool) -> Result<Pair> {
         let before = self.line()?;
         let (own, mut yardsticks) = if figure_first {
@@ -158,7 +162,8 @@ impl Judge {
         })
     }
 
-    /// Measures the parts of the yardstick, except the cache line, which is measured around the pair.
+    /// Measures the parts of the row's yardstick, except the round trip of a cache line, which
+    /// [`Self::pair`] measures.
     fn yardsticks(&mut self, row: &Row) -> Result<Vec<Reading>> {
         let measured = |part: &&Part| part.source != Source::CacheLine;
         let parts = row.yardstick.iter().filter(measured);
@@ -180,8 +185,8 @@ impl Judge {
         Ok(reading.figure)
     }
 
-    /// Returns the number of messages for a run of the intended duration. The first call for a source
-    /// measures it.
+    /// Returns the number of messages for a run of the intended duration; 0 if the source is given a
+    /// duration instead. The first call for a source runs it once to find the number.
     fn count(&mut self, source: &Source) -> Result<usize> {
         let Some((least, most)) = source.counts() else {
             return Ok(0);
@@ -209,9 +214,10 @@ impl Judge {
     }
 }
 
-/// Takes pairs until a look gives a verdict. The figure comes first in every other pair, the yardstick
-/// in the others. A pair during which the processors moved is repeated, up to [`Effort::repeats`] times
-/// for the row; beyond that it counts.
+/// Measures pairs until the verdict is *met* or *missed* after one of the numbers [`Effort::looks`],
+/// or until the last of these numbers. Every other pair begins with the figure, the others with the
+/// yardstick. A pair during which the distance of the processors changed is repeated. After
+/// [`Effort::repeats`] repetitions for the row, such pairs count too.
 fn take_pairs(
     row: &Row,
     effort: Effort,
@@ -244,7 +250,8 @@ mod tests {
     use super::super::outcome::tests::{pair, row};
     use super::*;
 
-    /// The pairs of a row whose ratio must be at least 0.9.
+    /// Returns the result of measuring `pairs` for a row whose ratio must be at least 0.9. Each pair
+    /// is a ratio and the round trips of the cache line before and after it.
     fn taken(effort: Effort, pairs: impl IntoIterator<Item = (f64, [f64; 2])>) -> Judged {
         let row = row("G1");
         let mut pairs = pairs.into_iter();
@@ -286,8 +293,8 @@ mod tests {
         assert_eq!(count(&even), (31, Verdict::Undecided));
     }
 
-    /// Returns the probability that one of `looks` gives the verdict *met* if the true median is the
-    /// goal.
+    /// Returns the probability that the judge gives the verdict *met* after one of the numbers `looks`
+    /// of pairs if the true median is exactly the goal.
     fn false_verdict(looks: &[usize]) -> f64 {
         // At each index, the probability that this number of pairs is above the goal and no look has
         // decided.

@@ -1,17 +1,19 @@
-//! The judge: compares figures of this stack with what the machine does without it.
+//! The judge: compares this stack with what the machine does without it.
 //!
-//! Each [`Row`] has a [`Goal`]: the ratio of a figure to a yardstick, their difference, or the figure
-//! alone. A figure is measured over one of this workspace's layers, by perftest or by UCX; a yardstick
-//! is any of these, or a raw copy, a system call, a socket, or in a virtual machine the kernel's
-//! device. Both are measured in pairs, in turns, with the two ends pinned to the same two processors.
+//! Each [`Row`] is one comparison with a [`Goal`]. Its figure is the measured value under test, over
+//! one of this workspace's layers, by perftest or by UCX. Its yardstick is the reference value: any of
+//! these, or a raw copy, a system call, a socket, or in a virtual machine the kernel's device. The
+//! goal is about the ratio of figure and yardstick, their difference, or the figure alone. A [`Pair`]
+//! is one measurement of each, one after the other, with the two ends pinned to the same two
+//! processors.
 //!
 //! The [interval](Interval) of the pairs' median gives the [`Verdict`]: *met* when the whole interval
-//! is on the right side of the goal, *missed* when it is on the wrong side, and otherwise
-//! *undecided*, after [more pairs](Effort::FULL).
+//! is on the right side of the goal, *missed* when it is on the wrong side, and otherwise *undecided*,
+//! after [more pairs](Effort::FULL).
 //!
 //! Virtual processors may move to other cores while a program runs, which changes the time of
 //! communication between two of them. So the [round trip of a cache line](Regime) is measured before
-//! and after each pair, and a pair during which it changed is taken again.
+//! and after each pair, and a pair during which it changed is repeated.
 
 mod attack;
 mod goal;

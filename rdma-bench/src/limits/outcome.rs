@@ -10,26 +10,26 @@ use super::row::{Part, Row};
 use crate::compare::outcome::middle;
 use crate::machine::Machine;
 
-/// A run for the figure and a run for the yardstick, one after the other.
+/// One measurement of a row's figure and one of its yardstick, one after the other.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Pair {
-    /// The figure: microseconds, messages per second, or a count.
+    /// The figure (the measured value under test): microseconds, messages per second, or a count.
     pub figure: f64,
-    /// The yardstick in the same unit, if the row has one.
+    /// The yardstick (the reference value) in the same unit, if the row has one.
     pub yardstick: Option<f64>,
-    /// The judged number: the ratio, the difference in microseconds, or the figure.
+    /// The number that the goal is about: the ratio, the difference in microseconds, or the figure.
     pub judged: f64,
     /// The round trip of a cache line before and after the pair, in microseconds.
     pub cache_line: [f64; 2],
-    /// The distance of the processors before and after the pair, derived from these round trips.
+    /// The distance of the two processors before and after the pair, derived from `cache_line`.
     pub regimes: [Regime; 2],
     /// The JSON documents or the outputs of the programs.
     pub documents: Vec<Value>,
 }
 
 impl Pair {
-    /// Creates a pair that is judged by `goal`; `None` if there is no judged number, as with a
-    /// yardstick of 0.
+    /// Creates a pair whose judged number is defined by `goal`. Returns `None` if there is no such
+    /// number, as with a yardstick of 0.
     pub(super) fn new(
         goal: Goal,
         figure: f64,
@@ -47,59 +47,63 @@ impl Pair {
         })
     }
 
-    /// Returns whether the processors moved during the pair.
+    /// Returns whether the distance of the two processors changed during the pair.
     pub fn has_flipped(&self) -> bool {
         self.regimes[0] != self.regimes[1]
     }
 }
 
-/// A measured row with its pairs.
+/// The result of measuring a row: the row and all pairs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged {
-    /// The row.
+    /// The row that was measured.
     pub row: Row,
-    /// The pairs that count, in chronological order.
+    /// The pairs on which the verdict is based, in chronological order.
     pub pairs: Vec<Pair>,
-    /// The pairs that were replaced by another try, because the processors moved.
+    /// The pairs that were repeated, because the distance of the processors changed.
     pub repeated: Vec<Pair>,
 }
 
 impl Judged {
-    /// The format of the JSON document; the number changes with the meaning.
+    /// Name of the JSON format. The number at its end is incremented when the meaning of a field
+    /// changes.
     pub const SCHEMA: &'static str = "rdma-bench/limit/2";
 
-    /// Returns the median of the figures.
+    /// Returns the median of the figures (the values under test) of all pairs.
     pub fn figure(&self) -> f64 {
         middle(self.pairs.iter().map(|pair| pair.figure)).unwrap_or(f64::NAN)
     }
 
-    /// Returns the median of the yardsticks, if the row has one.
+    /// Returns the median of the yardsticks (the reference values) of all pairs, if the row has one.
     pub fn yardstick(&self) -> Option<f64> {
         middle(self.pairs.iter().filter_map(|pair| pair.yardstick))
     }
 
-    /// Returns the median of the judged numbers.
+    /// Returns the median of the judged numbers: of the ratios, the differences or the figures.
     pub fn median(&self) -> f64 {
         middle(self.judged()).unwrap_or(f64::NAN)
     }
 
-    /// Returns the confidence interval of the median of the judged numbers; `None` for too few pairs.
+    /// Returns the confidence interval of the median of the judged numbers; `None` for fewer than six
+    /// pairs.
     pub fn interval(&self) -> Option<Interval> {
         Interval::of(self.judged())
     }
 
-    /// Returns the verdict on the goal; `None` for too few pairs.
+    /// Returns the verdict on the goal of the row; `None` for fewer than six pairs.
     pub fn verdict(&self) -> Option<Verdict> {
         let interval = self.interval()?;
         Some(self.row.goal.verdict(&interval))
     }
 
-    /// Returns the number of pairs that count although the processors moved during them.
+    /// Returns the number of pairs on which the verdict is based although the distance of the
+    /// processors changed during them.
     pub fn flipped(&self) -> usize {
         self.pairs.iter().filter(|pair| pair.has_flipped()).count()
     }
 
-    /// Returns the distance of the processors, derived from the median round trip of all pairs.
+    /// Returns the distance of the two processors, derived from the median of all round trips of the
+    /// cache line.
     pub fn regime(&self) -> Regime {
         let lines = self.pairs.iter().flat_map(|pair| pair.cache_line);
         Regime::of(middle(lines).unwrap_or(f64::NAN))
@@ -155,7 +159,7 @@ pub(super) mod tests {
         Pair::new(goal, figure, Some(1.0), line, Vec::new()).expect("a number")
     }
 
-    /// A row with these figures, each beside a yardstick of 1.
+    /// Returns the result of a row whose pairs have these figures and a yardstick of 1.
     pub(in crate::limits) fn judged(row: Row, figures: &[f64]) -> Judged {
         let pair = |figure: &f64| pair(row.goal, *figure, [0.1, 0.1]);
         Judged {

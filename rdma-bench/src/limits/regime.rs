@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// The distance of the two processors, by the round trip of a cache line between them.
+/// The distance of the two processors of a test, derived from the round trip of a cache line between
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Regime {
     /// The processors share a cache: about 100 ns.
@@ -17,7 +18,7 @@ impl Regime {
     /// The round trip, in microseconds, that separates [`Self::Near`] from [`Self::Far`].
     const BETWEEN: f64 = 0.2;
 
-    /// Returns the regime for a round trip in microseconds.
+    /// Returns the distance that a round trip in microseconds indicates.
     pub fn of(round_trip: f64) -> Self {
         if round_trip < Self::BETWEEN {
             Self::Near

@@ -1,4 +1,5 @@
-//! Rows of the judge: a figure, its yardstick and the goal.
+//! Rows of the judge: each compares a figure (the value under test) with a yardstick (the reference
+//! value).
 
 use std::fmt;
 
@@ -6,21 +7,23 @@ use super::goal::{Bound, Goal};
 use super::source::Source;
 use super::statistic::Statistic;
 
-/// A figure, the yardstick that it is compared with, and the goal.
+/// One comparison of the judge: a figure (the value under test), the yardstick (the reference value)
+/// that it is compared with, and the goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
-    /// Name of the row: a letter, a goal's number, and a small letter where the goal has several rows.
+    /// The name of the row, such as `G8a`: a letter, the number of the goal, and a small letter if the
+    /// goal has several rows.
     pub id: &'static str,
-    /// A description of the form "figure / yardstick".
+    /// A description of what is compared, of the form "measured value / reference value".
     pub what: &'static str,
-    /// The unit in which tables show figure and yardstick.
+    /// The unit in which tables show figure (measured value) and yardstick (reference value).
     pub unit: Unit,
-    /// The figure.
+    /// How the figure is measured.
     pub figure: Part,
-    /// The yardstick: the sum of these parts. Empty where the goal is about the figure
+    /// How the yardstick is measured: the sum of these parts. Empty if the goal is about the figure
     /// alone.
     pub yardstick: &'static [Part],
-    /// The goal.
+    /// The condition that the figure must meet.
     pub goal: Goal,
 }
 
@@ -40,7 +43,7 @@ impl Row {
         format!("cargo xtask bench --device softroce --only {}", self.id)
     }
 
-    /// Returns a description of the goal.
+    /// Returns the goal as text.
     pub fn goal_in_words(&self) -> String {
         let (word, number) = match self.goal.bound() {
             Bound::AtMost(number) => ("at most", number),
@@ -56,24 +59,24 @@ impl Row {
     }
 }
 
-/// A multiple of a number that a source measures.
+/// A number that a program measures, times a factor: a figure, or a summand of a yardstick.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Part {
-    /// The factor.
+    /// The factor of the number.
     pub times: f64,
-    /// The program that measures.
+    /// The program that measures the number, with its arguments.
     pub source: Source,
-    /// The statistic of the source that is multiplied.
+    /// The statistic that is taken from the result of the program.
     pub statistic: Statistic,
 }
 
 impl Part {
-    /// Creates a part that is the typical number of a source.
+    /// Creates a part that is the typical number (median or average) of a source.
     pub const fn of(source: Source) -> Self {
         Self::times(1.0, source)
     }
 
-    /// Creates a part that is a multiple of the typical number of a source.
+    /// Creates a part that is `times` the typical number (median or average) of a source.
     pub const fn times(times: f64, source: Source) -> Self {
         Self {
             times,
@@ -82,12 +85,12 @@ impl Part {
         }
     }
 
-    /// Returns this part with another statistic of its source.
+    /// Returns this part with `statistic` in place of the typical number.
     pub const fn at(self, statistic: Statistic) -> Self {
         Self { statistic, ..self }
     }
 
-    /// Returns the kind of the part's number.
+    /// Returns whether the part's number is a time, a rate or a count.
     pub fn quantity(&self) -> Quantity {
         match self.statistic {
             Statistic::Counter(_) => Quantity::Count,
@@ -107,14 +110,14 @@ impl fmt::Display for Part {
     }
 }
 
-/// The kind of a number.
+/// The kind of a measured number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {
     /// A time in microseconds.
     Time,
-    /// A number per second.
+    /// A rate: a number per second.
     Rate,
-    /// A count.
+    /// A count, which has no unit.
     Count,
 }
 
@@ -129,7 +132,7 @@ impl Quantity {
     }
 }
 
-/// The unit in which tables show figures.
+/// The unit in which tables show figures and yardsticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Microseconds.
@@ -138,7 +141,7 @@ pub enum Unit {
     Messages,
     /// Bytes per second, for messages of this size in bytes.
     Bytes(usize),
-    /// A count.
+    /// A count, which has no unit.
     Count,
 }
 
@@ -154,7 +157,7 @@ impl Unit {
         }
     }
 
-    /// Returns the kind of numbers that have this unit.
+    /// Returns the kind of the numbers that tables show in this unit.
     pub fn quantity(self) -> Quantity {
         match self {
             Self::Microseconds => Quantity::Time,

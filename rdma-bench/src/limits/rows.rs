@@ -1,4 +1,4 @@
-//! All rows of the judge, with their goals.
+//! All rows (comparisons) of the judge, with their goals.
 
 use super::attack::Attack;
 use super::goal::Bound::{AtLeast, AtMost};
@@ -15,9 +15,9 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 /// Size in bytes of the messages in bandwidth tests over UDP.
 const LARGE: usize = 64 * KIB;
-/// The option for the kind of memory that perftest uses.
+/// Arguments with which rdma-bench uses memory of `malloc`, as perftest does.
 const MALLOC: &[&str] = &["--memory", "malloc"];
-/// The option to post 32 requests together.
+/// Arguments with which a bandwidth test posts 32 requests in one call.
 const LIST: &[&str] = &["-l", "32"];
 
 const fn ours(run: Run) -> Part {
@@ -40,15 +40,15 @@ const fn raw(words: &'static [&'static str]) -> Part {
     Part::of(Source::Yardstick(words))
 }
 
-/// Returns a part in packets per second: the rate of writes over UDP with this MTU, times the number of
-/// packets in a write.
+/// Returns a part in packets per second: perftest's rate of writes over UDP with this MTU, times the
+/// number of packets in a write.
 const fn packets(mtu: usize) -> Part {
     let run = Run::new(Write, Bandwidth, LARGE).by(Path::Udp).mtu(mtu);
     Part::times((LARGE / mtu) as f64, Source::Perftest(run))
 }
 
-/// Returns the part for writes of 8 bytes, with options for several queue pairs or regions, to this
-/// number of servers.
+/// Returns the rate of writes of 8 bytes to this number of servers. `words` are options for several
+/// queue pairs or regions.
 const fn spread(words: &'static [&'static str], servers: usize) -> Part {
     let run = Run::new(Write, Bandwidth, 8).with(words).servers(servers);
     ours(run)
@@ -105,7 +105,7 @@ macro_rules! beside_write_lat {
 }
 
 /// Creates a row that compares the rate of a connection while another process sends forged packets to
-/// it with the rate while that process sends them to unused ports.
+/// it with the rate while that process sends forged packets to unused ports.
 macro_rules! attacked {
     ($id:literal, $what:literal, $unit:expr, $run:expr) => {
         Row {
@@ -147,19 +147,19 @@ macro_rules! async_beside_core {
     };
 }
 
-/// Returns the round trip of a message of 8 bytes, which is twice the latency that the test reports.
+/// Returns the round trip of a message of 8 bytes: twice the latency that the test reports.
 const fn round_trip(layer: Layer, words: &'static [&'static str]) -> Part {
     let run = Run::new(Send, Latency, 8).with(words);
     Part::times(2.0, Source::Ours(layer, run))
 }
 
-/// Returns writes of 8 bytes with a latency of 20 us each.
+/// Returns the rate of writes of 8 bytes over rdma-async, with softroce set to a latency of 20 us.
 const fn delayed(words: &'static [&'static str]) -> Part {
     let run = Run::new(Write, Bandwidth, 8).with(words);
     of_async(run.under_variables(&["SOFTROCE_LATENCY=20us"]))
 }
 
-/// The rows for a machine whose processor is not emulated.
+/// The rows that are measured on a machine whose processors are not emulated.
 pub const HOST: &[Row] = &[
     Row {
         id: "G1",
@@ -606,7 +606,8 @@ pub const HOST: &[Row] = &[
     },
 ];
 
-/// The rows for the virtual machine, where the yardstick is the kernel's device.
+/// The rows that are measured in the virtual machine, where the yardstick is the kernel's Soft-RoCE
+/// device.
 pub const GUEST: &[Row] = &[
     Row {
         id: "G11a",

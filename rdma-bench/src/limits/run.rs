@@ -21,7 +21,7 @@ use crate::test::{Metric, Test, Verb};
 /// Time limit of a run.
 pub(super) const LIMIT: Duration = Duration::from_secs(180);
 
-/// A test with its options.
+/// A test of an RDMA device, with its operation, message size and options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     verb: Verb,
@@ -30,7 +30,7 @@ pub struct Run {
     path: Path,
     mtu: Option<usize>,
     words: &'static [&'static str],
-    /// Assignments of environment variables of both ends.
+    /// Environment variables of both ends, of the form `NAME=VALUE`.
     variables: &'static [&'static str],
     servers: usize,
     attack: Option<Attack>,
@@ -43,15 +43,15 @@ pub enum Path {
     Chosen,
     /// The UDP path of softroce.
     Udp,
-    /// The path of the kernel's device.
+    /// The network of the kernel's Soft-RoCE device.
     Kernel,
 }
 
 impl Path {
-    /// The variable that selects softroce's UDP path.
+    /// The environment variable that selects softroce's UDP path, with its value.
     const UDP: &'static str = "SOFTROCE_PATH=udp";
 
-    /// Returns the words that precede the program on its command line.
+    /// Returns the words that select this path when they precede a program on its command line.
     fn words(self) -> &'static [&'static str] {
         match self {
             Self::Chosen => &[],
@@ -62,17 +62,17 @@ impl Path {
     }
 }
 
-/// The result of a program.
+/// The result of one run of a program.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Reading {
-    /// The requested statistic: microseconds, messages per second, or a count.
+    /// The value of the requested statistic: microseconds, messages per second, or a count.
     pub(super) figure: f64,
-    /// The document that the program wrote, or its output.
+    /// The JSON document that the program wrote, or its output as text.
     pub(super) document: Value,
 }
 
 impl Run {
-    /// Creates a test with messages of a size in bytes.
+    /// Creates a test with messages of `size` bytes.
     pub const fn new(verb: Verb, metric: Metric, size: usize) -> Self {
         Self {
             verb,
@@ -87,7 +87,7 @@ impl Run {
         }
     }
 
-    /// Returns the same test on another path.
+    /// Returns the same test with messages on another path.
     pub const fn by(self, path: Path) -> Self {
         Self { path, ..self }
     }
@@ -98,7 +98,7 @@ impl Run {
         Self { mtu, ..self }
     }
 
-    /// Returns the same test with more options.
+    /// Returns the same test with the additional arguments `words`.
     pub const fn with(self, words: &'static [&'static str]) -> Self {
         Self { words, ..self }
     }
@@ -113,13 +113,13 @@ impl Run {
         Self { servers, ..self }
     }
 
-    /// Returns the same test while another process sends forged packets.
+    /// Returns the same test, during which another process sends forged packets to `attack`.
     pub const fn under(self, attack: Attack) -> Self {
         let attack = Some(attack);
         Self { attack, ..self }
     }
 
-    /// Returns whether the test measures calls, which only rdma-rpc supports.
+    /// Returns whether the test measures remote procedure calls, which only rdma-rpc supports.
     pub fn is_echo(self) -> bool {
         self.verb == Verb::Echo
     }
@@ -129,7 +129,7 @@ impl Run {
         self.words.contains(&"--beside")
     }
 
-    /// Returns the kind of number that the test measures.
+    /// Returns whether the test measures a time or a rate.
     pub(super) const fn quantity(self) -> Quantity {
         match self.metric {
             Metric::Latency => Quantity::Time,
@@ -155,14 +155,14 @@ impl Run {
         }
     }
 
-    /// Returns the number of queue pairs of the client, each of which has messages of its own.
+    /// Returns the number of queue pairs of the client. Each of them transfers its own messages.
     fn queue_pairs(self) -> usize {
         let option = self.words.windows(2).find(|words| words[0] == "-q");
         let count = option.and_then(|words| words[1].parse().ok());
         count.unwrap_or(1) * self.servers
     }
 
-    /// Runs the test with `program` and about `count` messages.
+    /// Runs the test with `program` and about `count` messages, and returns the value of `statistic`.
     pub(super) fn measure(
         self,
         program: &Program,

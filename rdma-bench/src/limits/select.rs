@@ -5,20 +5,20 @@ use std::fmt;
 use super::row::Row;
 use super::rows::{GUEST, HOST};
 
-/// A machine on which rows are measured.
+/// A machine on which rows (comparisons of the judge) are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// The machine itself.
+    /// The machine on which the judge was started.
     Host,
-    /// The virtual machine, which has the kernel's device.
+    /// The virtual machine, which has the kernel's Soft-RoCE device.
     Guest,
 }
 
 impl Place {
-    /// Every place.
+    /// Both machines.
     pub const ALL: [Self; 2] = [Self::Host, Self::Guest];
 
-    /// Returns the rows that are measured in this place.
+    /// Returns the rows that are measured on this machine.
     pub fn rows(self) -> &'static [Row] {
         match self {
             Self::Host => HOST,
@@ -43,11 +43,12 @@ impl fmt::Display for Place {
     ids()
 )]
 pub struct UnknownRow {
-    /// The name.
+    /// The name that selects no row.
     pub name: String,
 }
 
-/// Returns the rows that `name` selects, or all rows for `None`, each with its place.
+/// Returns the rows that `name` selects, or all rows for `None`, each with the machine on which it is
+/// measured.
 ///
 /// # Errors
 ///
@@ -61,7 +62,7 @@ pub fn select(name: Option<&str>) -> Result<Vec<(Place, &'static Row)>, UnknownR
     }
 }
 
-/// Returns one line for each row: its name, its place, its description and its goal.
+/// Returns one line of text for each row: its name, its machine, its description and its goal.
 pub fn listing(rows: &[(Place, &Row)]) -> String {
     let line = |(place, row): &(Place, &Row)| {
         let (id, what) = (row.id, row.what);

@@ -1,4 +1,4 @@
-//! The quantities that can be measured, and the programs that measure them.
+//! The programs that measure figures and yardsticks for the judge, and how their results are read.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,30 +17,30 @@ use crate::compare::program::{Program, in_path};
 use crate::error::{Error, Result};
 use crate::plan::Layer;
 
-/// The program that measures a quantity.
+/// A program that measures a quantity, with its arguments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Source {
-    /// `rdma-bench` over a layer. Echoes are calls of rdma-rpc, which has no other test.
+    /// `rdma-bench` over a layer. Echo tests measure calls of rdma-rpc, which has no other test.
     Ours(Layer, Run),
-    /// The C program of the test.
+    /// Perftest's C program for the test.
     Perftest(Run),
     /// A test of `ucx_perftest` with messages of a size, over shared memory.
     Ucx {
-        /// The test.
+        /// The name of UCX's test.
         test: &'static str,
-        /// The size in bytes.
+        /// The message size in bytes.
         size: usize,
     },
-    /// A measurement of the program `yardstick`, with these arguments.
+    /// The program `yardstick`, with these arguments.
     Yardstick(&'static [&'static str]),
-    /// A measurement of the program `connections`, within one process.
+    /// The program `connections`, which measures within one process, with these arguments.
     Connections(&'static [&'static str]),
     /// The round trip of a cache line, in microseconds, measured before and after the pair.
     CacheLine,
 }
 
 impl Source {
-    /// Returns the kind of the source's typical number.
+    /// Returns whether the main result of this source is a time or a rate.
     pub fn quantity(&self) -> Quantity {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => run.quantity(),
@@ -55,7 +55,7 @@ impl Source {
         }
     }
 
-    /// Returns whether the source provides this statistic.
+    /// Returns whether the source reports this statistic.
     pub fn has(&self, statistic: Statistic) -> bool {
         match statistic {
             Statistic::Typical => true,
@@ -77,8 +77,8 @@ impl Source {
         }
     }
 
-    /// Returns the minimum and the maximum number of messages of a run; `None` for programs that are
-    /// given a duration instead.
+    /// Returns the minimum and the maximum number of messages of a run; `None` for programs that take
+    /// a duration instead.
     pub(super) fn counts(&self) -> Option<(usize, usize)> {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => Some(run.counts()),
@@ -87,7 +87,8 @@ impl Source {
         }
     }
 
-    /// Returns the duration of one message in seconds, given the measured `figure`.
+    /// Returns the duration of one message in seconds. `figure` is the measured time in microseconds,
+    /// or the rate.
     pub(super) fn seconds(&self, figure: f64) -> f64 {
         let times = match self {
             Self::Ours(_, run) | Self::Perftest(run) => run.times_per_message(),
@@ -100,8 +101,8 @@ impl Source {
         }
     }
 
-    /// Measures a statistic with `count` messages, or for the duration `time` if the source has no
-    /// number of messages.
+    /// Runs the program and returns the value of `statistic`. The run has `count` messages, or the
+    /// duration `time` if the program takes a duration.
     pub(super) fn measure(
         &self,
         (programs, networks): (&Programs, &Networks),
@@ -139,7 +140,7 @@ impl Source {
     }
 }
 
-/// Runs UCX's program.
+/// Runs the server and the client of UCX's benchmark, and returns the value of `statistic`.
 fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Reading> {
     if !in_path(ucx::PROGRAM) {
         return Err(Error::Program {
@@ -159,7 +160,7 @@ fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Re
     })
 }
 
-/// Runs the program `yardstick`.
+/// Runs the program `yardstick` without softroce, and returns the value of `statistic`.
 fn yardstick(
     program: &Path,
     words: &[&str],
@@ -173,7 +174,7 @@ fn yardstick(
     parsed(&name, statistic, &printed)
 }
 
-/// Runs the program `connections`, whose process has one thread that measures.
+/// Runs the program `connections` on one processor, and returns the value of `statistic`.
 fn connections(
     program: &Path,
     words: &[&str],
@@ -186,7 +187,7 @@ fn connections(
     parsed(&name, statistic, &printed)
 }
 
-/// Returns the command line of a program that measures for the given time.
+/// Returns the command line of a program that measures for the duration `time`.
 fn timed(program: &Path, words: &[&str], time: Duration) -> Vec<OsString> {
     let millis = time.as_millis().to_string();
     let mut line = vec![program.into()];
@@ -195,7 +196,7 @@ fn timed(program: &Path, words: &[&str], time: Duration) -> Vec<OsString> {
     line
 }
 
-/// Parses the output of the program `yardstick` or `connections`.
+/// Reads the value of `statistic` from the JSON output of the program `yardstick` or `connections`.
 fn parsed(name: &str, statistic: Statistic, printed: &str) -> Result<Reading> {
     let refuse = |reason: String| Error::Program {
         program: name.to_owned(),

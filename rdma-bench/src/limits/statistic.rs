@@ -1,10 +1,10 @@
-//! The statistics that a run provides.
+//! The statistics that the judge takes from the result of a run.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// A number that a run of a [`Source`](super::Source) provides.
+/// A number that the result of a run of a [`Source`](super::Source) contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Statistic {
     /// The median of a latency, or the average of a rate.
@@ -14,15 +14,16 @@ pub enum Statistic {
     P99,
     /// The 99.9th percentile of a latency.
     P99_9,
-    /// The average rate of the messages that are sent during a latency test.
+    /// The average rate of the other messages that are sent during a latency test.
     Beside,
-    /// A number in the JSON document of the program, at this JSON pointer (`/results/n_iterations`).
+    /// A number in the JSON document of the program, at the given JSON pointer
+    /// (`/results/n_iterations`).
     Counter(&'static str),
 }
 
 impl Statistic {
-    /// Returns the percentile of a latency that this statistic is, as text; `None` for a rate or a
-    /// counter.
+    /// Returns the percentile of a latency that this statistic stands for, as text. Returns `None` for
+    /// a rate or a counter.
     pub(super) fn rank(self) -> Option<&'static str> {
         match self {
             Self::Typical => Some("50.0"),
@@ -32,8 +33,9 @@ impl Statistic {
         }
     }
 
-    /// Reads the statistic from a JSON document: the typical number from one of `yardstick`, the
-    /// percentiles and the rate beside them from one of `rdma-bench`, a counter from either.
+    /// Reads this statistic from a JSON document. The typical number is in documents of `yardstick`
+    /// and `connections`, percentiles and the rate of other messages in documents of `rdma-bench`, and
+    /// counters in either.
     pub(crate) fn in_document(self, document: &Value) -> Option<f64> {
         let results = &document["results"];
         let number = match self {
@@ -48,7 +50,7 @@ impl Statistic {
         self.accepted(number.as_f64()? * factor)
     }
 
-    /// Reads the statistic from perftest's columns of a latency test.
+    /// Reads this statistic from the columns that perftest prints for a latency test.
     pub(crate) fn in_columns(self, columns: &[f64]) -> Option<f64> {
         let column = match self {
             Self::Typical => 4,
@@ -59,7 +61,7 @@ impl Statistic {
         self.accepted(*columns.get(column)?)
     }
 
-    /// Returns the number if it is valid: a time or a rate must be positive, a count may be 0.
+    /// Returns `number` if it is valid: a time or a rate must be positive, a count may be 0.
     pub(super) fn accepted(self, number: f64) -> Option<f64> {
         let least = match self {
             Self::Counter(_) => 0.0,

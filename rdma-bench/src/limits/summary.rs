@@ -1,11 +1,11 @@
-//! The summary of a run: the number of rows by verdict, and the exit status.
+//! The summary of a run of the judge: the number of rows by verdict, and the exit status.
 
 use std::fmt;
 
 use super::goal::Verdict;
 use super::row::Row;
 
-/// The outcomes of all rows of a run.
+/// The outcomes of all rows (comparisons) of a run.
 #[derive(Debug, Default)]
 pub struct Summary {
     outcomes: Vec<(Row, Outcome)>,
@@ -29,7 +29,7 @@ impl Summary {
         self.outcomes.push((*row, Outcome::NotMeasured));
     }
 
-    /// Returns whether every row was measured and none missed its goal.
+    /// Returns whether every row was measured and no row missed its goal.
     pub fn is_success(&self) -> bool {
         let failures = [
             Outcome::Measured(Some(Verdict::Missed)),

@@ -1,11 +1,11 @@
-//! Rows as lines of a table.
+//! Results of the judge as lines of a table.
 
 use super::goal::Goal;
 use super::outcome::Judged;
 use super::row::Row;
 use crate::error::Error;
 
-/// Returns the heads of the columns.
+/// Returns the header line of the table.
 pub fn heading() -> String {
     format!(
         "{:<6}{:<51}{:<7}{:>11}{:>11}{:>12}  {:<22}{:<21}{:<6}{:<25}{}",
@@ -23,8 +23,8 @@ pub fn heading() -> String {
     )
 }
 
-/// Returns the line of a row. The judged number is the ratio, the difference (with a sign) or the
-/// figure.
+/// Returns the table line of a measured row. The column of the judged number has the ratio, the
+/// difference (with a sign) or the figure.
 pub fn line(judged: &Judged) -> String {
     let row = &judged.row;
     let (unit, factor) = row.unit.shown();
@@ -60,7 +60,8 @@ pub fn line(judged: &Judged) -> String {
     )
 }
 
-/// Returns the line of a row that could not be measured, with the first and the last line of the error.
+/// Returns the table line of a row that could not be measured, with the first and the last line of the
+/// error.
 pub fn failed(row: &Row, error: &Error) -> String {
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

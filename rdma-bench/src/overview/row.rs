@@ -1,21 +1,21 @@
-//! The rows of the overview.
+//! The rows of the overview: operations, message sizes and layers.
 
 use std::fmt;
 
 use crate::plan::{Layer, Memory};
 use crate::test::Verb;
 
-/// The sizes of messages in bytes.
+/// The message sizes of the overview in bytes.
 const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
-/// A program or layer that is measured.
+/// A layer or a program that the overview measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
-    /// rdma-core, with this memory.
+    /// rdma-core, with messages in this kind of memory.
     Core(Memory),
     /// rdma-core, with memory of the device, and writes with immediate data.
     CoreImmediate,
-    /// rdma-async. Its writes have immediate data, by which the receiver notices them.
+    /// rdma-async. Its writes have immediate data, so that the receiver gets a completion.
     Async,
     /// rdma-rpc.
     Rpc,
@@ -24,7 +24,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Every subject, in the order of the table.
+    /// Every layer and program, in the order of the table.
     const ALL: [Self; 6] = [
         Self::Core(Memory::Device),
         Self::Core(Memory::Malloc),
@@ -44,7 +44,7 @@ impl Subject {
         }
     }
 
-    /// Returns whether the subject supports the operation.
+    /// Returns whether the overview measures the operation `verb` over this subject.
     fn has(self, verb: Verb) -> bool {
         match self {
             Self::Rpc => verb == Verb::Echo,
@@ -53,7 +53,7 @@ impl Subject {
         }
     }
 
-    /// Returns the options of `rdma-bench` for an operation.
+    /// Returns the options of `rdma-bench` that measure an operation over this subject.
     pub(super) fn options(self, verb: Verb) -> &'static [&'static str] {
         match self {
             Self::Core(Memory::Malloc) => &["--memory", "malloc"],
@@ -77,7 +77,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// An operation with messages of one size over one subject.
+/// A row of the overview: an operation with messages of one size over one layer or program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
     /// The operation.
@@ -88,7 +88,7 @@ pub struct Row {
     pub subject: Subject,
 }
 
-/// Returns the rows of the table in order, with or without perftest's.
+/// Returns the rows of the table in order. `with_perftest` adds the rows of perftest.
 pub fn rows(with_perftest: bool) -> Vec<Row> {
     let mut rows = Vec::new();
     let verbs = [
@@ -138,7 +138,7 @@ pub(super) fn verb_name(verb: Verb) -> &'static str {
     }
 }
 
-/// Returns a size with its unit.
+/// Returns a size in bytes as text, with a unit.
 pub(super) fn bytes(size: usize) -> String {
     match size {
         size if size >= 1 << 20 => format!("{} MiB", size >> 20),

@@ -14,7 +14,7 @@ device's own, or malloc's. imm: writes with immediate data, which the receiver n
 rdma-async do here. Messages over rdma-async above 4 KiB are read by the receiver, not sent.
 ";
 
-/// Returns the table of these rows; a row without figures could not be measured.
+/// Returns the table of these rows. A row without figures (measured values) could not be measured.
 pub fn table(rows: &[(Row, Option<Figures>)]) -> String {
     let mut text = format!(
         "{:<14}{:>8}  {:<18}{:>12}{:>12}{:>12}{:>12}\n",
@@ -57,7 +57,7 @@ fn columns(row: &Row, figures: Option<&Figures>) -> [String; 4] {
     ]
 }
 
-/// Returns a rate with three significant digits.
+/// Returns a rate as text, with three significant digits.
 fn rate(per_second: f64) -> String {
     let (value, unit) = match per_second {
         rate if rate >= 1e6 => (rate / 1e6, " M"),

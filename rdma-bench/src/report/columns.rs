@@ -1,4 +1,4 @@
-//! Perftest's columns, as its version 4.5 prints them.
+//! The columns of a report, as perftest 4.5 prints them.
 
 use std::io::{self, Write};
 
@@ -7,11 +7,11 @@ use super::{Listing, Units};
 use crate::statistics::{Bandwidth, Latency};
 use crate::test::Metric;
 
-/// The line that separates the parts of a report.
+/// The line that separates the sections of a report.
 pub const RULE: &str =
     "---------------------------------------------------------------------------------------";
 
-/// Returns the heads of the columns. `over_time` is set if the test runs for a given duration.
+/// Returns the header line of the columns. `over_time` is set if the test runs for a given duration.
 pub fn heading(metric: Metric, over_time: bool, units: Units) -> &'static str {
     match (metric, over_time, units) {
         (Metric::Latency, false, _) => {
@@ -28,7 +28,7 @@ pub fn heading(metric: Metric, over_time: bool, units: Units) -> &'static str {
     }
 }
 
-/// Returns the line with the latencies for a size.
+/// Returns the line of a report with the latencies for messages of `size` bytes.
 pub fn latency(latency: &Latency, size: usize) -> String {
     if latency.duration.is_some() {
         return format!(
@@ -51,7 +51,7 @@ pub fn latency(latency: &Latency, size: usize) -> String {
     )
 }
 
-/// Returns the line with the bandwidths for a size.
+/// Returns the line of a report with the bandwidths for messages of `size` bytes.
 pub fn bandwidth(bandwidth: &Bandwidth, size: usize, units: Units) -> String {
     let Bandwidth {
         iterations,
@@ -73,7 +73,7 @@ pub fn bandwidth(bandwidth: &Bandwidth, size: usize, units: Units) -> String {
     }
 }
 
-/// Prints the list of samples in microseconds.
+/// Prints the latency samples, in microseconds.
 ///
 /// # Errors
 ///
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// A line that `ib_write_lat` printed.
+    /// Compares the latency columns with a line that `ib_write_lat` printed.
     #[test]
     fn latency_columns_are_perftests() {
         let measured = Latency {
@@ -156,7 +156,7 @@ mod tests {
         );
     }
 
-    /// Lines that `ib_write_bw` printed.
+    /// Compares the bandwidth columns with lines that `ib_write_bw` printed.
     #[test]
     fn bandwidth_columns_are_perftests() {
         let measured = |iterations, average, peak| Bandwidth {

@@ -1,4 +1,4 @@
-//! The header of a report, which precedes the figures.
+//! The header of a report, which precedes the results.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ pub struct Facts {
     pub ends: [Address; 2],
 }
 
-/// Test, device and addresses, in perftest's form.
+/// The header of a report: test, device and addresses, in perftest's form.
 #[derive(Debug, Clone)]
 pub struct Header {
     /// The test.
@@ -53,9 +53,9 @@ pub struct Header {
     pub title: String,
     /// The layer under test.
     pub layer: String,
-    /// The memory of both ends.
+    /// The name of the kind of memory at both ends.
     pub memory: String,
-    /// The number of queue pairs that this end has with the other one.
+    /// The number of queue pairs that connect this end with the other end.
     pub queue_pairs: usize,
     /// Set if receives are taken from a shared receive queue.
     pub shared_receives: bool,
@@ -103,7 +103,7 @@ impl Header {
         }
     }
 
-    /// Returns whether a shared receive queue is used, as perftest writes it.
+    /// Returns perftest's word for the use of a shared receive queue: `ON` or `OFF`.
     pub(super) fn using_srq(&self) -> &'static str {
         if self.shared_receives { "ON" } else { "OFF" }
     }
@@ -195,7 +195,8 @@ pub(super) mod tests {
         Header::new(&plan, &Settings::default(), role, &facts)
     }
 
-    /// The lines that `ib_read_bw` printed, but for the layer, the memory and two of the C library's.
+    /// Compares the header with the lines that `ib_read_bw` printed, with two lines added (layer and
+    /// memory), and without two lines about the C library.
     #[test]
     fn the_header_is_perftests() {
         let text = header(Verb::Read, Metric::Bandwidth, Role::Client).to_string();

@@ -1,4 +1,4 @@
-//! Results as JSON: perftest's keys in a valid document, with units and the machine.
+//! Results as a JSON document: perftest's keys, with units and the machine.
 
 use serde_json::{Map, Value, json};
 
@@ -7,10 +7,10 @@ use crate::machine::Machine;
 use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
-/// The format of the document; the number changes with the meaning.
+/// Name of the JSON format. The number at its end is incremented when the meaning of a field changes.
 pub const SCHEMA: &str = "rdma-bench/result/1";
 
-/// Returns the figures for one message size; `None` if nothing was measured.
+/// Returns the results for messages of `size` bytes as a JSON object; `None` if nothing was measured.
 pub fn row(measured: &Measured, size: usize, units: Units) -> Option<Value> {
     match measured {
         Measured::Nothing => None,
@@ -56,8 +56,8 @@ pub fn row(measured: &Measured, size: usize, units: Units) -> Option<Value> {
     }
 }
 
-/// Returns the whole document. Its `results` are a single row, as in perftest, or a list of rows for
-/// several sizes.
+/// Returns the whole JSON document. Its `results` are a single row, as in perftest, or a list of rows
+/// for several sizes.
 pub fn document(header: &Header, machine: &Machine, mut rows: Vec<Value>, units: Units) -> Value {
     let facts = &header.facts;
     let mut info = Map::new();

@@ -7,7 +7,7 @@ pub mod json;
 
 pub use header::{Address, Facts, Header};
 
-/// The units of bandwidths.
+/// The unit in which a report gives bandwidths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Units {
     /// MiB per second (perftest writes MB).
@@ -17,15 +17,15 @@ pub enum Units {
     Gigabits,
 }
 
-/// The samples to list before the summary.
+/// The latency samples that a report lists before the summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Listing {
     /// No samples.
     #[default]
     None,
-    /// All but the slowest two, in ascending order.
+    /// All samples except the slowest two, in ascending order.
     Sorted,
-    /// All, in chronological order.
+    /// All samples, in chronological order.
     Unsorted,
 }
 

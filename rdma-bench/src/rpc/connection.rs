@@ -20,13 +20,13 @@ use crate::settings::Settings;
 use crate::test::Metric;
 
 const METHOD: &str = "bench/echo";
-/// Maximum length of a message beyond the echoed bytes.
+/// Maximum size of a message in bytes without the echoed bytes.
 const OVERHEAD: usize = 4096;
 
-/// This end of a connection over which calls are made.
+/// One end of an rdma-rpc connection under test: the client makes calls, the server answers them.
 #[derive(Debug)]
 pub struct Connection {
-    // Dropped before the runtime that it runs on.
+    // The first field: dropped before the runtime on which its tasks run.
     end: End,
     plan: Plan,
     depth: usize,
@@ -114,7 +114,7 @@ async fn latency(
     Ok(())
 }
 
-/// Measures the rate of calls, with `depth` calls at once.
+/// Measures the rate of calls, with `depth` calls outstanding.
 async fn bandwidth(client: &Client, size: usize, depth: usize, window: &Window) -> Result<()> {
     let request = vec![0; size];
     let call = async || {

@@ -22,7 +22,7 @@ pub struct Counters {
     handle: Arc<CountersHandle>,
 }
 
-/// The quantity that a counter counts.
+/// The quantity that a counter measures: packets or bytes.
 #[doc(alias = "ibv_counter_description")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -59,7 +59,7 @@ impl AddressHandle {
         }
     }
 
-    /// Returns the context of the handle.
+    /// Returns the context of the device that the handle belongs to.
     #[inline]
     pub(crate) fn context(&self) -> &Arc<ContextHandle> {
         self.owner.context()

@@ -20,7 +20,7 @@ pub struct AddressQuery<'a> {
     route: bool,
 }
 
-/// An address that a query returned.
+/// An address that an [`AddressQuery`] returned, with its parameters.
 #[doc(alias = "rdma_addrinfo")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -31,14 +31,14 @@ pub struct AddressInfo {
     /// The local address to bind to.
     #[doc(alias = "ai_src_addr")]
     pub source: Option<SocketAddr>,
-    /// The port space.
+    /// The port space of the address.
     #[doc(alias = "ai_port_space")]
     pub port_space: PortSpace,
     /// The canonical name of the host, if the resolver returned one.
     #[doc(alias = "ai_dst_canonname")]
     pub canonical_name: Option<String>,
-    /// Private data with which a connect request must begin. Empty unless the resolver returned
-    /// some.
+    /// Private data with which a connect request must begin. Empty if the resolver returned no such
+    /// data.
     #[doc(alias = "ai_connect")]
     pub connect_data: Vec<u8>,
 }
@@ -72,7 +72,7 @@ impl<'a> AddressQuery<'a> {
         self
     }
 
-    /// Queries for addresses to listen at.
+    /// Makes the query return addresses to listen at, instead of addresses to connect to.
     #[doc(alias = "RAI_PASSIVE")]
     pub fn passive(mut self) -> Self {
         self.passive = true;
@@ -86,7 +86,7 @@ impl<'a> AddressQuery<'a> {
         self
     }
 
-    /// Skips the resolution of a route.
+    /// Makes the query return addresses for which no route was resolved.
     #[doc(alias = "RAI_NOROUTE")]
     pub fn without_route(mut self) -> Self {
         self.route = false;

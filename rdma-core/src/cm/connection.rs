@@ -128,12 +128,12 @@ impl Connection {
         }
     }
 
-    /// Returns the queue pair.
+    /// Returns the queue pair of the connection.
     pub fn queue_pair(&self) -> &QueuePair {
         &self.pair
     }
 
-    /// Returns the identifier.
+    /// Returns the connection identifier of this end.
     pub fn id(&self) -> &ConnectionId {
         &self.id
     }
@@ -182,7 +182,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// Returns whether no disconnection of the peer has been reported. Does not wait.
+    /// Returns whether the connection still exists, as far as this end knows: `false` once the peer
+    /// has disconnected or exited. Does not wait.
     ///
     /// # Errors
     ///

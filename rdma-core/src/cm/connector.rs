@@ -65,7 +65,7 @@ impl Connector {
         self
     }
 
-    /// Sets an option of the identifier.
+    /// Sets an option of the connection identifier that this connector creates.
     pub fn option(mut self, option: ConnectionIdOption) -> Self {
         self.options.push(option);
         self

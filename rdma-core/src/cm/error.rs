@@ -22,12 +22,12 @@ pub enum ConnectionError {
         errno: Errno,
     },
 
-    /// The name has no address.
+    /// The resolver found no address for the name.
     #[error("{name} has no address: {reason}")]
     UnknownName {
-        /// The name and the service.
+        /// The name and the service of the query.
         name: String,
-        /// The message of the resolver.
+        /// The error message of the resolver.
         reason: String,
     },
 
@@ -38,7 +38,7 @@ pub enum ConnectionError {
         step: ConnectionStep,
         /// The address of the peer.
         peer: String,
-        /// The time limit.
+        /// The time limit of the step.
         timeout: Duration,
     },
 
@@ -53,14 +53,14 @@ pub enum ConnectionError {
         private_data: Vec<u8>,
     },
 
-    /// A step failed.
+    /// A step of establishing or ending the connection failed.
     #[error("{step} with {peer} failed: {status}: {}", step.usual_cause())]
     Failed {
         /// The step.
         step: ConnectionStep,
         /// The address of the peer.
         peer: String,
-        /// The status of the event.
+        /// The status of the event that reported the failure.
         status: EventStatus,
     },
 

@@ -77,7 +77,7 @@ pub enum ConnectionEventKind {
     MulticastError {
         /// The token that was passed to the join.
         token: usize,
-        /// The reason of the failure.
+        /// The status that describes the failure.
         status: EventStatus,
     },
     /// The address moved to another device.
@@ -106,7 +106,7 @@ pub struct PeerParameters {
     /// Number of outstanding reads and atomics that the peer accepts from this end.
     #[doc(alias = "initiator_depth")]
     pub outgoing_reads: u8,
-    /// Number of retries if the peer has no receive posted.
+    /// Number of retries of a request for which the peer had no receive posted.
     #[doc(alias = "rnr_retry_count")]
     pub rnr_retries: u8,
     /// Set if the peer's queue pair uses a shared receive queue.

@@ -47,7 +47,7 @@ impl ConnectionId {
         EventChannel::from_handle(self.handle.channel())
     }
 
-    /// Returns the port space.
+    /// Returns the port space of the identifier.
     pub fn port_space(&self) -> PortSpace {
         PortSpace::from_raw(self.handle.port_space())
     }
@@ -285,7 +285,7 @@ impl ConnectionId {
         self.handle.notify_established()
     }
 
-    /// Sets the ECE options to send with the next connect request or acceptance. They are the
+    /// Sets the ECE options to send with the next connect request or acceptance. Pass the
     /// [`enhancements`](PreparedQueuePair::enhancements) of the queue pair.
     ///
     /// # Errors

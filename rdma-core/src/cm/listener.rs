@@ -51,7 +51,7 @@ impl ListenerBuilder {
         self
     }
 
-    /// Sets an option of the identifier.
+    /// Sets an option of the listening identifier.
     pub fn option(mut self, option: ConnectionIdOption) -> Self {
         self.options.push(option);
         self
@@ -109,7 +109,7 @@ impl Listener {
         self.id.local_address()
     }
 
-    /// Returns the identifier.
+    /// Returns the listening identifier.
     pub fn id(&self) -> &ConnectionId {
         &self.id
     }
@@ -170,7 +170,7 @@ impl Incoming {
         Ok(Self { request, waiting })
     }
 
-    /// Returns the request.
+    /// Returns the underlying connect request.
     pub fn request(&self) -> &ConnectionRequest {
         &self.request
     }

@@ -11,10 +11,11 @@ pub enum ConnectionIdOption {
     /// address is resolved.
     #[doc(alias = "RDMA_OPTION_ID_TOS")]
     TypeOfService(u8),
-    /// Whether several identifiers may bind to the same address. To be set before binding.
+    /// Set if several identifiers may bind to the same address. To be set before binding.
     #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
     ReuseAddress(bool),
-    /// Whether an IPv6 address excludes IPv4. To be set before binding.
+    /// Set if an identifier that is bound to an IPv6 address does not also use IPv4. To be set
+    /// before binding.
     #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
     AddressFamilyOnly(bool),
     /// The acknowledgement timeout of the queue pair, after which a request is retransmitted: 4.096

@@ -22,7 +22,7 @@ pub struct ConnectionParameters {
 
 impl ConnectionParameters {
     /// Sets the private data for the peer's program. The message has no length field, so the peer
-    /// gets the data padded with zeros to the capacity of the message. The default is none.
+    /// gets the data padded with zeros to the capacity of the message. By default no data is sent.
     ///
     /// [`PortSpace`](super::PortSpace) has the maximum length.
     pub fn private_data(mut self, data: impl Into<Vec<u8>>) -> Self {
@@ -38,24 +38,24 @@ impl ConnectionParameters {
         self
     }
 
-    /// Sets the number of the peer's retries, 0 to 6, if this end has no receive posted; 7 means no
-    /// limit. The default is 7.
+    /// Sets the number of times, 0 to 6, that the peer retries a request for which this end had no
+    /// receive posted; 7 means no limit. The default is 7.
     #[doc(alias = "rnr_retry_count")]
     pub fn rnr_retries(mut self, retries: u8) -> Self {
         self.retries.not_ready = retries;
         self
     }
 
-    /// Sets the minimum delay of the peer's retry if this end has no receive posted, as a code of
-    /// the specification, 0 to 31 (IBTA volume 1, table 46). The default is 12, which is 0.64 ms.
-    /// librdmacm uses 0, which is the longest delay, 655 ms.
+    /// Sets the minimum time that the peer waits before it retries a request for which this end had
+    /// no receive posted, as a code of the specification, 0 to 31 (IBTA volume 1, table 46). The
+    /// default is 12, which is 0.64 ms. librdmacm uses 0, which is the longest delay, 655 ms.
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
         self.retries.not_ready_timer = code;
         self
     }
 
     /// Sets whether this end declares end-to-end flow control. The declaration has no other effect.
-    /// The default is no.
+    /// The default is `false`.
     pub fn flow_control(mut self, has: bool) -> Self {
         self.flow_control = has;
         self

@@ -26,7 +26,7 @@ pub enum PortSpace {
     Unknown(u32),
 }
 
-/// The message that contains private data.
+/// A message of the connection manager that contains private data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
     Connect,

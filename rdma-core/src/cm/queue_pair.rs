@@ -41,8 +41,9 @@ pub(super) fn prepare(id: &ConnectionId, builder: QueuePairBuilder) -> Result<Pr
     let address = address(id, &context)?;
     builder.build_with(address, |handle, access| {
         let (mut attributes, what) = id.handle().queue_pair_attributes(state::IBV_QPS_INIT)?;
-        // The connection manager would not allow RDMA reads unless a number of reads was agreed
-        // upon before. The limit of incoming reads has the same effect.
+        // Replaces the access rights that the connection manager chose: they exclude RDMA reads
+        // unless both ends have already agreed on a number of reads. The limit of incoming reads
+        // has the same effect.
         attributes.qp_access_flags = access.bits();
         handle.modify_raw(&attributes, what)
     })

@@ -98,9 +98,9 @@ impl ConnectionRequest {
         Ok((self.id, pair))
     }
 
-    /// Accepts a datagram peer by sending the number of `pair` to it. Any number of peers may share
-    /// the queue pair. It must have the queue key of the identifier's port space: see
-    /// [`ConnectionId::activate`].
+    /// Accepts a datagram peer: sends the number of the queue pair `pair` to the peer. Any number
+    /// of peers may share the queue pair. The queue pair must have the queue key of the
+    /// identifier's port space: see [`ConnectionId::activate`].
     ///
     /// # Errors
     ///

@@ -34,7 +34,7 @@ impl<'a> ExtendedCompletion<'a> {
         Self { session }
     }
 
-    /// Returns the work request id.
+    /// Returns the id of the completed work request.
     #[inline]
     pub fn id(&self) -> u64 {
         self.session.id()
@@ -71,7 +71,7 @@ impl<'a> ExtendedCompletion<'a> {
         self.session.vendor_error()
     }
 
-    /// Returns the type of the request.
+    /// Returns the operation type of the completed request.
     #[doc(alias = "ibv_wc_read_opcode")]
     #[inline]
     pub fn opcode(&self) -> WorkOpcode {

@@ -47,7 +47,7 @@ opcodes! {
     Flush = raw(8),
     /// An atomic RDMA write of eight bytes.
     AtomicWrite = raw::IBV_WC_ATOMIC_WRITE,
-    /// A receive that received a send.
+    /// A receive that a send of the peer consumed.
     Receive = raw::IBV_WC_RECV,
     /// A receive that an RDMA write with immediate data consumed.
     ReceiveWriteImmediate = raw::IBV_WC_RECV_RDMA_WITH_IMM,

@@ -130,8 +130,8 @@ impl CompletionQueue {
         self.handle.capacity()
     }
 
-    /// Takes up to `room.len()` completions, without waiting. Returns an empty slice if there is
-    /// none.
+    /// Takes up to `room.len()` completions, without waiting. Returns an empty slice if no
+    /// completion is available.
     ///
     /// ```no_run
     /// # fn example(queue: rdma_core::CompletionQueue) -> rdma_core::Result<()> {
@@ -155,7 +155,7 @@ impl CompletionQueue {
     /// Puts polled completions back. The next poll returns them before newer completions. Useful
     /// for completions that another part of the program is waiting for.
     ///
-    /// This does not produce a completion event.
+    /// Putting completions back does not produce a completion event.
     pub fn put_back(&self, completions: &[WorkCompletion]) {
         self.handle.put_back(completions);
     }

@@ -4,23 +4,24 @@ use std::fmt;
 
 use ibverbs_sys::ibv_wc_status as raw;
 
-/// The place where the cause of a status is.
+/// The location of the cause of a status: this process, the peer's process, the path between them,
+/// or the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StatusClass {
     /// The request succeeded.
     Success,
-    /// This process: the request, its memory, or the settings of the queue pair.
+    /// The cause is in this process: the request, its memory, or the settings of the queue pair.
     Local,
-    /// The peer's process: its grants, its receives, or its requests.
+    /// The cause is in the peer's process: its grants, its receives, or its requests.
     Remote,
-    /// The path between the two: the peer is unreachable or gone.
+    /// The cause is on the path between the two processes: the peer is unreachable or gone.
     Path,
-    /// An earlier failure of the same queue pair, or its move to the error state.
+    /// The cause is an earlier failure of the same queue pair, or its move to the error state.
     Flushed,
-    /// The device or its driver.
+    /// The cause is in the device or its driver.
     Device,
-    /// Unknown to this crate.
+    /// The location is unknown, because the crate does not know the status.
     Unknown,
 }
 
@@ -48,7 +49,8 @@ macro_rules! statuses {
                 }
             }
 
-            /// Returns the place where the cause of the status is.
+            /// Returns the location of the cause of the status, for example this process, the peer
+            /// or the path.
             pub fn class(self) -> StatusClass {
                 match self {
                     $(Self::$name => StatusClass::$class,)*
@@ -170,7 +172,7 @@ pub struct WorkError {
     pub status: WorkStatus,
     /// The vendor-specific error code; 0 if the device has none for this failure.
     pub vendor: u32,
-    /// The number of the queue pair.
+    /// The number of the queue pair of the request.
     pub queue_pair: u32,
 }
 

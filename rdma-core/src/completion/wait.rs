@@ -126,8 +126,8 @@ impl CompletionQueue {
     }
 }
 
-/// Maximum sleep between two polls. A limit is needed because another waiting thread may read the
-/// event for more completions than it takes.
+/// Maximum sleep between two polls. A limit is needed because another waiting thread may read an
+/// event that stands for several completions, and take only some of these completions.
 const RECHECK: Duration = Duration::from_millis(50);
 
 /// Number of empty polls after which the thread yields the processor.

@@ -57,7 +57,7 @@ impl WorkCompletion {
         }
     }
 
-    /// Returns the type of the request.
+    /// Returns the operation type of the completed request.
     #[inline]
     pub fn opcode(&self) -> WorkOpcode {
         WorkOpcode::from_raw(self.0.opcode)
@@ -162,13 +162,13 @@ impl WorkCompletion {
         self.0.qp_num
     }
 
-    /// Returns the work request id.
+    /// Returns the id of the completed work request.
     #[inline]
     pub fn id(&self) -> u64 {
         self.0.wr_id
     }
 
-    /// Returns the C struct.
+    /// Returns the C struct of the completion.
     pub fn as_raw(&self) -> &sys::ibv_wc {
         &self.0
     }

@@ -9,15 +9,15 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocalAddress {
-    /// The port number.
+    /// The number of the port.
     pub port: u8,
     /// The index of the GID in the port's GID table.
     pub gid_index: u32,
-    /// The GID.
+    /// The GID in this entry of the port's GID table.
     pub gid: Gid,
     /// The type of the GID; `None` on InfiniBand without a GID.
     pub kind: Option<GidType>,
-    /// The port's LID; 0 on Ethernet.
+    /// The LID of the port; 0 on Ethernet.
     pub lid: u16,
     /// The link layer of the port.
     pub link_layer: LinkLayer,

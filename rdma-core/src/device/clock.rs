@@ -41,7 +41,7 @@ impl DeviceClock {
         self.context.handle().query_clock()
     }
 
-    /// Returns the frequency in kHz.
+    /// Returns the frequency of the clock in kHz.
     pub fn kilohertz(&self) -> u64 {
         self.kilohertz
     }

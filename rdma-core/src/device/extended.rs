@@ -108,9 +108,9 @@ pub struct TagMatchingCapabilities {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModerationCapabilities {
-    /// Maximum number of completions until an event.
+    /// Maximum number of completions that one event can combine.
     pub max_count: u16,
-    /// Maximum delay of an event.
+    /// Maximum delay of a completion event.
     pub max_period: Duration,
 }
 
@@ -119,11 +119,11 @@ pub struct ModerationCapabilities {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct PciAtomicCapabilities {
-    /// Sizes of fetch-and-add.
+    /// Operand sizes of fetch-and-add.
     pub fetch_add: AtomicSizes,
-    /// Sizes of swap.
+    /// Operand sizes of swap.
     pub swap: AtomicSizes,
-    /// Sizes of compare-and-swap.
+    /// Operand sizes of compare-and-swap.
     pub compare_swap: AtomicSizes,
 }
 
@@ -249,7 +249,7 @@ impl ExtendedDeviceAttributes {
         self.raw.phys_port_cnt_ex.max(self.basic.ports().into())
     }
 
-    /// Returns the C struct.
+    /// Returns the C struct that contains the attributes.
     pub fn as_raw(&self) -> &sys::ibv_device_attr_ex {
         &self.raw
     }

@@ -66,7 +66,7 @@ impl fmt::Debug for Gid {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GidType {
-    /// InfiniBand.
+    /// The native InfiniBand protocol.
     InfiniBand,
     /// RoCE v1: the InfiniBand transport in Ethernet frames.
     RoceV1,
@@ -107,7 +107,7 @@ pub struct GidEntry {
     pub index: u32,
     /// The port to which the table belongs.
     pub port: u8,
-    /// The GID.
+    /// The GID in the entry.
     pub gid: Gid,
     /// The type of the GID.
     pub kind: GidType,

@@ -109,7 +109,7 @@ impl LinkWidth {
         }
     }
 
-    /// Returns the number of lanes.
+    /// Returns the number of lanes, or `None` if the value is unknown.
     pub fn lanes(self) -> Option<u32> {
         Some(match self {
             Self::X1 => 1,
@@ -140,7 +140,7 @@ impl fmt::Display for LinkWidth {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PhysicalState {
-    /// No state change.
+    /// No state change. Only requests to a port use this value (IBTA 14.2.5.6).
     NoChange,
     /// The port is in sleep state.
     Sleep,

@@ -52,7 +52,7 @@ impl PortAttributes {
         PhysicalState::from_raw(self.raw.phys_state)
     }
 
-    /// Returns the link layer.
+    /// Returns the link layer of the port.
     pub fn link_layer(&self) -> LinkLayer {
         LinkLayer::from_raw(self.raw.link_layer)
     }
@@ -94,7 +94,8 @@ impl PortAttributes {
         PortCapabilities2::from_bits_retain(self.raw.port_cap_flags2)
     }
 
-    /// Returns the requirements of the port.
+    /// Returns the requirements of the port, for example whether every address needs a global route
+    /// header.
     pub fn flags(&self) -> PortFlags {
         PortFlags::from_bits_retain(self.raw.flags)
     }
@@ -119,7 +120,7 @@ impl PortAttributes {
         self.raw.lid
     }
 
-    /// Returns all LIDs of the port: `1 << lmc` consecutive ones.
+    /// Returns all LIDs of the port: `1 << lmc` consecutive LIDs.
     #[doc(alias = "lmc")]
     pub fn lids(&self) -> RangeInclusive<u16> {
         let below = (1_u16 << (self.raw.lmc & 0x7)) - 1;
@@ -165,7 +166,7 @@ impl PortAttributes {
         self.raw.qkey_viol_cntr
     }
 
-    /// Returns the C struct.
+    /// Returns the C struct that contains the attributes.
     pub fn as_raw(&self) -> &sys::ibv_port_attr {
         &self.raw
     }
@@ -176,7 +177,7 @@ impl PortAttributes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PortState {
-    /// No state change.
+    /// No state change. Only requests to a port use this value (IBTA 14.2.5.6).
     NoChange,
     /// The link is down.
     Down,
@@ -225,7 +226,8 @@ impl fmt::Display for PortState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkLayer {
-    /// Not reported; together with the InfiniBand transport it means InfiniBand.
+    /// The device does not report the link layer. On a device with the InfiniBand transport this
+    /// value means InfiniBand.
     Unspecified,
     /// InfiniBand: ports are addressed by LID.
     InfiniBand,

@@ -39,8 +39,9 @@ impl DeviceSelector {
         }
     }
 
-    /// Returns the port for the device with this name: the outer `None` means that the device does
-    /// not match, the inner `None` that the selector contains no port for it.
+    /// Returns `None` if the device with this name does not match the selector. For a matching
+    /// device, returns the port that the selector requests, or `Some(None)` if the selector
+    /// contains no port for the device.
     pub fn matches(&self, device: &str) -> Option<Option<u8>> {
         let named = self.names.iter().find(|(name, _)| {
             if self.exact {

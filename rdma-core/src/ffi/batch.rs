@@ -2,8 +2,9 @@
 //!
 //! The C structs of requests are needed only until they are posted, so the storage does not belong
 //! to a queue: with many queues, each batch would use other memory, and all of it together would
-//! exceed the processor's cache. A thread keeps the storage of up to two batches of each kind that
-//! it builds at the same time, the largest that it has allocated.
+//! exceed the processor's cache. Each thread keeps up to two unused storages for send batches and
+//! two for receive batches, so two batches of each kind can be built at the same time without an
+//! allocation.
 
 use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
@@ -126,7 +127,7 @@ impl<W> Drop for Places<W> {
     }
 }
 
-/// Storage that a thread keeps and does not use, the most recently used first.
+/// Unused storage that a thread keeps for its next batches, the most recently used first.
 pub(crate) struct Spare<W> {
     first: Places<W>,
     second: Places<W>,
@@ -138,7 +139,8 @@ impl<W> Spare<W> {
         second: Places::NONE,
     };
 
-    /// Takes storage. The result is large enough if possible; the caller must check its size.
+    /// Removes and returns one of the two unused storages, a sufficiently large one if possible.
+    /// The caller must check its size.
     #[inline]
     fn take(&mut self, requests: usize, elements: usize) -> Places<W> {
         if self.first.has(requests, elements) {
@@ -148,7 +150,7 @@ impl<W> Spare<W> {
         }
     }
 
-    /// Keeps storage, and the larger one of the two that were already there.
+    /// Keeps `places`, and the larger of the two storages that were kept before.
     #[inline]
     fn keep(&mut self, places: Places<W>) {
         let last = mem::replace(&mut self.first, places);
@@ -168,7 +170,7 @@ impl<W> Default for Spare<W> {
 /// Storage for the work requests of one batch under construction, each with its elements.
 pub(super) struct BatchRoom<W: Linked> {
     places: Places<W>,
-    /// Number of requests for which there is room; 0 while the storage is closed.
+    /// Maximum number of requests; 0 while no memory is assigned to this storage.
     capacity: usize,
     /// Maximum number of elements of each request.
     width: usize,
@@ -181,15 +183,16 @@ unsafe impl<W: Linked> Send for BatchRoom<W> {}
 unsafe impl<W: Linked> Sync for BatchRoom<W> {}
 
 impl<W: Linked> BatchRoom<W> {
-    /// A room without storage.
+    /// Batch storage to which no memory is assigned.
     pub(super) const CLOSED: Self = Self {
         places: Places::NONE,
         capacity: 0,
         width: 0,
     };
 
-    /// Provides storage for `capacity` requests of at most `width` elements. Reuses that of a
-    /// leaked batch or of the thread if it is large enough, and allocates otherwise.
+    /// Assigns memory for `capacity` requests of at most `width` elements. Reuses the memory of a
+    /// leaked batch or unused memory of the thread if it is large enough, and allocates memory
+    /// otherwise.
     #[inline]
     pub(super) fn open(&mut self, capacity: usize, width: usize) {
         let width = MAX_ELEMENTS.min(width);
@@ -211,7 +214,7 @@ impl<W: Linked> BatchRoom<W> {
         (self.capacity, self.width) = (capacity, width);
     }
 
-    /// Returns the storage to the thread, for its next batch.
+    /// Returns the memory of this storage to the thread, which uses it for a later batch.
     #[inline]
     pub(super) fn close(&mut self) {
         self.capacity = 0;
@@ -229,7 +232,8 @@ impl<W: Linked> BatchRoom<W> {
         self.capacity
     }
 
-    /// Returns the place of a request, and the room for its elements.
+    /// Returns the uninitialised memory for the request at `index`, and for the elements of that
+    /// request.
     ///
     /// # Panics
     ///
@@ -249,8 +253,7 @@ impl<W: Linked> BatchRoom<W> {
         }
     }
 
-    /// Links the requests at `count` places from `first` on to a list, and returns the first
-    /// request.
+    /// Links the `count` requests from index `first` on to a list, and returns the first request.
     ///
     /// # Safety
     ///
@@ -269,7 +272,8 @@ impl<W: Linked> BatchRoom<W> {
         }
     }
 
-    /// Returns the index of the place of a request, or `None` if the request is not in this room.
+    /// Returns the index of a request in this storage, or `None` if the storage does not contain
+    /// it.
     pub(super) fn index_of(&self, request: *mut W) -> Option<usize> {
         let start = self.places.requests.as_ptr() as usize;
         let bytes = (request as usize).checked_sub(start)?;
@@ -278,13 +282,14 @@ impl<W: Linked> BatchRoom<W> {
     }
 }
 
-/// Returns how many of the `count` requests from place `first` on were posted. `bad` is the place
+/// Returns how many of the `count` requests from index `first` on were posted. `bad` is the index
 /// of the first request that was not posted.
 #[cold]
 pub(super) fn posted_before(bad: Option<usize>, first: usize, count: usize) -> usize {
     match bad {
         Some(bad) if (first..first + count).contains(&bad) => bad - first,
-        // The driver named no request of the list. Any may have been posted, so all memory is kept.
+        // The driver reported no request of the list as refused. Any request may have been posted,
+        // so the memory of all requests is kept.
         _ => {
             tracing::error!("the driver refused a list of requests and named none of them");
             count

@@ -25,12 +25,13 @@ pub(crate) struct CompletionQueueHandle {
     raw: NonNull<sys::ibv_cq>,
     context: Arc<ContextHandle>,
     channel: Option<Arc<ChannelHandle>>,
-    /// Copy of the C field `cqe`, which the C library writes without taking a lock of this crate.
+    /// Maximum number of completions: a copy of the C field `cqe`, which the C library writes
+    /// without taking a lock of this crate.
     capacity: AtomicUsize,
     /// Locked while the queue is resized.
     resizing: Mutex<()>,
-    /// Completions that were polled and put back. For an extended queue, [`Stash::detour`] is
-    /// always set.
+    /// Completions that were polled and put back. For an extended queue, [`Stash::detour`] always
+    /// returns `true`.
     stash: Stash<CompletionRecord>,
     extension: Option<Box<Extension>>,
 }
@@ -171,8 +172,8 @@ impl CompletionQueueHandle {
         unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), limit, room.as_mut_ptr().cast()) }
     }
 
-    /// Polls the device if the queue has no channel and its stash needs no attention. Returns no
-    /// completions otherwise, or if polling fails.
+    /// Polls the device, if the queue has no channel and its stash (the completions that were put
+    /// back) is neither filled nor in use. Returns no completions otherwise, or if polling fails.
     ///
     /// The caller must not wait for notifications, and must pass completions that are not its own
     /// to [`Self::hand_on`].
@@ -209,8 +210,8 @@ impl CompletionQueueHandle {
         self.divert(room, count)
     }
 
-    /// Delivers the awaited completions among the first `count` to their waiters, and returns the
-    /// rest. If no completion is left, continues with the next completions.
+    /// Delivers those of the first `count` completions that other threads await to these threads,
+    /// and returns the rest. If no completion is left, polls again.
     #[cold]
     fn divert<'r>(
         &self,
@@ -219,7 +220,8 @@ impl CompletionQueueHandle {
     ) -> Result<&'r [WorkCompletion]> {
         loop {
             let kept = self.leave_out_awaited(&mut room[..count]);
-            // A program that waits for an event takes an empty result for an empty queue.
+            // A program that waits for an event treats an empty result as an empty queue, so the
+            // loop continues if all completions were delivered to other threads.
             if kept > 0 || count == 0 {
                 return Ok(&room[..kept]);
             }
@@ -258,8 +260,8 @@ impl CompletionQueueHandle {
         count
     }
 
-    /// Delivers awaited completions to their waiters and moves the others to the front. Returns the
-    /// number of the others.
+    /// Delivers the completions that other threads await to these threads, and moves all other
+    /// completions to the front. Returns the number of completions at the front.
     fn leave_out_awaited(&self, completions: &mut [WorkCompletion]) -> usize {
         let mut kept = 0;
         for index in 0..completions.len() {

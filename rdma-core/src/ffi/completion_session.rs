@@ -131,8 +131,8 @@ impl<'a> Session<'a> {
         self.held.extension().fields()
     }
 
-    /// Offers the pending completions to `take`, up to [`BATCH`] of them from the device, and puts
-    /// back those that it rejects.
+    /// Calls `take` with each pending completion, up to [`BATCH`] of them from the device, and puts
+    /// back the completions for which `take` returns `false`.
     pub(super) fn sort(&mut self, take: &mut dyn FnMut(&CompletionRecord) -> bool) -> Result<()> {
         let mut kept = VecDeque::new();
         let count = self.put_back.len() + BATCH;
@@ -287,7 +287,7 @@ impl Session<'_> {
 /// Fields that are present only if the queue was created with them.
 impl Session<'_> {
     field!(byte_len: u32 = LEN, |it: &CompletionRecord| Some(it.completion.as_raw().byte_len), ibv_wc_read_byte_len);
-    // In network byte order. For a message that invalidated a key, the key.
+    // The immediate data in network byte order or, for a message that invalidated a key, the key.
     field!(immediate: u32 = IMMEDIATE, |it: &CompletionRecord| Some(raw_immediate(it.completion.as_raw())), ibv_wc_read_imm_data);
     field!(queue_pair: u32 = QUEUE_PAIR, |it: &CompletionRecord| Some(it.completion.as_raw().qp_num), ibv_wc_read_qp_num);
     field!(source_queue_pair: u32 = SOURCE_QUEUE_PAIR, |it: &CompletionRecord| Some(it.completion.as_raw().src_qp), ibv_wc_read_src_qp);
@@ -322,7 +322,8 @@ impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.end();
         if !self.put_back.is_empty() {
-            // These completions go in front, as they are older than those put back meanwhile.
+            // These completions are inserted at the front, because they are older than the
+            // completions that were put back meanwhile.
             let mut stash = self.queue.stash().open();
             self.put_back.append(&mut stash);
             *stash = std::mem::take(&mut self.put_back);

@@ -18,14 +18,16 @@ use crate::address::AddressVector;
 use crate::error::{Error, Result};
 use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
 
-/// Time to wait for a marker before the next marker is posted: a concurrent poll may have taken it.
+/// Time to wait for the completion of a marker request before another marker is posted. A
+/// concurrent poll may have taken the completion.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Time after the last posted marker after which the wait ends, if at least one marker has
-/// completed. Other threads' polls should not find markers later, but may already have taken some.
+/// Maximum wait for the completions of the remaining markers, once one marker has completed.
+/// Counted from the post of the last marker. A concurrent poll may have taken a completion, so not
+/// every marker is certain to be seen.
 const REST: Duration = Duration::from_millis(100);
 
-/// Maximum number of batches of completions that are polled between two waits.
+/// Maximum number of polls, each of a batch of completions, between two waits.
 const BATCHES: usize = 8;
 
 /// A work queue whose flush is awaited by a marker: a request without memory. A work queue
@@ -33,7 +35,7 @@ const BATCHES: usize = 8;
 /// completed.
 struct Marked<'a> {
     queue: &'a CompletionQueueHandle,
-    /// Id of the next marker.
+    /// Work request id of the next marker.
     id: u64,
     count: u64,
     posted: Option<Instant>,
@@ -128,7 +130,8 @@ impl QueuePairHandle {
         let mut sends = sends.then(|| Marked::new(sent));
         let mut receives = receives.then(|| Marked::new(received));
         let outcome = loop {
-            // Done first, so that the completion queue has room for the markers.
+            // Polls the completion queue first, so that it has room for the completions of the
+            // markers.
             if let Err(error) = forget_completed([&mut sends, &mut receives]) {
                 break Err(error);
             }
@@ -149,13 +152,15 @@ impl QueuePairHandle {
             }
         };
         if let Some(handle) = destination {
-            // Markers after the first completed one may be outstanding and use the handle.
+            // Markers that were posted after the first completed marker may still be outstanding
+            // and use the address handle.
             self.abandon(Box::new(handle));
         }
         outcome
     }
 
-    /// Posts a marker to each work queue for which one is due.
+    /// Posts a marker to each work queue of which no marker has completed, unless the last marker
+    /// was posted less than [`PATIENCE`] ago.
     fn mark(
         &self,
         destination: Option<&AddressHandleOwner>,

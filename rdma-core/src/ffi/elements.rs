@@ -127,7 +127,8 @@ impl ElementList {
         self.is_mapped
     }
 
-    /// Marks the memory as read-only, whatever its type and key would allow.
+    /// Marks the memory as read-only for the device, even if its type and its registration allow
+    /// writes.
     #[inline]
     pub(crate) fn forbid_writing(&mut self) {
         self.is_writable = false;
@@ -154,7 +155,7 @@ impl ElementList {
     #[inline]
     pub(crate) fn push_bytes(&mut self, address: u64, len: usize, lkey: u32) {
         if self.is_strict {
-            // 0 for a length from 1 to the length of the longest message.
+            // The value is 0 for a length from 1 to the length of the longest message.
             self.odd |= (len as u64).wrapping_sub(1) / MAX_MESSAGE;
         } else if len == 0 {
             // Devices of several vendors take an element of length 0 for one of 2^31 bytes.

@@ -5,7 +5,8 @@ use super::span::Span;
 use super::volatile::Volatile;
 use crate::error::Error;
 
-/// A span with a registration of its own that grants remote access.
+/// A span (an owned range of registered memory) with a second registration that grants remote
+/// access to the range.
 ///
 /// The registration, and so the remote access at the device, ends before the span is given back.
 #[derive(Debug)]

@@ -43,7 +43,8 @@ pub(crate) struct Extension {
     /// Set if polling must end after each entry: see [`ends_wrongly`].
     entry_by_entry: bool,
     _domain: Option<Arc<ProtectionDomainHandle>>,
-    /// The token of the thread that holds the entries, possibly with [`BRIEFLY`]; 0 if not held.
+    /// The [`token`] of the thread that has the right to iterate over the entries, with the bit
+    /// [`BRIEFLY`] for [`Holder::Verb`]; 0 if no thread has it.
     holder: AtomicUsize,
     /// Work that is deferred until the session has ended.
     afterwards: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
@@ -57,12 +58,12 @@ impl std::fmt::Debug for Extension {
     }
 }
 
-/// The purpose for which a thread holds the entries.
+/// The purpose for which a thread has the exclusive right to iterate over the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// The program's code runs between the entries, for an unknown time.
     Program,
-    /// A bounded number of verbs is called, so the hold ends soon.
+    /// A bounded number of verbs is called, so the thread soon releases the right.
     Verb,
 }
 
@@ -180,7 +181,8 @@ impl CompletionQueueHandle {
             .is_some_and(|extension| extension.is_held_here())
     }
 
-    /// Runs `work` when this thread's iteration over the entries ends, or at once outside of it.
+    /// Runs `work` when this thread's iteration over the entries ends, or at once if this thread is
+    /// not iterating.
     pub(crate) fn afterwards(&self, work: impl FnOnce() + Send + 'static) {
         match self.extension() {
             Some(extension) if extension.is_held_here() => {
@@ -250,7 +252,8 @@ impl Extension {
         Ok(Session::new(queue, held, put_back))
     }
 
-    /// Polls completions as `ibv_poll_cq` does.
+    /// Polls completions of an extended queue, with the same result as `ibv_poll_cq` on a plain
+    /// queue.
     pub(super) fn poll(
         &self,
         queue: &CompletionQueueHandle,
@@ -276,8 +279,9 @@ impl Extension {
         Ok(room.len())
     }
 
-    /// Offers up to [`BATCH`](super::completion_queue::BATCH) pending completions of the device,
-    /// and those put back earlier, to `take`. Puts back those that it rejects.
+    /// Calls `take` with each completion that was put back earlier, and with up to
+    /// [`BATCH`](super::completion_queue::BATCH) pending completions of the device. Puts back the
+    /// completions for which `take` returns `false`.
     pub(super) fn sort(
         &self,
         queue: &CompletionQueueHandle,
@@ -288,13 +292,13 @@ impl Extension {
     }
 }
 
-/// Returns whether `ibv_end_poll` must not follow an `ibv_next_poll` that found no entry, although
-/// the man page of ibv_create_cq_ex demands it.
+/// Returns whether the driver executes `ibv_end_poll` wrongly after an `ibv_next_poll` that found
+/// no entry. The man page of ibv_create_cq_ex demands this order of calls.
 ///
-/// Then the driver of Linux's Soft-RoCE removes one entry too many from the queue, and unlocks its
-/// lock twice. Later versions of rdma-core have fixed the former (November 2024) and the latter
-/// (June 2025). Only this driver has no vendor id; a device whose query fails is treated as
-/// Soft-RoCE.
+/// In that case the driver of Linux's Soft-RoCE removes one entry too many from the queue, and
+/// unlocks its lock twice. Later versions of rdma-core have fixed the number of entries (November
+/// 2024) and the lock (June 2025). Only this driver has no vendor id; a device whose query fails is
+/// treated as Soft-RoCE.
 fn ends_wrongly(context: &ContextHandle) -> bool {
     const NO_VENDOR: u32 = 0x00ff_ffff;
     let attributes = context.query_device();

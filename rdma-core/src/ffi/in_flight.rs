@@ -136,7 +136,8 @@ impl<T: Send + 'static> Slots<T> {
         self.table.cancel(reserved);
     }
 
-    /// Begins posting a send request; takes the unsignaled requests that it will complete.
+    /// Begins posting a send request, with the earlier unsignaled requests that its completion will
+    /// also complete.
     #[inline]
     fn follow(&self, is_signaled: bool) -> Follow<'_> {
         if is_signaled {
@@ -146,9 +147,9 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Begins posting an unsignaled request. Signals the request if half of the slots already hold
-    /// consecutive unsignaled ones: if all did, no slot would ever be freed. Queues of one queue
-    /// pair share that limit.
+    /// Begins posting an unsignaled request. Makes the request signaled if it follows unsignaled
+    /// requests in half of the slots: if all slots contained unsignaled requests, no completion
+    /// would ever free a slot. Several queues of one queue pair share that limit.
     #[cold]
     fn follow_unsignaled(&self) -> Follow<'_> {
         // A table has at most 2^16 slots.
@@ -158,8 +159,8 @@ impl<T: Send + 'static> Slots<T> {
     }
 
     /// Posts a send request in a reserved slot, which is freed on failure. Most requests take a
-    /// fast path, which is inlined together with the code that creates the request; the others take
-    /// [the general path](Self::post_any).
+    /// fast path, which is inlined together with the code that creates the request; all other
+    /// requests take [the general path](Self::post_any).
     #[inline(always)]
     pub(crate) fn post_send(
         &self,
@@ -451,7 +452,7 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Frees a completed slot. Does nothing to a slot in any other state.
+    /// Frees the slot of a completed request. Does nothing to a slot in any other state.
     #[inline]
     pub(crate) fn release(&self, index: u32) {
         self.table.release(index);
@@ -479,7 +480,7 @@ impl<T: Send + 'static> fmt::Debug for CompletedRun<'_, T> {
 }
 
 impl<T: Send + 'static> CompletedRun<'_, T> {
-    /// Frees a completed slot.
+    /// Frees the slot of a completed request.
     #[inline]
     pub(crate) fn release(&self, index: u32) {
         self.slots.release(index);

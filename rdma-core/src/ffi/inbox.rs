@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 
 use super::request_id::{block_of, next_block};
 
-/// Completions of the requests in certain blocks of ids, found by other threads than their waiter.
+/// Completions for one waiting thread that other threads have polled. The waiter is identified by
+/// the blocks of ids of its requests.
 ///
 /// A waiter registers its inbox with the [stash](super::stash::Stash) of each queue on which its
 /// requests complete. A poll of that queue by any thread then delivers their completions here.
@@ -20,7 +21,8 @@ pub(super) struct Inbox<T> {
 
 #[derive(Debug)]
 struct Inner<T> {
-    /// The numbers of the blocks of ids: one, and another for every 2^24 requests.
+    /// The numbers of the blocks of ids that belong to the waiter. A block has 2^24 ids; further
+    /// blocks are added when needed.
     blocks: Vec<u64>,
     arrived: VecDeque<T>,
 }
@@ -46,7 +48,8 @@ impl<T> Inbox<T> {
         id
     }
 
-    /// Stores the result of `completion` if the id belongs to this inbox. Returns whether it does.
+    /// Stores the result of `completion` if the id belongs to this inbox. Returns whether the id
+    /// belongs to it.
     pub(super) fn put(&self, id: u64, completion: impl FnOnce() -> T) -> bool {
         let mut inner = self.inner.lock();
         let is_for_this = inner.blocks.contains(&block_of(id));
@@ -63,7 +66,7 @@ impl<T> Inbox<T> {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Takes the oldest completion.
+    /// Takes the oldest completion. Returns `None` if no completion has arrived.
     pub(super) fn take(&self) -> Option<T> {
         // Relaxed: an arrival that is not visible yet is found by the next call.
         if self.len() == 0 {

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::memory::{AccessFlags, WindowType};
 use crate::queue_pair::Outcome;
 
-/// A span, and the window that grants remote access to it.
+/// A span (an owned range of registered memory), and the window that grants remote access to it.
 ///
 /// The window is freed before the span is, which ends every access at the device.
 pub(crate) struct Lease {
@@ -91,13 +91,14 @@ impl Lease {
         }
     }
 
-    /// Begins to bind the window. Returns the change to post, or `None` if the phase is not `Free`.
+    /// Begins to bind the window. Returns the change, which a send request carries out, or `None`
+    /// if the phase is not `Free`.
     pub(crate) fn bind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Free)
     }
 
-    /// Begins to end the binding. Returns the change to post, or `None` if the phase is not
-    /// `Bound`.
+    /// Begins to end the binding. Returns the change, which a send request carries out, or `None`
+    /// if the phase is not `Bound`.
     pub(crate) fn unbind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Bound)
     }
@@ -257,7 +258,7 @@ impl WindowChange {
         };
     }
 
-    /// Records the outcome of the request.
+    /// Records the outcome of the request, and so the new state of the lease.
     pub(crate) fn settle(mut self, outcome: Outcome) {
         let mut after = self.during;
         after.phase = match (outcome, self.during.phase) {
@@ -274,7 +275,7 @@ impl WindowChange {
         self.finish(after);
     }
 
-    /// Enters a state, unless a peer has invalidated the window meanwhile.
+    /// Moves the lease to the state `after`, unless a peer has invalidated the window meanwhile.
     fn finish(&mut self, after: State) {
         if self.during != after {
             self.lease.change(self.during, after);

@@ -12,7 +12,8 @@ use super::{Phase, Slot};
 
 const TAG: u8 = 7;
 
-/// Creates a slot with a lease, and with `doubts` doubts of its key.
+/// Creates a slot with a lease. The next `doubts` completions that report the key of the lease are
+/// to be ignored.
 fn slot(phase: Phase, doubts: usize) -> Arc<Slot> {
     let slot = Slot::default();
     slot.doubt(TAG);

@@ -1,4 +1,5 @@
-//! The leases of a context, by which a peer's message can be matched to the lease that it ends.
+//! The registry of a context's leases (memory that peers access through a memory window). It finds
+//! the lease whose window key a peer's message has invalidated.
 
 use std::array;
 use std::ops::Deref;
@@ -7,7 +8,8 @@ use std::sync::{Arc, OnceLock};
 use super::lease_slot::Slot;
 use super::lease_state::{Phase, State};
 
-/// The leases of a context, by the constant parts of their windows' keys (the window numbers).
+/// The leases of a context, indexed by window number: the upper 24 bits of a window's key, which
+/// never change.
 ///
 /// The registry belongs to a context and not to a protection domain: a message ends leases in the
 /// domain of its queue pair, and its receive may be from a shared receive queue of another domain.
@@ -42,7 +44,8 @@ impl Default for Slots {
 }
 
 impl Leases {
-    /// Adds a lease by the window with this key, in [`Phase::Free`].
+    /// Adds a lease whose window has this key, and returns the slot of the lease. No peer has
+    /// access yet ([`Phase::Free`]).
     pub(super) fn add(&self, key: u32) -> Place {
         let [high, middle, low, tag] = places_of(key);
         let root = self.root.get_or_init(Box::default);
@@ -70,25 +73,27 @@ impl Leases {
         Some(&level.0[middle].get()?.0[low])
     }
 
-    /// Adds a doubt of a key that was leased, as if a lease had ended in doubt.
+    /// Makes the next completion that reports this key be ignored, as if a lease had ended although
+    /// a peer may have invalidated its key.
     #[cfg(test)]
     pub(super) fn doubt(&self, key: u32) {
         self.find(key).unwrap().doubt(key as u8);
     }
 
-    /// Returns the number of completions with this key that would be ignored.
+    /// Returns the number of future completions with this key that will be ignored.
     #[cfg(test)]
     pub(super) fn doubts(&self, key: u32) -> u8 {
         self.find(key).map_or(0, |slot| slot.doubts(key as u8))
     }
 }
 
-/// Returns the index in each level, and the variable byte of the key.
+/// Returns the index of a key in each of the three levels of the table, and the low byte of the
+/// key, which changes with each binding.
 fn places_of(key: u32) -> [usize; 4] {
     key.to_be_bytes().map(usize::from)
 }
 
-/// The slot of a lease, which is vacated when the lease ends.
+/// The slot of the registry that a lease occupies until the lease ends.
 pub(super) struct Place {
     slots: Arc<Slots>,
     low: usize,
@@ -96,8 +101,9 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Vacates the slot and returns its last state, so that no message of a peer affects the lease
-    /// any more. Must be called before the device can assign the window's number to another window.
+    /// Removes the lease from its slot and returns its last state. No message of a peer affects the
+    /// lease afterwards. Must be called before the device can assign the window's number to another
+    /// window.
     pub(super) fn vacate(&mut self) -> State {
         if self.is_vacant {
             // Another lease may use the slot by now.
@@ -107,8 +113,8 @@ impl Place {
         self.slots.0[self.low].vacate()
     }
 
-    /// Takes the slot again, with its former state. Used if the window could not be freed, so that
-    /// no other window has its number.
+    /// Adds the lease to its slot again, in its former state. Used if the window could not be
+    /// freed: no other window then has its number.
     pub(super) fn retake(&mut self, state: State) {
         self.take(state.phase, state.tag);
     }

@@ -14,24 +14,25 @@ use super::lease_state::{Phase, State};
 /// The state of the lease with this window number, and the number of stale invalidations to ignore.
 ///
 /// A completion that reports an invalidated key may be processed late, when the device has already
-/// assigned the key to another window. Suppose that a lease ended in another way, although a peer
-/// may have invalidated its key too. Then the key is in doubt: the next completion that reports it
-/// is ignored, one for each such lease. A doubt is kept even if another window gets the number, or
-/// the window gets another key, because only then could a late completion be mistaken.
+/// assigned the key to another window. If a lease ends in another way, although a peer may also
+/// have invalidated its key, the key is in doubt: one later completion that reports the key is
+/// ignored. Doubts are counted, one for each such lease. They are kept when another window gets the
+/// number or the window gets another key, because a late completion could then end the wrong lease.
 #[derive(Default)]
 pub(super) struct Slot {
     /// Set while a lease uses the slot. Otherwise `state` is [`Phase::Free`].
     is_taken: AtomicBool,
     state: AtomicU64,
-    /// Number of leases that ended in doubt, for each low byte of the key; allocated when needed.
+    /// Number of completions to ignore, for each low byte of the key; allocated when needed.
     doubts: OnceLock<Box<Doubts>>,
 }
 
-/// A count that has reached [`u8::MAX`] stays there: completions with this key are always ignored.
+/// Numbers of completions to ignore, by the low byte of the key. A count that has reached
+/// [`u8::MAX`] stays there: completions with this key are always ignored.
 type Doubts = [AtomicU8; 256];
 
 impl Slot {
-    /// Begins a lease. Returns `false` if another lease uses the slot.
+    /// Begins a lease in this slot. Returns `false` if another lease uses the slot.
     pub(super) fn take(&self, phase: Phase, tag: u8) -> bool {
         if self.is_taken.swap(true, Ordering::Acquire) {
             return false;
@@ -39,14 +40,15 @@ impl Slot {
         let state = State {
             phase,
             tag,
-            // Changes by the holder of an earlier state must fail.
+            // The new generation makes changes fail that are based on an earlier state.
             generation: self.state().generation + 1,
         };
         self.state.store(state.to_bits(), Ordering::Release);
         true
     }
 
-    /// Ends the lease and returns its last state. Only peers' messages may still change the state.
+    /// Ends the lease and returns its last state. During the call only messages of peers may change
+    /// the state.
     pub(super) fn vacate(&self) -> State {
         let end = loop {
             let before = self.state();
@@ -102,17 +104,18 @@ impl Slot {
         }
     }
 
-    /// Adds one doubt of a key.
+    /// Makes one more completion that reports this key be ignored.
     pub(super) fn doubt(&self, tag: u8) {
         let doubts = self
             .doubts
             .get_or_init(|| Box::new(array::from_fn(|_| AtomicU8::new(0))));
         let more = |count: u8| count.checked_add(1);
-        // Fails if the key is permanently in doubt.
+        // Fails if the count has its maximum: completions with this key are then always ignored.
         let _ = doubts[usize::from(tag)].fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
     }
 
-    /// Removes one doubt of a key. Returns whether the key was in doubt.
+    /// Returns whether a completion that reports this key must be ignored. If so, reduces the
+    /// number of completions to ignore, unless the number has reached [`u8::MAX`].
     fn withdraw(&self, tag: u8) -> bool {
         let Some(doubts) = self.doubts.get() else {
             return false;
@@ -128,7 +131,7 @@ impl Slot {
         }
     }
 
-    /// Returns the number of completions with this key that would be ignored.
+    /// Returns the number of future completions with this key that will be ignored.
     #[cfg(test)]
     pub(super) fn doubts(&self, tag: u8) -> u8 {
         let doubts = self.doubts.get();

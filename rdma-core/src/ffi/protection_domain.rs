@@ -13,8 +13,8 @@ use crate::error::{Errno, Error, Result};
 pub(crate) struct ProtectionDomainHandle {
     raw: NonNull<sys::ibv_pd>,
     context: Arc<ContextHandle>,
-    /// The domains of which a parent domain consists, which must outlive it; `None` for other
-    /// domains.
+    /// The domains from which this parent domain was created, and which must outlive it; `None` if
+    /// this is not a parent domain.
     parts: Option<Parts>,
 }
 

@@ -102,7 +102,8 @@ impl QueuePairHandle {
             number,
             kind,
             sizes: QueuePairSizes {
-                // Devices round these up; the completion queues are sized for the request.
+                // Devices round these numbers up, but the completion queues are sized for the
+                // requested numbers.
                 send_requests: sizes.send_requests,
                 receive_requests: sizes.receive_requests,
                 ..granted
@@ -147,7 +148,7 @@ impl QueuePairHandle {
         self.extended.map(NonNull::as_ptr)
     }
 
-    /// Returns the transport service.
+    /// Returns the transport type of the queue pair.
     #[inline]
     pub(crate) fn kind(&self) -> Transport {
         self.kind
@@ -232,7 +233,8 @@ impl QueuePairHandle {
         self.completions.iter().any(|queue| queue.is_polled_here())
     }
 
-    /// Fails with [`Error::InUse`] if [`Self::is_polled_here`].
+    /// Returns [`Error::InUse`] if this thread is iterating over one of the extended completion
+    /// queues.
     pub(crate) fn refuse_within_poll(&self) -> Result<()> {
         if self.is_polled_here() {
             let holder = "a poll of its completions that has not ended";

@@ -157,8 +157,8 @@ impl<'a> RawSendRequest<'a> {
         request.atomic(remote, expected, desired)
     }
 
-    /// Creates an atomic request that adds `add` to the peer's value. The elements get the former
-    /// value.
+    /// Creates an atomic request that adds `add` to the peer's value. The device writes the former
+    /// value to the elements.
     #[inline]
     pub fn fetch_and_add(elements: &'a [sys::ibv_sge], remote: RemoteMemory, add: u64) -> Self {
         let request = Self::new(opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, elements);

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::memory::Scatter;
 use crate::queue_pair::KeepAlive;
 
-/// A batch under construction, of a queue that is borrowed for it.
+/// A batch of receives under construction, which borrows its queue.
 pub(crate) struct ReceiveStaging<'a, T: Send + 'static> {
     queue: &'a mut ReceiveRing<T>,
     /// Index of the first staged receive in the batch storage.
@@ -27,7 +27,7 @@ impl<T: Send + 'static> fmt::Debug for ReceiveStaging<'_, T> {
 }
 
 impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
-    /// Begins an empty batch.
+    /// Begins an empty batch of receives.
     #[inline]
     pub(crate) fn new(queue: &'a mut ReceiveRing<T>) -> Self {
         queue.ring.begin_staging();
@@ -35,7 +35,7 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         Self { queue, first: 0 }
     }
 
-    /// Returns the number of staged receives.
+    /// Returns the number of receives that were added to the batch and not posted yet.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.queue.ring.staged()
@@ -88,8 +88,8 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts the staged receives in one call. Returns the number of receives that were posted: all,
-    /// or, with an error, a first part. The others stay staged.
+    /// Posts the receives of the batch in one call. Returns the number of receives that were
+    /// posted. After an error the receives that were not posted stay in the batch.
     #[inline]
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.len();

@@ -78,14 +78,14 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.limits
     }
 
-    /// Opens the storage for a batch.
+    /// Provides the storage for a batch.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());
     }
 
     /// Posts a receive into `memory`. Most receives take a fast path, which is inlined at the
-    /// caller; the others take [the general path](Self::post_any).
+    /// caller; all other receives take [the general path](Self::post_any).
     #[inline(always)]
     pub(crate) fn post(&mut self, memory: T) -> Result<(), (Error, T)>
     where

@@ -19,7 +19,7 @@ use crate::memory::AccessFlags;
 /// the deregistration fails.
 #[derive(Debug)]
 pub(super) struct RawRegion {
-    /// `None` after the deregistration.
+    /// The C object of the region; `None` after the deregistration.
     raw: Option<NonNull<sys::ibv_mr>>,
     lkey: LocalKey,
     rkey: u32,
@@ -325,7 +325,8 @@ pub(super) fn refused(
     Error::verb(verb, object, errno)
 }
 
-/// Rejects what is invalid on every device: empty ranges, and write access to read-only memory.
+/// Returns an error for a registration that is invalid on every device: of an empty range, or with
+/// write access to read-only memory.
 pub(super) fn check(memory: &Backing, range: &Range<usize>, access: AccessFlags) -> Result<()> {
     if range.is_empty() {
         let reason = "a region of 0 bytes cannot be registered";

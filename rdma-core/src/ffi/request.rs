@@ -435,7 +435,7 @@ pub(super) struct ReceiveElements {
 }
 
 impl ReceiveElements {
-    /// Creates an empty list.
+    /// Creates an empty element list.
     #[inline]
     pub(super) fn new() -> Self {
         Self {

@@ -17,7 +17,7 @@ pub(super) fn next_block() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed) << BLOCK_BITS
 }
 
-/// Returns the number of the block that contains an id.
+/// Returns the number of the block (2^24 consecutive ids) that contains `id`.
 pub(super) fn block_of(id: u64) -> u64 {
     id >> BLOCK_BITS
 }
@@ -26,17 +26,18 @@ pub(super) fn block_of(id: u64) -> u64 {
 ///
 /// At most 2^[`BLOCK_BITS`] requests are outstanding, so all ids are from the last two blocks.
 ///
-/// Operations on every request use only ids and the remaining room: the low bits of an id are those
-/// of the request's number, and the high bits are those of its block.
+/// An id consists of the low bits of the request's number and the high bits of its block.
+/// Operations on every request therefore use only ids and the number of further requests that can
+/// be posted.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// [`Self::tail_id`] plus the number of requests for which there is room. Less [`CLOSED`] while
-    /// the sequence is closed.
+    /// [`Self::tail_id`] plus the number of further requests that can be posted. Reduced by
+    /// [`CLOSED`] while the sequence is closed.
     end_id: i64,
     /// Id of the oldest outstanding request, or of the next request if none is outstanding.
     /// Includes [`MARK`] while the sequence is marked.
     head_id: u64,
-    /// Id of the next request.
+    /// Id of the next request to be posted.
     tail_id: u64,
     /// Number of the first request in the block of the next request.
     tail_block: u64,
@@ -81,7 +82,8 @@ impl Sequence {
         (self.tail_id as i64) < self.end_id
     }
 
-    /// Closes the sequence, which makes [`Self::is_open`] return `false`, or opens it again.
+    /// Closes the sequence or opens it again. While the sequence is closed, [`Self::is_open`]
+    /// returns `false`.
     pub(super) fn close(&mut self, closed: bool) {
         match (self.is_closed(), closed) {
             (false, true) => self.end_id -= CLOSED,
@@ -95,12 +97,14 @@ impl Sequence {
         self.end_id < self.tail_id as i64
     }
 
-    /// Marks the sequence, so that [`Self::oldest_id`] matches no request, or removes the mark.
+    /// Marks the sequence or removes the mark. While the sequence is marked, [`Self::oldest_id`]
+    /// matches no request.
     pub(super) fn mark(&mut self, marked: bool) {
         self.head_id = self.head_id & !MARK | if marked { MARK } else { 0 };
     }
 
-    /// Returns the number of the oldest outstanding request, or else of the next request.
+    /// Returns the number of the oldest outstanding request, or of the next request if none is
+    /// outstanding.
     #[inline]
     pub(super) fn head(&self) -> u64 {
         self.tail() - self.outstanding() as u64
@@ -118,7 +122,8 @@ impl Sequence {
         self.capacity - (self.end_id + closed - self.tail_id as i64) as usize
     }
 
-    /// Returns the id of the oldest outstanding request, or else of the next request.
+    /// Returns the id of the oldest outstanding request, or of the next request if none is
+    /// outstanding.
     #[inline]
     pub(super) fn oldest_id(&self) -> u64 {
         self.head_id
@@ -149,7 +154,7 @@ impl Sequence {
         BLOCK_MASK + 1 - (self.tail_id & BLOCK_MASK)
     }
 
-    /// Adds `count` outstanding requests; fewer than are [left in the block](Self::left_in_block).
+    /// Adds `count` outstanding requests. `count` must be less than [`Self::left_in_block`].
     #[inline]
     pub(super) fn advance_tail_within(&mut self, count: u64) {
         debug_assert!(count < self.left_in_block());

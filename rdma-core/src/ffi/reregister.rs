@@ -79,7 +79,7 @@ impl RegionHandle {
         };
         let answer = Failure(answer);
         if answer == Failure::IBV_REREG_MR_ERR_DO_FORK_OLD {
-            // ibv_rereg_mr(3): the new region is valid.
+            // After this error the new region is valid (ibv_rereg_mr(3)).
             tracing::warn!(%errno, "memory that is no longer registered stays unavailable to children");
         } else if answer.0 != 0 {
             let remains = match answer {

@@ -14,7 +14,8 @@ pub(crate) struct SlotGuard<'t> {
     table: &'t (dyn Cancel + Sync),
 }
 
-/// A table to which reserved slots can be returned, independent of the type of its memory.
+/// A slot table to which a reserved slot can be returned. The trait hides the type of the memory in
+/// the slots.
 trait Cancel {
     fn cancel(&self, reserved: Reserved);
 }

@@ -35,7 +35,7 @@ pub(super) struct Ring<T: Send + 'static> {
     mask: usize,
     /// Ids of the requests that have not been retired.
     order: Sequence,
-    /// Numbers of the staged requests: from the first number to before the second.
+    /// Numbers of the staged requests: the first one, and the one after the last.
     ///
     /// The range begins at the tail of the order while a batch is under construction, and is empty
     /// after the batch was posted or dropped. Requests of a leaked batch stay until the next one
@@ -44,7 +44,8 @@ pub(super) struct Ring<T: Send + 'static> {
     /// Number of requests that can still be staged on the fast path: their slots are empty, and
     /// their ids are consecutive.
     usual_staging: u64,
-    /// Number of requests that were taken before older ones that are still in flight.
+    /// Number of completed requests whose memory was taken although older requests are still in
+    /// flight.
     gaps: usize,
     /// Set if the queue pair supports the fast path.
     is_usual: bool,
@@ -121,7 +122,8 @@ impl<T: Send + 'static> Ring<T> {
         self.in_flight() < self.capacity() && self.staged() == 0 && !self.is_littered
     }
 
-    /// Opens or closes the fast path, after a change of the staged requests or of the slots.
+    /// Opens the fast path if the queue pair supports it and no slot contains a request that was
+    /// not posted; closes it otherwise.
     fn look_around(&mut self) {
         let is_clear = !self.is_littered && self.staged() == 0;
         self.order.close(!self.is_usual || !is_clear);
@@ -192,8 +194,8 @@ impl<T: Send + 'static> Ring<T> {
         number.map_or(0, |number| number - self.order.head() + 1)
     }
 
-    /// Takes the memory of the oldest request, which must exist. `outcome` is that of the completed
-    /// request, which is `left` requests later.
+    /// Takes the memory of the oldest request, which must exist. `outcome` is the outcome of the
+    /// request that has completed, which was posted `left` requests later.
     #[inline]
     pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -211,7 +213,8 @@ impl<T: Send + 'static> Ring<T> {
         unsafe { self.slots.get_unchecked_mut(slot) }.memory.take()
     }
 
-    /// Takes the memory of only the request with this id, if this queue has it in flight.
+    /// Takes the memory of the request with this id, and of no other request. Returns `None` if no
+    /// request of this queue with the id is in flight.
     pub(super) fn take(&mut self, id: u64) -> Option<T> {
         if self.is_oldest(id) {
             self.order.advance_head();
@@ -222,7 +225,8 @@ impl<T: Send + 'static> Ring<T> {
 
     /// Takes the memory of a single request, which need not be the oldest.
     ///
-    /// While there are gaps the sequence is marked, so that [`Self::take`] always calls this.
+    /// The sequence is marked while a request in flight is older than a request whose memory was
+    /// taken. [`Self::take`] then always calls this function.
     fn pick(&mut self, id: u64) -> Option<T> {
         let number = self.order.number(id)?;
         let slot = self.slot(number);
@@ -271,7 +275,7 @@ fn settle(keep: &mut KeepAlive, last: Outcome, left: u64, queue_pair: &QueuePair
 
 /// Staging of requests, which are filled in but not posted yet.
 impl<T: Send + 'static> Ring<T> {
-    /// Returns the number of staged requests.
+    /// Returns the number of staged requests: the requests of a batch that were not posted yet.
     #[inline]
     pub(super) fn staged(&self) -> usize {
         (self.staged.1 - self.staged.0) as usize
@@ -291,7 +295,7 @@ impl<T: Send + 'static> Ring<T> {
         self.usual_staging = 0;
         self.staged = (tail, tail);
         if forgotten.0 < forgotten.1 {
-            // Set until all of it is dropped, because a drop may panic.
+            // Set until the memory of all discarded requests is dropped, because a drop may panic.
             let was_littered = std::mem::replace(&mut self.is_littered, true);
             self.clear(forgotten);
             self.is_littered = was_littered;
@@ -303,7 +307,8 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Returns the id of the next request to be staged, or `None` without a fast path.
+    /// Returns the id of the next request to be staged, or `None` if the request needs the general
+    /// path.
     #[inline]
     pub(super) fn usual_staged_id(&self) -> Option<u64> {
         let behind = self.staged.1 - self.staged.0;
@@ -384,7 +389,7 @@ impl<T: Send + 'static> Ring<T> {
         self.staged = (tail, tail);
         self.usual_staging = 0;
         let was_littered = self.is_littered;
-        // Set until all of it is taken.
+        // Set until the memory of all staged requests is taken.
         self.is_littered |= next < end;
         self.look_around();
         Unstaged {

@@ -89,7 +89,7 @@ pub(super) fn abort(reason: &str) -> ! {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// Posts a send request, always signaled.
+    /// Posts a send request. The request is always signaled.
     ///
     /// # Errors
     ///
@@ -110,8 +110,8 @@ impl<'scope> Scope<'scope, '_> {
         }
     }
 
-    /// Posts a send request with inline data, always signaled: see
-    /// [`SendQueue::post_inline`](crate::SendQueue::post_inline).
+    /// Posts a send request with inline data, like
+    /// [`SendQueue::post_inline`](crate::SendQueue::post_inline). The request is always signaled.
     ///
     /// # Errors
     ///
@@ -177,10 +177,11 @@ const fn assert_borrowed<M>() {
     );
 }
 
-/// The requests of a scope, identified by their slots.
+/// The requests of a scope, each of which uses a slot.
 pub(crate) struct ScopeRequests {
     pub(super) queue_pair: Arc<QueuePairHandle>,
-    /// The completion queues of the [`SENDS`] and of the [`RECEIVES`].
+    /// The completion queue of the sends, at index [`SENDS`], and of the receives, at index
+    /// [`RECEIVES`].
     pub(super) completions: [Arc<CompletionQueueHandle>; 2],
     pub(super) timeout: Duration,
     pub(super) slots: ScopeSlots,
@@ -189,19 +190,20 @@ pub(crate) struct ScopeRequests {
     sends: Usual,
     receives: Usual,
     pub(super) in_flight: Cell<usize>,
-    /// The first failure of a request whose handle does not report it.
+    /// The first failure of a request whose handle was dropped or leaked.
     pub(super) failure: Cell<Option<Error>>,
 }
 
-/// Index of a work queue in [`ScopeRequests::completions`].
+/// Index of the completion queue of sends in [`ScopeRequests::completions`].
 const SENDS: usize = 0;
 const RECEIVES: usize = 1;
 
 /// The conditions for posting a request on the fast path.
 struct Usual {
-    /// Limits that the request must meet.
+    /// Limits that a request on the fast path must meet.
     limits: Limits,
-    /// Required value of the slot's word: [`FREE`], or without a fast path `u64::MAX`.
+    /// Required value of the slot's word: [`FREE`], or `u64::MAX`, which no word has, if the fast
+    /// path is not supported.
     free: u64,
 }
 
@@ -250,7 +252,7 @@ impl ScopeRequests {
     }
 
     /// Posts a send request. Most requests take a fast path, which is inlined together with the
-    /// code that creates the request; the others take [the general path](Self::post_any).
+    /// code that creates the request; all other requests take [the general path](Self::post_any).
     ///
     /// # Safety
     ///

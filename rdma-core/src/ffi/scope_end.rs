@@ -11,13 +11,15 @@ use crate::error::{Error, Result};
 use crate::queue_pair::Outcome as End;
 use crate::queue_pair::{Modification, QueuePairState, modify};
 
-/// Time without a completion after which the flush of a failed queue pair is considered stuck.
+/// Maximum time without a completion while a queue pair in the error state flushes its requests.
+/// After this time the queue pair is reset.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(2);
 
 impl ScopeRequests {
-    /// Polls once for the completion of a request. `way` is the index of its completion queue in
-    /// [`ScopeRequests::completions`]. Returns the completion if it is successful and the only one
-    /// pending, the usual case. Otherwise returns `None`, and the caller must call [`Self::wait`].
+    /// Polls once for the completion of a request. `way` is the index of the request's completion
+    /// queue in [`ScopeRequests::completions`]. Returns the completion if it is successful and the
+    /// only one pending, the usual case. Otherwise returns `None`, and the caller must call
+    /// [`Self::wait`].
     #[inline(always)]
     pub(crate) fn poll_once(&self, way: usize, ticket: Ticket<'_>) -> Option<WorkCompletion> {
         if !ticket.is_simply_in_flight() {
@@ -44,7 +46,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Processes the polled completions of this scope, and hands on all others.
+    /// Processes the polled completions of this scope's requests. Delivers each other completion to
+    /// the thread that waits for it, or puts it back into the queue.
     #[inline(never)]
     fn sort(&self, queue: &CompletionQueueHandle, completions: &[WorkCompletion]) {
         for completion in completions {
@@ -90,13 +93,14 @@ impl ScopeRequests {
         Ok(!self.is_awaited(ticket))
     }
 
-    /// Returns whether the request is in flight. The slot is the request's until its handle is
-    /// dropped.
+    /// Returns whether the request is in flight. No other request uses its slot until the handle of
+    /// the request is dropped.
     fn is_awaited(&self, ticket: Ticket<'_>) -> bool {
         matches!(self.slots.get(ticket.id()), Some(Use::InFlight { .. }))
     }
 
-    /// Records that the handle of the request was dropped, so that its outcome is not reported.
+    /// Records that the handle of the request was dropped, so that no handle reports the outcome of
+    /// the request.
     #[inline(never)]
     pub(crate) fn unwatch(&self, ticket: Ticket<'_>) {
         match self.slots.get(ticket.id()) {
@@ -109,7 +113,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Records the failure of a request whose handle does not report it.
+    /// Records the failure of a request whose handle was dropped or leaked. The end of the scope
+    /// then returns the first such failure.
     fn note(&self, completion: &WorkCompletion) {
         if let Err(error) = completion.result() {
             let first = self.failure.take().unwrap_or(Error::Work(error));
@@ -117,7 +122,7 @@ impl ScopeRequests {
         }
     }
 
-    /// Waits until all requests have ended.
+    /// Waits until all requests of the scope have ended.
     pub(super) fn wait_all(&self) -> Result<()> {
         if self.in_flight.get() > 0 {
             self.queue_pair.refuse_within_poll()?;
@@ -125,7 +130,8 @@ impl ScopeRequests {
         self.wait_until(|| self.in_flight.get() == 0)
     }
 
-    /// Ends the scope. No request is in flight afterwards.
+    /// Ends the scope: waits until no request is in flight. Returns an error if the wait timed out,
+    /// or the first failure that no handle has reported.
     pub(super) fn end(&self) -> Result<()> {
         let waited = self.wait_all();
         if self.in_flight.get() > 0 {
@@ -141,8 +147,9 @@ impl ScopeRequests {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Waits until `is_over` returns `true`, as it must when no request is in flight. Forces all
-    /// requests to end if none of them ends during the timeout of the scope.
+    /// Waits until `is_over` returns `true`; it must do so when no request is in flight. If no
+    /// request ends during the timeout of the scope, forces all requests to end and returns an
+    /// error.
     fn wait_until(&self, is_over: impl Fn() -> bool) -> Result<()> {
         match self.await_progress(self.timeout, &is_over) {
             Ok(()) => Ok(()),
@@ -185,15 +192,16 @@ impl ScopeRequests {
         if !Arc::ptr_eq(sends, receives) {
             polled = polled.and_then(|count| Ok(count + self.poll_queue(receives)?));
         }
-        // Done after polling the queues: completions that another thread took from the queues
-        // before are in the inbox by now, or will be at the next poll.
+        // The inbox is read after the queues were polled: completions that another thread took from
+        // the queues before are in the inbox now, or will be at the next poll.
         match self.take_noted() {
             0 => polled,
             noted => Ok(noted + polled.unwrap_or(0)),
         }
     }
 
-    /// Takes the completions of this scope that other threads have found, and returns their number.
+    /// Processes the completions of this scope's requests that other threads have polled and stored
+    /// in the scope's inbox. Returns the number of requests that have ended.
     fn take_noted(&self) -> usize {
         let noted = std::iter::from_fn(|| self.slots.inbox().take());
         noted

@@ -12,13 +12,15 @@ use crate::queue_pair::KeepAlive;
 /// Maximum number of slots of a scope.
 const MAX_SLOTS: u32 = 1 << 16;
 
-/// The word of a free slot. Like [`OTHER`], it is an id of block 0, which is never allocated.
+/// Value of a slot's word while the slot is free. Like [`OTHER`], this value is never the id of a
+/// request: ids begin at 2^24.
 pub(super) const FREE: u64 = 0;
 
-/// The word of a slot whose state is in [`Details::what`].
+/// Value of a slot's word if the word cannot express the state of the slot. [`Details::what`] then
+/// contains the state.
 const OTHER: u64 = 1;
 
-/// The state of a request.
+/// The state of a scope's request, which its slot contains.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Use {
     InFlight {
@@ -31,34 +33,37 @@ pub(super) enum Use {
     Completed(WorkCompletion),
     /// A reset of the queue pair has discarded the request.
     Forgotten,
-    /// Not a usable slot: the table is rounded up to a power of two.
+    /// The slot is never used. The length of the table is rounded up to a power of two, so it may
+    /// exceed the capacity.
     Nothing,
 }
 
 /// A fixed number of slots for requests.
 ///
-/// The low bits of a request's id are its slot. Ids are consecutive, so a slot is used again after
-/// all others; slots that are still in use are skipped.
+/// The low bits of a request's id are the index of its slot. Ids are consecutive, so requests use
+/// the slots in turn; slots that are still in use are skipped.
 pub(super) struct ScopeSlots {
-    /// For each slot: the id of its request if that is in flight, has a handle and keeps nothing
-    /// alive; otherwise [`FREE`] or [`OTHER`]. The length is `mask + 1`.
+    /// The word of each slot. In the usual state it is the id of the request: the request is in
+    /// flight, has a handle and keeps nothing alive. Otherwise it is [`FREE`] or [`OTHER`]. The
+    /// length is `mask + 1`.
     words: Box<[Cell<u64>]>,
     details: Box<[Details]>,
     mask: u64,
     next: Cell<u64>,
     capacity: usize,
-    /// Completions of the scope's requests that other threads have found.
+    /// Completions of the scope's requests that other threads have polled.
     inbox: Arc<Inbox<CompletionRecord>>,
 }
 
-/// The part of a slot that most requests do not need.
+/// The part of a slot that is used only after the completion of the request, after the drop of its
+/// handle, or if the request keeps objects alive.
 struct Details {
     /// State of the request. Valid only if the slot's word is [`OTHER`].
     what: Cell<Use>,
     keep: Cell<KeepAlive>,
 }
 
-/// The id of a request of a scope, and the word of its slot.
+/// A request of a scope: its id, and the word of its slot, which contains the state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket<'s> {
     id: u64,
@@ -83,7 +88,7 @@ impl Ticket<'_> {
         self.finds(self.id)
     }
 
-    /// Frees the slot.
+    /// Frees the slot of the request.
     #[inline]
     pub(super) fn free(self) {
         self.word.set(FREE);
@@ -118,7 +123,8 @@ impl ScopeSlots {
         self.capacity
     }
 
-    /// Returns the ticket of the next request. If its slot is in use, call [`Self::reserve`].
+    /// Returns the id of the next request and the word of its slot. If the slot is in use, the
+    /// caller must call [`Self::reserve`] instead.
     #[inline]
     pub(super) fn next(&self) -> Ticket<'_> {
         self.ticket(self.next.get())
@@ -130,7 +136,7 @@ impl ScopeSlots {
         Ticket { id, word }
     }
 
-    /// Returns the word of the slot for an id.
+    /// Returns the word of the slot that the request with this id uses.
     #[inline]
     fn word(&self, id: u64) -> &Cell<u64> {
         // SAFETY: the number of words is `mask + 1`.
@@ -141,8 +147,8 @@ impl ScopeSlots {
         &self.details[(id & self.mask) as usize]
     }
 
-    /// Finds a free slot, and returns the ticket of the next request for it. Returns `None` if
-    /// every slot is in use.
+    /// Finds a free slot, and returns it with the id of the next request. Returns `None` if every
+    /// slot is in use.
     pub(super) fn reserve(&self) -> Option<Ticket<'_>> {
         let next = self.next.get();
         for id in next..next + self.words.len() as u64 {

@@ -14,13 +14,14 @@ use crate::error::{Error, Result};
 use crate::memory::Gather;
 use crate::queue_pair::{Description, InlineData, KeepAlive, SendFlags, SendRequest};
 
-/// A batch under construction, of a queue that is borrowed for it. Inline data stays valid for
-/// `'a`, during which the queue posts only through this batch.
+/// A batch of send requests under construction. The batch borrows its queue for `'a`: meanwhile the
+/// queue posts only through this batch, and inline data stays valid.
 pub(crate) struct SendStaging<'a, T: Send + 'static> {
     queue: &'a mut SendRing<T>,
     /// Index of the first staged request in the batch storage.
     first: usize,
-    /// Number of unsignaled requests since the last signaled one, staged or posted.
+    /// Number of consecutive unsignaled requests since the last signaled request of the queue or
+    /// the batch.
     run: u32,
 }
 
@@ -34,7 +35,7 @@ impl<T: Send + 'static> fmt::Debug for SendStaging<'_, T> {
 }
 
 impl<'a, T: Send + 'static> SendStaging<'a, T> {
-    /// Begins an empty batch.
+    /// Begins an empty batch of send requests.
     #[inline]
     pub(crate) fn new(queue: &'a mut SendRing<T>) -> Self {
         queue.ring.begin_staging();
@@ -46,7 +47,7 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         }
     }
 
-    /// Returns the number of staged requests.
+    /// Returns the number of requests that were added to the batch and not posted yet.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.queue.ring.staged()
@@ -194,8 +195,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts the staged requests in one call. Returns the number of requests that were posted: all,
-    /// or, with an error, a first part. The others stay staged.
+    /// Posts the requests of the batch in one call. Returns the number of requests that were
+    /// posted. After an error the requests that were not posted stay in the batch.
     #[inline]
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.len();

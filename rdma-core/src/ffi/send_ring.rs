@@ -39,13 +39,13 @@ impl<T: Send + 'static> fmt::Debug for SendRing<T> {
 /// Limit of consecutive unsignaled requests.
 ///
 /// At least one of the requests that fill the send queue must be signaled; otherwise no completion
-/// would ever free it. The only queue of a queue pair may leave all requests but one unsignaled.
-/// Several queues share that number. A queue that is created later signals its first request,
-/// because the other queues may already have left only one free place.
+/// would ever make room. If a queue pair has only one queue, all requests but one may be
+/// unsignaled. Several queues of a queue pair share that number. A queue that is created later
+/// signals its first request, because the other queues may already have left only one free place.
 struct Signals {
     /// Number of unsignaled requests since the last signaled one.
     run: u32,
-    /// Maximum of `run`.
+    /// Maximum number of consecutive unsignaled requests.
     limit: u32,
     /// Number of queues of the queue pair for which `limit` was computed.
     queues: u32,
@@ -73,14 +73,15 @@ impl Signals {
         self.limit = (capacity as u32 / queues.max(1)).saturating_sub(1);
     }
 
-    /// Returns whether a request after `run` unsignaled ones may be unsignaled too. Also returns
-    /// `false` if the number of queues has changed, so that `limit` must be computed again.
+    /// Returns whether a request that follows `run` unsignaled requests may be unsignaled too. Also
+    /// returns `false` if the number of queues has changed, so that `limit` must be computed again.
     #[inline]
     fn may_wait(&self, run: u32, queue_pair: &QueuePairHandle) -> bool {
         run < self.limit && self.queues == queue_pair.send_queues()
     }
 
-    /// Returns whether an unsignaled request after `run` others must be signaled.
+    /// Returns whether a request that the program made unsignaled must be signaled, because it
+    /// follows `run` unsignaled requests.
     #[inline]
     fn is_due(&mut self, run: u32, queue_pair: &QueuePairHandle, capacity: usize) -> bool {
         let queues = queue_pair.send_queues();
@@ -136,15 +137,15 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.completed(id)
     }
 
-    /// Takes the memory of the oldest request, which must exist. `outcome` is that of the completed
-    /// request, which is `left` requests later.
+    /// Takes the memory of the oldest request, which must exist. `outcome` is the outcome of the
+    /// request that has completed, which was posted `left` requests later.
     #[inline]
     pub(crate) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         self.ring.retire(outcome, left)
     }
 
     /// Posts a request. Most requests take a fast path, which is inlined together with the code
-    /// that creates the request; the others take [the general path](Self::post_any).
+    /// that creates the request; all other requests take [the general path](Self::post_any).
     #[inline(always)]
     pub(crate) fn post(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -332,14 +333,14 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Returns whether a request after `run` unsignaled ones may be unsignaled too. Also returns
-    /// `false` if the number of queues has changed since the limit was computed.
+    /// Returns whether a request that follows `run` unsignaled requests may be unsignaled too. Also
+    /// returns `false` if the number of queues has changed since the limit was computed.
     #[inline]
     pub(super) fn may_wait(&self, run: u32) -> bool {
         self.signals.may_wait(run, self.ring.queue_pair())
     }
 
-    /// Opens the storage for a batch.
+    /// Provides the storage for a batch.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());
@@ -357,7 +358,8 @@ impl<T: Send + 'static> SendRing<T> {
         self.sends_datagrams
     }
 
-    /// Returns the request, signaled if that is necessary after `run` unsignaled requests.
+    /// Returns the request, made signaled if it follows the maximum number of unsignaled requests.
+    /// `run` is their current number.
     #[inline]
     pub(super) fn signal<D>(&mut self, request: SendRequest<D>, run: u32) -> SendRequest<D> {
         if request.is_signaled() {

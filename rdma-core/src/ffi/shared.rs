@@ -11,7 +11,8 @@ use super::span::Span;
 
 const WRITER: u32 = u32::MAX;
 
-/// A span that several readers or a single writer can claim, like a non-blocking read-write lock.
+/// A span (an owned range of registered memory) that several readers or a single writer can claim,
+/// like a non-blocking read-write lock.
 ///
 /// A claim keeps this cell alive and can outlive every borrow. A claim that is leaked, or held by
 /// an in-flight slot, keeps the memory claimed; it never leaves a dangling pointer.
@@ -53,7 +54,7 @@ impl Shared {
         self.len
     }
 
-    /// Returns the span. Takes the cell by value, so no claim is left.
+    /// Returns the span. No claim of it exists, because the function takes the cell by value.
     pub(crate) fn into_span(self) -> Span {
         self.span.into_inner()
     }
@@ -154,7 +155,8 @@ impl Writing {
 }
 
 impl Writing {
-    /// Returns the cell, unclaimed, if this claim holds the last reference to it.
+    /// Releases the claim and returns the shared memory, if the claim holds the last reference to
+    /// it. Otherwise returns the claim.
     pub(crate) fn into_shared(self) -> Result<Arc<Shared>, Self> {
         // The write claim excludes read claims, so the only other reference can be the owner's.
         if Arc::strong_count(&self.shared) == 1 {

@@ -12,8 +12,8 @@ use super::slot_table::Reserved;
 use crate::error::{Error, Result};
 use crate::memory::Scatter;
 
-/// A batch under construction by one thread, with its own storage. Memory moves into its slot when
-/// the batch is posted.
+/// A batch of receives that one thread builds, with its own storage. The memory of each receive
+/// moves into the receive's slot when the batch is posted.
 pub(crate) struct SharedReceiveStaging<'a, T: Send + 'static> {
     slots: &'a SharedReceiveSlots<T>,
     room: BatchRoom<sys::ibv_recv_wr>,
@@ -52,7 +52,7 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         self.staged.len()
     }
 
-    /// Adds a receive to the batch.
+    /// Adds a receive into `memory` to the batch.
     #[inline]
     pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
     where
@@ -79,8 +79,8 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts the staged receives in one call. Returns the number of receives that were posted: all,
-    /// or, with an error, a first part. The others stay staged.
+    /// Posts the receives of the batch in one call. Returns the number of receives that were
+    /// posted. After an error the receives that were not posted stay in the batch.
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.staged.len();
         if count == 0 {

@@ -123,7 +123,8 @@ impl SharedReceiveQueueHandle {
         &self.domain
     }
 
-    /// Returns the context value in the device's events for this queue.
+    /// Returns the id of the queue: the context value that the device's events for this queue
+    /// contain.
     pub(crate) fn id(&self) -> SharedReceiveQueueId {
         SharedReceiveQueueId(self.id)
     }

@@ -44,7 +44,7 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         &self.handle
     }
 
-    /// Returns the number of slots.
+    /// Returns the number of slots: the maximum number of receives in flight.
     pub(crate) fn most(&self) -> usize {
         self.table.capacity()
     }
@@ -80,7 +80,7 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
     }
 
     /// Posts a receive into `memory`. Most receives take a fast path, which is inlined at the
-    /// caller; the others take [the general path](Self::post_any).
+    /// caller; all other receives take [the general path](Self::post_any).
     #[inline(always)]
     pub(crate) fn post(&self, memory: T) -> Result<(), (Error, T)>
     where

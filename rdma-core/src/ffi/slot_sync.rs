@@ -31,7 +31,7 @@ mod choice {
         }
     }
 
-    /// The indexes of free slots.
+    /// The indexes of the free slots of a slot table.
     #[derive(Debug)]
     pub(in crate::ffi) struct FreeList(ArrayQueue<u32>);
 

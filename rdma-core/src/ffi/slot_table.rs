@@ -15,7 +15,8 @@ const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 /// Number of uses of a slot before it allocates another block of ids.
 const USES_OF_BLOCK: u64 = 1 << (BLOCK_BITS - INDEX_BITS);
 
-/// The states of a slot, in the low bits of its word. The number of its use is in the higher bits.
+/// State of a slot that no request uses. The low bits of a slot's word contain its state, the
+/// higher bits the number of times that the slot was used.
 const FREE: u64 = 0;
 const RESERVED: u64 = 1;
 const IN_FLIGHT: u64 = 2;
@@ -44,7 +45,8 @@ struct Slot<T> {
 // between threads, which `T: Send` allows, and is never shared.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
-/// The sole right to one use of a slot of the table that created it: ids are unique.
+/// A reserved slot: the exclusive right to use it for one request, whose unique id this value
+/// contains. Belongs to the table that created it.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     id: u64,
@@ -75,7 +77,7 @@ impl Reserved {
     }
 }
 
-/// Returns the word of a slot for the request with this id, in this state.
+/// Returns the word of a slot that is in `state` and used by the request with this id.
 #[inline]
 fn word(id: u64, state: u64) -> u64 {
     ((id >> INDEX_BITS) << STATE_BITS) | state
@@ -96,7 +98,7 @@ impl<T> SlotTable<T> {
         let capacity = capacity.clamp(1, 1 << INDEX_BITS);
         let free = FreeList::of(capacity);
         let slot = |_| Slot {
-            // Stands for the last use of a block, so that the first use allocates a block.
+            // Counts as the last use of a block of ids, so that the first use allocates a block.
             word: AtomicU64::new(((USES_OF_BLOCK - 1) << STATE_BITS) | FREE),
             memory: SharedCell::new(None),
         };
@@ -205,7 +207,7 @@ impl<T> SlotTable<T> {
         memory
     }
 
-    /// Frees a completed slot. Does nothing to a slot in any other state.
+    /// Frees the slot of a completed request. Does nothing to a slot in any other state.
     #[inline]
     pub(super) fn release(&self, index: u32) {
         let Some(slot) = self.slots.get(index as usize) else {

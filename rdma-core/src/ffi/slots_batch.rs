@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{KeepAlive, Outcome, SendRequest};
 
-/// A batch under construction by one thread, with its own storage. Memory moves into its slot when
-/// the batch is posted.
+/// A batch of requests that one thread builds, with its own storage. The memory of each request
+/// moves into the request's slot when the batch is posted.
 pub(crate) struct SlotsStaging<'a, T: Send + 'static, W: Linked> {
     slots: &'a Slots<T>,
     room: BatchRoom<W>,
@@ -24,8 +24,8 @@ pub(crate) struct SlotsStaging<'a, T: Send + 'static, W: Linked> {
     first: usize,
     /// The staged requests that were not posted, in their order. The vector never reallocates.
     staged: Vec<Staged<T>>,
-    /// Id of the last posted request if it is unsignaled, otherwise 0. The next request that is
-    /// posted completes it.
+    /// Id of the last posted request if it is unsignaled, otherwise 0. The completion of the next
+    /// posted request also completes it.
     earlier: u64,
 }
 
@@ -36,7 +36,8 @@ struct Staged<T> {
 }
 
 impl<T> Staged<T> {
-    /// Returns the id of the unsignaled request that the next request must also complete, or 0.
+    /// Returns the id of this request if it is unsignaled, so that the next request completes it
+    /// too. Returns 0 if this request is signaled.
     #[inline]
     fn followed(&self) -> u64 {
         if self.is_signaled {
@@ -202,8 +203,8 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         unsafe { (*wr.as_mut_ptr()).send_flags |= signaled };
     }
 
-    /// Posts the staged requests in one call. Returns the number of requests that were posted: all,
-    /// or, with an error, a first part. The others stay staged.
+    /// Posts the requests of the batch in one call. Returns the number of requests that were
+    /// posted. After an error the requests that were not posted stay in the batch.
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         if self.staged.is_empty() {
             return (0, Ok(()));
@@ -230,7 +231,7 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
 }
 
 impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
-    /// Adds a receive to the batch.
+    /// Adds a receive into `memory` to the batch.
     #[inline]
     pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
     where
@@ -262,8 +263,8 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
         Ok(())
     }
 
-    /// Posts the staged receives in one call. Returns the number of receives that were posted: all,
-    /// or, with an error, a first part. The others stay staged.
+    /// Posts the receives of the batch in one call. Returns the number of receives that were
+    /// posted. After an error the receives that were not posted stay in the batch.
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         if self.staged.is_empty() {
             return (0, Ok(()));

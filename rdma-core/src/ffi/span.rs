@@ -35,7 +35,8 @@ impl fmt::Debug for Span {
 }
 
 impl Span {
-    /// Creates the span of a whole region. Takes the handle by value, so there is no other span.
+    /// Creates the span of a whole region. Takes the region's handle by value, so the region has no
+    /// other span.
     pub(crate) fn whole(region: RegionHandle) -> Self {
         let (start, len) = (region.memory().start(), region.memory().len());
         Self {

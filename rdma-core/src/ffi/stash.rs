@@ -1,7 +1,8 @@
-//! Completions that were polled by a thread that did not post their requests.
+//! The stash of a completion queue: completions that were polled by a thread that did not post
+//! their requests.
 //!
-//! A stash belongs to a completion queue. Such completions stay in the stash until the next poll,
-//! or go to the [`Inbox`] of the thread that waits for them.
+//! A completion stays in the stash until the next poll, or is delivered to the [`Inbox`] of the
+//! thread that waits for it.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -13,27 +14,29 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::inbox::Inbox;
 
-/// Set while the stash contains completions, or is open.
+/// Flag of [`Stash::state`]: the stash contains completions, or a thread has opened it.
 const FILLED: u64 = 1;
-/// Set if the queue must never be polled directly, because it is an extended one.
+/// Flag of [`Stash::state`]: the queue must never be polled by `ibv_poll_cq`, because it is an
+/// extended queue.
 const DETOUR: u64 = 2;
-/// Set while an inbox is registered.
+/// Flag of [`Stash::state`]: an inbox is registered.
 const AWAITED: u64 = 4;
-/// `SORTER` is the increment for a thread that is sorting, `WAITER` for a thread that waits until
-/// no thread is sorting. Both are counters within the word.
+/// Increments of two counters in [`Stash::state`]: `SORTER` counts the threads that are sorting,
+/// `WAITER` the threads that wait until no thread is sorting.
 const SORTER: u64 = 1 << 3;
 const WAITER: u64 = 1 << 32;
 const SORTERS: u64 = WAITER - SORTER;
 
-/// Completions that one thread has polled and another is to receive, in the order of polling. If
-/// several threads poll at the same time, in the order of insertion.
+/// Completions that one thread has polled and another thread is to receive. They are in the order
+/// of polling or, if several threads poll at the same time, of insertion.
 ///
 /// A poll reads one word of the stash, so a queue whose stash is never used has no other cost.
 #[derive(Debug)]
 pub(super) struct Stash<T> {
     state: AtomicU64,
     entries: Mutex<VecDeque<T>>,
-    /// The registered inboxes, one for each waiter, which receive the completions it awaits.
+    /// The registered inboxes: one for each waiting thread, for the completions that the thread
+    /// awaits.
     awaited: Mutex<Vec<Arc<Inbox<T>>>>,
 }
 
@@ -47,8 +50,8 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Returns whether a poll must do more than poll the device. Completions that the device
-    /// returns must still be [checked](Self::is_awaited) for those that other threads await.
+    /// Returns whether a poll must read the stash, and not only poll the device. In both cases the
+    /// completions that the device returns may be [awaited](Self::is_awaited) by other threads.
     ///
     /// A relaxed load suffices. A caller that gets `false` while another thread inserts completions
     /// finds them at its next poll. If a poll finds the device's queue empty because another thread
@@ -59,13 +62,15 @@ impl<T> Stash<T> {
         self.state.load(Ordering::Relaxed) & !AWAITED != 0
     }
 
-    /// Returns whether the stash contains completions, or is open and may receive some.
+    /// Returns whether the stash contains completions, or a thread has opened it and may insert
+    /// completions.
     #[inline]
     pub(super) fn is_filled(&self) -> bool {
         self.state.load(Ordering::Relaxed) & FILLED != 0
     }
 
-    /// Registers an inbox: until the result is dropped, polls deliver completions of its ids there.
+    /// Registers an inbox. Until the result is dropped, polls of any thread store the completions
+    /// with the inbox's ids in it.
     ///
     /// Requests with these ids must be posted only afterwards, so that a poll that finds their
     /// completions sees that they are awaited.
@@ -113,8 +118,8 @@ impl<T> Stash<T> {
 
     /// Begins sorting: until the result is dropped, this thread may poll the device, and puts
     /// completions that are not its own into the stash. [`Self::open_sorted`] waits for the end of
-    /// sorting. Returns `None` if a thread waits so, or if the stash contains completions; then the
-    /// stash must be opened.
+    /// sorting. Returns `None` if a thread is waiting in that function, or if the stash contains
+    /// completions; the caller must then open the stash.
     ///
     /// Sorting takes no lock: sorters wait neither for each other nor for other threads.
     pub(super) fn sort(&self) -> Option<Sorting<'_>> {

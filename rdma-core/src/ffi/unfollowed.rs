@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 #[derive(Debug)]
 pub(super) struct Unfollowed {
     chains: Mutex<Chains>,
-    /// Set if there is a chain.
+    /// Set if there is a chain of unsignaled requests.
     any: AtomicBool,
 }
 
@@ -40,7 +40,8 @@ impl Unfollowed {
         }
     }
 
-    /// Begins posting a signaled request, which takes a chain.
+    /// Begins posting a signaled request, whose completion also completes a chain of unsignaled
+    /// requests, if there is one.
     #[inline]
     pub(super) fn follow(&self) -> Follow<'_> {
         Follow {
@@ -50,8 +51,8 @@ impl Unfollowed {
         }
     }
 
-    /// Begins posting an unsignaled request, which becomes signaled if `limit` unsignaled ones
-    /// precede it.
+    /// Begins posting an unsignaled request. The request becomes signaled if `limit` unsignaled
+    /// requests precede it.
     pub(super) fn follow_unsignaled(&self, limit: u32) -> Follow<'_> {
         let mut chains = self.chains.lock();
         let earlier = chains.last.pop().unwrap_or(0);
@@ -67,7 +68,8 @@ impl Unfollowed {
         }
     }
 
-    /// Takes a chain. Returns the id of its last request, or 0 if there is no chain.
+    /// Removes a chain of unsignaled requests. Returns the id of its last request, or 0 if there is
+    /// no chain.
     #[inline]
     pub(super) fn take(&self) -> u64 {
         // Relaxed: a chain that is not visible yet is taken by the next request.
@@ -86,8 +88,8 @@ impl Unfollowed {
         id.unwrap_or(0)
     }
 
-    /// Adds a chain whose last request has this id. Makes the next request signaled, because the
-    /// chain may have the maximum length.
+    /// Adds a chain of unsignaled requests whose last request has this id. Makes the next request
+    /// signaled, because the chain may have the maximum length.
     #[cold]
     pub(super) fn leave(&self, id: u64) {
         let mut chains = self.chains.lock();
@@ -97,11 +99,11 @@ impl Unfollowed {
     }
 }
 
-/// A request that is being posted after a chain. If the device rejects the request, the chain must
-/// be [added](Unfollowed::leave) again.
+/// A request that is being posted, with the chain of unsignaled requests before it. If the device
+/// rejects the request, the chain must be [added](Unfollowed::leave) again.
 pub(super) struct Follow<'a> {
     unfollowed: &'a Unfollowed,
-    /// The lock, if the request is unsignaled.
+    /// The lock of the chains, held while an unsignaled request is posted.
     unsignaled: Option<MutexGuard<'a, Chains>>,
     earlier: u64,
 }
@@ -113,7 +115,8 @@ impl Follow<'_> {
         self.unsignaled.is_none()
     }
 
-    /// Returns the id of the last request of the chain, or 0 if there is no chain.
+    /// Returns the id of the last request in the chain of unsignaled requests before this request,
+    /// or 0 if there is no chain.
     #[inline]
     pub(super) fn earlier(&self) -> u64 {
         self.earlier

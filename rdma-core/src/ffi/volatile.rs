@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use super::access::{copy_in, copy_out};
 use super::span::Span;
 
-/// A span that is never borrowed as a slice: all access is by atomic copies.
+/// A span (an owned range of registered memory) that is never borrowed as a slice: all access is by
+/// atomic copies.
 ///
 /// Invariant: while this value exists, no reference to the bytes exists.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use crate::memory::WindowType;
 /// Owner of an `ibv_mw`.
 #[derive(Debug)]
 pub(crate) struct WindowHandle {
-    /// `None` after the window was freed.
+    /// The C object of the window; `None` after the window was freed.
     raw: Option<NonNull<sys::ibv_mw>>,
     kind: WindowType,
     domain: Arc<ProtectionDomainHandle>,

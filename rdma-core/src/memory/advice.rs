@@ -12,10 +12,10 @@ use crate::ffi::advise;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Prefetch {
-    /// Prefetch for reading by the device.
+    /// Prefetch pages that the device will only read.
     #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH")]
     Read,
-    /// Prefetch for reading and writing by the device.
+    /// Prefetch pages that the device will read and write.
     #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE")]
     Write,
     /// Prefetch only the pages that are already present in the page tables of the process.

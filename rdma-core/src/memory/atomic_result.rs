@@ -57,7 +57,7 @@ impl AtomicResult {
             .map_or(0, |bytes| u64::from_ne_bytes(*bytes))
     }
 
-    /// Returns the underlying buffer.
+    /// Returns the underlying buffer of eight bytes.
     pub fn into_buffer(self) -> Buffer {
         self.0
     }

@@ -30,7 +30,7 @@ impl DetachedMemory {
         self.backing
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the memory in bytes.
     pub fn len(&self) -> usize {
         self.backing.len()
     }

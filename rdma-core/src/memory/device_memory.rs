@@ -32,7 +32,7 @@ impl DeviceMemory {
         &self.handle
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the memory in bytes.
     pub fn len(&self) -> usize {
         self.handle.len()
     }

@@ -42,7 +42,7 @@ impl ExposedMemory {
         }
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the memory in bytes.
     pub fn len(&self) -> usize {
         self.range.len()
     }

@@ -17,7 +17,7 @@ pub(crate) mod sealed {
     pub trait Contiguous: Sealed {
         /// Returns the address of the first byte, as requests use it.
         fn address(&self) -> u64;
-        /// Returns the length in bytes.
+        /// Returns the length of the piece in bytes.
         fn size(&self) -> usize;
         /// Returns the local key of the registration.
         fn lkey(&self) -> LocalKey;

@@ -196,7 +196,8 @@ impl HostMemoryBuilder {
             }
         }
         if self.huge_pages != HugePages::No && self.huge_page_size <= PAGE {
-            // The kernel would choose another page size, and could not unmap a part of such a page.
+            // The kernel would use huge pages of another size, and could not unmap a part of such a
+            // page.
             let reason = format!("{} is that of no huge page", self.huge_page_size);
             return Err(Error::invalid("huge page size", reason));
         }

@@ -240,7 +240,7 @@ impl WindowLease {
         VolatileSlice::new(self.lease.memory(), 0..self.len())
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the memory in bytes.
     pub fn len(&self) -> usize {
         self.lease.memory().len()
     }

@@ -17,9 +17,9 @@ use crate::error::{Error, Result};
 pub struct RemoteMemory {
     /// The address of the first byte at the peer.
     pub address: u64,
-    /// The length in bytes.
+    /// The length of the memory in bytes.
     pub len: u64,
-    /// The remote key.
+    /// The remote key, which the peer's device has assigned to the memory.
     pub rkey: u32,
 }
 
@@ -64,7 +64,7 @@ impl RemoteMemory {
         bytes
     }
 
-    /// Decodes the result of [`Self::to_bytes`].
+    /// Decodes a descriptor from the result of [`Self::to_bytes`].
     pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Self {
         let word = |range: std::ops::Range<usize>| {
             u64::from_be_bytes(bytes[range].try_into().expect("eight bytes"))

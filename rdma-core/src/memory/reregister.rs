@@ -46,7 +46,8 @@ impl Reregistration {
     }
 }
 
-/// A buffer whose registration was changed.
+/// The result of a successful change of a registration: the buffer, and the memory that was
+/// replaced.
 #[derive(Debug)]
 pub struct Reregistered {
     /// The buffer, with a new local key.
@@ -61,7 +62,7 @@ pub struct Reregistered {
 #[derive(thiserror::Error)]
 #[error("{error}; {left}")]
 pub struct ReregisterError {
-    /// The cause.
+    /// The reason why the registration was not changed.
     pub error: Error,
     /// The state of the buffer after the failure.
     pub left: Left,

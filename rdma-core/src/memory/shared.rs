@@ -28,7 +28,7 @@ impl SharedBuffer {
         }
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the buffer in bytes.
     pub fn len(&self) -> usize {
         self.shared.len()
     }
@@ -276,13 +276,13 @@ impl sealed::Contiguous for Span {
     }
 }
 
-/// Returns the error of an access that a write claim excludes.
+/// Returns the error for an access that is not allowed while the buffer is claimed for writing.
 #[cold]
 fn written() -> Error {
     Error::in_use("a shared buffer", "a claim for writing")
 }
 
-/// Returns the error of an access that any claim excludes.
+/// Returns the error for an access that is not allowed while any claim of the buffer exists.
 #[cold]
 fn claimed() -> Error {
     Error::in_use("a shared buffer", "a claim for reading or writing")

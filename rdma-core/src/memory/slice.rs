@@ -206,7 +206,7 @@ impl<'a> BufferSliceMut<'a> {
         Ok(ahead.split_at_mut(range.len()).0)
     }
 
-    /// Borrows the same part for a shorter time.
+    /// Borrows the same bytes for a shorter lifetime. Afterwards `self` can be used again.
     pub fn reborrow(&mut self) -> BufferSliceMut<'_> {
         BufferSliceMut {
             memory: self.memory.reborrow(),

@@ -38,7 +38,7 @@ use crate::error::Result;
 pub struct Tagged<M, V> {
     /// The memory that the device reads or writes.
     pub memory: M,
-    /// The program's value.
+    /// The program's value, which the device does not see.
     pub value: V,
 }
 

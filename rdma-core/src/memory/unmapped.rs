@@ -34,7 +34,7 @@ impl UnmappedRegion {
         }
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the region in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }

@@ -29,7 +29,7 @@ impl<'a> VolatileSlice<'a> {
         Self { memory, range }
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the memory in bytes.
     pub fn len(&self) -> usize {
         self.range.len()
     }

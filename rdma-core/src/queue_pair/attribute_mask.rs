@@ -15,7 +15,7 @@ bitflags::bitflags! {
         /// The state in which the caller assumes the queue pair to be.
         #[doc(alias = "IBV_QP_CUR_STATE")]
         const CURRENT_STATE = raw::IBV_QP_CUR_STATE.0;
-        /// Request an asynchronous event when the send queue has drained.
+        /// The request for an asynchronous event when the send queue has drained.
         #[doc(alias = "IBV_QP_EN_SQD_ASYNC_NOTIFY")]
         const NOTIFY_DRAINED = raw::IBV_QP_EN_SQD_ASYNC_NOTIFY.0;
         /// The remote access that the peer has.
@@ -60,7 +60,8 @@ bitflags::bitflags! {
         /// The first packet sequence number to be sent.
         #[doc(alias = "IBV_QP_SQ_PSN")]
         const SEND_SEQUENCE = raw::IBV_QP_SQ_PSN.0;
-        /// The maximum number of concurrent RDMA reads and atomics of the peer, as the responder.
+        /// The maximum number of RDMA reads and atomics that the queue pair processes at the same
+        /// time, as the responder.
         #[doc(alias = "IBV_QP_MAX_DEST_RD_ATOMIC")]
         const INCOMING_READS = raw::IBV_QP_MAX_DEST_RD_ATOMIC.0;
         /// The state of path migration.
@@ -75,7 +76,7 @@ bitflags::bitflags! {
         /// The maximum rate of sent data.
         #[doc(alias = "IBV_QP_RATE_LIMIT")]
         const RATE_LIMIT = raw::IBV_QP_RATE_LIMIT.0;
-        // Bits of later versions of the header.
+        // Permits bits that later versions of the header define.
         const _ = !0;
     }
 }

@@ -47,13 +47,14 @@ impl QueuePairAttributes {
         QueuePairState::from_raw(self.raw.qp_state)
     }
 
-    /// Returns the state in the field `cur_qp_state`.
+    /// Returns the value of the C field `cur_qp_state`. The value of [`Self::state`] is from the
+    /// field `qp_state`.
     #[doc(alias = "cur_qp_state")]
     pub fn current_state(&self) -> QueuePairState {
         QueuePairState::from_raw(self.raw.cur_qp_state)
     }
 
-    /// Returns the transport type.
+    /// Returns the transport type of the queue pair.
     #[doc(alias = "qp_type")]
     pub fn kind(&self) -> Transport {
         self.kind
@@ -76,7 +77,7 @@ impl QueuePairAttributes {
         MigrationState::from_raw(self.raw.path_mig_state)
     }
 
-    /// Returns the queue key.
+    /// Returns the queue key of the queue pair.
     pub fn qkey(&self) -> u32 {
         self.raw.qkey
     }
@@ -147,19 +148,20 @@ impl QueuePairAttributes {
         self.raw.max_rd_atomic
     }
 
-    /// Returns the maximum number of concurrent RDMA reads and atomics of the peer.
+    /// Returns the maximum number of RDMA reads and atomics of the peer that this queue pair
+    /// processes at the same time.
     #[doc(alias = "max_dest_rd_atomic")]
     pub fn incoming_reads(&self) -> u8 {
         self.raw.max_dest_rd_atomic
     }
 
-    /// Returns the minimum delay of a peer after a receiver-not-ready response, as a code of
-    /// [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer).
+    /// Returns the minimum time that a peer waits after a receiver-not-ready (RNR) response, as a
+    /// code of [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer).
     pub fn min_rnr_timer(&self) -> u8 {
         self.raw.min_rnr_timer
     }
 
-    /// Returns the port number.
+    /// Returns the number of the port that the queue pair uses.
     #[doc(alias = "port_num")]
     pub fn port(&self) -> u8 {
         self.raw.port_num
@@ -184,7 +186,7 @@ impl QueuePairAttributes {
         self.raw.rnr_retry
     }
 
-    /// Returns the C struct.
+    /// Returns the C struct that contains the attributes.
     pub fn as_raw(&self) -> &ibv_qp_attr {
         &self.raw
     }
@@ -231,20 +233,21 @@ bitflags::bitflags! {
         /// Within each aligned block of 128 bytes, data becomes visible in ascending order of
         /// addresses.
         const ALIGNED_128_BYTES = 1 << 1;
-        // Bits of later versions of the header.
+        // Permits bits that later versions of the header define.
         const _ = !0;
     }
 }
 
-/// The operation that delivers the data, for the query of the [order](DataOrder).
+/// The kind of operation that writes the data of a message to memory. A query of the
+/// [order](DataOrder) is for one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Arrival {
-    /// A send of the peer.
+    /// The peer's send delivers the data.
     Send,
-    /// An RDMA write of the peer.
+    /// The peer's RDMA write delivers the data.
     Write,
-    /// An RDMA read of this queue pair.
+    /// An RDMA read of this queue pair delivers the data.
     Read,
 }
 

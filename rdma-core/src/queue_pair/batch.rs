@@ -45,8 +45,8 @@ impl<B> From<BatchError<B>> for Error {
 /// No code of the program runs during the call.
 ///
 /// Dropping the batch drops the memory of the requests that were not posted. Forgetting the batch
-/// leaves that memory in the queue, which drops it when another batch or request reuses the place.
-/// Such requests are never posted.
+/// leaves that memory in the queue; the queue drops the memory when another request needs the
+/// space. Such requests are never posted.
 ///
 /// A batch is `Send` if its queue and its memory are `Send`.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         self.staging.stage_inline(request).map_err(PostError::new)
     }
 
-    /// Returns the number of requests in the batch, that is, those that were added and not posted.
+    /// Returns the number of requests that were added to the batch and not posted yet.
     #[inline]
     pub fn len(&self) -> usize {
         self.staging.len()
@@ -190,8 +190,8 @@ impl<T: Send + 'static> Drop for SendBatch<'_, T> {
     }
 }
 
-/// Receives that are posted to the device together, like the requests of a [`SendBatch`]. Created
-/// by [`ReceiveQueue::batch`](super::ReceiveQueue::batch).
+/// Receive requests that are posted to the device together, like the requests of a [`SendBatch`].
+/// Created by [`ReceiveQueue::batch`](super::ReceiveQueue::batch).
 #[derive(Debug)]
 pub struct ReceiveBatch<'a, T: Send + 'static> {
     staging: ReceiveStaging<'a, T>,
@@ -219,7 +219,7 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
         self.staging.stage(memory).map_err(PostError::new)
     }
 
-    /// Returns the number of receives in the batch, that is, those that were added and not posted.
+    /// Returns the number of receives that were added to the batch and not posted yet.
     #[inline]
     pub fn len(&self) -> usize {
         self.staging.len()
@@ -296,7 +296,8 @@ impl<T: Send + 'static> Drop for Unposted<'_, T> {
     }
 }
 
-/// Converts the outcome of posting a batch that the caller keeps.
+/// Converts the number of posted requests and the result of the verb to one result. An error
+/// contains the number, and no batch, because the caller keeps the batch.
 #[inline]
 pub(super) fn kept((posted, result): (usize, Result<(), Error>)) -> Result<usize, BatchError> {
     let refused = |error| BatchError {

@@ -197,8 +197,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets the maximum number of concurrent RDMA reads and atomics of the peer. The default is 16.
-    /// The limit of the device applies if it is lower.
+    /// Sets the maximum number of RDMA reads and atomics of the peer that this queue pair processes
+    /// at the same time. The default is 16. The limit of the device applies if it is lower.
     #[doc(alias = "max_dest_rd_atomic")]
     pub fn incoming_reads(mut self, count: u8) -> Self {
         self.incoming_reads = count;
@@ -227,7 +227,7 @@ impl QueuePairBuilder {
     }
 
     /// Sets the queue pair number that sent packets contain as their source. Few devices support
-    /// this.
+    /// this setting.
     #[doc(alias = "source_qpn")]
     #[doc(alias = "IBV_QP_CREATE_SOURCE_QPN")]
     pub fn source_number(mut self, number: u32) -> Self {
@@ -303,8 +303,8 @@ impl QueuePairBuilder {
         Ok(ManualQueuePair::new(parts))
     }
 
-    /// Creates the queue pair by calling `make` with these settings, for queue pairs that are
-    /// created by other code.
+    /// Creates the value for a queue pair that other code creates: calls `make` with the settings
+    /// of this builder, and `make` returns the handle of the queue pair.
     pub(crate) fn adopt(
         self,
         make: impl FnOnce(QueuePairPlan) -> Result<QueuePairHandle>,

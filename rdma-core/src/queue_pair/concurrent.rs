@@ -9,11 +9,12 @@ use crate::ffi::{CompletedRun, QueuePairHandle, Reserved, SlotGuard, Slots};
 use crate::memory::{Gather, Scatter};
 use crate::refused::Refused;
 
-/// Maximum number of slots of a concurrent queue: slot indexes have 16 bits.
+/// Maximum number of slots (places for requests in flight) of a concurrent queue. A work request id
+/// contains the index of its slot, in 16 bits.
 const MAX_SLOTS: u32 = 1 << 16;
 
-/// A reserved slot of a concurrent send queue, for one request. Dropping an unused slot releases
-/// it.
+/// A reserved slot (the place for one request in flight) of a concurrent send queue. Dropping an
+/// unused slot releases it for other requests.
 ///
 /// ```
 /// # use rdma_core::{AccessFlags, Context, ConnectOptions, SendRequest};
@@ -52,7 +53,7 @@ impl ReservedSlot<'_> {
         self.0.index()
     }
 
-    /// Converts the slot to one that does not borrow the queue.
+    /// Converts the reserved slot to a value that does not borrow the queue.
     pub fn detach(self) -> DetachedSlot {
         DetachedSlot(self.0.into_reserved())
     }
@@ -95,14 +96,15 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         }
     }
 
-    /// Reserves a free slot. Returns `None` if all slots are in use.
+    /// Reserves a free slot (the place for one request in flight). Returns `None` if all slots are
+    /// in use.
     #[inline]
     pub fn reserve(&self) -> Option<ReservedSlot<'_>> {
         self.slots.reserve().map(ReservedSlot)
     }
 
-    /// Converts a [detached](ReservedSlot::detach) slot of this queue to one that borrows the
-    /// queue.
+    /// Converts a [detached](ReservedSlot::detach) slot of this queue back to a reserved slot that
+    /// borrows the queue.
     ///
     /// # Errors
     ///
@@ -175,13 +177,15 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         CompletedSlots(self.slots.complete_all(completion.id(), outcome))
     }
 
-    /// Releases a completed slot. An index of a slot in any other state is ignored.
+    /// Releases the slot of a completed request, so that another request can use it. Has no effect
+    /// on a slot in any other state.
     #[inline]
     pub fn release(&self, index: u32) {
         self.slots.release(index);
     }
 
-    /// Returns the number of slots.
+    /// Returns the number of slots: the maximum number of requests that are reserved, in flight, or
+    /// completed and not released yet.
     pub fn capacity(&self) -> usize {
         self.slots.capacity()
     }

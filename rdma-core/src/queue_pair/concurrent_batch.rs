@@ -48,7 +48,7 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
         self.staging.stage(slot.0, request).map_err(PostError::new)
     }
 
-    /// Returns the number of requests in the batch, that is, those that were added and not posted.
+    /// Returns the number of requests that were added to the batch and not posted yet.
     #[inline]
     pub fn len(&self) -> usize {
         self.staging.len()
@@ -80,7 +80,7 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
     }
 }
 
-/// Receives that one thread posts to the device together, like the requests of a
+/// Receive requests that one thread posts to the device together, like the requests of a
 /// [`ConcurrentSendBatch`]. Created by
 /// [`ConcurrentReceiveQueue::batch`](super::ConcurrentReceiveQueue::batch).
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
         self.staging.stage(memory).map_err(PostError::new)
     }
 
-    /// Returns the number of receives in the batch, that is, those that were added and not posted.
+    /// Returns the number of receives that were added to the batch and not posted yet.
     #[inline]
     pub fn len(&self) -> usize {
         self.staging.len()

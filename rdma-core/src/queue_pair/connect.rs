@@ -62,17 +62,17 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets the number of retries, 0 to 6, if the peer has no receive posted; 7 means no limit. The
-    /// default is 7.
+    /// Sets the number of retries, 0 to 6, of a request for which the peer had no receive posted; 7
+    /// means no limit. The default is 7.
     #[doc(alias = "rnr_retry")]
     pub fn rnr_retries(mut self, retries: u8) -> Self {
         self.retries.not_ready = retries;
         self
     }
 
-    /// Sets the minimum delay of the peer's retry if this end has no receive posted. The delay is a
-    /// code of the specification, 0 to 31 (IBTA volume 1, table 46). The default is 12, which is
-    /// 0.64 ms.
+    /// Sets the minimum time that the peer waits before it retries a request for which this end had
+    /// no receive posted. The delay is a code of the specification, 0 to 31 (IBTA volume 1, table
+    /// 46). The default is 12, which is 0.64 ms.
     ///
     /// The codes are not in ascending order. Code 1 is the shortest delay, 0.01 ms; every second
     /// code doubles the delay, up to 491.52 ms for code 31. **Code 0 is the longest delay, 655.36
@@ -85,8 +85,8 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets the minimum delay of the peer's retry, like [`Self::min_rnr_timer`], to the shortest
-    /// delay of the table that is not less than `delay`, or to the longest delay.
+    /// Sets the same delay as [`Self::min_rnr_timer`], given as a duration: chooses the shortest
+    /// delay of the specification's table that is not less than `delay`, or else the longest delay.
     pub fn rnr_delay(self, delay: Duration) -> Self {
         self.min_rnr_timer(retries::code_of(delay))
     }
@@ -147,7 +147,8 @@ pub(super) fn initial(
     let change = Modification::to(QueuePairState::Init).port(address.port);
     match kind {
         Transport::RawPacket => change,
-        // The step to RTR sets the actual queue key. No packet is accepted before.
+        // This queue key is a placeholder. The transition to RTR sets the actual key, and the queue
+        // pair accepts no packet before.
         Transport::Datagram => change.pkey_index(pkey_index).qkey(0),
         _ => change.pkey_index(pkey_index).access(access),
     }

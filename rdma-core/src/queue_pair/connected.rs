@@ -12,8 +12,8 @@ use crate::device::LocalAddress;
 use crate::ffi::QueuePairHandle;
 
 /// A queue pair in RTS, connected to a peer or activated for datagrams. Clones, and the queues
-/// created from them, refer to the same queue pair. It is destroyed when the last of them is
-/// dropped.
+/// created from them, refer to the same queue pair. The queue pair is destroyed when the last of
+/// these handles is dropped.
 ///
 /// `QueuePair` is `Send` and `Sync`, because verbs are thread-safe on queue pairs.
 #[doc(alias = "ibv_qp")]
@@ -42,7 +42,7 @@ impl QueuePair {
         self.parts.local
     }
 
-    /// Returns the transport type.
+    /// Returns the transport type of the queue pair.
     #[doc(alias = "qp_type")]
     pub fn kind(&self) -> Transport {
         self.parts.handle.kind()
@@ -60,7 +60,7 @@ impl QueuePair {
         self.parts.remote
     }
 
-    /// Returns the local port and GID.
+    /// Returns the local port and GID of the queue pair.
     pub fn address(&self) -> &LocalAddress {
         &self.parts.address
     }

@@ -114,8 +114,8 @@ impl QueuePair {
     /// [`Error::InvalidArgument`] in any other state, and [`Error::RefusedModification`].
     #[doc(alias = "IBV_QPS_SQE")]
     pub fn recover(&self) -> Result<()> {
-        // Drivers do not notice that a queue pair enters SQE, so they rely on the state in the
-        // request.
+        // Drivers do not record that the device has moved a queue pair to SQE, so they rely on the
+        // current state that the request contains.
         let (state, failed) = (self.state()?, QueuePairState::SendQueueError);
         if state != failed {
             let reason = format!("it is in {state}, not in {failed}");
@@ -172,8 +172,9 @@ impl QueuePair {
 
     /// Moves the queue pair to RESET. It can then be connected again, also to another peer.
     ///
-    /// The device discards every request that has not completed. Its memory is freed, and no
-    /// completion is reported. The device may also discard completions that were not polled yet.
+    /// The device discards every request that has not completed. The memory of these requests is
+    /// freed, and no completion is reported. The device may also discard completions that were not
+    /// polled yet.
     ///
     /// # Errors
     ///
@@ -229,7 +230,7 @@ impl QueuePair {
     }
 }
 
-/// The end of a wait with a time limit.
+/// The time at which a wait with a time limit ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     timeout: Duration,
@@ -245,7 +246,8 @@ impl Deadline {
         }
     }
 
-    /// Sleeps for a short time. Returns an error if the deadline has passed.
+    /// Sleeps for a short time. Returns an error if the deadline has passed; `what` names the event
+    /// that the caller waits for.
     pub(super) fn wait(&self, what: &'static str) -> Result<()> {
         if self.end.is_some_and(|end| Instant::now() >= end) {
             let timeout = self.timeout;

@@ -19,7 +19,8 @@ impl Default for DatagramOptions {
 }
 
 impl DatagramOptions {
-    /// The queue key of [`Self::default`]. Examples of verbs commonly use the same key.
+    /// The queue key that [`Self::default`] uses. Example programs for verbs commonly use the same
+    /// key.
     pub const DEFAULT_QKEY: u32 = 0x1111_1111;
 
     /// Creates options with this queue key. The queue pair drops packets with another key.
@@ -35,14 +36,14 @@ impl DatagramOptions {
     }
 
     /// Sets the first packet sequence number, 24 bits. The default is a random number. Peers ignore
-    /// it.
+    /// the number.
     #[doc(alias = "sq_psn")]
     pub fn packet_sequence(mut self, number: u32) -> Self {
         self.packet_sequence = Some(number);
         self
     }
 
-    /// Returns the queue key.
+    /// Returns the queue key of the queue pair.
     pub fn qkey(&self) -> u32 {
         self.qkey
     }

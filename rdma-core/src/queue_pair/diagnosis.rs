@@ -71,7 +71,8 @@ impl Facts {
         flaws
     }
 
-    /// Checks the states and the set of attributes against the tables of the specification.
+    /// Checks the states and the set of attributes against the tables of the specification, and
+    /// adds what is wrong to `flaws`.
     fn transition(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(from) = self.state else {
             return;
@@ -92,7 +93,7 @@ impl Facts {
             && wanted.vector().is_some()
     }
 
-    /// Checks for attributes of features that the device does not support.
+    /// Adds to `flaws` the attributes of the request whose feature the device does not support.
     fn lacking(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(device) = &self.device else {
             return;
@@ -118,7 +119,8 @@ impl Facts {
         }
     }
 
-    /// Checks the values against the limits of the specification and the device.
+    /// Adds to `flaws` the values of the request that exceed a limit of the specification or the
+    /// device.
     fn ranges(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let mut within = |attribute, least: u64, most: u64, limit| {
             let value = wanted.number(attribute).unwrap_or(least);
@@ -165,7 +167,7 @@ impl Facts {
         }
     }
 
-    /// Checks the address vector of the path to the peer.
+    /// Checks the address vector of the path to the peer, and adds what is wrong to `flaws`.
     fn path(
         &self,
         wanted: &Modification,

@@ -10,15 +10,15 @@ use crate::ffi;
 pub struct Endpoint {
     /// The queue pair's number, 24 bits.
     pub queue_pair: u32,
-    /// The first packet sequence number it sends, 24 bits.
+    /// The first packet sequence number that the queue pair sends, 24 bits.
     pub packet_sequence: u32,
-    /// The port's GID.
+    /// The GID of the port that the queue pair uses.
     pub gid: Gid,
-    /// The port's LID; 0 on Ethernet.
+    /// The LID of the port that the queue pair uses; 0 on Ethernet.
     pub lid: u16,
     /// Active MTU of the port, the upper limit of the path MTU.
     pub mtu: Mtu,
-    /// Maximum RDMA reads and atomics of the peer that this queue pair takes at once.
+    /// Maximum RDMA reads and atomics of the peer that this queue pair processes at the same time.
     pub incoming_reads: u8,
     /// Maximum outstanding RDMA reads and atomics of this queue pair.
     pub outgoing_reads: u8,
@@ -27,7 +27,7 @@ pub struct Endpoint {
 /// Maximum value of a 24-bit number, such as a queue pair number or packet sequence number.
 pub(super) const LOW_24: u32 = 0x00ff_ffff;
 
-/// Name of an endpoint in errors.
+/// Name of an endpoint in error messages.
 const WHAT: &str = "endpoint of the peer";
 
 impl Endpoint {

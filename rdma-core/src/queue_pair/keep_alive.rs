@@ -15,7 +15,7 @@ pub(crate) enum KeepAlive {
     Nothing,
     Address(AddressHandle),
     Segmented(Box<Segmented>),
-    /// The change of a memory window, with the window and its memory.
+    /// The binding of a memory window or the end of a binding, with the window and its memory.
     Window(Box<WindowChange>),
 }
 
@@ -49,7 +49,8 @@ impl Outcome {
 }
 
 impl KeepAlive {
-    /// Releases the object after the request has ended.
+    /// Releases the object after the request has ended with `outcome`. For a memory window, also
+    /// records whether the window is bound.
     #[inline]
     pub(crate) fn settle(&mut self, outcome: Outcome) {
         if !matches!(self, Self::Nothing) {
@@ -57,8 +58,8 @@ impl KeepAlive {
         }
     }
 
-    /// Returns the outcome of this unsignaled request, given the outcome of a later request of the
-    /// same queue pair.
+    /// Returns the outcome of an unsignaled request that keeps this object alive. `later` is the
+    /// outcome of a later request of the same queue pair.
     #[inline]
     pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
         match self {

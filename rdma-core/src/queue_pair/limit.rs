@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 
-/// A name, a value, and the maximum that is allowed for the value.
+/// A value to be checked: its name for the error message, the value, and the maximum allowed value.
 pub(crate) struct Limit(pub(crate) &'static str, pub(crate) u32, pub(crate) u32);
 
 impl Limit {

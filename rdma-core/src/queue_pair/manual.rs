@@ -74,13 +74,13 @@ impl ManualQueuePair {
         self.parts.handle.number()
     }
 
-    /// Returns the transport type.
+    /// Returns the transport type of the queue pair.
     #[doc(alias = "qp_type")]
     pub fn kind(&self) -> Transport {
         self.parts.handle.kind()
     }
 
-    /// Returns the local port and GID.
+    /// Returns the local port and GID of the queue pair.
     pub fn address(&self) -> &LocalAddress {
         &self.parts.address
     }

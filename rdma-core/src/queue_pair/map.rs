@@ -60,7 +60,7 @@ pub struct QueuePairMap<T> {
 }
 
 /// Index of a node without entries, and of an element of `values` without a value. A lookup that
-/// finds an unused entry continues through these two, without a branch.
+/// finds an unused entry continues at these indexes, and so needs no branch.
 const EMPTY: u32 = 0;
 const ROOT: usize = 1;
 
@@ -168,7 +168,7 @@ impl<T> QueuePairMap<T> {
         Some(value)
     }
 
-    /// Returns the number of values.
+    /// Returns the number of values in the map.
     pub fn len(&self) -> usize {
         self.values.len() - 1 - self.vacant.len()
     }

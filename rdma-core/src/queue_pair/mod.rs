@@ -133,8 +133,8 @@ mod tests {
         is_send::<ReceiveBatch<'_, Buffer>>();
         is_send::<ConcurrentSendBatch<'_, Buffer>>();
         is_send::<ConcurrentReceiveBatch<'_, Buffer>>();
-        // Memory that is not `Sync` is also allowed: only one thread at a time has access to a
-        // piece.
+        // Memory that is not `Sync` is also allowed: only one thread at a time has access to the
+        // memory of a request.
         is_sync::<ConcurrentSendQueue<std::cell::Cell<u8>>>();
         is_sync::<ConcurrentReceiveQueue<std::cell::Cell<u8>>>();
         is_send::<RawElements>();

@@ -151,8 +151,8 @@ impl Modification {
         self
     }
 
-    /// Requires that the queue pair is in `state`. For states that a queue pair leaves without a
-    /// request of the program.
+    /// Sets the state in which the queue pair must be; otherwise the device refuses the
+    /// modification. Useful for states that a queue pair leaves without a request of the program.
     #[doc(alias = "cur_qp_state")]
     pub fn assuming(mut self, state: QueuePairState) -> Self {
         self.values.cur_qp_state = state.to_raw();
@@ -221,14 +221,16 @@ impl Modification {
         self.with(AttributeMask::RETRIES)
     }
 
-    /// Sets the number of retries, 0 to 6, if the peer has no receive posted; 7 means no limit.
+    /// Sets the number of retries, 0 to 6, of a request for which the peer had no receive posted; 7
+    /// means no limit.
     #[doc(alias = "rnr_retry")]
     pub fn rnr_retries(mut self, retries: u8) -> Self {
         self.values.rnr_retry = retries;
         self.with(AttributeMask::RNR_RETRIES)
     }
 
-    /// Sets the minimum delay of the peer's retry if this end has no receive posted, as a code of
+    /// Sets the minimum time that the peer waits before it retries a request for which this end had
+    /// no receive posted, as a code of
     /// [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer).
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
         self.values.min_rnr_timer = code;
@@ -256,7 +258,8 @@ impl Modification {
         self.with(AttributeMask::OUTGOING_READS)
     }
 
-    /// Sets the maximum number of concurrent RDMA reads and atomics of the peer.
+    /// Sets the maximum number of RDMA reads and atomics of the peer that this queue pair processes
+    /// at the same time.
     #[doc(alias = "max_dest_rd_atomic")]
     pub fn incoming_reads(mut self, count: u8) -> Self {
         self.values.max_dest_rd_atomic = count;

@@ -16,8 +16,8 @@ use crate::ffi::QueuePairHandle;
 /// polling the queue pair's completions.
 pub(crate) fn modify(handle: &QueuePairHandle, wanted: &Modification) -> Result<()> {
     if wanted.state() == Some(QueuePairState::Reset) {
-        // The driver removes completions from the queue, and for that needs the lock that a polling
-        // thread holds.
+        // At a change to RESET the driver removes the queue pair's completions from the completion
+        // queue. For that it takes the lock that a polling thread holds.
         handle.refuse_within_poll()?;
     }
     let mut attributes = wanted.to_raw()?;

@@ -35,7 +35,8 @@ pub(crate) enum Operation {
         placement: Placement,
         whole: bool,
     },
-    /// Binds a window or ends its binding. The details are in the request's `KeepAlive::Window`.
+    /// The binding of a memory window, or the end of a binding. The request's `KeepAlive::Window`
+    /// contains the parameters.
     Window {
         binds: bool,
     },

@@ -14,54 +14,56 @@ bitflags::bitflags! {
     #[doc(alias = "send_ops_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct SendOperations: u64 {
-        /// RDMA writes.
+        /// The queue pair can post RDMA writes.
         #[doc(alias = "IBV_QP_EX_WITH_RDMA_WRITE")]
         const WRITE = raw::IBV_QP_EX_WITH_RDMA_WRITE.0 as u64;
-        /// RDMA writes with immediate data.
+        /// The queue pair can post RDMA writes with immediate data.
         #[doc(alias = "IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM")]
         const WRITE_WITH_IMMEDIATE = raw::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0 as u64;
-        /// Sends.
+        /// The queue pair can post sends.
         #[doc(alias = "IBV_QP_EX_WITH_SEND")]
         const SEND = raw::IBV_QP_EX_WITH_SEND.0 as u64;
-        /// Sends with immediate data.
+        /// The queue pair can post sends with immediate data.
         #[doc(alias = "IBV_QP_EX_WITH_SEND_WITH_IMM")]
         const SEND_WITH_IMMEDIATE = raw::IBV_QP_EX_WITH_SEND_WITH_IMM.0 as u64;
-        /// RDMA reads.
+        /// The queue pair can post RDMA reads.
         #[doc(alias = "IBV_QP_EX_WITH_RDMA_READ")]
         const READ = raw::IBV_QP_EX_WITH_RDMA_READ.0 as u64;
-        /// Atomic compare-and-swap.
+        /// The queue pair can post atomic compare-and-swap operations.
         #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP")]
         const COMPARE_AND_SWAP = raw::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0 as u64;
-        /// Atomic fetch-and-add.
+        /// The queue pair can post atomic fetch-and-add operations.
         #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD")]
         const FETCH_AND_ADD = raw::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0 as u64;
-        /// Invalidation of a local key.
+        /// The queue pair can post invalidations of local keys.
         #[doc(alias = "IBV_QP_EX_WITH_LOCAL_INV")]
         const INVALIDATE = raw::IBV_QP_EX_WITH_LOCAL_INV.0 as u64;
-        /// Binding of a memory window.
+        /// The queue pair can post bindings of memory windows.
         #[doc(alias = "IBV_QP_EX_WITH_BIND_MW")]
         const BIND_WINDOW = raw::IBV_QP_EX_WITH_BIND_MW.0 as u64;
-        /// Sends that invalidate a key of the peer.
+        /// The queue pair can post sends that invalidate a key of the peer.
         #[doc(alias = "IBV_QP_EX_WITH_SEND_WITH_INV")]
         const SEND_WITH_INVALIDATE = raw::IBV_QP_EX_WITH_SEND_WITH_INV.0 as u64;
-        /// Segmentation offload (TSO): the device splits a large TCP segment into packets.
+        /// The queue pair can post segmented sends (TSO): the device splits a large TCP segment
+        /// into packets.
         #[doc(alias = "IBV_QP_EX_WITH_TSO")]
         const SEGMENTATION = raw::IBV_QP_EX_WITH_TSO.0 as u64;
-        /// Flushes, which make the peer's memory persistent or visible.
+        /// The queue pair can post flushes, which make earlier writes to the peer's memory
+        /// persistent or visible.
         #[doc(alias = "IBV_QP_EX_WITH_FLUSH")]
         const FLUSH = 1 << 11;
-        /// Atomic writes of eight bytes.
+        /// The queue pair can post atomic writes of eight bytes.
         #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_WRITE")]
         const ATOMIC_WRITE = raw::IBV_QP_EX_WITH_ATOMIC_WRITE.0 as u64;
-        // Bits of later versions of the header.
+        // Permits bits that later versions of the header define.
         const _ = !0;
     }
 }
 
 impl SendOperations {
-    /// Returns an error if the device lacks a rare operation of the set. The check is needed
-    /// because the Soft-RoCE driver of Linux creates queue pairs for operations that its kernel
-    /// part does not support.
+    /// Returns an error if the set contains atomic writes or flushes and the device does not
+    /// support them. The check is needed because the Soft-RoCE driver of Linux creates queue pairs
+    /// for operations that its kernel part does not support.
     pub(super) fn check_capabilities(self, context: &Context) -> Result<()> {
         let flushes = DeviceCapabilities::FLUSH_GLOBAL | DeviceCapabilities::FLUSH_PERSISTENT;
         let rare = [
@@ -125,7 +127,7 @@ bitflags::bitflags! {
         /// The device pads writes to memory to whole cache lines.
         #[doc(alias = "IBV_QP_CREATE_PCI_WRITE_END_PADDING")]
         const PAD_WRITES = create::IBV_QP_CREATE_PCI_WRITE_END_PADDING.0;
-        // Bits of later versions of the header.
+        // Permits bits that later versions of the header define.
         const _ = !0;
     }
 }

@@ -86,7 +86,7 @@ impl Parts {
         ])
     }
 
-    /// Converts a queue pair in RTS to the public type.
+    /// Converts a queue pair in RTS to a [`QueuePair`], the type that can send and receive.
     pub(super) fn in_operation(self, remote: Option<Endpoint>) -> QueuePair {
         QueuePair::new(Self { remote, ..self })
     }

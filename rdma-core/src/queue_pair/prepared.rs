@@ -47,13 +47,13 @@ impl PreparedQueuePair {
         self.parts.handle.number()
     }
 
-    /// Returns the transport type.
+    /// Returns the transport type of the queue pair.
     #[doc(alias = "qp_type")]
     pub fn kind(&self) -> Transport {
         self.parts.handle.kind()
     }
 
-    /// Returns the local port and GID.
+    /// Returns the local port and GID of the queue pair.
     pub fn address(&self) -> &LocalAddress {
         &self.parts.address
     }
@@ -68,7 +68,7 @@ impl PreparedQueuePair {
         QueuePairAttributes::of(&self.parts.handle)
     }
 
-    /// Returns a new queue for posting receives, so that receives are posted before the peer sends.
+    /// Returns a new queue for posting receives. Receives can be posted before the peer sends.
     pub fn receive_queue<T: Send + 'static>(&self) -> ReceiveQueue<T> {
         ReceiveQueue::new(Arc::clone(&self.parts.handle))
     }

@@ -16,7 +16,7 @@ use crate::memory::{Gather, Scatter};
 pub struct PostError<T> {
     /// The reason why the request was not posted.
     pub error: Error,
-    /// The request's memory.
+    /// The memory of the request, which the caller gets back.
     pub memory: T,
 }
 
@@ -168,7 +168,7 @@ impl<T: Send + 'static> SendQueue<T> {
 #[derive(Debug)]
 pub struct Retired<'a, T: Send + 'static> {
     ring: &'a mut SendRing<T>,
-    /// Number of oldest requests that are still to be retired, or [`OLDEST`].
+    /// Number of completed requests whose memory the iterator has not returned yet, or [`OLDEST`].
     left: u64,
     outcome: Outcome,
 }
@@ -210,8 +210,8 @@ impl<T: Send + 'static> Iterator for Retired<'_, T> {
     }
 }
 
-/// Retires requests, at most `left`, until one has memory. Inline requests have no memory. Returns
-/// the memory and the number of requests that remain.
+/// Removes completed requests from the ring, at most `left`, up to the first request with memory.
+/// Inline requests have no memory. Returns the memory, and how many of the `left` requests remain.
 #[inline(never)]
 fn retire<T: Send + 'static>(
     ring: &mut SendRing<T>,

@@ -23,7 +23,7 @@ pub struct RefusedModification {
     pub from: Option<QueuePairState>,
     /// The requested state, or `None` for a change of attributes only.
     pub to: Option<QueuePairState>,
-    /// The attributes of the request.
+    /// The set of attributes that the request contains.
     pub mask: AttributeMask,
     /// The error number that the verb returned.
     pub errno: Errno,
@@ -46,9 +46,9 @@ pub enum ModificationFlaw {
     },
     /// The queue pair is not in the state that the request assumes.
     OtherState {
-        /// The assumed state.
+        /// The state that the request assumes.
         assumed: QueuePairState,
-        /// The actual state.
+        /// The actual state of the queue pair.
         actual: QueuePairState,
     },
     /// The send queue has not finished draining.
@@ -59,13 +59,13 @@ pub enum ModificationFlaw {
     Misplaced(AttributeMask),
     /// A value is outside of the range that the specification or the device allows.
     OutOfRange {
-        /// The attribute.
+        /// The attribute whose value is out of range.
         attribute: AttributeMask,
         /// The value of the attribute in the request.
         value: u64,
-        /// The smallest allowed value.
+        /// The smallest value that is allowed for the attribute.
         least: u64,
-        /// The largest allowed value.
+        /// The largest value that is allowed for the attribute.
         most: u64,
         /// The origin of the limit, for example `the device`.
         limit: &'static str,
@@ -74,16 +74,16 @@ pub enum ModificationFlaw {
     Unsupported(AttributeMask),
     /// The path uses another port than the one that the queue pair is bound to.
     OtherPort {
-        /// The port of the path.
+        /// The port that the path uses.
         path: u8,
-        /// The port of the queue pair.
+        /// The port that the queue pair is bound to.
         queue_pair: u8,
     },
     /// The path has no GID, which Ethernet requires.
     NoGid,
     /// The port's GID table has no entry at this index.
     NoSuchGid {
-        /// The index.
+        /// The index in the GID table that the request contains.
         index: u32,
         /// The indices that hold a GID, each with the GID and its type.
         valid: Vec<String>,
@@ -97,7 +97,7 @@ pub enum ModificationFlaw {
     },
     /// The destination is not a GID that a queue pair can have, for example a multicast GID.
     NoPeer(Gid),
-    /// One of source and destination is a loopback address and the other is not.
+    /// Only one of the two GIDs, source and destination, is a loopback address.
     NoLoopback {
         /// The GID at the index of the path.
         source: Gid,

@@ -24,7 +24,7 @@ bitflags::bitflags! {
 /// The destination of a request. The transport determines which variant is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// The connected peer.
+    /// The queue pair of the connected peer.
     Peer,
     /// The queue pair with this number, at the address of the request's address handle.
     Datagram { queue_pair: u32, qkey: u32 },
@@ -99,9 +99,10 @@ impl<T> SendRequest<T> {
     /// Makes the request unsignaled: it has no completion of its own, unless it fails. The
     /// completion of a later signaled request of the queue completes it as well.
     ///
-    /// A queue without any signaled request would fill up for ever. The queue therefore makes the
-    /// last request that fits signaled if no outstanding request is. If a queue pair has several
-    /// [`SendQueue`](super::SendQueue)s, each makes requests signaled more often. A
+    /// If all requests in a full queue were unsignaled, no completion would ever make room. The
+    /// queue therefore makes the request that fills the queue signaled if no other outstanding
+    /// request is signaled. If a queue pair has several [`SendQueue`](super::SendQueue)s, each of
+    /// these queues makes requests signaled more often. A
     /// [`ConcurrentSendQueue`](super::ConcurrentSendQueue) signals a request at the latest after
     /// unsignaled requests fill half of its slots, and at the end of each
     /// [batch](super::ConcurrentSendBatch::push).
@@ -152,8 +153,8 @@ impl<T> SendRequest<T> {
         self
     }
 
-    /// Sets the destination of a datagram. Every request of a datagram queue pair needs one. The
-    /// request keeps the address handle alive until it has completed.
+    /// Sets the destination of a datagram. Every request of a datagram queue pair needs a
+    /// destination. The request keeps the address handle alive until it has completed.
     #[doc(alias = "ibv_wr_set_ud_addr")]
     #[inline]
     pub fn to(mut self, destination: &Destination) -> Self {
@@ -171,7 +172,7 @@ impl<T> SendRequest<T> {
     }
 
     /// Sets the number of the peer's shared receive queue. Every request of an XRC initiator needs
-    /// one. The peer provides the number.
+    /// this number, which the peer provides.
     #[doc(alias = "ibv_wr_set_xrc_srqn")]
     #[inline]
     pub fn remote_shared_queue(mut self, number: u32) -> Self {
@@ -201,7 +202,8 @@ impl<T> SendRequest<T> {
         &self.keep
     }
 
-    /// Splits the request into its parts, so that they can be read and moved separately.
+    /// Splits the request into its memory, its other parameters and the objects that it keeps
+    /// alive, so that they can be read and moved separately.
     #[inline]
     pub(crate) fn into_pieces(self) -> (T, Description, KeepAlive) {
         let description = self.description();
@@ -214,7 +216,8 @@ impl<T> SendRequest<T> {
         matches!(self.keep, KeepAlive::Nothing)
     }
 
-    /// Splits a request that is [usual](Self::is_usual) into its parts.
+    /// Splits a request that [keeps no object alive](Self::is_usual) except its memory into the
+    /// memory and all other parameters.
     #[inline(always)]
     pub(crate) fn into_usual(self) -> (T, Description) {
         let (memory, description, keep) = self.into_pieces();
@@ -224,13 +227,14 @@ impl<T> SendRequest<T> {
         (memory, description)
     }
 
-    /// Creates a usual request from its parts.
+    /// Creates a request from its memory and all other parameters. The request keeps no other
+    /// object alive.
     #[inline]
     pub(crate) fn from_usual(memory: T, description: Description) -> Self {
         Self::from_pieces((memory, description, KeepAlive::Nothing))
     }
 
-    /// Creates a request from its parts.
+    /// Creates a request from its memory, its other parameters and the objects that it keeps alive.
     #[inline]
     pub(crate) fn from_pieces((memory, it, keep): (T, Description, KeepAlive)) -> Self {
         Self {

@@ -7,11 +7,12 @@ use super::Limit;
 /// The retry parameters that all ways of connecting have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retries {
-    /// Number of retransmissions without a response.
+    /// Number of retransmissions of a request without a response, after which the connection fails.
     pub(crate) unanswered: u8,
-    /// Number of retries if the peer has no receive posted; 7 means no limit.
+    /// Number of retries of a request for which the peer had no receive posted; 7 means no limit.
     pub(crate) not_ready: u8,
-    /// Code of the minimum delay of the peer's retry if this end has no receive posted.
+    /// Code of the minimum time that the peer waits before it retries a request for which this end
+    /// had no receive posted.
     pub(crate) not_ready_timer: u8,
 }
 

@@ -77,10 +77,10 @@ impl QueuePair {
 /// scope waits for it at its end.
 pub struct PendingRequest<'scope, M> {
     requests: &'scope ScopeRequests,
-    /// Index of the completion queue that the request completes on.
+    /// Index of the completion queue of the request: 0 for sends, 1 for receives.
     way: usize,
     ticket: Ticket<'scope>,
-    /// `None` after the wait.
+    /// The memory of the request; `None` after the wait, which has returned the memory.
     memory: Option<M>,
 }
 
@@ -92,7 +92,7 @@ impl<M> fmt::Debug for PendingRequest<'_, M> {
     }
 }
 
-/// A request that succeeded.
+/// The result of a request that succeeded: its memory and its completion.
 #[derive(Debug)]
 pub struct CompletedRequest<M> {
     /// The memory of the request. The memory of a receive begins with the message, which has
@@ -102,11 +102,12 @@ pub struct CompletedRequest<M> {
     pub completion: WorkCompletion,
 }
 
-/// A request that failed or did not end in time. `Debug` prints the same text as `Display`.
+/// The result of a request that failed or did not end in time: its memory and the cause. `Debug`
+/// prints the same text as `Display`.
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct FailedRequest<M> {
-    /// The cause: [`Error::Work`] or [`Error::TimedOut`].
+    /// The cause of the failure: [`Error::Work`] or [`Error::TimedOut`].
     pub error: Error,
     /// The memory of the request.
     pub memory: M,

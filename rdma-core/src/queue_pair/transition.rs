@@ -6,9 +6,9 @@ use super::{AttributeMask as Set, QueuePairState as State, Transport};
 /// The attributes of a state transition, besides the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transition {
-    /// Attributes that must be set.
+    /// Attributes that the request must set.
     pub(super) required: Set,
-    /// Attributes that may be set.
+    /// Attributes that the request may set in addition.
     pub(super) optional: Set,
 }
 

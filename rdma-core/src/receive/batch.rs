@@ -5,7 +5,7 @@ use crate::ffi::{SharedReceiveSlots, SharedReceiveStaging};
 use crate::memory::Scatter;
 use crate::queue_pair::{BatchError, PostError};
 
-/// Receives that one thread posts to a shared receive queue together. Created by
+/// Receive requests that one thread posts to a shared receive queue together. Created by
 /// [`SharedReceiveQueue::batch`](super::SharedReceiveQueue::batch).
 ///
 /// A batch is `Send` and `Sync` like the queue, and its methods take `&mut self`. Each batch has
@@ -39,7 +39,7 @@ impl<'a, T: Send + 'static> SharedReceiveBatch<'a, T> {
         self.staging.stage(memory).map_err(PostError::new)
     }
 
-    /// Returns the number of receives in the batch, that is, those that were added and not posted.
+    /// Returns the number of receives that were added to the batch and not posted yet.
     #[inline]
     pub fn len(&self) -> usize {
         self.staging.len()
@@ -56,8 +56,8 @@ impl<'a, T: Send + 'static> SharedReceiveBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// The error of the verb, with the number of receives that were posted. The others stay in the
-    /// batch.
+    /// The error of the verb, with the number of receives that were posted. The receives that were
+    /// not posted stay in the batch.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post(&mut self) -> Result<usize, BatchError> {
         let (posted, result) = self.staging.post();

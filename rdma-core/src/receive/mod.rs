@@ -4,7 +4,6 @@
 //! server posts receives once for all of its clients. A shared receive queue [of an XRC
 //! domain](SharedReceiveQueueBuilder::xrc) has a number, which senders put into each request. One
 //! connection can then reach the queues of every process of a machine.
-//! connection serves every process of a machine.
 
 #![forbid(unsafe_code)]
 

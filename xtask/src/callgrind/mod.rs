@@ -1,20 +1,21 @@
-//! `cargo xtask callgrind`: counts the instructions of posting and polling over rdma-core, and compares
-//! them with those of the same loop in C.
+//! `cargo xtask callgrind`: counts the instructions of posting and polling over rdma-core, and
+//! compares them with the instructions of the same loop in C.
 //!
 //! Both programs post one request after the other between two queue pairs of their own, on
 //! softroce, in one thread. Each runs twice, the second time with twice as many requests: the
 //! difference is the cost of the requests, without the program's start. Callgrind counts
 //! instructions, so other load of the machine matters little.
 //!
-//! Instructions count if they are executed outside of the device: in the program with its crates,
-//! and in the libraries that it calls. The device is the same for both, and its work in a run
-//! depends on when its own thread wakes up.
+//! Instructions count if they are executed outside of the device: in the program with its crates, and
+//! in the libraries that it calls. Both programs use the same device, whose work in a run depends on
+//! when its own thread wakes up.
 //!
-//! The number of polls that find nothing also depends on that thread, and such a poll costs more or
-//! less than others. So both programs pause between posting and polling, which does not count, and find
-//! the completion by their first poll: a request is one post and one poll (a message two of each). If
-//! many requests needed more polls, because the device's thread was not scheduled in time, the run is
-//! repeated. The cost of a few such polls is measured by polling an empty queue, and subtracted.
+//! The number of empty polls (polls that find no completion) also depends on the device's thread, and
+//! an empty poll costs more or less than other polls. So both programs pause between posting and
+//! polling. The pause does not count, and the first poll finds the completion: a request is one post
+//! and one poll (a message two of each). A run in which many requests needed more polls, because the
+//! device's thread was not scheduled in time, is repeated. The cost of a few empty polls is measured
+//! by polling an empty queue, and subtracted.
 
 mod profile;
 
@@ -33,26 +34,27 @@ use crate::cargo::{self, Kind};
 use crate::limit::Group;
 use crate::{environment, packages, project, softroce};
 
-/// The package of the two programs, their directory in it, and the example's name.
+/// The package of the two programs.
 const PACKAGE: &str = "rdma-bench";
+/// The directory of the C program in the package, and of the results in the target directory.
 const DIRECTORY: &str = "callgrind";
+/// The name of both programs: an example in Rust, and a source file in C.
 const PROGRAM: &str = "posting";
 
-/// Maximum number of instructions that a post and a poll may take over rdma-core in addition to those
-/// in C.
+/// Maximum instructions that a post with its poll may take over rdma-core in addition to those in C.
 const GOAL: f64 = 30.0;
 
-/// Average number of calls of a library function per request up to which the calls are ignored: they
-/// happen once in a run, or in polls that find nothing.
+/// Average number of calls of a library function per request, below which the calls are ignored: they
+/// happen once in a run, or in empty polls.
 const NONE: f64 = 0.05;
 
 /// Number of requests of the shorter run. The longer run has twice as many.
 const COUNT: u64 = 2000;
 
-/// Maximum average number of polls per request that find nothing.
+/// Maximum average number of empty polls per request. A run with more is repeated.
 const IN_VAIN: f64 = 0.02;
 
-/// Maximum number of tries to get a run within [`IN_VAIN`].
+/// Maximum number of runs to get one within [`IN_VAIN`].
 const TRIES: usize = 10;
 
 /// Time limit of a run.
@@ -61,16 +63,19 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Operations to post, and the number of posts and polls that each takes.
 const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("atomic", 1)];
 
-/// The operation that polls an empty queue.
+/// The name of the operation that polls an empty queue.
 const IDLE: &str = "idle";
 
-/// The operations of the ways to post that support all of them. The lists of restricted ways follow.
+/// The operations to measure for most ways to post: all of them.
 const ALL: &[&str] = &["send", "write", "read", "atomic"];
+/// The operations to measure for ways that support no reads and atomics.
 const ONE_WAY: &[&str] = &["send", "write"];
+/// The operations to measure for ways that differ from the others in messages only.
 const MESSAGES: &[&str] = &["send"];
 
-/// The ways to post of rdma-core: name, whether the way has a goal, and operations. C posts the same
-/// structs in all ways, with one more flag or address at most, which costs next to nothing.
+/// The ways in which rdma-core posts requests: name, whether the way has a goal, and the operations to
+/// measure. C posts the same structs in all ways, with one more flag or address at most, which costs
+/// next to nothing.
 const WAYS: [(&str, bool, &[&str]); 8] = [
     ("owned", true, ALL),
     ("scope", true, ALL),
@@ -82,7 +87,7 @@ const WAYS: [(&str, bool, &[&str]); 8] = [
     ("concurrent", false, ALL),
 ];
 
-/// Cost of a request.
+/// The average cost of a request.
 #[derive(Clone, Debug, Default)]
 struct Cost {
     /// Instructions outside of the device.
@@ -95,13 +100,13 @@ struct Cost {
     calls: BTreeMap<String, f64>,
 }
 
-/// A program to measure, with its way to post.
+/// A program to measure. `way` is the way in which the Rust program posts requests, and `None` for C.
 struct Subject {
     program: PathBuf,
     way: Option<&'static str>,
 }
 
-/// The library and the environment of the device, and the directory for profiles.
+/// The device's library, the environment that selects the device, and the directory for profiles.
 struct Bench {
     library: PathBuf,
     environment: Vec<(OsString, OsString)>,
@@ -165,8 +170,8 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(missed > 0))
 }
 
-/// Prints the cost of a request. `posts` is the number of posts of a request that has a goal, else
-/// `None`. Returns `false` if a goal is missed.
+/// Prints a line with the cost of a request in C and over rdma-core. `posts` is the number of posts of
+/// the request if it has a goal, else `None`. Returns `false` if the goal is missed.
 fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32>) -> bool {
     let difference = rust.outside - c.outside;
     let calls: Vec<_> = rust
@@ -192,7 +197,7 @@ fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32
     met
 }
 
-/// Builds the program over rdma-core.
+/// Builds the Rust program, which uses rdma-core, and returns its path.
 fn in_rust() -> anyhow::Result<PathBuf> {
     let build = ["build", "--release", "--package", PACKAGE];
     // Without its default features, the program uses the preloaded device, as the C program does.
@@ -206,7 +211,7 @@ fn in_rust() -> anyhow::Result<PathBuf> {
 }
 
 impl Bench {
-    /// Builds the program in C.
+    /// Builds the C program, and returns its path.
     fn in_c(&self, shell: &Shell) -> anyhow::Result<PathBuf> {
         let source = project::root().join(PACKAGE).join(DIRECTORY);
         let source = source.join(PROGRAM).with_extension("c");
@@ -216,7 +221,7 @@ impl Bench {
         Ok(program.canonicalize()?)
     }
 
-    /// Measures the cost of a request, which takes at least `polls` polls.
+    /// Measures the average cost of a request that needs `polls` polls.
     fn cost(&self, subject: &Subject, operation: &str, polls: u32) -> anyhow::Result<Cost> {
         let less = self.calm(subject, operation, COUNT, polls)?;
         let more = self.calm(subject, operation, 2 * COUNT, polls)?;
@@ -234,8 +239,8 @@ impl Bench {
         })
     }
 
-    /// Returns the profile of a run in which few requests take more than `polls` polls; after too
-    /// many tries, that of the last run.
+    /// Runs the program until a run has few empty polls, and returns its profile. A request needs
+    /// `polls` polls. After [`TRIES`] runs, returns the last profile.
     fn calm(
         &self,
         subject: &Subject,
@@ -254,7 +259,7 @@ impl Bench {
         Ok(profile)
     }
 
-    /// Runs the program with `count` requests, and reads what its first thread executed.
+    /// Runs the program with `count` requests, and returns the profile of its first thread.
     fn profile(&self, subject: &Subject, operation: &str, count: u64) -> anyhow::Result<Profile> {
         let way = subject.way.unwrap_or("c");
         let file = self.results.join(format!("{operation}-{way}-{count}.out"));
@@ -292,7 +297,8 @@ impl Bench {
 }
 
 impl Cost {
-    /// Returns this cost without the polls that found nothing, each of which costs as much as `idle`.
+    /// Returns this cost without the instructions of empty polls. A request needs `polls` polls; each
+    /// further poll is empty, and costs as much as `idle`.
     fn settled(self, idle: &Self, polls: u32) -> Self {
         let in_vain = self.polls - f64::from(polls);
         Self {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 
-/// The function of the C library that calls `main`. The program's call of it does not count as the use
-/// of a library.
+/// The function of the C library that calls `main`. The program's call of this function is not counted
+/// as a call of a library.
 const START: &str = "__libc_start_main";
 
 /// The program's function whose instructions are not counted.

@@ -11,14 +11,14 @@ use super::qemu::Accelerator;
 use super::session::{Ended, Guest};
 use crate::project;
 
-/// Time limit of the trial boot. Under KVM a boot takes a second, so a slower one never ends.
+/// Time limit of the trial boot. Under KVM a boot takes a second: a boot that takes longer never ends.
 const TRIAL_LIMIT: Duration = Duration::from_secs(15);
 
 /// Returns KVM if it works on this host, else QEMU's translator.
 ///
-/// That `/dev/kvm` exists and opens proves nothing: in some virtual machines it cannot run an ordinary
-/// kernel. So the first use is a trial boot. Its outcome is stored and used until the host's kernel
-/// changes.
+/// KVM may fail although `/dev/kvm` exists and can be opened: in some virtual machines it cannot run
+/// an ordinary kernel. So the first use is a trial boot. Its outcome is stored and used until the
+/// host's kernel changes.
 pub(crate) fn choose(shell: &Shell, guest: &Guest) -> anyhow::Result<Accelerator> {
     let device = Path::new("/dev/kvm");
     if OpenOptions::new()

@@ -1,16 +1,16 @@
-//! Measures the time-stamp counter of this machine, which emulated processors use as well.
+//! Measures the time-stamp counter of this machine, which is also the counter of emulated processors.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Duration of the measurement. The error of a reading is about a millionth of this.
+/// Duration of the measurement. The error of a reading is about a millionth of this duration.
 const SPAN: Duration = Duration::from_millis(100);
 
-/// Returns the frequency of the counter in kHz.
+/// Returns the frequency of the time-stamp counter in kHz.
 ///
 /// By default a guest measures the frequency against another clock at its start. On a busy host, which
-/// interrupts the guest in between, the result was wrong by a factor of 2.5, and so were all clocks of
-/// the guest.
+/// interrupts the guest during the measurement, the result was wrong by a factor of 2.5, and so were
+/// all clocks of the guest.
 pub(crate) fn kilohertz() -> u64 {
     let (begin, first) = reading();
     thread::sleep(SPAN);
@@ -19,7 +19,8 @@ pub(crate) fn kilohertz() -> u64 {
     ((last - first) as f64 / milliseconds).round() as u64
 }
 
-/// Returns a point in time and the count at it, taken from the fastest of several readings.
+/// Returns a point in time and the value of the counter at that time, taken from the fastest of
+/// several readings.
 fn reading() -> (Instant, u64) {
     let readings = (0..20).map(|_| {
         let before = Instant::now();

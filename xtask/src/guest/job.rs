@@ -4,12 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The Soft-RoCE links that the guest makes before it runs the command.
+/// The Soft-RoCE devices that the guest creates before it runs the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// No links; their modules are not loaded either.
+    /// No devices; their modules are not loaded either.
     None,
-    /// `rxe_0` on `dummy0`, 10.77.0.1.
+    /// `rxe_0` on the network device `dummy0`, 10.77.0.1.
     Dummy,
     /// `rxe_0` and `rxe_1` on the two ends of a veth pair, 10.77.0.1 and 10.77.0.2.
     Veth,
@@ -24,7 +24,7 @@ pub(crate) struct Job {
     pub(crate) directory: PathBuf,
     /// The whole environment.
     pub(crate) environment: Vec<(OsString, OsString)>,
-    /// Links to make.
+    /// Soft-RoCE devices to create.
     pub(crate) links: Links,
     /// MTU of the network devices.
     pub(crate) mtu: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Returns the file with the variables that both parts of the guest's first process read.
+    /// Returns the contents of the file with the shell variables that `init.sh` and `session.sh` read.
     pub(crate) fn config(&self, module_tree: &Path, mark: &str) -> Vec<u8> {
         let links = match self.links {
             Links::None => "none",
@@ -48,7 +48,7 @@ impl Job {
         config
     }
 
-    /// Returns one call of the shell function `share` for each shared directory.
+    /// Returns shell code with one call of the function `share` for each shared directory.
     pub(crate) fn share_calls(&self) -> Vec<u8> {
         let mut calls = Vec::new();
         for (index, directory) in self.shares.iter().enumerate() {
@@ -59,7 +59,7 @@ impl Job {
         calls
     }
 
-    /// Returns the shell script that executes the command.
+    /// Returns a shell script that executes the command.
     pub(crate) fn script(&self) -> Vec<u8> {
         let mut script = b"cd ".to_vec();
         quote(self.directory.as_os_str(), &mut script);

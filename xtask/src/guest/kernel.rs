@@ -1,4 +1,4 @@
-//! The guest's kernel: Debian's, unpacked from its package into the cache, never installed.
+//! The guest's kernel: a kernel of Debian, unpacked from its package into the cache, never installed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::project;
 /// The Debian package that depends on the package of the current kernel.
 const META_PACKAGE: &str = "linux-image-amd64";
 
-/// A kernel in the cache.
+/// A kernel for the guest, unpacked in the cache.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     directory: PathBuf,
@@ -55,7 +55,7 @@ impl Kernel {
         let kernels = kernels()?;
         fs::create_dir_all(&kernels)
             .with_context(|| format!("making the cache {}", kernels.display()))?;
-        // One of several processes fills the cache; the others wait for it here.
+        // One of several processes fills the cache; the others wait here until it is filled.
         let lock = File::create(kernels.with_extension("lock"))?;
         flock(&lock, FlockOperation::LockExclusive)?;
         if let Some(kernel) = Self::cached()? {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use xshell::{Shell, cmd};
 
-/// Modules to access the host's files and to communicate with the host.
+/// Modules with which the guest accesses the host's files and communicates with the host.
 pub(crate) const TRANSPORT: &[&str] = &[
     "virtio_pci",
     "virtio_console",
@@ -16,8 +16,8 @@ pub(crate) const TRANSPORT: &[&str] = &[
     "overlay",
 ];
 
-/// Modules of the device. `crc32_generic` comes first: rdma_rxe requests crc32 from the crypto layer by
-/// name, and the guest has no program that loads modules for the kernel.
+/// Modules of the kernel's Soft-RoCE device. `crc32_generic` comes first: rdma_rxe requests crc32 from
+/// the crypto layer by name, and the guest has no program that loads modules for the kernel.
 pub(crate) const SOFT_ROCE: &[&str] = &[
     "crc32_generic",
     "dummy",
@@ -38,7 +38,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Reads the tables in `root`, a kernel's `lib/modules/RELEASE`.
+    /// Reads the tables in the directory `root`: the `lib/modules/RELEASE` of a kernel.
     pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
         let text = |name: &str| {
             let path = root.join(name);
@@ -67,7 +67,8 @@ impl Table {
         }
     }
 
-    /// Returns the files of `names` and of all their dependencies in load order, each once.
+    /// Returns the paths of the modules `names` and of all their dependencies in load order, without
+    /// duplicates.
     pub(crate) fn resolve<'a>(
         &self,
         names: impl IntoIterator<Item = &'a str>,
@@ -95,8 +96,8 @@ impl Table {
     }
 }
 
-/// Returns the contents of module `file` without signature, debug information and type information,
-/// which is a third of the size. The result is stored in the directory `kept` and reused.
+/// Returns the contents of the module `file` without signature, debug information and type
+/// information: a third of the size. The result is stored in the directory `kept` and reused.
 pub(crate) fn stripped(shell: &Shell, file: &Path, kept: &Path) -> anyhow::Result<Vec<u8>> {
     let name = name_of(file.to_str().context("a module's path is not UTF-8")?);
     let result = kept.join(format!("{name}.ko"));

@@ -23,18 +23,18 @@ const PROGRAM: &str = "qemu-system-x86_64";
 /// Minimal firmware: boots a PVH image half a second sooner than the default one.
 const FIRMWARE: &str = "/usr/share/qemu/qboot.rom";
 
-/// Kernel parameters. No self-tests of ciphers, no clearing of fresh pages, no mitigations: under
-/// emulation these are the larger part of booting. The time-stamp counter remains the clock even if a
-/// busy host makes it seem unstable: reading the kernel's next choice takes a microsecond, which would
-/// show in every latency. A panic ends the emulator.
+/// Kernel parameters. Self-tests of ciphers, clearing of fresh pages and mitigations are turned off:
+/// under emulation these are the larger part of booting. The time-stamp counter remains the clock even
+/// if a busy host makes it seem unstable: reading the clock that the kernel would use instead takes a
+/// microsecond, which would show in every latency. A panic ends the emulator.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet panic=-1 cryptomgr.notests init_on_alloc=0 \
                                  rcupdate.rcu_expedited=1 mitigations=off nokaslr \
                                  random.trust_cpu=on tsc=reliable";
 
-/// The executor of the guest's instructions.
+/// The mechanism that executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accelerator {
-    /// The processor, through `/dev/kvm`.
+    /// KVM: the host's processor, through `/dev/kvm`.
     Kvm,
     /// QEMU's translator.
     Tcg,
@@ -61,10 +61,10 @@ impl Accelerator {
     }
 }
 
-/// The emulated machine.
+/// The virtual machine that QEMU runs.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    /// The executor of the instructions.
+    /// The mechanism that executes the instructions.
     pub(crate) accelerator: Accelerator,
     /// Number of processors.
     pub(crate) cpus: u32,
@@ -74,7 +74,7 @@ pub(crate) struct Machine {
     pub(crate) memory: u32,
     /// Path of the uncompressed kernel.
     pub(crate) kernel: PathBuf,
-    /// Directories that the guest may write to.
+    /// Directories of the host that the guest may write to.
     pub(crate) shares: Vec<PathBuf>,
 }
 
@@ -84,10 +84,10 @@ pub(crate) struct Qemu {
     child: Child,
 }
 
-/// The host's ends of the guest's ports.
+/// The host's ends of the connections with the guest.
 #[derive(Debug)]
 pub(crate) struct Ports {
-    /// Output of the kernel and of the first process.
+    /// Output of the guest's kernel and of its first process.
     pub(crate) console: UnixStream,
     /// Lines that report the progress of the guest.
     pub(crate) status: UnixStream,
@@ -100,8 +100,8 @@ pub(crate) struct Ports {
 }
 
 impl Qemu {
-    /// Starts the emulator with `initramfs`. No file is left on disk at any time: the archive is a
-    /// memory file, the ports are socket pairs.
+    /// Starts the emulator with the archive `initramfs`. No file is left on disk at any time: the
+    /// archive is a memory file, the ports are socket pairs.
     pub(crate) fn start(machine: &Machine, initramfs: &[u8]) -> anyhow::Result<(Self, Ports)> {
         let archive = memory_file(initramfs).context("a memory file for the initramfs")?;
         let (console, console_end) = UnixStream::pair()?;
@@ -138,8 +138,8 @@ impl Qemu {
         let mut child = command
             .spawn()
             .with_context(|| format!("starting {PROGRAM}"))?;
-        // The closure owns this process's copies of the guest's ends. Only when these are closed do the
-        // ports end together with the emulator.
+        // The closure owns this process's descriptors of the guest's ends. They must be closed here,
+        // so that the ports end together with the emulator.
         drop(command);
         let complaints = child
             .stderr

@@ -1,4 +1,5 @@
-//! One boot from start to end: passes on the command's output, and returns its exit status.
+//! One boot of the guest from start to end: forwards the command's output, and returns its exit
+//! status.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -16,16 +17,16 @@ use super::kernel::Kernel;
 use super::qemu::{Accelerator, Machine, Ports, Qemu};
 use super::{accelerator, initramfs, stream};
 
-/// Time limit of a boot, which takes seconds on an idle host and much longer on a busy one.
+/// Time limit of a boot. A boot takes seconds on an idle host and much longer on a busy one.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// Time limit for the rest of the output after the command has ended.
+/// Maximum wait for the remaining output after the command has ended.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// Number of bytes of console output that are kept for an error message.
 const CONSOLE_KEPT: usize = 16 << 10;
 
-/// The end of the command.
+/// The way in which the command in the guest ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// The command ended with this exit status; 128 + n for death by signal n.
@@ -37,7 +38,7 @@ pub(crate) enum Ended {
 /// A guest to be booted.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    /// The kernel that it runs.
+    /// The kernel that the guest runs.
     pub(crate) kernel: Kernel,
     /// Number of processors.
     pub(crate) cpus: u32,
@@ -45,14 +46,14 @@ pub(crate) struct Guest {
     pub(crate) without: Vec<&'static str>,
     /// Memory in MiB.
     pub(crate) memory: u32,
-    /// Kernel modules besides those of Soft-RoCE.
+    /// Kernel modules that the guest loads in addition to those of Soft-RoCE.
     pub(crate) modules: Vec<String>,
     /// Time limit of the command; `None` for no limit.
     pub(crate) limit: Option<Duration>,
 }
 
 enum Event {
-    /// The command starts. The value is the guest's uptime in seconds, as text.
+    /// The command starts. The value is the uptime of the guest in seconds, as text.
     Ready(String),
     /// The command has ended.
     Exit(u8),
@@ -63,7 +64,7 @@ enum Event {
 }
 
 impl Guest {
-    /// Boots the guest, runs `job`, and stops the guest.
+    /// Boots the guest, runs the command of `job`, and stops the guest.
     pub(crate) fn run(&self, shell: &Shell, job: &Job) -> anyhow::Result<Ended> {
         let accelerator = accelerator::choose(shell, self)?;
         self.run_with(shell, job, accelerator, BOOT_LIMIT)
@@ -162,7 +163,7 @@ impl Guest {
     }
 }
 
-/// Returns a word that no command prints by chance.
+/// Returns a text that marks the end of the output, and that no command prints by chance.
 fn mark() -> String {
     let now = SystemTime::UNIX_EPOCH
         .elapsed()
@@ -190,7 +191,7 @@ fn report_status(port: UnixStream, events: mpsc::Sender<Event>) {
     });
 }
 
-/// Copies an output of the command to an output of this process, in a new thread.
+/// Copies an output of the command to an output of this process until `mark`, in a new thread.
 fn pass_on(
     port: UnixStream,
     out: impl Write + Send + 'static,
@@ -204,7 +205,7 @@ fn pass_on(
     })
 }
 
-/// The last part of the output of console and emulator.
+/// The last part of the output of the guest's console and of the emulator, for error messages.
 #[derive(Clone, Debug, Default)]
 struct Tail(Arc<Mutex<VecDeque<u8>>>);
 

@@ -5,7 +5,8 @@
 
 use std::io::{self, Read, Write};
 
-/// Copies from `port` to `out`, at once and unbuffered, until `mark` or the end of file.
+/// Copies from `port` to `out`, at once and unbuffered, until `mark` or the end of file. Does not copy
+/// `mark`.
 pub(crate) fn copy_until(mark: &[u8], mut port: impl Read, mut out: impl Write) -> io::Result<()> {
     let mut pending = Vec::new();
     let mut chunk = vec![0; 64 << 10];
@@ -51,7 +52,7 @@ mod tests {
 
     use super::copy_until;
 
-    /// A reader that returns one piece per read.
+    /// A reader that returns one element of its list per read.
     struct Pieces(VecDeque<&'static [u8]>);
 
     impl Read for Pieces {

@@ -9,16 +9,16 @@ use anyhow::{Context, bail, ensure};
 
 use crate::project;
 
-/// The crates that bugs are planted in, below the workspace's root.
+/// The crates that have bugs to plant, below the workspace's root.
 const CRATES: [&str; 2] = ["ibverbs-sys/softroce", "rdma-core"];
 
-/// The directory of a crate's bugs, below the crate.
+/// The directory with the bugs of a crate, below the crate's directory.
 const BUGS: &str = "tests/planted";
 
-/// The beginning of the line that names the test.
+/// The beginning of the line in a bug's file that names the test.
 const TEST: &str = "Caught by: ";
 
-/// The text that names the simulated network as the test.
+/// The name, in a bug's file, of the test on the simulated network.
 const SIMULATION: &str = "the simulation";
 
 /// A known bug, stored as a patch.
@@ -29,13 +29,13 @@ const SIMULATION: &str = "the simulation";
 /// paths relative to the crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bug {
-    /// Name of the file, without its extension.
+    /// Name of the bug: the name of its file without the extension.
     pub(super) name: String,
     /// The test that must fail.
     pub(super) test: Test,
-    /// The crate, below the workspace's root.
+    /// The directory of the crate that the bug is planted in, below the workspace's root.
     package: &'static str,
-    /// The file.
+    /// Path of the patch file.
     path: PathBuf,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Test {
     Cargo(CargoTest),
 }
 
-/// A call of `cargo test` that runs the tests of one name.
+/// A call of `cargo test` that runs the tests of a given name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CargoTest {
     /// Variables of the environment.
@@ -60,8 +60,8 @@ pub(super) struct CargoTest {
 }
 
 impl Bug {
-    /// Applies the patch to the copy of the workspace at `workspace`; with `only_check`, only
-    /// checks that it can be applied.
+    /// Applies the patch to the copy of the workspace at `workspace`. With `only_check`, only checks
+    /// that the patch can be applied.
     pub(super) fn apply(&self, workspace: &Path, only_check: bool) -> anyhow::Result<()> {
         let directory = workspace.join(self.package);
         let mut command = Command::new("git");
@@ -108,7 +108,7 @@ pub(super) fn all() -> anyhow::Result<Vec<Bug>> {
     Ok(bugs)
 }
 
-/// Returns the bugs of `all` with the names `wished`, or all of them if there are no names.
+/// Returns the bugs of `all` with the names `wished`, or all bugs if there are no names.
 pub(super) fn chosen(all: Vec<Bug>, wished: &[String]) -> anyhow::Result<Vec<Bug>> {
     if let Some(unknown) = wished
         .iter()
@@ -133,7 +133,7 @@ fn read(package: &'static str, path: PathBuf) -> anyhow::Result<Bug> {
     })
 }
 
-/// Returns the test that a bug's file names.
+/// Returns the test that is named in the text of a bug's file.
 fn parse(text: &str) -> anyhow::Result<Test> {
     let mut lines = text.lines();
     let description = lines.next().unwrap_or_default();

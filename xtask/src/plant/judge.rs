@@ -1,4 +1,4 @@
-//! Runs the test that a bug names, in a copy of the workspace.
+//! Runs the test of a planted bug, in a copy of the workspace.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::mirror::mirror;
 use crate::limit::{Group, exit_code};
 use crate::{cargo, environment, project};
 
-/// Entries of the workspace that are not copied.
+/// Entries of the workspace that are missing in the copy.
 const LEFT_OUT: &[&str] = &[".git", "target"];
 
 /// Time limit of the simulation.
@@ -21,21 +21,21 @@ const SIMULATION_LIMIT: Duration = Duration::from_secs(1200);
 /// Time limit of one test.
 const TEST_LIMIT: Duration = Duration::from_secs(300);
 
-/// Compiler flags for code with a bug, which may leave something unused.
+/// Compiler flags that turn off warnings: a planted bug may leave code unused.
 const FLAGS: &str = "-Awarnings";
 
-/// The variable with compiler flags.
+/// The environment variable with compiler flags.
 const RUSTFLAGS: &str = "RUSTFLAGS";
 
-/// The outcome of a test.
+/// The outcome of a test while a bug is planted.
 pub(super) enum Verdict {
-    /// The test failed: its message, or the way it ended.
+    /// The test failed and so detected the bug. The text is the test's message, or the way it ended.
     Caught(String),
-    /// The test passed.
+    /// The test passed and so missed the bug.
     Missed,
 }
 
-/// A copy of the workspace, and its build directories.
+/// A copy of the workspace in which tests run, with its build directories.
 pub(super) struct Judge {
     copy: PathBuf,
     build: PathBuf,
@@ -44,7 +44,7 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// Returns a judge whose simulation runs `schedules` schedules.
+    /// Creates a judge whose simulation runs `schedules` schedules.
     pub(super) fn new(schedules: u64) -> Self {
         let place = project::target().join("planted");
         Self {
@@ -55,7 +55,7 @@ impl Judge {
         }
     }
 
-    /// Checks that the tests of `bugs` pass while no bug is planted, each of them once.
+    /// Checks that the tests of `bugs` pass while no bug is planted. Runs each test once.
     pub(super) fn check_tests(&self, bugs: &[Bug]) -> anyhow::Result<()> {
         self.restore()?;
         let mut checked: Vec<&Test> = Vec::new();
@@ -75,7 +75,7 @@ impl Judge {
         Ok(())
     }
 
-    /// Plants `bug` and runs its test.
+    /// Plants `bug` in the copy, runs its test and returns the outcome.
     pub(super) fn judge(&self, bug: &Bug) -> anyhow::Result<Verdict> {
         self.restore()?;
         bug.apply(&self.copy, false)?;
@@ -83,7 +83,7 @@ impl Judge {
             .with_context(|| format!("with the bug {}", bug.name))
     }
 
-    /// Makes the copy the same as the workspace.
+    /// Makes the copy equal to the workspace.
     fn restore(&self) -> anyhow::Result<()> {
         mirror(project::root(), &self.copy, LEFT_OUT)
             .with_context(|| format!("copying the workspace to {}", self.copy.display()))
@@ -96,7 +96,7 @@ impl Judge {
         }
     }
 
-    /// Builds the copy and runs the simulation.
+    /// Builds the copy of the workspace and runs the simulation.
     fn simulate(&self) -> anyhow::Result<Verdict> {
         let manifest = self.copy.join("Cargo.toml");
         let arguments = [
@@ -134,7 +134,7 @@ impl Judge {
         }
     }
 
-    /// Builds the copy and runs a test.
+    /// Builds the copy of the workspace and runs a test.
     fn run_cargo(&self, test: &CargoTest) -> anyhow::Result<Verdict> {
         let flags = test
             .environment
@@ -177,7 +177,7 @@ impl Judge {
         Ok(Verdict::Caught(reason(&fs::read_to_string(&self.output)?)))
     }
 
-    /// Runs a command with its output in a file. Returns `None` if it had to be stopped.
+    /// Runs a command with its output in a file. Returns `None` if the command was stopped at `limit`.
     fn call(&self, command: &mut Command, limit: Duration) -> anyhow::Result<Option<ExitStatus>> {
         let output = File::create(&self.output)
             .with_context(|| format!("creating {}", self.output.display()))?;
@@ -189,7 +189,7 @@ impl Judge {
     }
 }
 
-/// Returns the number of tests that passed, by the summaries of test programs.
+/// Returns the number of tests that passed, according to the summaries in the output.
 fn passed(output: &str) -> u64 {
     let counts = output.lines().filter_map(|line| {
         let (_, counts) = line.split_once("test result: ok. ")?;
@@ -198,7 +198,7 @@ fn passed(output: &str) -> u64 {
     counts.sum()
 }
 
-/// Returns the first message of a failed test, or else the last line of its output.
+/// Returns the first message of a failed test, or the last line of the output if there is no message.
 fn reason(output: &str) -> String {
     let mut lines = output.lines();
     let panic = lines.by_ref().find(|line| line.contains("panicked at"));

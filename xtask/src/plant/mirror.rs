@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::{fs, io};
 
-/// Makes `to` the same tree as `from`, without the entries named `left_out`. Files that are already the
-/// same keep their modification time, so that cargo does not build them again.
+/// Makes the directory tree `to` equal to `from`, without the entries named `left_out`. Files that are
+/// equal already keep their modification time, so that cargo does not build them again.
 pub(super) fn mirror(from: &Path, to: &Path, left_out: &[&str]) -> io::Result<()> {
     fs::create_dir_all(to)?;
     let mut names = BTreeSet::new();

@@ -11,10 +11,10 @@ use xshell::Shell;
 use self::judge::{Judge, Verdict};
 use crate::packages;
 
-/// The bugs to plant.
+/// The bugs to plant, and the length of the simulation.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    /// Names of the bugs; all of them when empty.
+    /// Names of the bugs; all bugs when empty.
     pub(crate) bugs: Vec<String>,
     /// Number of schedules that the simulation runs before a bug counts as missed.
     pub(crate) schedules: u64,

@@ -1,6 +1,6 @@
-//! `cargo xtask soak`: runs tests that find more the longer they run, each for a given time.
+//! `cargo xtask soak`: runs soaks (tests that find more the longer they run), each for a given time.
 //!
-//! The ordinary tests include a short run of each of them except `fuzz`, which continuous integration
+//! The ordinary tests include a short run of each soak except `fuzz`, which continuous integration
 //! runs for a minute.
 
 mod repeated;
@@ -18,11 +18,11 @@ use crate::{environment, fuzz, packages};
 /// The soaks to run, and their time.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    /// The soak; all of them when `None`.
+    /// The name of the soak; `None` for all soaks.
     pub(crate) name: Option<String>,
     /// Time of all chosen soaks together, without their builds.
     pub(crate) time: Duration,
-    /// Only list the soaks.
+    /// Set to list the soaks without running any.
     pub(crate) list: bool,
 }
 
@@ -74,8 +74,8 @@ const SOAKS: &[Soak] = &[
     },
 ];
 
-/// Runs the chosen soaks one after the other, each for an equal part of the time. Returns the exit
-/// status of the first one that failed, after all have run.
+/// Runs the chosen soaks one after the other, each for an equal part of the time. Runs all of them,
+/// and returns the exit status of the first soak that failed, else 0.
 pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
     let chosen = chosen(choice.name.as_deref())?;
     if choice.list {
@@ -107,7 +107,7 @@ pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
     Ok(failure)
 }
 
-/// Returns the soak of this name, or all of them.
+/// Returns the soak of this name, or all soaks for `None`.
 fn chosen(name: Option<&str>) -> anyhow::Result<Vec<&'static Soak>> {
     let chosen: Vec<_> = SOAKS
         .iter()
@@ -122,7 +122,7 @@ fn chosen(name: Option<&str>) -> anyhow::Result<Vec<&'static Soak>> {
     Ok(chosen)
 }
 
-/// Returns a line for each soak.
+/// Returns a line of text for each soak.
 fn list() -> String {
     let lines = SOAKS
         .iter()
@@ -130,7 +130,7 @@ fn list() -> String {
     lines.collect()
 }
 
-/// Returns the time of each of `count` soaks.
+/// Returns the part of `time` for each of `count` soaks.
 fn share(time: Duration, count: usize) -> Duration {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     (time / count.max(1)).max(Duration::from_secs(1))
@@ -164,8 +164,8 @@ fn storms(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     })
 }
 
-/// Returns the command that runs a test of `same_host`, and the text of the command that repeats the
-/// run.
+/// Returns the command that runs a test of `same_host`, and the text of the command line with which a
+/// user repeats the run.
 fn same_host(
     (program, built): &(Executable, Vec<Executable>),
     test: &str,
@@ -244,7 +244,8 @@ fn dropped_futures(_: &Shell, time: Duration) -> anyhow::Result<u8> {
             .env("OPERATIONS", count.to_string())
             .env(environment::DEVICE, environment::SOFTROCE);
         let mut again = format!("SEED={seed} OPERATIONS={count} ");
-        // Seeds advance by the number of operations, which may be even.
+        // The parity of all bits decides, because seeds advance by the number of operations, which may
+        // be even.
         if seed.count_ones() % 2 == 1 {
             for (name, value) in [("SOFTROCE_PATH", "udp"), ("SOFTROCE_LOSS", "0.001")] {
                 command.env(name, value);
@@ -257,7 +258,8 @@ fn dropped_futures(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     })
 }
 
-/// Builds a test program as `cargo xtask test` does, and returns it with all that was built.
+/// Builds a test program as `cargo xtask test` does. Returns the program, and all executables that
+/// were built.
 fn test_program(name: &str) -> anyhow::Result<(Executable, Vec<Executable>)> {
     let built = cargo::build(&["test", "--workspace", "--no-run", "--test", name])?;
     let program = find(&built, name)?.clone();

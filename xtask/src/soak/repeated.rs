@@ -12,11 +12,11 @@ use crate::cargo::{self, Executable};
 use crate::limit::{Group, TIMED_OUT, exit_code};
 use crate::{environment, project};
 
-/// Time after the end of a soak at which its last run is killed: that run may be slower than the
-/// earlier ones, or hang.
+/// Time after the end of a soak after which its last run is killed: the run may be slower than the
+/// earlier runs, or hang.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// The parameters of the repetition of a program.
+/// The parameters for running a program repeatedly.
 #[derive(Debug)]
 pub(crate) struct Repeated {
     /// Name of the soak.
@@ -25,14 +25,14 @@ pub(crate) struct Repeated {
     pub(crate) fewest: u64,
     /// Maximum number of repetitions of a run.
     pub(crate) most: u64,
-    /// Seed of the first repetition; each repetition has the next one.
+    /// Seed of the first repetition. Each further repetition uses the next number.
     pub(crate) first_seed: u64,
 }
 
 impl Repeated {
-    /// Runs, until `time` is over, the commands that `command` makes for a seed and a number of
-    /// repetitions. The text beside a command is the command line with which a user repeats it. Returns
-    /// 0, or the exit status of the first run that failed.
+    /// Runs commands until `time` is over or a run fails. `command` returns the command for a seed and
+    /// a number of repetitions, with the command line with which a user repeats the run. Returns 0, or
+    /// the exit status of the run that failed.
     pub(crate) fn run(
         &self,
         time: Duration,
@@ -73,8 +73,9 @@ impl Repeated {
         }
     }
 
-    /// Returns the number of repetitions of the next run, which must fit into the time that is left, or
-    /// `None` if too few fit. `count` repetitions took the time `took`.
+    /// Returns the number of repetitions of the next run, which must end within the time `left`;
+    /// `None` if fewer than the minimum would end in time. The previous run had `count` repetitions
+    /// and took `took`.
     fn next(&self, count: u64, took: Duration, left: Duration) -> Option<u64> {
         let fitting = count as f64 * left.as_secs_f64() / took.as_secs_f64().max(1e-3);
         // Truncates; a float that is too large becomes the largest integer.
@@ -100,7 +101,7 @@ pub(crate) fn command(executable: &Executable, built: &[Executable]) -> Command 
     command
 }
 
-/// Returns a seed that earlier soaks are unlikely to have had: microseconds of the clock.
+/// Returns a seed that is unlikely to repeat one of an earlier soak: microseconds of the clock.
 pub(crate) fn new_seed() -> u64 {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     now.as_secs() * 1_000_000 + u64::from(now.subsec_micros())

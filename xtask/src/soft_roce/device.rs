@@ -31,7 +31,7 @@ pub(crate) fn port_is_active(name: &str) -> bool {
     state.is_ok_and(|state| state.trim().ends_with("ACTIVE"))
 }
 
-/// Returns the name of the first RDMA device of this machine, of any kind, in the order of names.
+/// Returns the alphabetically first name of the RDMA devices of this machine, of any kind.
 pub(crate) fn first() -> Option<String> {
     let entries = fs::read_dir(DEVICES).ok()?;
     let names = entries.flatten().map(|entry| entry.file_name());

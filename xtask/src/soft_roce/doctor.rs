@@ -13,16 +13,16 @@ use super::{gid, kernel_module};
 use crate::guest::kernel::Kernel;
 use crate::packages;
 
-/// Sufficient limit of locked memory in bytes: the sum of all registered buffers counts towards it.
+/// Sufficient limit of locked memory in bytes. All registered memory counts towards the limit.
 const ENOUGH_MEMLOCK: u64 = 64 << 20;
 
-/// A line of the report.
+/// A line of the report: one requirement, and whether it is met.
 #[derive(Debug)]
 struct Finding {
     what: &'static str,
     /// A description of what was found, or of what is missing.
     state: Result<String, String>,
-    /// How to provide what is missing.
+    /// A command or a change that provides what is missing.
     fix: String,
 }
 
@@ -55,8 +55,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Prints the report. Returns the exit status: 0 if a device can be used, in user space, of this
-/// machine's kernel, or in the guest.
+/// Prints the report. Returns the exit status: 0 if softroce, the kernel's device on this machine, or
+/// the kernel's device in the guest can be used, else 1.
 pub(crate) fn check(shell: &Shell) -> anyhow::Result<u8> {
     let devices = device::list();
     let here = [
@@ -98,7 +98,7 @@ pub(crate) fn check(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(!in_user_space && !of_kernel))
 }
 
-/// Checks what softroce needs besides the headers: UDP on the loopback network.
+/// Checks what softroce needs in addition to the headers: UDP on the loopback network.
 fn softroce() -> Finding {
     let state = match UdpSocket::bind(("127.0.0.1", 0)) {
         Ok(_) => Ok("UDP on the loopback network".to_owned()),
@@ -171,8 +171,8 @@ fn gids(devices: &[Device]) -> Finding {
     )
 }
 
-/// Checks whether this user may open the device nodes. The number of a node is not that of its device,
-/// so all nodes are tried.
+/// Checks whether this user may open the device nodes. Tries all nodes, because a node's number does
+/// not identify its device.
 fn nodes(devices: &[Device]) -> Finding {
     let nodes = std::fs::read_dir("/dev/infiniband")
         .into_iter()

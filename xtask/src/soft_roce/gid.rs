@@ -1,4 +1,4 @@
-//! The GID table of a RoCE port, and the entry that a connection can use.
+//! The GID table of a RoCE port, and the choice of the entry that a connection uses.
 
 use std::fmt;
 use std::fs;
@@ -61,8 +61,7 @@ fn table_in(port: &Path) -> Vec<Gid> {
 }
 
 /// Returns the entry to use, by preference: RoCE v2 before v1, an IPv4 address before a global IPv6
-/// address before a link-local one. Skips entries whose addresses are in `unusable`: they cannot be
-/// reached.
+/// address before a link-local one. Skips entries whose addresses are in `unusable`.
 pub(crate) fn choose<'a>(table: &'a [Gid], unusable: &[Ipv6Addr]) -> Option<&'a Gid> {
     let usable = table.iter().filter(|gid| !unusable.contains(&gid.address));
     usable.min_by_key(|gid| {
@@ -77,11 +76,12 @@ pub(crate) fn choose<'a>(table: &'a [Gid], unusable: &[Ipv6Addr]) -> Option<&'a 
     })
 }
 
-/// Waits until `device` has a usable entry, for at most `limit`.
+/// Waits until the GID table of `device` has a usable entry, and returns the entry. Returns `None`
+/// after `limit`.
 ///
-/// An IPv4 entry is usable as soon as it is in the table. The address of any other entry must be on
-/// `netdev`, because the kernel makes an entry from the MAC address even if no such address exists; and
-/// its duplicate address detection must be over.
+/// An IPv4 entry is usable as soon as it is in the table. Any other entry is usable if its address is
+/// assigned to `netdev` and duplicate address detection is over: the kernel adds an entry derived from
+/// the MAC address even if no such address exists.
 pub(crate) fn wait_usable(device: &str, netdev: &str, limit: Duration) -> Option<Gid> {
     let deadline = Instant::now() + limit;
     loop {

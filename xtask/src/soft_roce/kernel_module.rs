@@ -11,10 +11,10 @@ use crate::packages::{self, Privilege};
 /// The name of the module.
 const NAME: &str = "rdma_rxe";
 
-/// The modules that user space needs: the module itself and the interfaces to it.
+/// The modules that user space needs: the module itself and its interfaces to user space.
 const ALL: &[&str] = &["ib_core", "ib_uverbs", "rdma_ucm", NAME];
 
-/// The state of the module in the running kernel.
+/// The state of Soft-RoCE's module in the running kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// The module is loaded, or part of the kernel image.
@@ -25,7 +25,7 @@ pub(crate) enum State {
     Absent,
 }
 
-/// Returns the state of the module.
+/// Returns the state of Soft-RoCE's module.
 pub(crate) fn state(shell: &Shell) -> State {
     if Path::new("/sys/module").join(NAME).exists() {
         return State::Loaded;
@@ -46,8 +46,8 @@ pub(crate) fn running_kernel() -> String {
     release.trim().to_owned()
 }
 
-/// Installs the module's package on distributions that ship the module separately, in a package named
-/// after the kernel. Does nothing elsewhere.
+/// Installs the package with Soft-RoCE's module if the distribution has one, named after the kernel.
+/// Does nothing on other distributions.
 pub(crate) fn install_extra(shell: &Shell) -> anyhow::Result<()> {
     let package = format!("linux-modules-extra-{}", running_kernel());
     let known = cmd!(shell, "apt-cache show {package}")
@@ -67,7 +67,7 @@ pub(crate) fn install_extra(shell: &Shell) -> anyhow::Result<()> {
     privilege.run(shell, &["apt-get", "install", "--yes", &package])
 }
 
-/// Loads the module and the interfaces to it, as far as they are not loaded.
+/// Loads Soft-RoCE's module and its interfaces to user space, unless they are loaded.
 pub(crate) fn load(shell: &Shell) -> anyhow::Result<()> {
     let loaded = |name: &&str| Path::new("/sys/module").join(name).exists();
     if ALL.iter().all(loaded) {

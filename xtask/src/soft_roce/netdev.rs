@@ -1,4 +1,4 @@
-//! Finds or creates the network device of the link.
+//! Finds or creates the network device that the Soft-RoCE device uses.
 
 use std::fs;
 use std::path::Path;
@@ -8,11 +8,12 @@ use xshell::{Shell, cmd};
 
 use crate::packages::Privilege;
 
-/// The name of the network device that is created if there is no other to use.
+/// The name of the network device that xtask creates if there is no other to use.
 const OWN: &str = "softroce0";
 
-/// The address of this device, and an MTU that is sufficient for RoCE's largest path MTU.
+/// The address of the created network device.
 const OWN_ADDRESS: &str = "10.77.0.1/24";
+/// The MTU of the created network device, sufficient for RoCE's largest path MTU.
 const OWN_MTU: &str = "4200";
 
 /// Returns whether there is a network device of this name.
@@ -27,8 +28,8 @@ pub(crate) fn of_default_route() -> Option<String> {
         .or_else(|| default_of_ipv6(&text("/proc/net/ipv6_route")))
 }
 
-/// Returns the network device to use if the caller named none and there is no default route: a dummy,
-/// which connects the machine with itself. Creates it if necessary.
+/// Returns the network device to use if the caller named no device and there is no default route: a
+/// dummy device, which connects the machine with itself. Creates the dummy device if necessary.
 pub(crate) fn own(shell: &Shell) -> anyhow::Result<String> {
     let configured = exists(OWN) && {
         let addresses = cmd!(shell, "ip -brief -4 address show dev {OWN} up").quiet();

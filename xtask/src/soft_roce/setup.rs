@@ -1,4 +1,5 @@
-//! Sets up a usable device: on this machine if its kernel has Soft-RoCE, else in the guest.
+//! Sets up a device of the kernel's Soft-RoCE: on this machine if its kernel has the module, else in
+//! the guest.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,19 +12,21 @@ use super::{gid, kernel_module, netdev};
 use crate::packages::{self, Privilege};
 use crate::rxe::{self, Requirements};
 
-/// Time limit until a link has a usable GID: duplicate address detection takes two seconds.
+/// Time limit until a device has a usable GID: duplicate address detection takes two seconds.
 const GID_LIMIT: Duration = Duration::from_secs(10);
 
-/// The device that the caller asked for.
+/// The Soft-RoCE device that the caller requested.
 #[derive(Debug, Default)]
 pub(crate) struct Wish {
-    /// The network device; the one of the default route when not named.
+    /// The network device that the Soft-RoCE device uses; `None` for the network device of the default
+    /// route, or else a new dummy.
     pub(crate) netdev: Option<String>,
-    /// The device's name; `rxe_0` when not named.
+    /// The device's name; `None` for any existing device, else the first free name of `rxe_0`, `rxe_1`
+    /// and so on.
     pub(crate) name: Option<String>,
 }
 
-/// Sets up Soft-RoCE. Skips steps that are already done.
+/// Sets up a Soft-RoCE device. Skips steps that are already done.
 pub(crate) fn setup(shell: &Shell, wish: &Wish) -> anyhow::Result<()> {
     packages::install(shell, packages::BUILD)?;
     packages::install(shell, packages::DEVICE)?;
@@ -78,7 +81,7 @@ fn add(shell: &Shell, name: String, wish: &Wish) -> anyhow::Result<Device> {
         netdev::exists(&netdev),
         "no network device `{netdev}`; `ip link` lists them"
     );
-    // The network device of the default route may already have a link.
+    // The network device of the default route may already have a Soft-RoCE device.
     if let Some(device) = device::list()
         .into_iter()
         .find(|device| device.netdev == netdev)
@@ -101,7 +104,7 @@ fn add(shell: &Shell, name: String, wish: &Wish) -> anyhow::Result<Device> {
     Ok(Device { name, netdev })
 }
 
-/// The action that provides the link.
+/// The action that provides the requested Soft-RoCE device.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
     /// Use this existing device.
@@ -110,8 +113,9 @@ enum Plan {
     Add(String),
 }
 
-/// Returns the action for the wish, given the present devices. A network device has at most one link,
-/// and a name belongs to one device.
+/// Returns the action that provides the device `wish`, given the devices that are `present`. An
+/// existing device that fits is used. Fails if the network device already has a device of another
+/// name, or if the name belongs to a device on another network device.
 fn plan(present: &[Device], wish: &Wish) -> anyhow::Result<Plan> {
     let on_netdev = present
         .iter()

@@ -1,5 +1,5 @@
-//! Parses the output of a test executable: the format of libtest, which libtest-mimic and the
-//! conformance suite share.
+//! Parses the output of a test executable, in the format of libtest, libtest-mimic and the conformance
+//! suite.
 
 use std::collections::BTreeMap;
 
@@ -22,28 +22,28 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// The reason reported for tests that were ignored without one.
+/// The reason that the report gives for tests that were ignored without a reason.
 const NO_REASON: &str = "no reason given";
 
-/// Suffixes with which libtest marks a test in its line, but not in the list of failures.
+/// Suffixes with which libtest marks a test in the line of the test, but not in the list of failures.
 const MARKS: [&str; 3] = [" - should panic", " - compile fail", " - compile"];
 
 /// The results of a test executable, read line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Results {
-    /// Sum of the closing lines; `None` before the first one.
+    /// Sum of the counts in the closing lines; `None` before the first closing line.
     pub(crate) counts: Option<Counts>,
     /// Names of the failed tests.
     pub(crate) failed: Vec<String>,
-    /// Reasons of ignored tests, each with the number of tests.
+    /// Reasons of ignored tests, each with the number of tests that it applies to.
     pub(crate) ignored: BTreeMap<String, u64>,
     /// Set if the previous line was part of the list of failures.
     in_failures: bool,
 }
 
 impl Results {
-    /// Parses the next line. A test's own output may stand between its name and its result, so names of
-    /// failed tests are also taken from the list at the end.
+    /// Parses the next line. A test's own output may stand between its name and its result, so names
+    /// of failed tests are also taken from the list of failures.
     pub(crate) fn read(&mut self, line: &str) {
         let line = line.trim_end();
         if let Some(counts) = closing_line(line) {
@@ -68,7 +68,8 @@ impl Results {
         self.in_failures = line == "failures:";
     }
 
-    /// Adds a reason for those ignored tests of the closing lines whose own lines were not read.
+    /// Completes the reasons after the last line: adds [`NO_REASON`] for ignored tests that a closing
+    /// line counts, but whose own lines were not read.
     pub(crate) fn complete(&mut self) {
         let known: u64 = self.ignored.values().sum();
         let all = self.counts.map_or(0, |counts| counts.ignored);
@@ -95,7 +96,7 @@ pub(crate) fn listed(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.strip_suffix(": test"))
 }
 
-/// Splits the line of one test, `test NAME ... RESULT`.
+/// Splits the line of one test, `test NAME ... RESULT`, into name and result.
 fn result_line(line: &str) -> Option<(&str, &str)> {
     let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
     Some((name.trim(), result))

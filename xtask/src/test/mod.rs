@@ -1,9 +1,9 @@
 //! `cargo xtask test`: runs every test of the workspace.
 //!
-//! Unit tests and documentation tests run here; where they need a device, it is softroce.
-//! Integration tests run on softroce, and then where the kernel's Soft-RoCE is: here if there is
-//! a device, else all of them in one boot of the guest. The integration tests of `xtask` itself
-//! need no device and run here once.
+//! Unit tests and documentation tests run on this machine, and use softroce if they need a device.
+//! Integration tests run on softroce, and then on the kernel's Soft-RoCE: on this machine if it has
+//! such a device, else all of them in one boot of the guest. The integration tests of `xtask` need no
+//! device and run once, on this machine.
 
 mod libtest;
 mod place;
@@ -34,7 +34,7 @@ use crate::cargo::{self, Executable};
 use crate::rxe::{self, Requirements};
 use crate::{packages, project};
 
-/// Time limit of all tests on a device of the kernel together.
+/// Time limit of all tests together on a device of the kernel.
 const DEVICE_LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// Runs the selected tests, prints the report, and returns the exit status.
@@ -95,9 +95,9 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
     Ok(u8::from(report.total().failed > 0))
 }
 
-/// Runs the programs listed in `plan`, one after the other, and writes the outcome of each to
-/// `outcomes` as soon as it ends, because a later program may crash the machine. The output of the
-/// programs goes to files beside `outcomes`.
+/// Runs the programs that the file `plan` lists, one after the other. Appends the outcome of each to
+/// the file `outcomes` as soon as the program ends, because a later program may crash the machine. The
+/// output of the programs goes to files beside `outcomes`.
 pub(crate) fn run_plan(plan: &Path, outcomes: &Path) -> anyhow::Result<()> {
     let directory = outcomes.parent().context("a file without a directory")?;
     for program in plan::read(plan)? {
@@ -106,12 +106,12 @@ pub(crate) fn run_plan(plan: &Path, outcomes: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the test programs of all packages, even if only some are selected: cargo builds a single
-/// package with other features of its dependencies, so a repeated test would not be the same build.
+/// Builds the test programs of all packages, even if only some are selected: for a single package,
+/// cargo selects other features of the dependencies, so a repeated test would be another build.
 fn build(selection: &Selection, supplies: &Supplies) -> anyhow::Result<Vec<Executable>> {
     let built = cargo::build(&["test", "--workspace", "--no-run"]);
     let built = match supplies.problem(packages::BUILD) {
-        // The headers may have come from elsewhere.
+        // The headers may be installed without the packages.
         Some(problem) => built.with_context(|| problem.to_owned())?,
         None => built?,
     };
@@ -128,7 +128,8 @@ fn build(selection: &Selection, supplies: &Supplies) -> anyhow::Result<Vec<Execu
     Ok(built)
 }
 
-/// Runs `programs` at `place` and adds the outcomes to `report`. An error means that no program ran.
+/// Runs `programs` at `place` (on the host or a device) and adds the outcomes to `report`. An error
+/// means that no program ran.
 fn run_at(
     shell: &Shell,
     place: &Place,
@@ -178,7 +179,8 @@ fn run_at(
     Ok(())
 }
 
-/// Runs `programs` in a separate process where the device is, which may be in the guest.
+/// Runs `programs` in a separate process on the machine that has the device: this machine or the
+/// guest.
 fn run_remotely(
     shell: &Shell,
     requirements: Requirements,
@@ -197,7 +199,7 @@ fn run_remotely(
         shares: vec![directory.to_owned()],
         ..requirements
     };
-    // A copy, because cargo may have rebuilt this program meanwhile, and the original file then has
+    // Copies this program, because cargo may have rebuilt it meanwhile; then its original file has
     // another name.
     let this = directory.join("xtask");
     fs::copy("/proc/self/exe", &this).with_context(|| format!("writing {}", this.display()))?;
@@ -215,7 +217,7 @@ fn run_remotely(
         Err(error) => Some(error),
     };
     if let Some(problem) = problem {
-        // A program that succeeded has no log any more, but it has an outcome.
+        // A program that succeeded has an outcome, but its log was removed.
         let started = programs
             .iter()
             .any(|program| log(program, directory).exists());
@@ -236,7 +238,7 @@ fn run_remotely(
         .collect()
 }
 
-/// Returns the outcome of a program that wrote no outcome, after printing the program's output.
+/// Prints the output of a program that wrote no outcome, and returns a failure as its outcome.
 fn unfinished(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     let log = log(program, directory);
     if !log.exists() {
@@ -251,7 +253,8 @@ fn unfinished(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     ))
 }
 
-/// Runs `program` and prints a line about it. Prints the program's output, too, if something failed.
+/// Runs `program`, prints a line about it, and returns the outcome. Prints the program's output, too,
+/// if a test failed.
 fn announced(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     print!("{:44}", program.name);
     io::stdout().flush()?;
@@ -275,12 +278,12 @@ fn print_log(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the path of the file in `directory` for the output of `program`.
+/// Returns the path of the file in `directory` that receives the output of `program`.
 fn log(program: &Program, directory: &Path) -> PathBuf {
     directory.join(format!("{}.log", program.name.replace(['/', ' '], "-")))
 }
 
-/// A directory for the files of this run, removed at its end.
+/// A directory for the files of this run. The directory is removed when this value is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {

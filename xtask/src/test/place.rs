@@ -1,4 +1,4 @@
-//! The places where tests run: without a device, or on one of the devices.
+//! The places where tests run: the host without a device, or one of the devices.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -13,30 +13,31 @@ use crate::cargo::{self, Executable};
 use crate::packages::{self, Group};
 use crate::{project, rxe};
 
-/// Time limit of one test program. The guest's processor may be emulated, and may share the host's with
-/// other work.
+/// Time limit of one test program: long, because the guest's processor may be emulated, and may share
+/// the host's processor with other work.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 
-/// The program of softroce's tests that runs C programs.
+/// The name of softroce's test program that runs C programs.
 pub(crate) const C_PROGRAMS: &str = "softroce c_programs";
 
-/// The program that runs the commands of the documentation, some of which are C programs.
+/// The name of the test program that runs the commands of the documentation, some of which are C
+/// programs.
 const DOCUMENTATION: &str = "xtask documentation";
 
-/// The unit tests of softroce, some of which write captures of packets.
+/// The name of the test program with softroce's unit tests, some of which capture packets.
 const CAPTURING: &str = "softroce softroce";
 
-/// A place where tests run.
+/// A place where tests run: the host without a device, or a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// This machine. Tests that need a device choose softroce here.
+    /// This machine, without a choice of device. Unit tests that need a device use softroce.
     Host,
-    /// This machine or the guest, on a device.
+    /// A device, on this machine or in the guest.
     Device(Target),
 }
 
 impl Place {
-    /// Returns the places of `selection`, in the order in which they run.
+    /// Returns the places that `selection` includes, in the order in which their tests run.
     pub(crate) fn all(selection: &Selection) -> Vec<Self> {
         let host = selection.host.then_some(Self::Host);
         let devices = selection.devices.iter().filter(|_| selection.device);
@@ -45,7 +46,7 @@ impl Place {
             .collect()
     }
 
-    /// Returns the options of `cargo xtask test` that select this place.
+    /// Returns the options of `cargo xtask test` that select this place alone.
     pub(crate) fn options(&self) -> String {
         match self {
             Self::Host => "--host-only".to_owned(),
@@ -53,7 +54,7 @@ impl Place {
         }
     }
 
-    /// Returns the name of the directory for files about the tests here.
+    /// Returns the name of the directory for files about the tests at this place.
     pub(crate) fn directory(&self) -> String {
         match self {
             Self::Host => "host".to_owned(),
@@ -61,8 +62,8 @@ impl Place {
         }
     }
 
-    /// Returns the packages that tests need here. `runs` returns whether the program of a given name
-    /// runs here.
+    /// Returns the groups of packages that the tests at this place need. `runs` returns whether the
+    /// test program of a given name runs at this place.
     pub(crate) fn needs(&self, runs: impl Fn(&str) -> bool) -> Vec<&'static Group> {
         let mut needs = Vec::new();
         match self {
@@ -83,7 +84,7 @@ impl Place {
         needs
     }
 
-    /// Returns the programs of `selection` for this place, sorted by name.
+    /// Returns the test programs of `selection` that run at this place, sorted by name.
     pub(crate) fn programs(
         &self,
         selection: &Selection,
@@ -98,7 +99,7 @@ impl Place {
             .map(|executable| program(executable, selection, built))
             .filter(|program| selection.filter.is_none() || matches.is_match(program))
             .collect();
-        // Cargo lists executables in the order in which they happened to be built.
+        // Cargo lists executables in the random order in which they were built.
         programs.sort_by(|a, b| a.name.cmp(&b.name));
         if let Self::Device(target) = self {
             for program in &mut programs {
@@ -120,13 +121,14 @@ impl fmt::Display for Place {
     }
 }
 
-/// For each program's file, whether the program has a test that the filter selects.
+/// Results of listing the tests of programs: for each program's file, whether it has a test that the
+/// filter selects.
 #[derive(Debug, Default)]
 pub(crate) struct Matches(HashMap<OsString, bool>);
 
 impl Matches {
     fn is_match(&mut self, program: &Program) -> bool {
-        // Two programs may have one name: the unit tests of a binary, and a test of the same name.
+        // Two programs may have the same name: the unit tests of a binary, and a test of that name.
         let asked = self.0.entry(program.command[0].clone());
         // A program that cannot list its tests is kept, and fails when it runs.
         *asked.or_insert_with(|| program.has_selected_tests().unwrap_or(true))
@@ -151,8 +153,8 @@ fn program(executable: &Executable, selection: &Selection, built: &[Executable])
     }
 }
 
-/// Returns the examples in the documentation of all selected libraries as one program: rustdoc
-/// builds and runs them.
+/// Returns one program that stands for the examples in the documentation of all selected libraries:
+/// rustdoc builds and runs them.
 fn doc_tests(selection: &Selection, built: &[Executable]) -> Option<Program> {
     if !selection.has_doc_tests() {
         return None;

@@ -1,4 +1,4 @@
-//! Files that transfer programs into the guest and their outcomes out of it.
+//! The files that transfer test programs into the guest, and their outcomes out of the guest.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::libtest::Counts;
 use super::program::{Outcome, Program};
 
-/// Writes the programs to run to `path`.
+/// Writes the list of programs to run to the file `path`.
 pub(crate) fn write(path: &Path, programs: &[Program]) -> anyhow::Result<()> {
     let list: Vec<Value> = programs
         .iter()
@@ -22,7 +22,7 @@ pub(crate) fn write(path: &Path, programs: &[Program]) -> anyhow::Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// Returns the programs that `plan` lists.
+/// Returns the programs that the file `plan` lists.
 pub(crate) fn read(plan: &Path) -> anyhow::Result<Vec<Program>> {
     let text = fs::read(plan).with_context(|| format!("reading {}", plan.display()))?;
     let list: Vec<Value> = serde_json::from_slice(&text)?;
@@ -32,7 +32,7 @@ pub(crate) fn read(plan: &Path) -> anyhow::Result<Vec<Program>> {
         .context("not a plan")
 }
 
-/// Appends an outcome to the file `path`.
+/// Appends the outcome of a program to the file `path`.
 pub(crate) fn append(path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
     let mut file = OpenOptions::new().append(true).create(true).open(path)?;
     writeln!(file, "{}", outcome_to_json(outcome))?;

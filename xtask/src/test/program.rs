@@ -1,4 +1,4 @@
-//! Runs a test executable with a time limit, and determines its outcome.
+//! Runs a test program with a time limit, and determines its outcome.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,46 +16,46 @@ use super::libtest::{Counts, Results, listed};
 use crate::environment;
 use crate::limit::Group;
 
-/// Time that the output may stay open after the program has ended and its children were killed.
+/// Maximum wait for the end of the output after the program has ended and its children were killed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time limit for listing the tests of a program.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 
-/// A program whose output is libtest's.
+/// A test program, whose output has the format of libtest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
-    /// Package and target, with a space between.
+    /// Names of package and target, with a space between them.
     pub(crate) name: String,
-    /// The file and its arguments.
+    /// Path and arguments of the program.
     pub(crate) command: Vec<OsString>,
     /// Working directory.
     pub(crate) directory: PathBuf,
-    /// Variables in addition to the inherited ones.
+    /// Environment variables in addition to the inherited ones.
     pub(crate) environment: Vec<(OsString, OsString)>,
     /// Time limit of the program.
     pub(crate) limit: Duration,
 }
 
-/// The outcome of a program.
+/// The outcome of a test program.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     /// The name of the program in the report.
     pub(crate) name: String,
-    /// Numbers of tests. A problem counts as one more failed test.
+    /// Numbers of tests. A `problem` counts as one more failed test.
     pub(crate) counts: Counts,
     /// A failure other than failed tests.
     pub(crate) problem: Option<String>,
     /// Names of the failed tests.
     pub(crate) failed: Vec<String>,
-    /// Reasons of ignored tests, each with the number of tests.
+    /// Reasons of ignored tests, each with the number of tests that it applies to.
     pub(crate) ignored: BTreeMap<String, u64>,
     /// Duration of the run in seconds.
     pub(crate) seconds: f64,
 }
 
 impl Outcome {
-    /// Creates the outcome of a program that did not end properly.
+    /// Creates the outcome of a program that did not run to its end.
     pub(crate) fn failed(name: &str, problem: impl Into<String>, seconds: f64) -> Self {
         let counts = Counts {
             failed: 1,
@@ -71,7 +71,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the package and the name of the program.
+    /// Returns the names of the package and of the program.
     pub(crate) fn package_and_program(&self) -> (&str, &str) {
         self.name.split_once(' ').unwrap_or(("", &self.name))
     }
@@ -98,7 +98,7 @@ impl Outcome {
 }
 
 impl Program {
-    /// Runs the program. Everything that it prints goes to `log`.
+    /// Runs the program and returns its outcome. Everything that the program prints goes to `log`.
     pub(crate) fn run(&self, log: File) -> Outcome {
         let begin = Instant::now();
         let (ended, results) = match self.observe(log) {
@@ -109,7 +109,8 @@ impl Program {
         judge(&self.name, ended, results, seconds)
     }
 
-    /// Returns whether the program has a test that its arguments select. Runs no test.
+    /// Returns whether the program has a test that its arguments select. Lists the tests without
+    /// running any.
     pub(crate) fn has_selected_tests(&self) -> anyhow::Result<bool> {
         let mut command = self.prepare()?;
         command.arg("--list").stderr(Stdio::null());
@@ -130,7 +131,7 @@ impl Program {
         Ok(listed(&text).next().is_some())
     }
 
-    /// Returns the command, with a pipe as its standard output.
+    /// Returns the command that runs the program, with a pipe as its standard output.
     fn prepare(&self) -> anyhow::Result<Command> {
         let (file, arguments) = self.command.split_first().context("no command")?;
         let mut command = Command::new(file);
@@ -145,8 +146,8 @@ impl Program {
         Ok(command)
     }
 
-    /// Runs the program. Returns its exit status, or `None` if it was stopped at its limit; and its
-    /// results, or `None` if its output stayed open.
+    /// Runs the program. Returns its exit status (`None` if it was stopped at its time limit), and its
+    /// results (`None` if its output was still open after [`DRAIN_LIMIT`]).
     fn observe(&self, log: File) -> anyhow::Result<(Option<ExitStatus>, Option<Results>)> {
         let mut command = self.prepare()?;
         // Not through the pipe: text on standard error could split the lines with results.
@@ -169,7 +170,7 @@ impl Program {
     }
 }
 
-/// Copies lines to `log` and parses the results in them.
+/// Copies lines to `log`, and returns the test results that the lines contain.
 fn read_results(from: impl Read, mut log: File) -> Results {
     let mut results = Results::default();
     let mut from = BufReader::new(from);
@@ -216,7 +217,8 @@ mod tests {
 
     const OK: &str = "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out";
 
-    /// Returns the outcome of a program that ends by itself, however long the machine takes for it.
+    /// Returns the outcome of a program that ends by itself. The time limit is long, for slow
+    /// machines.
     fn outcome(script: &str) -> Outcome {
         outcome_within(Duration::from_secs(60), script)
     }

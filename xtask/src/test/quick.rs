@@ -1,10 +1,10 @@
-//! The tests that `cargo xtask test --quick` leaves out: every device but softroce; every program or
-//! test that takes longer than ten seconds alone, or minutes on a busy machine; and most repetitions of
-//! tests that repeat themselves with other random numbers.
+//! The tests that `cargo xtask test --quick` leaves out: every device except softroce; every program
+//! or test that takes longer than ten seconds alone, or minutes on a busy machine; and most
+//! repetitions of tests that repeat themselves with other random numbers.
 
 use std::ffi::OsString;
 
-/// Programs that do not run: package, program, and a description.
+/// Test programs that a quick run leaves out: package, program, and a description.
 const PROGRAMS: &[(&str, &str, &str)] = &[
     (
         "softroce",
@@ -23,7 +23,7 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Tests that do not run: package, program, test, and a description.
+/// Tests that a quick run leaves out: package, program, test, and a description.
 const TESTS: &[(&str, &str, &str, &str)] = &[(
     "softroce",
     "same_host",
@@ -31,7 +31,8 @@ const TESTS: &[(&str, &str, &str, &str)] = &[(
     "queue pairs destroyed under a storm of writes between processes",
 )];
 
-/// Variables that reduce the repetitions of tests: name, value, and a description of what is left out.
+/// Environment variables that reduce the repetitions of tests: name, value, and a description of what
+/// is left out.
 const REPETITIONS: &[(&str, &str, &str)] = &[
     (
         "SOFTROCE_SIM_SCHEDULES",
@@ -55,7 +56,7 @@ const REPETITIONS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Tests that are left out besides programs and repetitions.
+/// Descriptions of further tests that a quick run leaves out.
 const OTHERS: &[&str] = &[
     "the kernel's Soft-RoCE, and the guest that has it",
     "softroce by packets and by shared memory",
@@ -69,14 +70,15 @@ pub(crate) fn leaves_out(package: &str, program: &str) -> bool {
     PROGRAMS.iter().any(is_left_out)
 }
 
-/// Returns the arguments with which `program` of `package` leaves out tests in a quick run.
+/// Returns the arguments with which `program` of `package` skips the tests that a quick run leaves
+/// out.
 pub(crate) fn arguments(package: &str, program: &str) -> impl Iterator<Item = OsString> {
     let is_of = move |test: &&(&str, &str, _, _)| (test.0, test.1) == (package, program);
     let tests = TESTS.iter().filter(is_of);
     tests.flat_map(|(_, _, test, _)| ["--skip".into(), test.into()])
 }
 
-/// Returns the variables that a quick run sets for test programs.
+/// Returns the environment variables that a quick run sets for test programs.
 pub(crate) fn environment() -> impl Iterator<Item = (OsString, OsString)> {
     let variables = REPETITIONS.iter();
     variables.map(|(name, value, _)| (OsString::from(name), OsString::from(value)))

@@ -1,4 +1,4 @@
-//! The closing report of a test run.
+//! The report at the end of a test run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,19 +7,19 @@ use super::libtest::Counts;
 use super::program::Outcome;
 use super::selection::DOC_TESTS;
 
-/// The outcomes of all programs that ran in one place.
+/// The outcomes of all test programs that ran at one place: on the host or on a device.
 #[derive(Debug)]
 pub(crate) struct Part {
     /// The name of the place: the host or a device.
     pub(crate) name: String,
     /// The options of `cargo xtask test` that select the place.
     pub(crate) options: String,
-    /// The outcomes.
+    /// The outcomes of the programs.
     pub(crate) outcomes: Vec<Outcome>,
 }
 
 impl Part {
-    /// Returns the sum of the outcomes.
+    /// Returns the numbers of tests at this place, summed over all programs.
     pub(crate) fn total(&self) -> Counts {
         let mut total = Counts::default();
         for outcome in &self.outcomes {
@@ -28,22 +28,22 @@ impl Part {
         total
     }
 
-    /// Returns whether a test passed or failed here.
+    /// Returns whether a test passed or failed at this place.
     pub(crate) fn has_run(&self) -> bool {
         let total = self.total();
         total.passed + total.failed > 0
     }
 
-    /// Returns whether there was a test here, run or ignored.
+    /// Returns whether the programs of this place have a test, run or ignored.
     pub(crate) fn has_tests(&self) -> bool {
         self.has_run() || self.total().ignored > 0
     }
 
-    /// Returns the command that repeats the program of `outcome`, or only its test `test`.
+    /// Returns the command that repeats the program of `outcome`, or only its test `test` if given.
     fn repeat(&self, outcome: &Outcome, test: Option<&str>) -> String {
         let (package, program) = outcome.package_and_program();
         let mut command = "cargo xtask test".to_owned();
-        // The examples in the documentation are a program of all packages together.
+        // The examples in the documentation are one program for all packages.
         if program != DOC_TESTS {
             command += &format!(" --package {package}");
         }
@@ -55,24 +55,24 @@ impl Part {
     }
 }
 
-/// Returns `word` quoted for a shell.
+/// Returns `word` in quotes, as one word of a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// The result of a run.
+/// The results of a test run.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// The outcomes by place.
+    /// The outcomes of each place: the host or a device.
     pub(crate) parts: Vec<Part>,
-    /// Tests that a quick run left out.
+    /// Descriptions of the tests that a quick run left out.
     pub(crate) left_out: Vec<&'static str>,
     /// Failures of the run other than failed tests. Each counts as one failed test.
     pub(crate) problems: Vec<String>,
 }
 
 impl Report {
-    /// Returns the sum of all outcomes and problems.
+    /// Returns the numbers of tests of the whole run. Each problem counts as a failed test.
     pub(crate) fn total(&self) -> Counts {
         let mut total = Counts {
             failed: self.problems.len() as u64,

@@ -1,4 +1,4 @@
-//! The selection of the tests of a run.
+//! The selection of the tests that a run includes.
 
 use std::ffi::OsString;
 
@@ -6,11 +6,11 @@ use super::quick;
 use super::target::{Target, XTASK};
 use crate::cargo::{Executable, Kind};
 
-/// The program name, in `cargo xtask test`, for the examples in the documentation, which rustdoc builds
-/// and runs.
+/// The name, in `cargo xtask test`, of the program that stands for the examples in the documentation,
+/// which rustdoc builds and runs.
 pub(crate) const DOC_TESTS: &str = "doc-tests";
 
-/// The tests to run.
+/// The selection of the tests to run.
 #[derive(Debug)]
 pub(crate) struct Selection {
     /// Set to run the tests that need no device.
@@ -19,9 +19,9 @@ pub(crate) struct Selection {
     pub(crate) device: bool,
     /// Set to run only quick tests, on softroce.
     pub(crate) quick: bool,
-    /// Names of the packages; all of the workspace when empty.
+    /// Names of the packages; all packages of the workspace when empty.
     pub(crate) packages: Vec<String>,
-    /// Names of the test programs; all when empty.
+    /// Names of the test programs; all programs when empty.
     pub(crate) programs: Vec<String>,
     /// Text that the names of the tests must contain.
     pub(crate) filter: Option<String>,
@@ -32,27 +32,27 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Returns whether this selection leaves out tests by their names, so that a device may have
-    /// none.
+    /// Returns whether this selection restricts the tests by names, so that a device may have no test
+    /// to run.
     pub(crate) fn is_by_name(&self) -> bool {
         !self.packages.is_empty() || !self.programs.is_empty() || self.filter.is_some()
     }
 
-    /// Returns the arguments by which a test program selects its tests.
+    /// Returns the arguments by which a test program selects the tests of this selection.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = OsString> {
         let exact = self.exact && self.filter.is_some();
         let filter = self.filter.iter().map(OsString::from);
         filter.chain(exact.then(|| "--exact".into()))
     }
 
-    /// Returns whether `executable` is among the tests that run once, without a device.
+    /// Returns whether this selection runs `executable` on the host: once, without a device.
     pub(crate) fn is_on_host(&self, executable: &Executable) -> bool {
         let needs_none = executable.kind == Kind::UnitTest
             || executable.kind == Kind::IntegrationTest && executable.package_name == XTASK;
         self.host && needs_none && self.has(executable)
     }
 
-    /// Returns whether `executable` is among the tests that run on `device`.
+    /// Returns whether this selection runs `executable` on `device`.
     pub(crate) fn is_on_device(&self, executable: &Executable, device: &Target) -> bool {
         self.device
             && executable.kind == Kind::IntegrationTest
@@ -60,7 +60,7 @@ impl Selection {
             && self.has(executable)
     }
 
-    /// Returns whether the examples in the documentation are among the tests.
+    /// Returns whether this selection includes the examples in the documentation.
     pub(crate) fn has_doc_tests(&self) -> bool {
         self.host && !self.quick && self.has_program(DOC_TESTS)
     }

@@ -1,20 +1,20 @@
-//! The Debian packages that a test run uses.
+//! The Debian packages that a test run installs.
 
 use xshell::Shell;
 
 use crate::packages::{self, Group};
 
-/// Packages that a run has tried to install.
+/// The groups of packages that a run has tried to install.
 #[derive(Debug, Default)]
 pub(crate) struct Supplies {
     tried: Vec<&'static Group>,
-    /// Packages that could not be installed, with the reasons.
+    /// The groups that could not be installed, with the reasons.
     absent: Vec<(&'static Group, String)>,
 }
 
 impl Supplies {
-    /// Installs the missing packages of those `groups` that were not tried before. Prints at once which
-    /// groups cannot be installed.
+    /// Installs the missing packages of those `groups` that were not tried before. Prints which groups
+    /// cannot be installed.
     pub(crate) fn install(&mut self, shell: &Shell, mut groups: Vec<&'static Group>) {
         groups.retain(|group| !self.tried.contains(group));
         groups.dedup();
@@ -25,7 +25,7 @@ impl Supplies {
         self.tried.extend(groups);
     }
 
-    /// Returns the reason why `group` could not be installed, if that is so.
+    /// Returns the reason why `group` could not be installed; `None` if it was installed or not tried.
     pub(crate) fn problem(&self, group: &Group) -> Option<&str> {
         let absent = self.absent.iter().find(|(absent, _)| *absent == group);
         absent.map(|(_, problem)| problem.as_str())

@@ -10,36 +10,35 @@ use crate::soft_roce::device;
 /// A device that tests and benchmarks run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// The user-space device, in the tests' own processes.
+    /// Softroce, the user-space device, on the path that it chooses.
     Softroce,
-    /// The user-space device, with messages within the process sent as packets.
+    /// Softroce, with messages within the process sent as UDP packets.
     Packets,
-    /// The user-space device, with messages within the process sent as between two processes of the
-    /// host.
+    /// Softroce, with messages within the process sent as between two processes of the host.
     Shared,
-    /// The kernel's Soft-RoCE, here or in the guest.
+    /// The kernel's Soft-RoCE, on this machine or in the guest.
     Rxe,
     /// Softroce and the kernel's Soft-RoCE on one network, in the guest.
     Wire,
-    /// The device of this machine with this name.
+    /// The device of this machine with the given name.
     Named(String),
 }
 
-/// The package of softroce's tests.
+/// The package of softroce.
 const SOFTROCE: &str = "softroce";
 
-/// The package whose integration tests need no device.
+/// The package xtask, whose integration tests need no device.
 pub(crate) const XTASK: &str = "xtask";
 
-/// The test programs that run on [`Target::Packets`] and [`Target::Shared`], too: together they use
-/// every kind of message and every way in which one can end.
+/// The test programs that also run on [`Target::Packets`] and [`Target::Shared`]: together they use
+/// every kind of message and every way in which a message can end.
 const BY_ALL_WAYS: [(&str, &str); 3] = [
     ("ibverbs-sys", "conformance"),
     (SOFTROCE, "direct"),
     ("rdma-core", "random_rounds"),
 ];
 
-/// The test program of softroce that needs a kernel with Soft-RoCE, too.
+/// The test program of softroce that also needs a kernel with Soft-RoCE.
 const INTEROP: &str = "interop";
 
 /// The test program that runs the compiler. Its result does not depend on the device, and the compiler
@@ -47,8 +46,8 @@ const INTEROP: &str = "interop";
 const COMPILE_FAIL: &str = "compile_fail";
 
 impl Target {
-    /// Returns the devices to test: the one named by `wish` or by `RDMA_DEVICE`; else softroce in all
-    /// its modes, and the kernel's Soft-RoCE.
+    /// Returns the devices to test: the device named by `wish` or by `RDMA_DEVICE`; else softroce in
+    /// all its modes, and the kernel's Soft-RoCE.
     pub(crate) fn chosen(wish: Option<String>) -> Vec<Self> {
         match wish.or_else(by_environment) {
             Some(name) if name == "packets" => vec![Self::Packets],
@@ -65,8 +64,8 @@ impl Target {
         }
     }
 
-    /// Returns the device to measure: the one named by `wish` or by `RDMA_DEVICE`; else the first
-    /// device of this machine, or softroce if there is none.
+    /// Returns the device to measure: the device named by `wish` or by `RDMA_DEVICE`; else the first
+    /// device of this machine, or softroce if the machine has no device.
     pub(crate) fn measured(wish: Option<String>) -> Self {
         match wish.or_else(by_environment).or_else(device::first) {
             Some(name) => Self::named(name),
@@ -95,7 +94,7 @@ impl Target {
     }
 
     /// Returns whether the program `test` of `package` runs on this device. Programs of softroce run
-    /// on no other, and those of `xtask` need none.
+    /// on softroce only; programs of `xtask` run on no device.
     pub(crate) fn has_test(&self, package: &str, test: &str) -> bool {
         if package == XTASK {
             return false;
@@ -110,8 +109,8 @@ impl Target {
         }
     }
 
-    /// Returns the requirements for running the tests elsewhere; `None` if they run in this
-    /// environment.
+    /// Returns the requirements for running the tests in a separate process; `None` if they run on
+    /// this machine in the usual way.
     pub(crate) fn requirements(&self) -> Option<Requirements> {
         let usual = Requirements::default();
         match self {
@@ -129,7 +128,7 @@ impl Target {
         }
     }
 
-    /// Returns the variables that tests get.
+    /// Returns the environment variables that tests on this device need.
     pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
         match self {
             Self::Softroce => vec![(environment::DEVICE.into(), environment::SOFTROCE.into())],

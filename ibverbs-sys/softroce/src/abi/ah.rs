@@ -1,4 +1,4 @@
-//! The verbs on address handles, and the addresses of senders of received datagrams.
+//! The verbs on address handles, and the conversion of a received datagram's headers to its sender's address.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr;
@@ -17,7 +17,7 @@ use crate::limits;
 use crate::nic::Nic;
 use crate::proto::Path;
 
-/// The C object of an address handle: the public structure, and this crate's state.
+/// The C object of an address handle: the public structure, and the device's private data.
 #[repr(C)]
 struct Object {
     public: ibv_ah,
@@ -26,7 +26,7 @@ struct Object {
     _counted: Counted,
 }
 
-/// Returns this crate's state of an address handle.
+/// Returns the device's [`AddressHandle`] that belongs to a C object.
 ///
 /// # Safety
 /// `ah` must belong to this device, and must not be destroyed while the reference is used.
@@ -129,8 +129,8 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     }
 }
 
-/// Returns the Ethernet address and the VLAN of a destination (`ibv_resolve_eth_l2_from_gid`): six zero bytes, as of Linux's
-/// loopback interface, and no VLAN, since this device is not on an Ethernet.
+/// Stores the Ethernet address and the VLAN of a destination (`ibv_resolve_eth_l2_from_gid`): six zero bytes, as Linux's
+/// loopback interface has, and no VLAN, since this device is not on an Ethernet.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     context: *mut ibv_context,
@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     })
 }
 
-/// Returns the path that attributes of an address handle describe.
+/// Returns the path that the attributes of an address handle describe. Fails if the attributes are invalid.
 fn path(nic: &Nic, attr: &ibv_ah_attr) -> Result<Path, Refusal> {
     // IBTA annex A17.4.4: RoCE addresses are GIDs, so a GRH is required.
     if attr.is_global == 0 || attr.port_num != limits::PORTS {
@@ -192,7 +192,7 @@ fn address_of(gid: &ibv_gid) -> Ipv6Addr {
     unsafe { gid.raw }.into()
 }
 
-/// Returns whether a GID is an IPv4 address: IPv4-mapped, or in the form of IPv4 multicast groups.
+/// Returns whether a GID represents an IPv4 address: it is IPv4-mapped, or has the form of IPv4 multicast groups.
 fn is_ipv4(gid: &Ipv6Addr) -> bool {
     gid.to_ipv4_mapped().is_some() || gid.segments()[..6] == [0xff0e, 0, 0, 0, 0, 0xffff]
 }
@@ -243,7 +243,7 @@ unsafe fn answer_to(
     Ok(())
 }
 
-/// The fields of the IP header in front of a datagram (IBTA annex A17.4.5.1).
+/// The fields of the IP header that precedes a received datagram (IBTA annex A17.4.5.1).
 #[derive(Debug, PartialEq, Eq)]
 struct Received {
     from: Ipv6Addr,
@@ -254,8 +254,8 @@ struct Received {
 }
 
 impl Received {
-    /// Parses a header. An IPv4 header is in the last 20 bytes; the first 20 bytes are undefined then, and may look like an
-    /// IPv6 header, so the IPv4 checksum decides. Returns `None` if the header is of neither kind.
+    /// Parses the 40 bytes in front of a datagram. An IPv4 header is in the last 20 bytes; the first 20 bytes are then
+    /// undefined, and may look like an IPv6 header, so the IPv4 checksum decides. Returns `None` if there is no valid header.
     fn parse(header: &[u8; 40]) -> Option<Self> {
         const UDP: u8 = 17;
         const IPV4_OF_NO_OPTIONS: u8 = 0x45;
@@ -288,7 +288,7 @@ impl Received {
     }
 }
 
-/// Returns the Internet checksum of a header: 0 if the header is intact (RFC 1071).
+/// Returns the Internet checksum over a header and its checksum field: 0 if the header is intact (RFC 1071).
 fn checksum(header: &[u8]) -> u16 {
     let mut sum: u32 = header
         .chunks_exact(2)

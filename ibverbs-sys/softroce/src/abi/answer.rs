@@ -6,7 +6,7 @@ use libc::c_int;
 use super::set_errno;
 use crate::context::Refusal;
 
-/// Returns the result of a verb that creates an object: the object, or null with errno set.
+/// Returns the result of a verb that creates an object: a pointer to the object, or null with errno set.
 pub(super) fn pointer<T>(make: impl FnOnce() -> Result<*mut T, Refusal>) -> *mut T {
     make().unwrap_or_else(|refusal| {
         set_errno(refusal.errno());
@@ -42,7 +42,7 @@ pub(super) fn handle() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Moves an object to the heap, and returns its address as a pointer to the C structure that it begins with.
+/// Moves an object to the heap, and returns a pointer to the C structure with which the object begins.
 pub(super) fn hand_out<T, C>(object: T) -> *mut C {
     // Each of these objects is `repr(C)`, and the C structure is its first field.
     Box::into_raw(Box::new(object)).cast()

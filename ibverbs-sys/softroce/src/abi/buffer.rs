@@ -1,4 +1,4 @@
-//! Buffers that the device allocates for memory regions.
+//! Buffers for memory regions that the device allocates (`ibv_alloc_buf`).
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -19,10 +19,10 @@ use crate::fault::Verb;
 use crate::memory::Block;
 use crate::per_process::PerProcess;
 
-/// A buffer. The pointer that C gets is a unique number instead of an address, so that a second call of `ibv_free_buf` is
-/// detected.
+/// A buffer that the program has allocated. The `ibv_buf` pointer that C code gets is a unique number instead of an address, so
+/// that a second call of `ibv_free_buf` is detected.
 struct Buffer {
-    /// Address of the C object of the protection domain. Only compared.
+    /// Address of the protection domain's C object. Used only for comparisons.
     pd: usize,
     block: Arc<Block>,
     length: u64,
@@ -41,8 +41,8 @@ pub(super) fn forget() {
 /// Bit that is set in all buffer numbers of this device, and in no address of user space.
 const OURS: usize = 1 << (usize::BITS - 1);
 
-/// Allocates a buffer for memory regions (`ibv_alloc_buf(3)`). The buffer is zeroed, its pages are allocated, and peers of the
-/// same host can map it.
+/// Allocates a buffer for memory regions (`ibv_alloc_buf(3)`). The buffer is zeroed, its pages are allocated, and peer
+/// processes of the same host can map it.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_buf(
     pd: *mut ibv_pd,
@@ -113,7 +113,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
             if buffer.pd != pd.addr() || !inside {
                 return Err(Refusal::Invalid);
             }
-            // Keeps the memory if another thread frees the buffer meanwhile.
+            // Keeps the memory allocated if another thread frees the buffer meanwhile.
             let _block = Arc::clone(&buffer.block);
             drop(buffers);
             // SAFETY: the domain belongs to this device, as `forward!` has checked. The memory is inside a block, which the

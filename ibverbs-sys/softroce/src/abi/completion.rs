@@ -26,7 +26,7 @@ use crate::fault::Verb;
 use crate::limits;
 use crate::nic::Nic;
 
-/// The C object of a completion channel: the public structure, and this crate's state.
+/// The C object of a completion channel: the public structure, and the device's private data.
 #[repr(C)]
 struct ChannelHandle {
     public: ibv_comp_channel,
@@ -34,22 +34,22 @@ struct ChannelHandle {
     _counted: Counted,
 }
 
-/// The C object of a completion queue: the public structure, and this crate's state. A plain queue is the beginning of an
-/// extended one.
+/// The C object of a completion queue: the public structure, and the device's private data. The structure of a plain queue is
+/// the beginning of the structure of an extended one.
 #[repr(C)]
 pub(super) struct QueueHandle {
-    /// In a cell, because C code writes to it while other threads have references to the object.
+    /// The public structure, in a cell because C code writes to it while other threads have references to the object.
     _public: UnsafeCell<ibv_cq_ex>,
     pub(super) queue: Arc<CompletionQueue>,
     pub(super) nic: Arc<Nic>,
-    /// Position of a program that polls the entries one by one.
+    /// State of the iteration by `ibv_start_poll` and `ibv_next_poll` over the entries of an extended queue.
     pub(super) iteration: Iteration,
     _channel: Option<Held<CompletionChannel>>,
     _domain: Option<Held<ProtectionDomain>>,
     _counted: Counted,
 }
 
-/// Attributes of a completion queue to create, without its context.
+/// Attributes of a completion queue to create, except its context.
 struct Wanted {
     capacity: u32,
     cq_context: *mut c_void,
@@ -60,7 +60,7 @@ struct Wanted {
     domain: *mut ibv_pd,
 }
 
-/// Returns this crate's state of a completion queue.
+/// Returns the device's [`CompletionQueue`] that belongs to a C object.
 ///
 /// # Safety
 /// `cq` must belong to this device, and must not be destroyed while the reference is used.
@@ -69,7 +69,7 @@ pub(crate) unsafe fn queue<'a>(cq: *const ibv_cq) -> &'a Arc<CompletionQueue> {
     unsafe { &(*cq.cast::<QueueHandle>()).queue }
 }
 
-/// Returns this crate's state of a completion channel.
+/// Returns the device's [`CompletionChannel`] that belongs to a C object.
 ///
 /// # Safety
 /// `channel` must belong to this device, and must not be destroyed while the reference is used.
@@ -255,7 +255,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Creates a completion queue.
+/// Creates a completion queue and its C object. Fails if an attribute is invalid or a limit is exceeded.
 ///
 /// # Safety
 /// `context` must belong to this device. The channel and the domain must each be null or valid.
@@ -385,13 +385,13 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         // SAFETY: only contexts of this device have this function, so the queue belongs to it.
         let QueueHandle { queue, nic, .. } = unsafe { &*cq.cast::<QueueHandle>() };
         queue.arm(arming);
-        // The program is about to wait, so packets must wake the engine from now on.
+        // The program may wait for an event next, so packets must wake the engine (background thread) from now on.
         nic.watch();
         0
     })
 }
 
-/// Polls a completion queue (`ibv_poll_cq(3)`). Also makes the device progress if the queue is empty.
+/// Polls a completion queue (`ibv_poll_cq(3)`). If the queue is empty, first receives and processes packets.
 pub(super) unsafe extern "C" fn poll_cq(
     cq: *mut ibv_cq,
     num_entries: c_int,
@@ -409,22 +409,23 @@ pub(super) unsafe extern "C" fn poll_cq(
             // SAFETY: the C API requires room for `num_entries` work completions.
             let mut count = unsafe { take(queue, limit, wc) };
             if count == 0 {
-                // The polling thread does the device's work, and takes the resulting completions at once.
+                // The polling thread processes packets, and takes the resulting completions at once.
                 nic.progress();
                 // SAFETY: the C API requires room for `num_entries` work completions.
                 count = unsafe { take_late(queue, limit, wc) };
                 if count == 0 && limit > 0 && queue.has_overrun() {
-                    // The queue has overrun, and all completions from before were taken: the queue cannot be used any more.
+                    // The queue has overrun, and all completions from before the overrun were taken: the queue cannot be used
+                    // any more.
                     return -libc::EIO;
                 }
             }
-            // At most `num_entries`, so it fits.
+            // The number is at most `num_entries`, so it fits.
             count as c_int
         },
     )
 }
 
-/// Stores entries as work completions at `place`. Returns their number.
+/// Removes at most `limit` entries from a queue, and stores them as work completions at `place`. Returns their number.
 ///
 /// # Safety
 /// `place` must be valid for writes of `limit` work completions.
@@ -439,7 +440,7 @@ unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) ->
     })
 }
 
-/// Does the same as [`take`], without being inlined: for polls that first found the queue empty.
+/// Calls [`take`] without inlining, for polls that first found the queue empty and then processed packets.
 ///
 /// # Safety
 /// `place` must be valid for writes of `limit` work completions.

@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
     }
 }
 
-/// Returns the context of the object that an event names, or `None` if the event names no object.
+/// Returns the context of the object to which an event belongs, or `None` for events of the device or the port.
 ///
 /// # Safety
 /// The event must have been fetched, and not acknowledged.

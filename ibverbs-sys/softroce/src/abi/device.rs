@@ -14,23 +14,23 @@ use crate::fault::{Errno, Verb};
 use crate::nic;
 use crate::spin::Mutex;
 
-/// Returns whether a context belongs to this device. All other contexts belong to the real library.
+/// Returns whether a context belongs to this device. Other contexts belong to the real libibverbs.
 ///
 /// # Safety
-/// `context` must be a context of some verbs library.
+/// `context` must be a context of this or another verbs library.
 pub(crate) unsafe fn is_ours(context: *const ibv_context) -> bool {
     // SAFETY: the caller guarantees a valid context, whose field `device` is not written after the context was opened, except
     // in a child of `fork` before it runs.
     unsafe { (*context).device == address() }
 }
 
-/// Returns the C object of this device. Contexts with this device belong to this library.
+/// Returns the C object of this device. The contexts of this library point to it.
 pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
 }
 
-/// Returns the C object that contexts have as their device in a child of `fork` if they were opened before. The name is the
-/// same; opening it opens the device of the child.
+/// Returns the C object of the parent's device. In a child of `fork`, inherited contexts point to it. It has the same name;
+/// opening it opens the device of the child.
 pub(crate) fn of_parent() -> *mut ibv_device {
     OF_PARENT.0.get().cast()
 }
@@ -40,16 +40,16 @@ pub(crate) fn is_own(device: *const ibv_device) -> bool {
     ptr::eq(device, address()) || ptr::eq(device, of_parent())
 }
 
-/// Held while the real library lists its devices, because that library then holds a lock of its own, which a child of `fork`
-/// could not release.
+/// Lock that is held while the real libibverbs lists its devices. During that time the real library holds a lock of its own,
+/// which a child of `fork` could not release.
 static LISTING: Mutex<()> = Mutex::new(());
 
-/// Waits until no thread lists devices, and locks [`LISTING`]. Called before a `fork`.
+/// Waits until no thread lists devices, and locks [`LISTING`]. Must be called before a `fork`.
 pub(super) fn before_fork() {
     mem::forget(LISTING.lock());
 }
 
-/// Releases the lock of [`before_fork`]. Called after a `fork` in the parent and in the child.
+/// Releases the lock of [`before_fork`]. Must be called after a `fork`, in the parent and in the child.
 ///
 /// # Safety
 /// The calling thread must have called [`before_fork`], in this process or in the process that it was forked from.
@@ -58,7 +58,7 @@ pub(super) unsafe fn after_fork() {
     unsafe { LISTING.force_unlock() };
 }
 
-/// Returns the list of devices (`ibv_get_device_list(3)`): those of the real library, then this device.
+/// Returns the list of devices (`ibv_get_device_list(3)`): the devices of the real library, then this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_list(
     num_devices: *mut c_int,
@@ -163,8 +163,8 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
     -1
 }
 
-/// The C object of this device. Programs and drivers read beyond the public part: `is_mlx5_dev` reads the operations that a
-/// driver's device has there. Zeroes make them reject the device.
+/// The C object of this device. Programs and drivers read beyond its public part: `is_mlx5_dev` reads the operations that a
+/// driver's device has there. Zeroes at that place make them reject the device.
 #[repr(C)]
 struct Device {
     public: ibv_device,
@@ -199,7 +199,7 @@ const NAMELESS: Device = Device {
 
 const _: () = assert!(mem::offset_of!(Device, private) == size_of::<ibv_device>());
 
-/// Sets the name of the device to the configured one.
+/// Sets the name in the device's C object to the configured name.
 fn name_device() {
     static NAMED: Once = Once::new();
     NAMED.call_once(|| {

@@ -17,7 +17,7 @@ use crate::memory::{DeviceMemory, Span, region_access};
 use crate::nic::Nic;
 use crate::proto::AccessFlags;
 
-/// The C object of device memory: the public structure, and this crate's state.
+/// The C object of device memory: the public structure, and the device's private data.
 #[repr(C)]
 struct DeviceMemoryHandle {
     public: ibv_dm,
@@ -148,7 +148,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     })
 }
 
-/// Imports device memory by a handle (`ibv_import_dm(3)`). Not supported: objects of this device have no handles in the kernel.
+/// Imports device memory by a kernel handle (`ibv_import_dm(3)`). Fails: objects of this device have no handles in the kernel.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_dm(
     context: *mut ibv_context,

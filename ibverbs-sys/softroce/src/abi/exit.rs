@@ -3,9 +3,9 @@ use std::sync::Once;
 use super::guard;
 use crate::nic::Nic;
 
-/// Registers a handler that sends delayed responses to peers when the process exits.
+/// Registers a handler that sends delayed acknowledgements to peers when the process exits.
 ///
-/// Called when the device is first used.
+/// Must be called when the device is first used.
 pub(crate) fn watch() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {

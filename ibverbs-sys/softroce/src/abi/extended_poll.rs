@@ -14,8 +14,8 @@ use super::{fork, guard, number, verb, work_completion};
 use crate::completion::Entry;
 use crate::fault::Verb;
 
-/// State of an iteration. Between start and end, the iterating thread holds the lock, which gives it exclusive access to the
-/// entry. Queues that were created for a single thread have no lock.
+/// State of an iteration over the entries of a queue. From `ibv_start_poll` to `ibv_end_poll`, the iterating thread holds the
+/// lock, which gives it exclusive access to the current entry. Queues that were created for a single thread have no lock.
 pub(super) struct Iteration {
     lock: Option<RawMutex>,
     entry: UnsafeCell<Option<Entry>>,
@@ -50,7 +50,7 @@ impl Iteration {
     }
 }
 
-/// Sets all functions of an extended completion queue, because C code calls them unchecked.
+/// Sets all function pointers of an extended completion queue, because C code calls them unchecked.
 pub(super) fn fill(public: &mut ibv_cq_ex) {
     public.start_poll = Some(start);
     public.next_poll = Some(next);
@@ -72,7 +72,7 @@ pub(super) fn fill(public: &mut ibv_cq_ex) {
     public.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
-/// Returns this crate's state of an extended completion queue.
+/// Returns the device's data of an extended completion queue's C object.
 ///
 /// # Safety
 /// `cq` must belong to this device, and must not be destroyed while the reference is used.
@@ -116,7 +116,7 @@ unsafe extern "C" fn end(cq: *mut ibv_cq_ex) {
     guard((), || unsafe { handle(cq) }.iteration.end());
 }
 
-/// Moves to the next entry. Returns 0, `ENOENT` if there is none, or `EIO` after an overrun.
+/// Moves to the next entry of the queue. Returns 0, `ENOENT` if the queue has no more entries, or `EIO` after an overrun.
 ///
 /// # Safety
 /// `cq` must belong to this device, and the caller must have begun an iteration.
@@ -218,17 +218,17 @@ unsafe extern "C" fn read_dlid_path_bits(_: *mut ibv_cq_ex) -> u8 {
     0
 }
 
-/// Returns 0: `ibv_create_cq_ex` rejects this field.
+/// Returns 0: `ibv_create_cq_ex` rejects requests for this field (VLAN).
 unsafe extern "C" fn read_cvlan(_: *mut ibv_cq_ex) -> u16 {
     0
 }
 
-/// Returns 0: `ibv_create_cq_ex` rejects this field.
+/// Returns 0: `ibv_create_cq_ex` rejects requests for this field (flow tag).
 unsafe extern "C" fn read_flow_tag(_: *mut ibv_cq_ex) -> u32 {
     0
 }
 
-/// Stores zeros: `ibv_create_cq_ex` rejects this field.
+/// Stores zeros: `ibv_create_cq_ex` rejects requests for this field (tag matching).
 unsafe extern "C" fn read_tm_info(_: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
     // SAFETY: the C API requires `info` to be valid for writes.
     unsafe { info.write(ibv_wc_tm_info { tag: 0, priv_: 0 }) };

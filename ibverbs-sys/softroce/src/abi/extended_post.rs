@@ -1,4 +1,4 @@
-//! Posting by the functions of `ibv_qp_ex`. Each queue pair of this device has all of them.
+//! Posting of send requests by the functions of `ibv_qp_ex`. All queue pairs of this device have these functions.
 
 use std::slice;
 
@@ -30,7 +30,7 @@ bitflags! {
 }
 
 impl Operations {
-    /// Returns whether queue pairs of a service support all of these operations, according to the table of `ibv_wr_post(3)`.
+    /// Returns whether queue pairs of a service support all operations in this set, according to the table of `ibv_wr_post(3)`.
     pub(super) fn fit(self, service: Service) -> bool {
         let datagrams = Self::SEND | Self::SEND_WITH_IMMEDIATE;
         match service {
@@ -45,8 +45,8 @@ impl Operations {
     }
 }
 
-/// Sets all functions of `ibv_qp_ex`, including those that the program did not request, because C code calls them unchecked. A
-/// function that the queue pair does not support makes its batch fail.
+/// Sets all function pointers of `ibv_qp_ex`, including those that the program did not request, because C code calls them
+/// unchecked. A call of an unsupported function makes the batch of requests fail.
 pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
@@ -71,7 +71,7 @@ pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_write = Some(wr_atomic_write);
 }
 
-/// Functions that `ibv_qp_ex` has in newer headers after the known ones: `wr_flush`, and spare entries.
+/// Function pointers that newer headers add to the end of `ibv_qp_ex`: `wr_flush`, and spare entries.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Later([unsafe extern "C" fn(*mut ibv_qp_ex); 8]);
@@ -82,7 +82,7 @@ impl Later {
     }
 }
 
-/// Calls `body` with this crate's state of the queue pair, in a function that returns nothing.
+/// Calls `body` with the device's data of the queue pair. After a panic, returns normally. For functions that return nothing.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
@@ -104,7 +104,7 @@ unsafe fn is_inherited(qp: *mut ibv_qp_ex) -> bool {
     unsafe { fork::is_inherited((*qp).qp_base.context) }
 }
 
-/// Begins a request.
+/// Begins a request in the batch of the queue pair.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
@@ -119,7 +119,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
     }
 }
 
-/// Begins a request with an operation that the device does not support.
+/// Begins a request with an unsupported operation, which makes the batch of requests fail.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
@@ -241,20 +241,20 @@ unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
     unsafe { begin(qp, operation) };
 }
 
-/// Makes the batch fail: the device does not support segmentation offload.
+/// Makes the batch of requests fail: the device does not support segmentation offload.
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {
     // SAFETY: only queue pairs of this device have this function.
     unsafe { refuse(qp) };
 }
 
-/// Makes the batch fail: the device does not support atomic writes.
+/// Makes the batch of requests fail: the device does not support atomic writes.
 unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, _: u32, _: u64, _: *const c_void) {
     // SAFETY: only queue pairs of this device have this function.
     unsafe { refuse(qp) };
 }
 
-/// Makes the batch fail: the operation is of a later version of verbs. In the C calling convention the caller removes the
-/// arguments, so their number does not matter.
+/// Makes the batch of requests fail: the operation is of a later version of verbs. In the C calling convention the caller
+/// removes the arguments, so their number does not matter.
 unsafe extern "C" fn wr_unknown(qp: *mut ibv_qp_ex) {
     // SAFETY: only queue pairs of this device have this function.
     unsafe { refuse(qp) };
@@ -307,7 +307,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
     }
 }
 
-/// Copies inline data to the current request.
+/// Copies inline data to the current request. `places` are the addresses and lengths of the parts.
 ///
 /// # Safety
 /// The bytes at `places` must be valid for reads.
@@ -370,7 +370,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     unsafe { with(qp, |object| object.batch().abort()) };
 }
 
-/// Returns the destination in the peer's memory.
+/// Returns a location in the peer's memory, given by its key and address.
 fn remote(key: u32, address: u64) -> Remote {
     Remote { address, key }
 }

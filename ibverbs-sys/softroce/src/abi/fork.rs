@@ -23,9 +23,9 @@ use super::real::call;
 use super::{buffer, device, open, xrc};
 use crate::{census, counters, descriptor, memory, nic};
 
-/// Registers the handlers for `fork`, so that a child does not use its parent's device.
+/// Registers the handlers for `fork` that prevent a child from using its parent's device.
 ///
-/// Called when the device is first used. A child that is forked before has nothing to discard.
+/// Must be called when the device is first used. A child that is forked before has nothing to discard.
 pub(crate) fn watch() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
@@ -46,7 +46,7 @@ pub(crate) unsafe fn is_inherited(context: *const ibv_context) -> bool {
     IS_CHILD.load(Ordering::Relaxed) && unsafe { (*context).device == device::of_parent() }
 }
 
-/// Set in a child that was forked while the device was in use. This flag is checked first, because it is in memory that is
+/// Set in a child that was forked while the device was in use. Functions check this flag first, because it is in memory that is
 /// rarely written.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 

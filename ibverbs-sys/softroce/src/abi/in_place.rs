@@ -1,5 +1,5 @@
-//! Send requests that are read in the caller's memory, without a copy: those that can be executed or sent while they are
-//! posted.
+//! Send requests that are read directly from the caller's list, without a copy, because they can be executed or sent while they
+//! are posted.
 
 use std::mem::offset_of;
 use std::slice;
@@ -16,7 +16,7 @@ const SOLICITED: u32 = ibv_send_flags::IBV_SEND_SOLICITED.0;
 const FENCE: u32 = ibv_send_flags::IBV_SEND_FENCE.0;
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
 
-/// The rest of the caller's list of send requests.
+/// The part of the caller's list of send requests that has not been posted yet.
 #[derive(Debug)]
 pub(super) struct Requests<'a> {
     next: *const ibv_send_wr,
@@ -24,7 +24,7 @@ pub(super) struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    /// Creates the list of all requests from `next` on.
+    /// Creates the list of the requests that start with `next`.
     ///
     /// # Safety
     /// `next` must be null or point to a list of valid requests that ends with a null pointer. The requests, and the data that
@@ -33,7 +33,7 @@ impl<'a> Requests<'a> {
         Self { next, rules }
     }
 
-    /// Returns the first request of the rest, or null.
+    /// Returns the first request that has not been posted yet, or null.
     pub(super) fn rest(&self) -> *mut ibv_send_wr {
         self.next.cast_mut()
     }
@@ -82,8 +82,8 @@ impl<'a> List<'a> for Requests<'a> {
     }
 }
 
-/// Returns the message of a request that is a send or a write with immediate data, with one segment or inline bytes and only
-/// the usual flags. Returns `None` for all other requests.
+/// Returns the message of a send, or of a write with immediate data, that has one segment or inline bytes and only common
+/// flags. Returns `None` for all other requests.
 ///
 /// # Safety
 /// The request, and the data that its fields refer to, must be valid while the result is used.
@@ -121,8 +121,8 @@ pub(super) unsafe fn message<'a>(
     matches!(data, Data::Gathered([_]) | Data::Inline(_)).then_some((message, data))
 }
 
-/// Returns the bytes of a request. Returns `None` if the request has flags other than `flags`, exceeds the limits in `rules`,
-/// or has inline data in a number of pieces other than one.
+/// Returns the data of a request. Returns `None` if the request has flags other than `flags`, exceeds the limits in `rules`, or
+/// has inline data that is not exactly one element.
 ///
 /// # Safety
 /// The segments of the request, and their bytes if they are inline, must be valid while the result is used.

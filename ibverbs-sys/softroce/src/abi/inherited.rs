@@ -16,8 +16,8 @@ const NUMBER: Any<c_int> = number;
 const NEGATIVE: Any<c_int> = negative;
 const POINTER: Any<*mut c_void> = pointer;
 
-/// Replaces all functions of a context by functions that fail, and marks the context as one of another device. Only stores to
-/// memory.
+/// Replaces all function pointers of a context by functions that fail, and marks the context as one of another device. Performs
+/// only stores to memory, so a child of `fork` can call it.
 ///
 /// # Safety
 /// `context` must be an open context of this device, in a child of `fork` in which no other thread runs.

@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn ibv_copy_path_rec_to_kern(dst: *mut c_void, src:
     unsafe { call!(ibv_copy_path_rec_to_kern(dst, src)) }
 }
 
-/// Excludes pages that a real device may write to from a child of `fork`.
+/// Excludes pages to which a real device may write from the memory that a child of `fork` inherits.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dontfork_range(base: *mut c_void, size: size_t) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function.

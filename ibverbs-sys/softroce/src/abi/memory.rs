@@ -21,7 +21,7 @@ use crate::memory::{
 use crate::nic::Nic;
 use crate::proto::AccessFlags;
 
-/// The C object of a memory region: the public structure, and this crate's state.
+/// The C object of a memory region: the public structure, and the device's private data.
 #[repr(C)]
 struct RegionHandle {
     public: ibv_mr,
@@ -32,11 +32,12 @@ struct RegionHandle {
     _counted: Counted,
 }
 
-/// Kind of the memory of a region.
+/// Kind of the memory of a region, with the data that the kind requires.
 pub(super) enum Memory {
     Program {
         mapping: Mapping,
-        /// Keeps memory that was allocated from the device's arena.
+        /// Block of the device's arena that contains the memory, if the memory was allocated from it. The region keeps the
+        /// block.
         _block: Option<Arc<Block>>,
     },
     Device {
@@ -45,12 +46,12 @@ pub(super) enum Memory {
     Null,
 }
 
-/// Memory of the program, and the attributes of its registration.
+/// A range of the program's memory, and the attributes of its registration.
 #[derive(Clone, Copy)]
 pub(super) struct Mapping {
     address: usize,
     length: u64,
-    /// Address of the first byte in requests, unless the region is zero-based.
+    /// Address by which requests name the first byte, unless the region is zero-based.
     start: u64,
     access: AccessFlags,
 }
@@ -76,7 +77,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     })
 }
 
-/// Registers a memory region with a given address in requests (`ibv_reg_mr_iova(3)`).
+/// Registers a memory region (`ibv_reg_mr_iova(3)`). `iova` is the address by which requests name its first byte.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
@@ -123,7 +124,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     })
 }
 
-/// Registers memory of another device (`ibv_reg_dmabuf_mr(3)`). Not supported.
+/// Registers a dma-buf, which is memory of another device (`ibv_reg_dmabuf_mr(3)`). Not supported.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
@@ -195,7 +196,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// Imports a memory region by a handle (`ibv_import_mr(3)`). Not supported: objects of this device have no handles in the
+/// Imports a memory region by a kernel handle (`ibv_import_mr(3)`). Fails: objects of this device have no handles in the
 /// kernel.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
@@ -269,7 +270,7 @@ pub(super) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// Registers a memory region of the program.
+/// Registers a range of the program's memory as a memory region.
 ///
 /// # Safety
 /// `pd` must belong to this device. The memory must meet the conditions of [`Mapping::span`].
@@ -303,7 +304,7 @@ pub(super) unsafe fn register(
     }
 }
 
-/// Registers a region and creates its C object.
+/// Registers memory of any kind as a memory region, and creates the C object of the region.
 ///
 /// # Safety
 /// `pd` must belong to this device.
@@ -342,7 +343,7 @@ pub(super) unsafe fn make(
     }))
 }
 
-/// Changes a memory region.
+/// Changes a memory region as `flags` request: its address range, protection domain or access flags.
 ///
 /// # Safety
 /// `mr` must belong to this device, and must not be used concurrently. The memory must meet the conditions of
@@ -415,7 +416,7 @@ unsafe fn reregister(
 }
 
 impl Mapping {
-    /// Checks that the memory can be registered with these attributes.
+    /// Checks that the memory can be registered with the attributes of the registration.
     fn check(&self) -> Result<(), Refusal> {
         let is_on_demand = self.access.contains(AccessFlags::ON_DEMAND);
         if self.is_everything() {
@@ -442,7 +443,7 @@ impl Mapping {
             && self.length == usize::MAX as u64
     }
 
-    /// Returns the address of the first byte in requests.
+    /// Returns the address by which requests name the first byte.
     fn first(&self) -> u64 {
         if self.access.contains(AccessFlags::ZERO_BASED) {
             0
@@ -451,13 +452,13 @@ impl Mapping {
         }
     }
 
-    /// Returns the block of the device's arena that contains the memory, if there is one. The region keeps it, even after it
-    /// was freed.
+    /// Returns the block of the device's arena that contains the memory, or `None` if the memory was not allocated from it. The
+    /// region keeps the block, even after the program has freed the buffer.
     fn block(&self, nic: &Nic) -> Option<Arc<Block>> {
         nic.memory.arena()?.find(self.address, self.length)
     }
 
-    /// Returns the memory as a span.
+    /// Returns the memory as a span, by which the device accesses it.
     ///
     /// # Safety
     /// Until the region is deregistered, the memory must stay mapped with the protection that the access flags need, unless the
@@ -479,7 +480,7 @@ impl Mapping {
     }
 }
 
-/// Makes the kernel allocate or read pages in advance. This is only a hint, so errors are ignored.
+/// Requests that the kernel allocates or reads pages in advance. This is only a hint, so errors are ignored.
 fn prefetch(address: usize, length: usize, writes: bool) {
     let offset = address % PAGE as usize;
     let advice = if writes {

@@ -16,22 +16,22 @@ use crate::fault::{Listener, Verb};
 use crate::limits;
 use crate::nic::{Nic, faults};
 
-/// The C object of an open device: the public context, and this crate's state.
+/// The C object of an open device: the public context, and the device's private data.
 #[repr(C)]
 struct OpenDevice {
     public: verbs_context,
     context: Arc<Context>,
     nic: Arc<Nic>,
-    /// The open device that was opened before this one; null for the first.
+    /// The device that was opened before this one and is still open; null for the first.
     next: *mut OpenDevice,
     _counted: Counted,
 }
 
-/// List of the open devices, the last one first. Only threads that hold an [`Opening`] change it, so no change is incomplete at
-/// a `fork`.
+/// List of the open devices; the device that was opened last is the first entry. Only threads that hold an [`Opening`] change
+/// the list, so no change is incomplete at a `fork`.
 static LAST: AtomicPtr<OpenDevice> = AtomicPtr::new(ptr::null_mut());
 
-/// Makes all functions of inherited contexts fail, in a child of `fork`.
+/// Makes all functions of inherited contexts fail. Must be called in a child of `fork`.
 pub(super) fn refuse_all() {
     let mut open = LAST.swap(ptr::null_mut(), Ordering::Relaxed);
     while !open.is_null() {
@@ -69,7 +69,7 @@ fn leave(open: *mut OpenDevice) {
     }
 }
 
-/// Returns this crate's state of a context.
+/// Returns the device's [`Context`] that belongs to a C object.
 ///
 /// # Safety
 /// `context` must belong to this device, and must not be closed while the reference is used.
@@ -78,7 +78,7 @@ pub(crate) unsafe fn context<'a>(context: *const ibv_context) -> &'a Arc<Context
     unsafe { &(*open_device(context)).context }
 }
 
-/// Returns the NIC of a context.
+/// Returns the NIC to which a context belongs.
 ///
 /// # Safety
 /// `context` must belong to this device, and must not be closed while the reference is used.
@@ -87,7 +87,7 @@ pub(crate) unsafe fn nic<'a>(context: *const ibv_context) -> &'a Arc<Nic> {
     unsafe { &(*open_device(context)).nic }
 }
 
-/// Returns the object that contains a context.
+/// Returns the C object of the open device that contains a context.
 ///
 /// # Safety
 /// `context` must belong to this device.
@@ -174,8 +174,8 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     })
 }
 
-/// Opens a device by a descriptor of the kernel (`ibv_import_device(3)`). Calls the real library, since this device has no such
-/// descriptor.
+/// Opens a device by a descriptor of the kernel (`ibv_import_device(3)`). Always calls the real library, since this device has
+/// no such descriptor.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     // SAFETY: the argument is that of the caller, for the same function.

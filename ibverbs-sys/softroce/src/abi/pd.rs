@@ -16,24 +16,24 @@ use crate::context::{Held, ProtectionDomain, Refusal, Shared, ThreadDomain};
 use crate::fault::Verb;
 use crate::limits;
 
-/// The C object of a protection domain: the public structure, and this crate's state.
+/// The C object of a protection domain: the public structure, and the device's private data.
 #[repr(C)]
 struct ProtectionDomainHandle {
     public: ibv_pd,
     domain: Arc<ProtectionDomain>,
-    /// Domains that a parent domain keeps in use.
+    /// The protection domain and the thread domain that a parent domain keeps in use.
     _parent: Option<(Held<ProtectionDomain>, Option<Held<ThreadDomain>>)>,
     _counted: Counted,
 }
 
-/// The C object of a thread domain: the public structure, and this crate's state.
+/// The C object of a thread domain: the public structure, and the device's private data.
 #[repr(C)]
 struct ThreadDomainHandle {
     public: ibv_td,
     domain: Arc<ThreadDomain>,
 }
 
-/// Returns this crate's state of a protection domain.
+/// Returns the device's [`ProtectionDomain`] that belongs to a C object.
 ///
 /// # Safety
 /// `pd` must belong to this device, and must not be deallocated while the reference is used.
@@ -74,7 +74,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// Imports a protection domain by a handle (`ibv_import_pd(3)`). Not supported: objects of this device have no handles in the
+/// Imports a protection domain by a kernel handle (`ibv_import_pd(3)`). Fails: objects of this device have no handles in the
 /// kernel.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_pd(

@@ -33,8 +33,8 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     }
 }
 
-/// Returns the extended attributes of the device (`ibv_query_device_ex(3)`), as many as the caller has room for. Attributes
-/// that are unknown here are zero.
+/// Returns the extended attributes of the device (`ibv_query_device_ex(3)`), up to the size of the caller's structure.
+/// Attributes that this device does not know are zero.
 pub(super) unsafe extern "C" fn query_device_ex(
     _context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     }
 }
 
-/// Returns the attributes of a port (`ibv_query_port(3)`), as many as the caller has room for.
+/// Returns the attributes of a port (`ibv_query_port(3)`), up to the size of the caller's structure.
 pub(super) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port_num: u8,
@@ -116,12 +116,12 @@ pub(super) unsafe extern "C" fn query_rt_values(
     })
 }
 
-/// Returns whether a port has this number.
+/// Returns whether the device has a port with this number.
 pub(super) fn is_port(number: u32) -> bool {
     (1..=u32::from(limits::PORTS)).contains(&number)
 }
 
-/// Copies as much of `value` as there is room for, and zeroes the rest of the room.
+/// Copies `value` to `place`, up to `room` bytes, and zeroes the remaining bytes.
 ///
 /// # Safety
 /// `place` must be valid for writes of `room` bytes. `T` must be plain data without uninitialized padding.
@@ -239,7 +239,7 @@ fn port_attributes(nic: &Nic) -> ibv_port_attr {
 /// Physical port states (IBTA table 155).
 const DISABLED: u8 = 3;
 const LINK_UP: u8 = 5;
-/// The port has only virtual lane 0.
+/// Code for a single virtual lane: the port has only lane 0.
 const ONE_LANE: u8 = 1;
 const WIDTH_1X: u8 = 1;
 /// Code of the speed FDR10.

@@ -23,12 +23,12 @@ use crate::queue_pair::{
 };
 use crate::xrc::XrcDomain;
 
-/// The C object of a queue pair: the public structure, and this crate's state.
+/// The C object of a queue pair: the public structure, and the device's private data.
 ///
 /// Newer headers have more functions after the known part of [`ibv_qp_ex`]; `later` provides them.
 #[repr(C)]
 pub(super) struct Object {
-    /// In a cell, because C code reads and writes it at any time.
+    /// The public structure, in a cell because C code reads and writes it at any time.
     public: UnsafeCell<ibv_qp_ex>,
     later: extended_post::Later,
     queue_pair: Arc<QueuePair>,
@@ -64,7 +64,7 @@ impl Object {
     }
 }
 
-/// Returns this crate's state of a queue pair.
+/// Returns the C object of a queue pair, with the device's private data.
 ///
 /// # Safety
 /// `qp` must belong to this device, and must not be destroyed while the reference is used.
@@ -296,7 +296,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// Returns the extended form of a queue pair (`ibv_qp_to_qp_ex(3)`), or null unless the queue pair was created for it.
+/// Returns the extended form of a queue pair (`ibv_qp_to_qp_ex(3)`), or null if the queue pair was not created for extended
+/// posting.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: the C API requires the caller to pass a valid queue pair.
@@ -311,9 +312,9 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
     })
 }
 
-/// Returns whether a program may poll for the last byte of a message (`ibv_query_qp_data_in_order(3)`).
+/// Returns whether a program may detect a message by polling its last byte (`ibv_query_qp_data_in_order(3)`).
 ///
-/// Packets are processed in order. Bytes are copied in ascending order, and the last piece becomes visible after all others. On
+/// Packets are processed in order. Bytes are copied in ascending order, and the last bytes become visible after all others. On
 /// processors that make stores visible in order, this holds for every byte.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
@@ -367,7 +368,7 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
     guard(libc::EIO, || libc::EOPNOTSUPP)
 }
 
-/// Attributes of a queue pair to create or open, common to all functions that do so.
+/// Attributes of a queue pair to create or open, in the form that all functions for this purpose use.
 struct Wanted {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -377,7 +378,7 @@ struct Wanted {
     basic: ibv_qp_init_attr,
 }
 
-/// Reads the attributes that the mask names. Fails if the device does not support one of them.
+/// Converts the attributes that the mask names. Fails if the device does not support one of them.
 ///
 /// # Safety
 /// `given` must point to attributes, of which those that the mask names must be valid.
@@ -500,8 +501,8 @@ unsafe fn create(
     })
 }
 
-/// Returns this crate's state of an object for a new queue pair, or `None` if the pointer is null. Fails for objects of other
-/// contexts.
+/// Returns the device's object that belongs to a C object, for use by a new queue pair. Returns `None` if the pointer is null.
+/// Fails for objects of other contexts.
 ///
 /// # Safety
 /// `object` must be null, or valid and begin with a pointer to its context. If the context belongs to this device, the
@@ -531,7 +532,7 @@ const _: () = {
     assert!(mem::offset_of!(ibv_xrcd, context) == 0);
 };
 
-/// Creates a reference of an open device to a new queue pair.
+/// Creates the reference of an open device to a new queue pair.
 ///
 /// # Safety
 /// `context` must belong to this device.
@@ -543,7 +544,7 @@ unsafe fn new_handle(context: *mut ibv_context) -> Handle {
     }
 }
 
-/// Creates the C object of a queue pair.
+/// Creates the C object of a queue pair, and returns a pointer to it.
 fn publish(
     wanted: &Wanted,
     queue_pair: Arc<QueuePair>,
@@ -587,11 +588,11 @@ fn publish(
     object.cast()
 }
 
-/// Length in bytes of the attributes that all versions of the headers have: those before `rate_limit`, which the device does
-/// not support.
+/// Length in bytes of the attributes that all versions of the headers have: all before `rate_limit`, which the device does not
+/// support.
 const KNOWN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
 
-/// Reads queue pair attributes.
+/// Copies queue pair attributes from C memory. Fields that old headers do not have are zero.
 ///
 /// # Safety
 /// `from` must point to attributes.
@@ -602,7 +603,7 @@ unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
     values
 }
 
-/// Writes queue pair attributes.
+/// Copies queue pair attributes to C memory, as far as all versions of the headers have them.
 ///
 /// # Safety
 /// `to` must be valid for writes of attributes.

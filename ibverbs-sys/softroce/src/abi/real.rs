@@ -31,8 +31,8 @@ impl Symbol {
         }
     }
 
-    /// Returns the function's address, or `None` if there is no real library or it does not have the function. `ours` is this
-    /// crate's function with the same name, which is never returned.
+    /// Returns the address of the function in the real library, or `None` if the real library is missing or does not have it.
+    /// `ours` is this crate's function with the same name, which is never returned.
     pub(crate) fn find(&self, ours: *const ()) -> Option<*const ()> {
         let mut found = self.found.load(Ordering::Acquire);
         if found.is_null() {
@@ -73,9 +73,9 @@ fn look_up(name: &CStr) -> Option<*mut c_void> {
     (!symbol.is_null()).then_some(symbol)
 }
 
-/// Marks the calling thread as inside a function of the real library until dropped. That library calls verbs by their public
-/// names, and so may call this crate's functions. It must get only real devices then, because it reads private parts of a
-/// device (`ibv_import_device`).
+/// Guard that marks the calling thread as executing a function of the real library until dropped. The real library calls verbs
+/// by their public names, and so may call this crate's functions. Such calls must return only real devices, because the real
+/// library reads private parts of a device (`ibv_import_device`).
 pub(crate) struct Inside(PhantomData<*const ()>);
 
 impl Inside {
@@ -84,7 +84,7 @@ impl Inside {
         Self(PhantomData)
     }
 
-    /// Returns whether the calling thread is inside a function of the real library.
+    /// Returns whether the calling thread is executing a function of the real library.
     pub(crate) fn is() -> bool {
         DEPTH.get() > 0
     }
@@ -100,13 +100,13 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The result of a function that cannot be executed, for example because the object is of another driver and the real library
-/// does not have the function.
+/// The result of a function that cannot be executed, for example because its object belongs to another driver and the real
+/// library does not have the function.
 pub(crate) trait Missing: Sized {
-    /// Returns the result for an error number, and sets errno if the function's convention requires it.
+    /// Returns the function's result for an error number, and sets errno if the function's convention requires it.
     fn failed(errno: c_int) -> Self;
 
-    /// Returns the result for an unsupported operation.
+    /// Returns the function's result for an unsupported operation.
     fn missing() -> Self {
         Self::failed(libc::EOPNOTSUPP)
     }
@@ -160,8 +160,8 @@ pub(crate) unsafe fn typed<F: Copy>(_ours: F, found: *const ()) -> F {
     unsafe { mem::transmute_copy(&found) }
 }
 
-/// Calls the real library's function with the name and the type of this crate's function: `call!(ibv_xxx(a, b))`. If there is
-/// none, returns the result of [`Missing`], or the expression after `else`.
+/// Calls the real library's function with the name and the type of this crate's function: `call!(ibv_xxx(a, b))`. If the real
+/// library does not have the function, returns the result of [`Missing`], or the expression after `else`.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
         $crate::abi::real::call!($name($($argument),*) else $crate::abi::real::Missing::missing())
@@ -212,7 +212,8 @@ macro_rules! forward {
 }
 pub(crate) use forward;
 
-/// Returns the result of a function for an object that a child of `fork` has inherited: `EIO`, in the function's convention.
+/// Returns the result of a function for an object that a child of `fork` has inherited: the error `EIO`, reported by the
+/// function's convention.
 macro_rules! refused {
     () => {
         $crate::abi::real::Missing::failed(::libc::EIO)

@@ -21,7 +21,7 @@ use crate::proto::ReceiveRequest;
 use crate::receive::{SharedReceiveQueue, XrcBinding};
 use crate::xrc::XrcDomain;
 
-/// The C object of a shared receive queue: the public structure, and this crate's state.
+/// The C object of a shared receive queue: the public structure, and the device's private data.
 #[repr(C)]
 struct QueueHandle {
     public: ibv_srq,
@@ -32,7 +32,7 @@ struct QueueHandle {
     _counted: Counted,
 }
 
-/// Returns this crate's state of a shared receive queue.
+/// Returns the device's [`SharedReceiveQueue`] that belongs to a C object.
 ///
 /// # Safety
 /// `srq` must belong to this device, and must not be destroyed while the reference is used.

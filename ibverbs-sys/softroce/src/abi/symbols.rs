@@ -6,7 +6,7 @@ use super::{
     open, pd, query, queue_pair, real, srq, text,
 };
 
-/// A public symbol, and this crate's definition of it.
+/// A public symbol of libibverbs, and this crate's definition of it.
 pub(crate) struct Symbol {
     name: &'static CStr,
     ours: *const (),
@@ -16,8 +16,9 @@ pub(crate) struct Symbol {
 unsafe impl Sync for Symbol {}
 
 impl Symbol {
-    /// Returns the name of the symbol and the file in which the dynamic linker finds it, or `None` if the linker finds this
-    /// crate's definition.
+    /// Checks which definition of the symbol the dynamic linker finds. Returns `None` if it is this crate's definition, or if
+    /// only newer libraries than the installed one have the symbol. Otherwise returns the name of the symbol and the file that
+    /// contains the other definition.
     pub(crate) fn foreign(&self) -> Option<String> {
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
@@ -33,7 +34,7 @@ impl Symbol {
     }
 }
 
-/// Returns a description of the file that contains a function.
+/// Returns a description of the file that contains a function: the path of a library or program.
 fn home(function: *mut c_void) -> String {
     if function.is_null() {
         return "not exported".to_owned();

@@ -219,8 +219,8 @@ mod tests {
 
     use super::super::real::Symbol;
 
-    /// Compares a function of this crate with that of the real library, for numbers below, in and above the range of the
-    /// tables.
+    /// Compares a function of this crate with the same function of the real library, for numbers below, in and above the range
+    /// of the tables.
     macro_rules! compare {
         ($name:ident, $argument:ty => $answer:ty, $numbers:expr, $make:expr, $show:expr) => {{
             static SYMBOL: Symbol = Symbol::new(

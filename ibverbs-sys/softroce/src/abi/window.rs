@@ -13,12 +13,12 @@ use crate::fault::Verb;
 use crate::memory::WindowKind;
 use crate::nic::Nic;
 
-/// The C object of a memory window: the public structure, and this crate's state.
+/// The C object of a memory window: the public structure, and the device's private data.
 #[repr(C)]
 struct WindowHandle {
     public: ibv_mw,
     nic: Arc<Nic>,
-    /// First key of the window. The key in the public structure changes with every binding.
+    /// Key that the window got when it was allocated. The key in the public structure changes with every binding.
     key: u32,
     _domain: Held<ProtectionDomain>,
     _counted: Counted,

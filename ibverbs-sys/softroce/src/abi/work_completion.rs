@@ -6,7 +6,7 @@ use libc::c_uint;
 use crate::completion::Entry;
 use crate::proto::{CompletionStatus, Work};
 
-/// Returns the work completion of an entry.
+/// Converts a completion queue entry to a work completion.
 pub(super) fn of(entry: &Entry) -> ibv_wc {
     let completion = &entry.completion;
     ibv_wc {
@@ -28,12 +28,12 @@ pub(super) fn of(entry: &Entry) -> ibv_wc {
     }
 }
 
-/// Returns the status of an entry, whose number is the same in both enumerations.
+/// Returns the status of a completion queue entry. The C ABI has the same numbers.
 pub(super) fn status(entry: &Entry) -> ibv_wc_status {
     ibv_wc_status(entry.completion.status as c_uint)
 }
 
-/// Returns the opcode of an entry.
+/// Returns the opcode of a completion queue entry.
 pub(super) fn opcode(entry: &Entry) -> ibv_wc_opcode {
     match entry.completion.work {
         Work::Send => ibv_wc_opcode::IBV_WC_SEND,
@@ -48,7 +48,7 @@ pub(super) fn opcode(entry: &Entry) -> ibv_wc_opcode {
     }
 }
 
-/// Returns the vendor error of an entry: the number of its status, or 0 for success.
+/// Returns the vendor error of a completion queue entry: the number of its status, or 0 for success.
 pub(super) fn vendor_error(entry: &Entry) -> u32 {
     match entry.completion.status {
         CompletionStatus::Success => 0,
@@ -56,7 +56,7 @@ pub(super) fn vendor_error(entry: &Entry) -> u32 {
     }
 }
 
-/// Returns the flags of an entry.
+/// Returns the flags of a completion queue entry.
 pub(super) fn flags(entry: &Entry) -> c_uint {
     let completion = &entry.completion;
     let flag = |is_set: bool, flag: ibv_wc_flags| if is_set { flag.0 } else { 0 };
@@ -71,7 +71,7 @@ pub(super) fn flags(entry: &Entry) -> c_uint {
         )
 }
 
-/// Returns the immediate data in network byte order, or the invalidated key, or 0.
+/// Returns a completion queue entry's immediate data in network byte order, or its invalidated key, or 0.
 pub(super) fn immediate(entry: &Entry) -> u32 {
     let completion = &entry.completion;
     completion

@@ -100,7 +100,7 @@ pub(super) unsafe extern "C" fn post_recv(
     })
 }
 
-/// Converts a send request of the C ABI to a draft.
+/// Converts a send request of the C ABI to a draft, which is checked when it is finished.
 ///
 /// # Safety
 /// The data that the request's fields refer to, according to its opcode and flags, must be valid.
@@ -201,7 +201,7 @@ pub(super) fn segment(piece: &ibv_sge) -> Segment {
     }
 }
 
-/// Returns a list of `count` elements. The pointer may be null if the list is empty.
+/// Returns `count` elements of C memory as a slice. The pointer may be null if `count` is 0.
 ///
 /// # Safety
 /// Unless `list` is null, it must point to `count` elements, which must be valid while the slice is used.
@@ -213,10 +213,10 @@ pub(super) unsafe fn pieces<'a, T>(list: *const T, count: usize) -> &'a [T] {
     unsafe { slice::from_raw_parts(list, count) }
 }
 
-/// Copies inline data from places that are given as addresses and lengths. Fails if it exceeds the queue pair's limit.
+/// Copies inline data from memory that is given by addresses and lengths. Fails if the data exceeds the queue pair's limit.
 ///
 /// # Safety
-/// The bytes at the places must be valid for reads.
+/// The bytes at the given addresses must be valid for reads.
 pub(super) unsafe fn copy(
     rules: &Rules,
     places: impl Iterator<Item = (usize, usize)> + Clone,
@@ -234,7 +234,7 @@ pub(super) unsafe fn copy(
     Ok(data)
 }
 
-/// Returns the destination of a datagram. The address handle must be of the queue pair's protection domain (IBTA 10.2.5).
+/// Returns the destination of a datagram. Fails unless the address handle has the queue pair's protection domain (IBTA 10.2.5).
 ///
 /// # Safety
 /// `handle` must be null or a valid address handle of some library.
@@ -264,8 +264,8 @@ pub(super) unsafe fn address(
     }
 }
 
-/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned at once. Errors other than a wrong type are reported by
-/// the completion.
+/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned at once. A wrong window type is an immediate error; other
+/// errors are reported by the completion.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,

@@ -10,7 +10,7 @@ use crate::fault::Verb;
 use crate::per_process::PerProcess;
 use crate::xrc::{File, XrcDomain, XrcDomains};
 
-/// The C object of an XRC domain: the public structure, and this crate's state.
+/// The C object of an XRC domain: the public structure, and the device's private data.
 #[repr(C)]
 struct Object {
     public: ibv_xrcd,
@@ -26,7 +26,7 @@ pub(super) fn forget() {
     DOMAINS.forget();
 }
 
-/// Returns this crate's state of an XRC domain.
+/// Returns the device's [`XrcDomain`] that belongs to a C object.
 ///
 /// # Safety
 /// `xrcd` must belong to this device, and must not be closed while the reference is used.
@@ -85,7 +85,7 @@ pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     })
 }
 
-/// Returns the file of a descriptor: its device and inode.
+/// Returns the identity of the file to which a descriptor belongs: its device and inode.
 fn file_of(descriptor: c_int) -> Result<File, c_int> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: any descriptor number may be passed. The status is initialized if the result is 0.

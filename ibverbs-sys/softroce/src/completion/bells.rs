@@ -15,7 +15,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use crate::context::count_down;
 use crate::descriptor::Descriptor;
 
-/// The wakeup descriptors of a NIC.
+/// Wakeup descriptors (eventfds) of a NIC, with which peer processes wake threads that wait on completion channels.
 #[derive(Debug)]
 pub(crate) struct Bells(Box<[Slot]>);
 
@@ -33,10 +33,10 @@ pub(crate) struct Bell {
 }
 
 impl Bells {
-    /// Number of wakeup descriptors. Each peer holds all of them open.
+    /// Number of wakeup descriptors of a NIC. Each peer process holds all of them open, so the number is small.
     pub(crate) const COUNT: usize = 2;
 
-    /// Opens the wakeup descriptors, with none assigned to a channel.
+    /// Opens all wakeup descriptors. No descriptor is assigned to a channel yet.
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         let slot = |_| {
@@ -49,7 +49,7 @@ impl Bells {
         Ok(Arc::new(Self(slots)))
     }
 
-    /// Takes a free wakeup descriptor for a channel. Returns `None` if all are in use.
+    /// Assigns a free wakeup descriptor to a new completion channel. Returns `None` if all are in use.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Bell> {
         let number =
             (self.0.iter()).position(|slot| !slot.is_taken.swap(true, Ordering::AcqRel))?;
@@ -64,14 +64,15 @@ impl Bells {
         Some(bell)
     }
 
-    /// Returns all wakeup descriptors.
+    /// Returns all wakeup descriptors of the NIC, to be sent to a peer process.
     pub(crate) fn all(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.0.iter().map(|slot| slot.bell.as_fd())
     }
 }
 
 impl Bell {
-    /// Returns the index of this descriptor, by which peers name it.
+    /// Returns the index of the descriptor among the wakeup descriptors of its NIC. Peer processes identify the descriptor by
+    /// this index.
     pub(crate) fn number(&self) -> usize {
         self.number
     }

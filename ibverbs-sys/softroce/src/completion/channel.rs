@@ -24,7 +24,7 @@ pub struct CompletionChannel {
 #[derive(Debug)]
 enum Waking {
     Own(Descriptor),
-    /// Peers on the same host hold the descriptor open too.
+    /// Descriptor that peer processes on the same host hold open too, to wake the waiting thread.
     Bell(Bell),
 }
 
@@ -57,13 +57,13 @@ impl CompletionChannel {
         }))
     }
 
-    /// Returns the descriptor number that the program waits on.
+    /// Returns the number of the file descriptor that the program waits on.
     pub(crate) fn number(&self) -> RawFd {
         self.public.as_raw_fd()
     }
 
-    /// Returns the wakeup descriptor with which peers wake a thread that waits on this channel, or `None` if peers cannot wake
-    /// it.
+    /// Returns the descriptor with which peer processes wake a thread that waits on this channel, or `None` if only this
+    /// process can wake the thread.
     pub(crate) fn bell(&self) -> Option<&Bell> {
         match self.events.descriptor() {
             Waking::Own(_) => None,
@@ -76,8 +76,8 @@ impl CompletionChannel {
         fcntl_getfl(self).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
     }
 
-    /// Queues an event for a completion queue with new entries. Each arming gives one event, whether or not the previous event
-    /// was fetched (`ibv_req_notify_cq(3)`).
+    /// Queues an event for a completion queue that has new entries. Each time the queue is armed, one event is raised, even if
+    /// the previous event was not fetched (`ibv_req_notify_cq(3)`).
     pub fn notify(&self, completion_queue: &Arc<Element>) {
         self.events
             .push(Some(completion_queue), Arc::clone(completion_queue), |_| {
@@ -85,23 +85,25 @@ impl CompletionChannel {
             });
     }
 
-    /// Fetches the next event. Waits for one unless the descriptor is non-blocking.
+    /// Fetches the next event. Waits for an event unless the descriptor is non-blocking.
     pub fn next_event(&self) -> io::Result<Arc<Element>> {
         self.events.take(|element| Some(element))
     }
 
-    /// Fetches the next event if there is one.
+    /// Fetches the next event, or returns `None` if none is queued. Never waits.
     pub(crate) fn try_next_event(&self) -> Option<Arc<Element>> {
         self.events.try_take(|element| Some(element))
     }
 
-    /// Waits until an event is queued or a peer wakes the thread. Returns the event, if there is one.
+    /// Waits until an event is queued or a peer process wakes the thread. Returns the event, or `None` after a wakeup by a
+    /// peer.
     pub(crate) fn wait(&self) -> io::Result<Option<Arc<Element>>> {
         self.events.wait()?;
         Ok(self.events.pop(|element| Some(element)))
     }
 
-    /// Removes the queued events of a completion queue that is being destroyed, and waits until fetched ones are acknowledged.
+    /// Removes the queued events of a completion queue that is being destroyed, and waits until the program has acknowledged
+    /// the fetched events.
     pub fn withdraw(&self, completion_queue: &Arc<Element>) {
         self.events
             .withdraw(completion_queue, |element| Some(element));

@@ -10,15 +10,15 @@ use crate::proto::Time;
 
 use super::CompletionQueue;
 
-/// Completion queues with moderated events that are due later. The NIC's timer checks them.
+/// Due times of completion events that moderation delays, with their completion queues. A timer of the NIC raises the events.
 pub struct Deadlines {
-    /// Earliest deadline. It allows a check without a lock while there is no deadline.
+    /// Earliest due time in nanoseconds, so that a check needs no lock while nothing is due.
     earliest: AtomicU64,
     waiting: Mutex<Vec<(Time, Weak<CompletionQueue>)>>,
     told: OnceLock<Told>,
 }
 
-/// Callback for a new deadline.
+/// Callback that is called with each new due time.
 type Told = Box<dyn Fn(Time) + Send + Sync>;
 
 const NONE: u64 = u64::MAX;
@@ -42,19 +42,19 @@ impl fmt::Debug for Deadlines {
 }
 
 impl Deadlines {
-    /// Returns the time at which [`expire`](Self::expire) has work to do next.
+    /// Returns the earliest due time, at which [`expire`](Self::expire) must be called. Returns `None` if no event is delayed.
     pub fn next(&self) -> Option<Time> {
         let earliest = self.earliest.load(Ordering::Acquire);
         (earliest != NONE).then(|| Time::from_nanos(earliest))
     }
 
-    /// Sets the callback for new deadlines. Only the first call has an effect. The callback is called while a completion queue
-    /// is locked.
+    /// Sets the callback that is called with each new due time. Only the first call has an effect. The callback runs while a
+    /// completion queue is locked.
     pub(crate) fn tell(&self, told: impl Fn(Time) + Send + Sync + 'static) {
         let _ = self.told.set(Box::new(told));
     }
 
-    /// Raises the events that are due.
+    /// Raises the delayed completion events that are due at `now`.
     pub fn expire(&self, now: Time) {
         if self.next().is_none_or(|next| next > now) {
             return;
@@ -76,7 +76,7 @@ impl Deadlines {
         }
     }
 
-    /// Adds a completion queue whose event is due at `time`.
+    /// Adds a completion queue whose delayed event is due at `time`.
     pub(super) fn add(&self, time: Time, queue: Weak<CompletionQueue>) {
         let mut waiting = self.waiting.lock();
         waiting.push((time, queue));

@@ -5,19 +5,20 @@ use crate::proto::{Completion, CompletionStatus, Work};
 /// An entry of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Completion of a request.
+    /// Work completion of the request.
     pub completion: Completion,
-    /// Number of the queue pair that the request was posted to, or whose message took it from a shared receive queue.
+    /// Number of the queue pair that executed the request. A receive of a shared receive queue is executed by the queue pair
+    /// that received the message.
     pub queue_pair: u32,
     /// Time of the completion, in nanoseconds of the NIC's clock.
     pub timestamp: u64,
-    /// Index of the partition key.
+    /// Index of the partition key in the port's table.
     pub partition_index: u16,
 }
 
 impl Entry {
-    /// Returns whether the entry raises an event on a queue that is armed for solicited completions only: a solicited message
-    /// or an error (`ibv_req_notify_cq(3)`, IBTA 11.4.2.2).
+    /// Returns whether the entry is a solicited message or an error. Only such entries raise an event on a queue that is armed
+    /// for solicited completions (`ibv_req_notify_cq(3)`, IBTA 11.4.2.2).
     pub fn is_solicited(&self) -> bool {
         let completion = &self.completion;
         completion.status != CompletionStatus::Success

@@ -1,4 +1,4 @@
-//! Completion queues and completion channels. Unsafe code is confined to the ring of entries.
+//! Completion queues and completion channels. Unsafe code is confined to the ring buffer of entries.
 
 mod bells;
 mod channel;

@@ -8,13 +8,13 @@ use crate::proto::Time;
 /// passed since the first of them. If either is zero, each event is raised at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moderation {
-    /// Number of completions per event.
+    /// Number of completions after which the event is raised.
     pub count: u16,
-    /// Maximum delay of an event.
+    /// Maximum delay of the event after the first completion.
     pub period: Duration,
 }
 
-/// Completions whose event is being delayed.
+/// State of a delayed event: the completions for which it will be raised.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Held {
     count: u16,
@@ -22,11 +22,12 @@ pub(super) struct Held {
     pub(super) due: Option<Time>,
 }
 
-/// Effect of a completion on the delayed event.
+/// Decision of the moderation about the event of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Raise,
-    /// The event is delayed. Contains the deadline if this completion is the first that waits.
+    /// The event is delayed. If this completion is the first that is delayed, contains the time at which the event must be
+    /// raised.
     WaitUntil(Option<Time>),
 }
 

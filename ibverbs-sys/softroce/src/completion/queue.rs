@@ -29,9 +29,10 @@ pub struct CompletionQueue {
     channel: Option<Arc<CompletionChannel>>,
     deadlines: Arc<Deadlines>,
     this: Weak<Self>,
-    /// Subject of asynchronous events about this queue.
+    /// Stands for this queue in asynchronous events.
     element: Arc<Element>,
-    /// Subject of the channel's events. It stands for the same object, but the two kinds of events are acknowledged separately.
+    /// Stands for this queue in completion events of the channel. Completion events and asynchronous events are acknowledged
+    /// separately.
     notifications: Arc<Element>,
     usage: Usage,
     ignore_overrun: bool,
@@ -47,17 +48,18 @@ pub struct CompletionQueueAttributes {
     pub capacity: u32,
     /// Channel for completion events.
     pub channel: Option<Arc<CompletionChannel>>,
-    /// Set if the oldest entry is dropped when the queue is full, and nothing fails.
+    /// Set if a full queue drops its oldest entry for a new one, instead of failing.
     pub ignore_overrun: bool,
     /// Set if the program reads the timestamps of entries.
     pub timestamps: bool,
 }
 
-/// Event to be raised. The ring's marks duplicate the armed state, so that pushing threads need not lock this.
+/// State of the completion event that the program has requested. The marks of the ring contain a copy of the armed state, so
+/// that threads that add entries need not lock this state.
 #[derive(Default)]
 struct Events {
     arming: Option<Arming>,
-    /// First position in the ring whose entry may raise the event.
+    /// Position of the first entry that may raise the event: the tail of the ring when the queue was armed.
     since: Option<Place>,
     moderation: Moderation,
     held: moderation::Held,
@@ -78,10 +80,10 @@ pub enum Arming {
 #[error("the completion queue is full")]
 pub struct Overrun;
 
-/// Initial number of slots. More are allocated when they are needed.
+/// Initial number of entries for which a completion queue has memory. More memory is allocated when it is needed.
 const INITIAL_ROOM: usize = 256;
 
-/// Maximum number of entries that are added in one step.
+/// Maximum number of entries that are added to a completion queue in one step.
 const TOGETHER: usize = 16;
 
 const _: () = assert!(limits::MAX_CQE as usize <= Ring::<Entry>::MAX_CAPACITY);
@@ -110,12 +112,12 @@ impl CompletionQueue {
         }))
     }
 
-    /// Returns whether entries need a timestamp. Otherwise no thread reads it.
+    /// Returns whether the timestamps of entries are used. If not, they need not be set.
     pub fn is_timed(&self) -> bool {
         self.timed.load(Ordering::Relaxed)
     }
 
-    /// Adds an entry, and raises an event if the entry is awaited.
+    /// Adds an entry, and raises a completion event if the queue is armed for such an entry.
     #[inline]
     pub fn push(&self, entry: Entry) -> Result<(), Overrun> {
         let added = self.entries.push(entry);
@@ -127,7 +129,7 @@ impl CompletionQueue {
         self.push_with_care(added, &again)
     }
 
-    /// Handles the slow paths of a push: an entry that is not added yet, or that may raise an event.
+    /// Completes [`push`](Self::push) in the rare cases: adds the entry if it is not yet `added`, or raises an event.
     #[cold]
     fn push_with_care(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);
@@ -140,7 +142,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Adds entries in order, up to the first that finds no room.
+    /// Adds entries in order. Stops with an error at the first entry for which the queue has no room.
     #[inline]
     pub fn push_all(&self, entries: impl IntoIterator<Item = Entry>) -> Result<(), Overrun> {
         let mut entries = entries.into_iter();
@@ -153,7 +155,8 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Adds a batch of entries. They are copied first, so that nothing can panic between a claim of slots and its completion.
+    /// Adds a batch of entries. The entries are collected first, so that nothing can panic between the claim of slots in the
+    /// ring and the writing of the entries.
     #[inline(never)]
     fn push_together(&self, entries: &mut impl Iterator<Item = Entry>) -> Result<(), Overrun> {
         let together: SmallVec<[Entry; TOGETHER]> = entries.take(TOGETHER).collect();
@@ -176,7 +179,8 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Handles a full ring. Returns `Ok` if the caller can try again.
+    /// Handles a full or closed ring: drops the oldest entry if overruns are ignored, otherwise fails the queue. Returns `Ok`
+    /// if the caller must try again to add an entry.
     #[cold]
     fn make_room(&self, refused: Refused) -> Result<(), Overrun> {
         let Refused::Full(full) = refused else {
@@ -200,7 +204,7 @@ impl CompletionQueue {
         Err(Overrun)
     }
 
-    /// Raises an event for added entries if one of them is awaited.
+    /// Raises a completion event if the queue is armed for one of the added entries.
     #[cold]
     fn announce(&self, added: Added, entries: &[Entry]) {
         let is_awaited =
@@ -237,9 +241,9 @@ impl CompletionQueue {
 
     /// Returns whether the queue has no entry. Takes no lock.
     ///
-    /// If a thread learns of an entry by other means (an event, memory that the same message wrote, a lock), this returns
-    /// `false`: the entry is published with `Release` before all of these. The exception is an entry before it that another
-    /// thread is still adding: both then appear together. An event waits for that.
+    /// Returns `false` if the caller knows of an entry by other means (an event, memory that the same message wrote, a lock),
+    /// because the entry is published with `Release` before all of these. Exception: while another thread is still adding an
+    /// earlier entry, both entries are missing. An event is raised only when all earlier entries are complete.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -251,16 +255,18 @@ impl CompletionQueue {
         self.entries.poll(limit, out)
     }
 
-    /// Returns whether an entry was lost. Earlier entries can still be polled; no further ones are added.
+    /// Returns whether an entry was lost because the queue was full. Earlier entries can still be polled; no further entries
+    /// are added.
     pub fn has_overrun(&self) -> bool {
         self.overrun.load(Ordering::Acquire)
     }
 
-    /// Requests one event for an entry that is added later (`ibv_req_notify_cq(3)`). Entries that exist raise no event, so the
-    /// caller must poll once more. That poll finds the entries whose slots were claimed before this call. A thread that claims
-    /// a slot later sees from its claim that an event is awaited, and raises it.
+    /// Arms the queue: requests one event for an entry that is added later (`ibv_req_notify_cq(3)`). Existing entries raise no
+    /// event, so the caller must poll once more. That poll finds the entries whose slots were claimed before this call. A
+    /// thread that claims a slot later sees the mark of the armed queue with its claim, and raises the event.
     ///
-    /// A queue that is armed for any entry stays so, even if it is armed for solicited entries again (IBTA 11.4.2.2).
+    /// A queue that is armed for any entry stays armed for any entry, even if it is then armed for solicited entries (IBTA
+    /// 11.4.2.2).
     pub fn arm(&self, arming: Arming) {
         {
             let mut events = self.events.lock();
@@ -288,7 +294,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Sets the moderation of events from now on.
+    /// Sets the moderation of completion events. If an event is being delayed, raises it now.
     pub fn moderate(&self, moderation: Moderation) {
         if !moderation.period.is_zero() {
             self.timed.store(true, Ordering::Relaxed);
@@ -301,7 +307,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Raises the moderated event if it is due.
+    /// Raises the event that moderation delays, if it is due at `now`.
     pub(super) fn expire(&self, now: Time) {
         let mut events = self.events.lock();
         if events.held.due.is_some_and(|due| due <= now) {
@@ -309,8 +315,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Ends the use of the queue. Fails while queue pairs or shared receive queues use it. Removes its queued events, and waits
-    /// until fetched events are acknowledged.
+    /// Ends the use of the queue before it is destroyed. Fails while queue pairs or shared receive queues use it. Removes its
+    /// queued events, and waits until the program has acknowledged the fetched events.
     pub fn close(&self) -> Result<(), Refusal> {
         self.usage.close()?;
         self.context.withdraw(&self.element);
@@ -325,17 +331,17 @@ impl CompletionQueue {
         &self.context
     }
 
-    /// Returns the element that asynchronous events about the queue name.
+    /// Returns the [`Element`] that stands for the queue in asynchronous events.
     pub fn element(&self) -> &Arc<Element> {
         &self.element
     }
 
-    /// Returns the element that events of the channel name.
+    /// Returns the [`Element`] that stands for the queue in events of its completion channel.
     pub fn notifications(&self) -> &Arc<Element> {
         &self.notifications
     }
 
-    /// Raises the requested event. The queue must be armed again for the next one.
+    /// Raises the requested completion event. The program must arm the queue again for the next event.
     fn notify(&self, events: &mut Events) {
         events.arming = None;
         events.held = moderation::Held::default();

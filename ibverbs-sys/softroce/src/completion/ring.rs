@@ -1,17 +1,19 @@
 //! Bounded lock-free queue of entries, with any number of producers and consumers.
 //!
-//! The ring is an array of slots that is reused in laps. The turn of a slot says for which lap it is free or full. A producer
-//! claims the position at the tail with one compare-and-swap, writes the entry to the slot of this position, and sets the
-//! slot's turn to full. A consumer claims full slots at the head with one compare-and-swap, reads the entries, and sets the
-//! turns to free in the next lap. No thread waits for a thread that was interrupted between its claim and the change of the
-//! turn: an entry that is claimed but not yet full, and those after it, do not exist yet.
+//! The ring is an array of slots (one entry each) that is used again and again; a pass through the array is a lap. The state
+//! word of a slot, its turn, contains the lap for which the slot is free or full. A producer claims the position at the tail
+//! with one compare-and-swap, writes the entry to the slot of this position, and marks the slot as full. A consumer claims full
+//! slots at the head with one compare-and-swap, reads the entries, and marks the slots as free for the next lap. No thread
+//! waits for a thread that was interrupted after its claim: a claimed entry that is not yet full, and the entries after it,
+//! count as absent.
 //!
-//! Rare operations (removing entries out of order, changing the length of laps) hold the ends: a flag in their words makes
-//! every claim fail. The array begins small and grows when all slots are full, so that few entries in a queue with a large
-//! capacity occupy only a few cache lines.
+//! Rare operations (removing entries out of order, changing the number of slots) take exclusive control of head and tail by a
+//! flag in their words, which makes every claim fail. The array begins small and grows when all slots are full, so that few
+//! entries in a queue with a large capacity occupy only a few cache lines.
 //!
-//! The word of the tail also contains marks. A producer learns from its claim which marks were set, without a fence. A thread
-//! that sets a mark and then waits for earlier claims ([`Ring::settle`]) finds their entries.
+//! The word of the tail also contains marks (flags for the user of the ring). The claim of a producer returns the marks that
+//! were set, without a fence. A thread that sets a mark and then waits for earlier claims ([`Ring::settle`]) finds the entries
+//! of these claims.
 
 use self::place::Lap;
 use self::slots::{Slots, Table};
@@ -44,15 +46,15 @@ pub(super) struct Ring<T> {
 #[repr(align(64))]
 struct Line(AtomicU64);
 
-/// First position at which entries were added, with the marks that were set.
+/// Result of adding entries: the position of the first, with the marks (flags of the tail) that were set at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Added(Place);
 
-/// Flags in the tail whose meaning is defined by the user of the ring.
+/// Flags in the tail of the ring. The completion queue defines their meaning: the kinds of entries it is armed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marks(u64);
 
-/// Reason why no entry was added.
+/// Reason why no entry could be added to the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// The ring contains as many entries as its capacity.
@@ -61,7 +63,7 @@ pub(super) enum Refused {
     Closed,
 }
 
-/// State of the tail when the ring was full.
+/// Value of the tail when the ring was full, for [`Ring::close`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full(Place);
 
@@ -80,13 +82,13 @@ impl Marks {
 }
 
 impl Added {
-    /// Returns the marks that were set.
+    /// Returns the marks (flags of the tail) that were set when the entries were added.
     #[inline]
     pub(super) fn marks(self) -> Marks {
         Marks(self.0.0 & Place::MARKS)
     }
 
-    /// Returns whether the entry was added before a mark was set.
+    /// Returns whether the entries were added before a mark was set at the position `mark`.
     pub(super) fn is_before(self, mark: Place) -> bool {
         self.0.is_before(mark)
     }
@@ -107,7 +109,8 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Adds an entry, if the next slot is free and no other thread is adding an entry at the same time.
+    /// Adds an entry. Returns `None`, without adding, if the next slot is not free or if another thread adds an entry at the
+    /// same time.
     #[inline]
     pub(super) fn push(&self, entry: T) -> Option<Added> {
         let tail = self.tail();
@@ -123,7 +126,7 @@ impl<T: Copy + Send> Ring<T> {
         Some(Added(tail))
     }
 
-    /// Adds as many of the entries as there are free slots, at least one. Returns their number.
+    /// Adds the first of `entries`, as many as there are free slots, at least one. Returns the number of added entries.
     pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), Refused> {
         let mut attempt = 0;
         loop {
@@ -151,7 +154,8 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Handles a slot at the tail that is not free: reports why, adds slots, or waits for another thread.
+    /// Handles a slot at the tail that is not free: adds slots, waits for another thread, or returns the reason why no entry
+    /// can be added.
     #[cold]
     fn make_room(&self, tail: Place, attempt: &mut u32) -> Result<(), Refused> {
         if tail.has(Place::CLOSED) {
@@ -170,12 +174,12 @@ impl<T: Copy + Send> Ring<T> {
         Ok(())
     }
 
-    /// Closes the ring, unless it has changed since it was full. Returns whether this call closed it.
+    /// Closes the ring for new entries, if nothing has changed since it was `full`. Returns whether this call closed the ring.
     pub(super) fn close(&self, full: Full) -> bool {
         claim(&self.tail, full.0, full.0.with(Place::CLOSED))
     }
 
-    /// Returns whether there is no entry. Never overlooks an entry of which the caller knows by other means.
+    /// Returns whether the ring has no entry. Never overlooks an entry of which the caller already knows by other means.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         let head = self.head();
@@ -214,7 +218,8 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Sets marks. Every entry that is added behind the returned position reports them.
+    /// Sets marks (flags of the tail), and returns the position of the tail. A thread that adds an entry at or behind this
+    /// position sees the marks in its [`Added`].
     pub(super) fn mark(&self, marks: Marks) -> Place {
         Place(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).plain()
     }
@@ -224,7 +229,7 @@ impl<T: Copy + Send> Ring<T> {
         self.tail.0.fetch_and(!Place::MARKS, Ordering::AcqRel);
     }
 
-    /// Waits until all entries whose positions were claimed before are full.
+    /// Waits until other threads have finished writing all entries whose positions they claimed before this call.
     pub(super) fn settle(&self) {
         let end = self.tail().plain();
         let mut attempt = 0;
@@ -250,7 +255,7 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Returns the number of entries. It is inexact while other threads add or remove some.
+    /// Returns the number of entries. The result is inexact while other threads add or remove entries.
     pub(super) fn len(&self) -> usize {
         let (tail, head) = (self.tail(), self.head().plain());
         let lap = self.table.slots().lap;
@@ -270,7 +275,7 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Moves an end forward, if no other thread has changed it. Returns whether it was moved.
+/// Moves the head or tail `end` from one position to another, if no other thread has changed it. Returns whether it was moved.
 #[inline]
 fn claim(end: &Line, from: Place, to: Place) -> bool {
     // `Relaxed`: the entries are published by the turns of their slots.
@@ -278,7 +283,7 @@ fn claim(end: &Line, from: Place, to: Place) -> bool {
     end.0.compare_exchange(from.0, to.0, order, order).is_ok()
 }
 
-/// Entries that were claimed for removal. Dropping this value frees their slots.
+/// Entries that a consumer has claimed and not read yet. Dropping this value frees their slots.
 struct Taken<'a, T: Copy> {
     slots: Slots<'a, T>,
     next: Place,

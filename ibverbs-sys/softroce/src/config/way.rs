@@ -1,16 +1,16 @@
-/// Path from a queue pair to its peer.
+/// Path that messages of a queue pair take to its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// As packets over UDP.
     Udp,
-    /// Directly, within the process.
+    /// Within the process: the sender's thread copies the bytes to the peer's memory.
     Direct,
-    /// Through shared memory, between processes of the host.
+    /// Between processes of the host: through shared memory, or by copying from or to the memory of the peer process.
     Shared,
 }
 
 impl Way {
-    /// Returns whether a configured choice allows this path. Packets are always allowed.
+    /// Returns whether the configured `choice` of a path allows this path. Packets are always allowed.
     pub(crate) fn is_allowed(self, choice: Option<Self>) -> bool {
         self == Self::Udp || choice.is_none_or(|chosen| chosen == self)
     }

@@ -12,7 +12,7 @@ pub struct AddressHandle {
 }
 
 impl AddressHandle {
-    /// Creates the handle of a path that was checked.
+    /// Creates an address handle. The caller must have checked that `path` is valid.
     pub fn new(domain: &Arc<ProtectionDomain>, path: Path) -> Self {
         Self {
             path,
@@ -20,7 +20,7 @@ impl AddressHandle {
         }
     }
 
-    /// Returns the path.
+    /// Returns the path to the peer.
     pub fn path(&self) -> &Path {
         &self.path
     }

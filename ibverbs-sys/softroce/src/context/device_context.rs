@@ -15,7 +15,7 @@ pub struct Context {
     events: EventQueue<AsyncEvent>,
     /// Duplicate of the event descriptor for the program. The device does not use it.
     public: Descriptor,
-    /// Elements of events that were fetched and not acknowledged, one entry per event.
+    /// Subjects of the events that were fetched and not acknowledged, with one entry for each event.
     fetched: Mutex<Vec<Arc<Element>>>,
 }
 
@@ -50,13 +50,13 @@ impl Context {
         }))
     }
 
-    /// Returns the descriptor number that the program waits on.
+    /// Returns the number of the file descriptor that the program waits on.
     pub(crate) fn number(&self) -> RawFd {
         self.public.as_raw_fd()
     }
 
-    /// Queues an event about an object of this context. If an equal event is queued and not yet fetched, nothing is added, so
-    /// events that a peer can cause do not accumulate.
+    /// Queues an asynchronous event about an object of this context. Adds nothing if an equal event is queued and not yet
+    /// fetched, so events that a peer can cause do not accumulate.
     pub fn raise(&self, kind: ibv_event_type, element: &Arc<Element>) {
         self.queue(AsyncEvent {
             kind,
@@ -64,7 +64,7 @@ impl Context {
         });
     }
 
-    /// Queues an event of a port.
+    /// Queues an asynchronous event about the port number `port`.
     pub fn raise_port(&self, kind: ibv_event_type, port: u8) {
         self.queue(AsyncEvent {
             kind,
@@ -72,7 +72,7 @@ impl Context {
         });
     }
 
-    /// Queues an event of the device.
+    /// Queues an asynchronous event about the whole device.
     pub fn raise_device(&self, kind: ibv_event_type) {
         self.queue(AsyncEvent {
             kind,
@@ -80,7 +80,7 @@ impl Context {
         });
     }
 
-    /// Fetches the next event. Waits for one unless the descriptor is non-blocking.
+    /// Fetches the next event (`ibv_get_async_event`). Waits for an event unless the descriptor is non-blocking.
     pub fn next_event(&self) -> io::Result<AsyncEvent> {
         let event = self.events.take(AsyncEvent::element)?;
         if let Some(element) = event.element() {
@@ -89,7 +89,7 @@ impl Context {
         Ok(event)
     }
 
-    /// Acknowledges an event about the C object at `address`.
+    /// Acknowledges a fetched event about the C object at `address` (`ibv_ack_async_event`).
     pub fn acknowledge(&self, address: usize) {
         let mut fetched = self.fetched.lock();
         if let Some(place) = fetched
@@ -100,7 +100,8 @@ impl Context {
         }
     }
 
-    /// Removes the queued events about an object that is being destroyed, and waits until fetched ones are acknowledged.
+    /// Removes the queued events about an object that is being destroyed, and waits until the program has acknowledged the
+    /// fetched events.
     pub fn withdraw(&self, element: &Arc<Element>) {
         self.events.withdraw(element, AsyncEvent::element);
     }
@@ -114,7 +115,7 @@ impl Context {
 }
 
 impl AsFd for Context {
-    /// Returns the descriptor that becomes readable when there is an event: `async_fd`.
+    /// Returns the descriptor that is readable while events are queued: `async_fd`.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Context, Shared, Usage};
 
-/// Identity of a protection domain. A key is valid only within its own domain.
+/// Unique number of a protection domain. A local or remote key is valid only within its own domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DomainId(u64);
 
@@ -40,7 +40,8 @@ impl ProtectionDomain {
         })
     }
 
-    /// Creates a parent domain: objects that are created in it belong to `domain` (`ibv_alloc_parent_domain(3)`).
+    /// Creates a parent domain. Objects that are created in the parent domain belong to `domain`
+    /// (`ibv_alloc_parent_domain(3)`).
     pub fn parent(domain: &Self) -> Arc<Self> {
         Arc::new(Self {
             id: domain.id,
@@ -50,7 +51,8 @@ impl ProtectionDomain {
         })
     }
 
-    /// Returns the identity that keys are checked against; for a parent domain, the identity of the domain that it stands for.
+    /// Returns the identity that memory keys are checked against. For a parent domain, this is the identity of the protection
+    /// domain that the parent domain stands for.
     pub fn id(&self) -> DomainId {
         self.id
     }
@@ -72,7 +74,8 @@ impl Shared for ProtectionDomain {
     }
 }
 
-/// Thread domain: a promise of the program about the threads that use objects. This device ignores it.
+/// Thread domain: the program's promise that a single thread at a time uses the objects in the domain. This device ignores the
+/// promise.
 #[derive(Debug, Default)]
 pub struct ThreadDomain {
     usage: Usage,

@@ -3,8 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Subject of events: an object of the C API, with the number of events about it that the program has fetched and not
-/// acknowledged.
+/// Subject of events: an object of the C API, with the number of its events that the program has fetched and not acknowledged.
 ///
 /// When an object is destroyed, events that were not fetched are removed, and the destruction waits until fetched events are
 /// acknowledged (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
@@ -24,12 +23,12 @@ struct Fetched {
 }
 
 impl Element {
-    /// Creates an element whose object has no address yet.
+    /// Creates the subject of events for an object of the C API whose address is not known yet.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Sets the address of the C object. No event may be raised before.
+    /// Sets the address of the C object. Must be called before the first event about the object is raised.
     pub fn identify(&self, address: usize) {
         self.object.store(address, Ordering::Release);
     }
@@ -39,7 +38,7 @@ impl Element {
         self.object.load(Ordering::Acquire)
     }
 
-    /// Acknowledges `count` events.
+    /// Acknowledges `count` fetched events.
     pub fn acknowledge(&self, count: u32) {
         let mut fetched = self.fetched.lock();
         fetched.open = fetched.open.saturating_sub(u64::from(count));

@@ -36,8 +36,8 @@ impl<T> EventQueue<T> {
 }
 
 impl<T, D: AsFd> EventQueue<T, D> {
-    /// Creates an empty queue with an eventfd in semaphore mode that other processes may increment too. After such an increment
-    /// a fetch finds no event, and waits again.
+    /// Creates an empty queue with the given eventfd in semaphore mode, which other processes may increment too. After such an
+    /// increment, a fetch finds no event and waits again.
     pub fn with(descriptor: D) -> Self {
         Self {
             descriptor,
@@ -45,13 +45,13 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
     }
 
-    /// Returns the descriptor.
+    /// Returns the descriptor on which the program waits for events.
     pub fn descriptor(&self) -> &D {
         &self.descriptor
     }
 
-    /// Adds an event about `element`, unless the element is withdrawn, or `is_same` returns `true` for a queued event. So the
-    /// length of the queue is bounded by the number of event kinds and elements.
+    /// Adds an event about the object `element`. Adds nothing if the object is being destroyed, or if `is_same` returns `true`
+    /// for a queued event. So the length of the queue is bounded by the number of event kinds and objects.
     pub fn push(&self, element: Option<&Element>, event: T, is_same: impl Fn(&T) -> bool) {
         let mut pending = self.pending.lock();
         if element.is_some_and(Element::is_withdrawn) || pending.iter().any(is_same) {
@@ -62,8 +62,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
         descriptor::count_up(self.descriptor.as_fd());
     }
 
-    /// Fetches the next event. Waits for one unless the descriptor is non-blocking. `element_of` returns the element that an
-    /// event is about.
+    /// Fetches the next event. Waits for an event unless the descriptor is non-blocking. `element_of` returns the object that
+    /// an event is about.
     pub fn take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> io::Result<T> {
         loop {
             let waited = self.wait();
@@ -76,7 +76,7 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
     }
 
-    /// Fetches the next event if there is one. Never waits, even if the descriptor is blocking.
+    /// Fetches the next event, or returns `None` if the queue is empty. Never waits, even if the descriptor is blocking.
     pub fn try_take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         let mut pending = self.pending.lock();
         let event = fetch(&mut pending, element_of)?;
@@ -104,12 +104,14 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
     }
 
-    /// Fetches the next event, for which the descriptor has been decremented. Returns `None` if the event was withdrawn.
+    /// Fetches the next event after [`wait`](Self::wait) has decremented the descriptor. Returns `None` if the event was
+    /// withdrawn in the meantime.
     pub fn pop(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         fetch(&mut self.pending.lock(), element_of)
     }
 
-    /// Removes all queued events about `element`, prevents further ones, and waits until the fetched ones are acknowledged.
+    /// Removes all queued events about the object `element`, prevents further events about it, and waits until the fetched
+    /// events are acknowledged. `of` returns the object that an event is about.
     pub fn withdraw(&self, element: &Arc<Element>, of: impl Fn(&T) -> Option<&Arc<Element>>) {
         {
             let mut pending = self.pending.lock();
@@ -124,8 +126,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 }
 
-/// Removes the next event from a locked queue and counts it as fetched, so that a withdrawal finds the event either queued or
-/// fetched.
+/// Removes the next event from a locked queue and counts it as fetched. Because both happen under the lock, a withdrawal finds
+/// each event either queued or fetched.
 fn fetch<T>(
     pending: &mut VecDeque<T>,
     element_of: impl Fn(&T) -> Option<&Arc<Element>>,
@@ -137,8 +139,9 @@ fn fetch<T>(
     Some(event)
 }
 
-/// Decrements an eventfd without waiting, even if it is blocking. Returns whether it was decremented. Where the kernel does not
-/// support this, or another thread was faster, that thread finds no event and waits again.
+/// Decrements an eventfd without waiting, even if it is blocking. Returns whether the eventfd was decremented. If it was not
+/// (the kernel does not support this, or another thread decremented it first), a thread that waits on the eventfd finds no
+/// event, and waits again.
 pub(crate) fn count_down(eventfd: BorrowedFd<'_>) -> bool {
     if descriptor::has_lost() && !descriptor::is_intact(eventfd) {
         return false;
@@ -299,8 +302,8 @@ mod tests {
         }
     }
 
-    /// Checks that a later event stays fetchable: while a thread fetches an event, another one reads the descriptor in vain and
-    /// the later event is queued. The descriptor must stay readable.
+    /// Checks that an event can be fetched that was queued while one thread fetched an earlier event and another thread read
+    /// the descriptor without finding an event. The descriptor must stay readable.
     #[test]
     fn a_fetch_does_not_take_the_count_of_a_later_event() {
         type Hook = Box<dyn Fn(BorrowedFd<'_>)>;

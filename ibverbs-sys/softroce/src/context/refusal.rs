@@ -1,4 +1,4 @@
-/// Reason why a verb fails: one variant for each errno that the manual pages name.
+/// Reason why a verb fails, with one variant for each errno that the manual pages name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {

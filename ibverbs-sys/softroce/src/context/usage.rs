@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Refusal;
 
-/// Number of objects that use an object. An object cannot be destroyed while it is used, and cannot be used any more once its
-/// destruction has begun.
+/// Usage count of an object: the number of other objects that use it. An object cannot be destroyed while it is in use, and
+/// cannot be used any more once its destruction has begun.
 #[derive(Debug, Default)]
 pub struct Usage(AtomicUsize);
 
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 impl Usage {
-    /// Adds a user. Fails if the object is being destroyed.
+    /// Increments the usage count. Fails if the object is being destroyed.
     pub fn acquire(&self) -> Result<(), Refusal> {
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
@@ -23,12 +23,12 @@ impl Usage {
             .map_err(|_| Refusal::Invalid)
     }
 
-    /// Removes a user.
+    /// Decrements the usage count.
     pub fn release(&self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Ends the use of the object permanently. Fails while there are users.
+    /// Marks the object as being destroyed, so that it can no longer be used. Fails while other objects use it.
     pub fn close(&self) -> Result<(), Refusal> {
         self.0
             .compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire)
@@ -36,7 +36,7 @@ impl Usage {
             .map_err(|_| Refusal::Busy)
     }
 
-    /// Returns whether the object has users.
+    /// Returns whether other objects use the object.
     pub fn in_use(&self) -> bool {
         self.0.load(Ordering::Acquire) & !CLOSED != 0
     }
@@ -44,16 +44,16 @@ impl Usage {
 
 /// An object whose users are counted.
 pub trait Shared {
-    /// Returns the usage count.
+    /// Returns the usage count of the object.
     fn usage(&self) -> &Usage;
 }
 
-/// Reference that counts as one use of an object. The user drops this value when the program destroys the user. The last `Arc`
-/// of the user may live a little longer, held by a thread of the device.
+/// Reference to an object that increments its [`Usage`] count. An object that uses another one keeps this value until the
+/// program destroys the using object. The using object's last `Arc` may live a little longer, held by a thread of the device.
 pub struct Held<T: Shared>(Arc<T>);
 
 impl<T: Shared> Held<T> {
-    /// Adds a use of `object`.
+    /// Creates a reference to `object`, and increments its usage count. Fails if the object is being destroyed.
     pub fn new(object: &Arc<T>) -> Result<Self, Refusal> {
         object.usage().acquire()?;
         Ok(Self(Arc::clone(object)))

@@ -2,55 +2,58 @@
 
 use std::time::Duration;
 
-/// Interval at which the engine checks whether threads still poll, while it does not watch the sockets.
+/// Interval at which the engine (the background thread of the device) checks whether threads still poll, while packets do not
+/// wake it.
 pub(super) const INTERVAL: Duration = Duration::from_millis(1);
 
-/// Maximum age of the last poll at which the polling thread is assumed to have seen the packet that woke the engine. A wakeup
-/// takes longer than that.
+/// Maximum time since the last poll at which the polling thread is assumed to have received the packet that woke the engine. A
+/// wakeup takes longer than this time.
 const POLLING: Duration = Duration::from_micros(5);
 
-/// Maximum age of the last poll at which the polling thread is assumed to be still active, but not scheduled.
+/// Maximum time since the last poll at which the polling thread is assumed to be still polling, but not scheduled at the
+/// moment.
 const AROUND: Duration = Duration::from_micros(200);
 
-/// Minimum number of useless wakeups in a row after which the engine stops watching the sockets.
+/// Minimum number of useless wakeups in a row before the engine stops watching the sockets.
 const PATIENCE: u32 = 8;
 
-/// Maximum to which the required number of useless wakeups is raised.
+/// Maximum number of useless wakeups in a row that is required before the engine stops watching the sockets.
 const MOST_PATIENCE: u32 = 1024;
 
-/// Observations of the engine in one round.
+/// Observations of the engine in one iteration of its loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     /// Set if a socket woke the engine.
     pub(crate) woken: bool,
     /// Set if the engine fetched packets.
     pub(crate) fetched: bool,
-    /// Set if another thread was fetching.
+    /// Set if another thread was receiving packets at the same time.
     pub(crate) contended: bool,
-    /// Set if a program armed a completion queue since the last round.
+    /// Set if the program armed a completion queue since the last iteration.
     pub(crate) armed: bool,
     /// Time since a thread last polled. `None` if no thread ever did.
     pub(crate) polled: Option<Duration>,
 }
 
-/// How the engine waits next.
+/// Decision on how the engine waits next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Watch the sockets, so that packets wake the engine.
     Watch,
-    /// Do not watch the sockets, and wait for this duration at most.
+    /// Do not watch the sockets, and wait at most for the given duration.
     Leave(Duration),
 }
 
-/// Decides whether packets wake the engine. If they do so needlessly, every packet to a polling program costs its sender a
-/// wakeup. If they do not although no thread polls, packets wait for an interval. So the engine stops watching the sockets only
-/// after several useless wakeups in a row. If that turns out to be wrong, twice as many are required the next time.
+/// Decision whether packets wake the engine (the background thread of the device). Wakeups while the program polls are useless,
+/// and each costs the sender of the packet time. Without wakeups, packets wait for an interval if no thread polls. So the
+/// engine stops watching the sockets only after several useless wakeups in a row. If the decision turns out to be wrong, twice
+/// as many are required the next time.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     away: bool,
     in_vain: u32,
     patience: u32,
-    /// Number of intervals without watching that were right, since the required number of wakeups last changed.
+    /// Number of intervals without watching in which the program polled, since the required number of wakeups last changed.
     right: u32,
 }
 
@@ -108,7 +111,7 @@ impl Pacing {
 mod tests {
     use super::*;
 
-    /// A wakeup by a packet that no other thread would have received.
+    /// Observations of a wakeup by a packet that no polling thread would have received.
     const NEEDED: Finding = Finding {
         woken: true,
         fetched: true,

@@ -20,7 +20,7 @@ use crate::wire::Opcode;
 /// Timeout that only a lost wakeup exceeds.
 const LOST: Duration = Duration::from_secs(60);
 
-/// A device with a network, whose timers are numbered.
+/// A device with a network that counts the calls of the engine.
 struct Counting {
     network: Network,
     inbox: Mutex<Inbox>,
@@ -71,7 +71,7 @@ impl Device for Counting {
     fn polled(&self) -> Option<Time> {
         match self.polled.load(Ordering::SeqCst) {
             0 => None,
-            // The last poll is always the present.
+            // Reports that a thread is polling right now.
             _ => Some(self.timers.now()),
         }
     }
@@ -122,7 +122,7 @@ impl Counting {
         });
     }
 
-    /// Waits until a condition holds.
+    /// Waits until `is_so` returns `true`.
     fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         let end = Instant::now() + LOST;
         while !is_so() {

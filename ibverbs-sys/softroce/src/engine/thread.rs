@@ -18,47 +18,47 @@ use crate::net::Endpoints;
 use crate::proto::Time;
 use crate::timers::Timers;
 
-/// Maximum number of batches that the engine fetches in one round.
+/// Maximum number of batches of packets that the engine receives in one iteration of its loop.
 const BATCHES: usize = 16;
 
-/// Number of packets in one round from which on more are assumed to follow soon: it is the middle of a transfer.
+/// Number of packets received in one iteration from which on more packets are assumed to follow soon.
 const BULK: usize = 16;
 
-/// Time for which the engine stays awake after such a round. Falling asleep and being woken takes about as long, and partly at
-/// the cost of the sender, which wakes the engine.
+/// Time for which the engine stays awake after it has received at least [`BULK`] packets. Sleeping and being woken takes about
+/// as long, and costs the sender time too.
 const AWAKE: Duration = Duration::from_micros(30);
 
-/// Time for which another thread may be fetching packets before the engine checks that due timers have run.
+/// Time for which another thread may be receiving packets before the engine checks that due timers have run.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// The device, as the engine drives it.
+/// Interface of the device for the engine, its background thread.
 pub(crate) trait Device: Send + Sync + 'static {
-    /// Fetches one batch of received packets, answers them, and runs due timers. If another thread is fetching, that thread
-    /// will look again after it has released the lock.
+    /// Receives one batch of packets, sends the responses, and runs due timers. If another thread is receiving, returns at
+    /// once; the other thread then receives again after it has released the lock.
     fn look(&self) -> Look;
 
     /// Returns the time at which a thread last polled the device, or `None` if no thread ever did.
     fn polled(&self) -> Option<Time>;
 
-    /// Returns the current sockets of the device.
+    /// Returns the current UDP sockets of the device.
     fn endpoints(&self) -> Arc<Endpoints>;
 
-    /// Handles the events that make [`heard`](Self::heard) readable.
+    /// Handles the events of the descriptor that [`heard`](Self::heard) returns.
     fn attend(&self) {}
 
-    /// Returns a descriptor that is readable while there are events for [`attend`](Self::attend). It must always be the same
-    /// descriptor.
+    /// Returns a descriptor that is readable while events are pending for [`attend`](Self::attend). Every call must return the
+    /// same descriptor.
     fn heard(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Publishes to peers that the engine is about to sleep until they wake it. Returns `false` if something has arrived for
-    /// which no wakeup will follow.
+    /// Publishes to peer processes that the engine is about to sleep and must be woken. Returns `false` if packets have already
+    /// arrived, for which no peer will wake the engine.
     fn fall_asleep(&self) -> bool {
         true
     }
 
-    /// Publishes that the engine is awake.
+    /// Publishes to peer processes that the engine is awake and need not be woken.
     fn wake_up(&self) {}
 
     /// Runs due timers only.
@@ -71,7 +71,7 @@ pub(crate) trait Device: Send + Sync + 'static {
 /// Result of one attempt to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Another thread is receiving, and will look again.
+    /// Another thread is receiving, and will try to receive again.
     Contended,
     /// The attempt is finished.
     Done {
@@ -90,7 +90,7 @@ pub(crate) struct Engine {
 struct Shared {
     timers: Arc<Timers>,
     stop: AtomicBool,
-    /// Number of times that a program announced that it is about to sleep.
+    /// Number of times that the program announced that it was about to sleep until a completion arrives.
     armed: AtomicU64,
     /// Set while the engine does not watch the sockets.
     away: AtomicBool,
@@ -99,7 +99,7 @@ struct Shared {
 }
 
 impl Engine {
-    /// Starts the thread. Signals are delivered to the program's own threads, never to this one.
+    /// Starts the engine's thread. Signals are delivered to the program's own threads, never to the engine's.
     pub(crate) fn start<D: Device>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             timers,
@@ -114,7 +114,7 @@ impl Engine {
         Ok(Self { shared })
     }
 
-    /// Makes packets wake the engine from now on, because the program is about to sleep until a completion arrives.
+    /// Makes arriving packets wake the engine from now on, because the program is about to sleep until a completion arrives.
     pub(crate) fn watch(&self) {
         // The engine stores `away` and then loads `armed`.
         self.shared.armed.fetch_add(1, Ordering::SeqCst);
@@ -129,8 +129,8 @@ impl Engine {
         self.shared.rounds.load(Ordering::SeqCst)
     }
 
-    /// Returns whether the engine leaves the sockets to polling threads, and only checks at intervals whether threads still
-    /// poll.
+    /// Returns whether packets do not wake the engine, because threads of the program poll. The engine then only checks at
+    /// intervals whether they still poll.
     pub(crate) fn is_away(&self) -> bool {
         self.shared.away.load(Ordering::SeqCst)
     }
@@ -235,7 +235,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until something must be done, or for `interval`. Timers do not end the sleep before `least`.
+    /// Sleeps until there is work to do, and at most for `interval`. Timers do not end the sleep before `least`.
     fn sleep<D: Device>(
         &self,
         interval: Option<Duration>,
@@ -262,8 +262,8 @@ impl Shared {
     }
 }
 
-/// Fetches packets until the sockets are empty, or for a limited number of batches. Returns the number of packets and the last
-/// result.
+/// Receives packets until the sockets are empty, but at most [`BATCHES`] batches. Returns the number of packets and the result
+/// of the last attempt.
 fn look(device: &impl Device) -> (usize, Look) {
     let mut packets = 0;
     let mut look = device.look();

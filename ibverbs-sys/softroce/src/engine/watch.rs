@@ -11,8 +11,8 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use crate::descriptor::Descriptor;
 use crate::net::{Endpoints, Socket};
 
-/// Epoll set of the sockets whose packets wake the engine. It is edge-triggered: each packet wakes the engine once, whether or
-/// not it is fetched then. So packets left in a socket while another thread is fetching do not keep the engine from sleeping.
+/// Epoll set of the sockets whose packets wake the engine. It is edge-triggered: each packet wakes the engine only once. So
+/// packets that stay in a socket while another thread is receiving do not keep the engine from sleeping.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Descriptor,
@@ -29,14 +29,14 @@ impl Watch {
         })
     }
 
-    /// Adds a descriptor that is always watched.
+    /// Adds a descriptor whose events always wake the engine.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         let data = EventData::new_u64(0);
         Ok(epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?)
     }
 
-    /// Starts or stops watching these sockets. Packets that are in a socket when watching begins count as arriving then.
-    /// Returns `false` if the kernel refuses to watch one of them.
+    /// Starts or stops watching the sockets `endpoints`. Packets that are in a socket when watching begins count as new.
+    /// Returns `false` if the kernel refuses to watch one of the sockets.
     pub(super) fn set(&mut self, endpoints: &Arc<Endpoints>, on: bool) -> bool {
         let known = self.endpoints.as_ref();
         if known.is_some_and(|known| Arc::ptr_eq(known, endpoints)) && self.on == on {

@@ -3,7 +3,7 @@ use std::time::Duration;
 /// Faults of sent packets. Each probability is from 0 to 1, and is drawn separately for every packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NetworkFaults {
-    /// Probability that a packet is dropped.
+    /// Probability that a sent packet is dropped.
     pub loss: f64,
     /// Probability that a packet is sent twice.
     pub duplicate: f64,
@@ -11,14 +11,14 @@ pub struct NetworkFaults {
     pub reorder: f64,
     /// Probability that one bit between BTH and ICRC is flipped.
     pub corrupt: f64,
-    /// Time for which every packet is held back.
+    /// Time for which every packet is held back before it is sent.
     pub latency: Duration,
     /// Seed of the random numbers. The same faults and the same sequence of packets give the same results.
     pub seed: u64,
 }
 
 impl NetworkFaults {
-    /// Returns whether any fault is configured.
+    /// Returns whether any packet fault is configured.
     pub(super) fn any(&self) -> bool {
         self.latency > Duration::ZERO
             || [self.loss, self.duplicate, self.reorder, self.corrupt]
@@ -27,7 +27,7 @@ impl NetworkFaults {
     }
 }
 
-/// The faults of one packet.
+/// The injected faults of one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fate {
     /// Set if the packet is dropped.
@@ -36,13 +36,13 @@ pub(crate) struct Fate {
     pub(crate) doubled: bool,
     /// Index of the flipped bit, counted from the packet's first byte; `None` if no bit is flipped.
     pub(crate) flipped: Option<usize>,
-    /// Number of packets that overtake the packet.
+    /// Number of later packets that are sent before the packet.
     pub(crate) overtaken: u8,
     /// Time for which the packet is held back.
     pub(crate) latency: Duration,
 }
 
-/// Random generator of packet faults.
+/// Random generator of packet faults, with the configured probabilities.
 #[derive(Debug)]
 pub(crate) struct Accidents {
     faults: NetworkFaults,
@@ -61,8 +61,8 @@ impl Accidents {
         self.faults
     }
 
-    /// Draws the faults of the next packet, which has `len` bytes. Always draws the same number of random numbers, so that
-    /// another kind of fault does not change the rest.
+    /// Draws the faults of the next packet, which has `len` bytes. Always draws the same number of random numbers, so that a
+    /// change of one fault's probability does not affect the other faults.
     pub(crate) fn fate(&mut self, len: usize) -> Fate {
         let lost = self.happens(self.faults.loss);
         let doubled = self.happens(self.faults.duplicate);

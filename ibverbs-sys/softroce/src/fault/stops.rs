@@ -10,22 +10,23 @@ use rustix::process::{Signal, getpid, kill_process};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum StopPoint {
-    /// Before bytes of a message are copied from the memory of another process: the copy is marked in a lane, and permitted by
-    /// the other process.
+    /// The point before bytes of a message are copied from the memory of another process. The copy is already marked as in
+    /// progress, and the other process has permitted it.
     Copy,
-    /// After the bytes were copied, before the message is accepted.
+    /// The point after the bytes of a message were copied from the memory of another process, and before the message is
+    /// accepted.
     Copied,
 }
 
-/// Number of passes until the stop; 0 for no stop.
+/// For each point, number of passes until the process stops; 0 if no stop is requested.
 static LEFT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Makes the process stop itself once, when its threads have passed `point` `passes` times.
+/// Makes the process stop itself once, when its threads have passed `point` for the `passes`th time.
 pub fn stop_at(point: StopPoint, passes: u64) {
     LEFT[point as usize].store(passes, Ordering::SeqCst);
 }
 
-/// Counts a pass of `point`, and stops the process if [`stop_at`] has requested a stop at this pass.
+/// Counts a pass of `point`. Stops the process if [`stop_at`] has requested a stop at this pass.
 pub(crate) fn pass(point: StopPoint) {
     let left = &LEFT[point as usize];
     if left.load(Ordering::Relaxed) == 0 {

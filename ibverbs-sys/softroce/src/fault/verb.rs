@@ -12,7 +12,7 @@ macro_rules! verbs {
             /// All verbs, in order.
             pub const ALL: &[Self] = &[$(Self::$verb,)*];
 
-            /// Returns the verb's name without `ibv_`. The extended form of a verb counts as the same verb.
+            /// Returns the verb's name without the prefix `ibv_`. The extended form of a verb counts as the same verb.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$verb => $name,)*
@@ -77,7 +77,7 @@ verbs! {
 }
 
 impl Verb {
-    /// Returns whether the verb fails once the device has failed. All verbs fail except queries, destruction, polling, and
+    /// Returns whether the verb fails after the device has failed. All verbs fail except queries, destruction, polling, and
     /// posting to a queue pair, which flushes the requests. For `ibv_modify_qp` the requested state decides.
     pub(super) const fn needs_device(self) -> bool {
         !matches!(
@@ -111,7 +111,7 @@ impl Verb {
         )
     }
 
-    /// Returns the verb with this name, with or without `ibv_`.
+    /// Returns the verb with this name, which may have the prefix `ibv_`.
     pub fn named(name: &str) -> Option<Self> {
         let name = name.strip_prefix("ibv_").unwrap_or(name);
         Self::ALL.iter().copied().find(|verb| verb.name() == name)
@@ -123,7 +123,7 @@ impl Verb {
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Returns the error number with this name (such as `ENOMEM`) or decimal value.
+    /// Returns the error number with this name (such as `ENOMEM`) or this decimal value.
     pub fn named(name: &str) -> Option<Self> {
         let known = NAMED
             .iter()

@@ -3,10 +3,10 @@
 use crate::context::Refusal;
 use crate::proto::AccessFlags;
 
-/// Access flags that a device may ignore: `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to `_LAST`.
+/// Access flags that a device may ignore: the bits from `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to `_LAST`.
 const OPTIONAL: u32 = 0x3ff0_0000;
 
-/// `IBV_ACCESS_FLUSH_GLOBAL` and `_PERSISTENT` of newer headers, for persistent memory; not supported.
+/// The flags `IBV_ACCESS_FLUSH_GLOBAL` and `_PERSISTENT` of newer headers, for persistent memory; not supported.
 const FLUSH: u32 = 1 << 8 | 1 << 9;
 
 /// Checks and converts the access flags of a memory region (`ibv_reg_mr(3)`). Ignores optional flags.

@@ -16,12 +16,12 @@ use super::segment::{self, HUGE, Segment};
 use crate::context::Refusal;
 use crate::descriptor::Descriptor;
 
-/// Memory that the device allocates for regions (`ibv_alloc_buf`): an in-memory file, of which peers of the same host can map
-/// parts.
+/// An arena: the memory that the device allocates for regions (`ibv_alloc_buf`). The memory is an in-memory file, of which peer
+/// processes of the same host can map parts.
 ///
-/// The file grows by segments. Each segment is a single mapping, in this process and in peers. A [`Block`] is a part of a
-/// segment. The pages of a block are allocated and zeroed when the block is made. They are returned to the system when the last
-/// user of the block is dropped: the code that allocated it, or a region that was registered in it.
+/// The file grows by segments. Each segment is a single mapping, in this process and in peers. A [`Block`] is an allocated
+/// range within a segment. The pages of a block are allocated and zeroed when the block is allocated. They are returned to the
+/// system when the last user of the block is dropped: the code that allocated it, or a region that was registered in it.
 ///
 /// The file is sealed against shrinking, so a process can access all of a mapping without a fault. A peer can write to all of
 /// the file. Only dumpable processes of the same user become peers, because the kernel usually lets such a process write to this
@@ -40,13 +40,13 @@ struct State {
     end: u64,
 }
 
-/// A segment, and its free extents.
+/// A segment of the file, with its free ranges.
 struct Part {
     segment: Segment,
     free: Extents,
 }
 
-/// A block of memory of an [`Arena`], returned on drop.
+/// A block of memory that was allocated from an [`Arena`]. Dropping the block returns the memory.
 pub struct Block {
     arena: Arc<Arena>,
     address: usize,
@@ -55,23 +55,23 @@ pub struct Block {
     segment: Range<u64>,
 }
 
-/// Location of bytes of this process in a file that a peer of the same host can map. A peer needs nothing else, apart from the
-/// file's descriptor.
+/// Location of bytes of this process in the file of an [`Arena`]. With the location and the file's descriptor, a peer process
+/// of the same host can map the bytes.
 ///
-/// Code that passes a place to a peer must ensure that the peer no longer accesses the bytes when the block is dropped, because
-/// the arena reuses them then.
+/// Code that passes a location to a peer must ensure that the peer no longer accesses the bytes when the block is dropped,
+/// because the arena then reuses them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Offset of the first byte in the file.
     pub offset: u64,
     /// Length in bytes.
     pub length: u64,
-    /// The part of the file that a peer should map as a whole, as this process does: a segment, which also contains other
-    /// blocks. Its start and end are multiples of 2 MiB.
+    /// Range of the surrounding segment in the file, which a peer should map as a whole, as this process does. The segment may
+    /// also contain other blocks. Its start and end are multiples of 2 MiB.
     pub segment: Range<u64>,
 }
 
-/// Length of a segment in bytes, unless a block needs a larger one.
+/// Minimum length of a segment in bytes. A larger block gets a larger segment.
 const SEGMENT: usize = 64 << 20;
 
 /// Minimum length in bytes of a block for which the system's free memory is checked before the allocation.
@@ -107,7 +107,7 @@ impl Arena {
             return Err(Refusal::Exhausted);
         }
         let block = self.place(length)?;
-        // If this fails, the block is dropped and so returned.
+        // On failure, the block is dropped, which returns its memory.
         segment::populate(block.address, length).map_err(|_| Refusal::Exhausted)?;
         Ok(block)
     }
@@ -150,7 +150,7 @@ impl Arena {
         Ok(block)
     }
 
-    /// Adds a segment with room for `length` bytes.
+    /// Adds a segment that can hold a block of `length` bytes.
     fn grow<'a>(&self, state: &'a mut State, length: usize) -> Result<&'a mut Part, Refusal> {
         let size = length.max(SEGMENT).checked_next_multiple_of(HUGE);
         let size = size.ok_or(Refusal::Exhausted)?;
@@ -171,7 +171,7 @@ impl Arena {
         state.segments.last_mut().ok_or(Refusal::Exhausted)
     }
 
-    /// Returns the pages of an unused block to the system, which replaces them by zeroes.
+    /// Returns the pages of an unused block to the system. Later accesses find zeroes.
     fn take_back(&self, block: &Block) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let length = block.length as u64;
@@ -215,7 +215,8 @@ impl fmt::Debug for Arena {
 }
 
 impl Part {
-    /// Allocates room for a block. Returns the block's address, its offset in the file, and the file range of the segment.
+    /// Allocates a block in this segment. Returns the block's address, its offset in the file, and the file range of the
+    /// segment.
     fn take(&mut self, length: usize, align: usize) -> Option<(usize, u64, Range<u64>)> {
         let start = self.free.take(length, align)?;
         let segment = self.segment.place();
@@ -225,22 +226,22 @@ impl Part {
 }
 
 impl Block {
-    /// Returns the address of the first byte.
+    /// Returns the address of the block's first byte.
     pub fn address(&self) -> usize {
         self.address
     }
 
-    /// Returns the length in bytes, a multiple of the page size.
+    /// Returns the length of the block in bytes, which is a multiple of the page size.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Returns the arena that the block belongs to.
+    /// Returns the arena from which the block was allocated.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// Returns the place of a range of bytes in the arena's file, or `None` if the range is not inside the block.
+    /// Returns the location of a range of bytes in the arena's file, or `None` if the range is not inside the block.
     pub fn place(&self, address: usize, length: u64) -> Option<Place> {
         let start = address.checked_sub(self.address)? as u64;
         let size = self.length as u64;

@@ -9,11 +9,11 @@ use super::Piece;
 use super::entries::{Entries, Found};
 use super::view::{View, pieces};
 
-/// Parts of regions in the order of their bytes: each with its first byte and its length.
+/// Memory ranges of a message, in the order of its bytes. Each consists of the location of its first byte and its length.
 type Parts<'a> = SmallVec<[(Found<'a>, usize); 2]>;
 
 impl View<'_> {
-    /// Checks that `length` bytes of a message from `offset` on can be read.
+    /// Checks that `length` bytes of a message from `offset` on can be read by a queue pair of this view.
     pub(crate) fn check_local(
         &self,
         list: &[Segment],
@@ -27,8 +27,8 @@ impl View<'_> {
         })
     }
 
-    /// Copies bytes of a message to a place in the memory of `peer`, a view of the same registry. Both keys are looked up once,
-    /// and cannot change during the copy.
+    /// Copies bytes of a message in this view to a place in the memory of `peer`, a view of the same registry. Both keys are
+    /// looked up once, and cannot change during the copy.
     pub(crate) fn carry(
         &self,
         message: Data<'_>,
@@ -76,7 +76,8 @@ impl View<'_> {
         })
     }
 
-    /// Copies bytes that the view `peer` makes accessible for remote reads to a message's segments in this view.
+    /// Copies bytes from the memory of the view `peer`, which must permit remote reads, to the segments of a message in this
+    /// view.
     pub(crate) fn fetch(
         &self,
         list: &[Segment],
@@ -101,8 +102,8 @@ impl View<'_> {
         })
     }
 
-    /// Calls `act` with bytes of a message that is spread over `list`. The memory stays registered until `act` returns. Returns
-    /// `None` if the bytes cannot be accessed as requested.
+    /// Calls `act` with `length` bytes from `offset` of a message that is spread over the segments of `list`. The memory stays
+    /// registered until `act` returns. Returns `None` if the queue pair may not access the bytes.
     pub(crate) fn with_segments<T>(
         &self,
         list: &[Segment],
@@ -154,7 +155,7 @@ impl View<'_> {
     }
 }
 
-/// Copies parts to other parts with the same total length.
+/// Copies a list of memory ranges to another list with the same total length.
 fn copy(from: &Parts<'_>, to: &Parts<'_>) -> Result<(), Misplaced> {
     let (mut sources, mut begin) = (from.iter(), 0);
     let mut source = sources.next();

@@ -11,7 +11,7 @@
 
 use super::guarded::{self, Missing};
 
-/// Copies `out.len()` bytes from `address` on. After an error, some of the bytes have been copied.
+/// Copies `out.len()` bytes from memory at `address` to `out`. After an error, some of the bytes have been copied.
 ///
 /// # Safety
 /// The bytes must be registered memory, or the caller must ensure that no references to them exist, except to atomics.
@@ -28,7 +28,7 @@ pub(crate) unsafe fn read(address: usize, out: &mut [u8]) -> Result<(), Missing>
     }
 }
 
-/// Copies `data` to the bytes from `address` on, in ascending order; the last piece becomes visible after all others. After an
+/// Copies `data` to the memory at `address`, in ascending order; the last access becomes visible after all others. After an
 /// error, some of the bytes have been copied.
 ///
 /// # Safety
@@ -40,8 +40,8 @@ pub(crate) unsafe fn write(address: usize, data: &[u8]) -> Result<(), Missing> {
     unsafe { copy(data.as_ptr().expose_provenance(), address, data.len()) }
 }
 
-/// Copies `length` bytes in ascending order; the last piece becomes visible after all others. A piece that is aligned in both
-/// ranges is a single access to each. After an error, some of the bytes have been copied.
+/// Copies `length` bytes in ascending order; the last access becomes visible after all others. Bytes that are aligned in both
+/// ranges are copied by a single load and a single store. After an error, some of the bytes have been copied.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist, except to
@@ -58,8 +58,8 @@ pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), M
     }
 }
 
-/// Copies piece by piece. With `OUTWARD`, the pieces are aligned in the target, and the last piece becomes visible last.
-/// Otherwise they are aligned in the source.
+/// Copies bytes by the largest aligned accesses. With `OUTWARD`, accesses are aligned in the target, and the last access
+/// becomes visible last. Otherwise accesses are aligned in the source.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist, except to
@@ -108,8 +108,8 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     Ok(())
 }
 
-/// Copies words one by one, after a copy of all of them has failed, to find out which side is missing. Copies everything if the
-/// memory is mapped again by now.
+/// Copies words one by one, after a copy of all words has failed, to find out whether the source or the target is not mapped.
+/// Copies everything if the memory is mapped again by now.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist, except to
@@ -157,7 +157,7 @@ mod tests {
 
     use super::super::{DeviceMemory, Span};
 
-    /// Approximate length in bytes of the shortest copy that uses the processor's string instruction.
+    /// Length in bytes from which copies use the processor's string instruction.
     const MANY: usize = 512;
 
     fn memory(length: u64) -> (Arc<DeviceMemory>, Span) {

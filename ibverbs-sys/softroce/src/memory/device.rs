@@ -13,7 +13,7 @@ pub struct DeviceMemory {
     usage: Usage,
 }
 
-/// A page. The cell permits writes through a pointer while references to the page exist.
+/// A page of device memory. The cell permits writes through a pointer while references to the page exist.
 #[repr(align(4096))]
 struct Page(#[expect(dead_code, reason = "reached by its address")] UnsafeCell<[u8; 4096]>);
 
@@ -26,7 +26,7 @@ impl DeviceMemory {
     /// Alignment of device memory in bytes.
     pub const ALIGNMENT: u64 = align_of::<Page>() as u64;
 
-    /// Allocates `length` zeroed bytes.
+    /// Allocates `length` zeroed bytes of device memory.
     pub fn new(length: u64) -> Result<Arc<Self>, Refusal> {
         let count = length.div_ceil(size_of::<Page>() as u64);
         let count = usize::try_from(count).map_err(|_| Refusal::Exhausted)?;
@@ -42,12 +42,12 @@ impl DeviceMemory {
         }))
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the device memory in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Returns the address of the first byte.
+    /// Returns the address of the first byte of the device memory.
     pub(super) fn address(&self) -> usize {
         self.pages.as_ptr().expose_provenance()
     }

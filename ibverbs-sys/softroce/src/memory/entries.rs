@@ -21,7 +21,7 @@ pub(super) enum Entry {
     Window(Window),
 }
 
-/// Memory that was found by a key and an address.
+/// Memory of a region or window that was found by a key and an address.
 pub(super) struct Found<'a> {
     pub(super) span: &'a Span,
     /// Offset of the first byte in the span.
@@ -29,7 +29,8 @@ pub(super) struct Found<'a> {
 }
 
 impl Entries {
-    /// Finds the memory of a local access by a queue pair of `domain`. `write` requires local write access.
+    /// Finds the memory that a queue pair of `domain` accesses by a local key. If `write` is set, checks for local write
+    /// access.
     #[inline]
     pub(super) fn local(
         &self,
@@ -54,7 +55,7 @@ impl Entries {
         })
     }
 
-    /// Finds the memory of a peer's access through a queue pair, in a region or window.
+    /// Finds the memory of a region or window that a peer accesses through a queue pair, and checks the access rights.
     #[inline]
     pub(super) fn remote(
         &self,
@@ -121,7 +122,8 @@ impl Entries {
         }
     }
 
-    /// Binds a window. Returns the window's slot. If the binding is not permitted, changes nothing and returns `None`.
+    /// Binds a memory window. Returns the window's slot (number in the table), or changes nothing and returns `None` if the
+    /// binding is not permitted.
     pub(super) fn bind(
         &mut self,
         domain: DomainId,
@@ -180,7 +182,8 @@ impl Entries {
         Some(number)
     }
 
-    /// Returns the slot of the type 2 window that has this key and is bound through this queue pair.
+    /// Returns the slot (number in the table) of the type 2 window with this key, if the window is bound through this queue
+    /// pair.
     pub(super) fn served(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<u32> {
         let (number, entry) = self.table.find(key)?;
         let Entry::Window(window) = entry else {
@@ -193,7 +196,8 @@ impl Entries {
         is_served.then_some(number)
     }
 
-    /// Returns the description of a slot for peers, or `None` if the slot is not published to peers.
+    /// Returns the description of a region or window that is published to peer processes, or `None` if it is not accessible to
+    /// them.
     pub(super) fn told(&self, number: u32) -> Option<Published> {
         let key = self.table.key(number);
         match self.table.get(number)? {
@@ -230,8 +234,8 @@ impl Entries {
     }
 }
 
-/// Returns the description of a part of a region for peers. `part` is the offset and the length of the part, and `start` is the
-/// address of its first byte in requests.
+/// Returns the description, for peer processes, of a part of a region. `part` is the offset and the length of the part, and
+/// `start` is the address of its first byte in requests.
 fn tell(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Published> {
     let (offset, length) = part;
     if region.span.is_null() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Allocator of byte ranges: the free extents by their start. Adjacent extents are merged.
+/// Allocator of byte ranges. Stores the free ranges by their start; adjacent free ranges are merged.
 #[derive(Debug)]
 pub(super) struct Extents {
     free: BTreeMap<usize, usize>,
@@ -10,7 +10,7 @@ pub(super) struct Extents {
 }
 
 impl Extents {
-    /// Creates an allocator with one free extent of `length` bytes.
+    /// Creates an allocator with one free range of `length` bytes.
     pub(super) fn new(length: usize) -> Self {
         Self {
             free: BTreeMap::from([(0, length)]),
@@ -18,8 +18,8 @@ impl Extents {
         }
     }
 
-    /// Allocates `length` bytes (not 0) at the first free multiple of `align` (a power of two). Returns the start of the range,
-    /// or `None` if there is no room.
+    /// Allocates `length` bytes (not 0) at the first free multiple of `align` (a power of two). Returns the start of the
+    /// allocated range, or `None` if no free range is long enough.
     pub(super) fn take(&mut self, length: usize, align: usize) -> Option<usize> {
         let (start, end, place) = self.free.iter().find_map(|(&start, &extent)| {
             let end = start + extent;
@@ -36,7 +36,7 @@ impl Extents {
         Some(place)
     }
 
-    /// Frees a range that was allocated.
+    /// Frees a range that was allocated before.
     pub(super) fn give_back(&mut self, start: usize, length: usize) {
         let (mut start, mut end) = (start, start + length);
         if let Some((&before, &extent)) = self.free.range(..start).next_back()
@@ -51,7 +51,7 @@ impl Extents {
         self.free.insert(start, end - start);
     }
 
-    /// Returns whether nothing is allocated.
+    /// Returns whether all bytes are free.
     pub(super) fn are_whole(&self) -> bool {
         self.free.get(&0) == Some(&self.length)
     }

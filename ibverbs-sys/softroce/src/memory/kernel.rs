@@ -1,5 +1,5 @@
-//! System calls on the program's memory: a query of the mapping at an address, and copies that return an error, instead of
-//! ending the program, where nothing is mapped.
+//! System calls that access the program's memory: a query of the mapping at an address, and copies that return an error for
+//! unmapped memory, instead of ending the program.
 
 use std::fs::File;
 use std::mem;
@@ -10,7 +10,7 @@ use super::mapping::Mapping;
 use crate::descriptor::Descriptor;
 use crate::per_process::PerProcess;
 
-/// Copies the bytes from `address` on to `out`. Returns `None` if not all bytes are readable.
+/// Copies memory at `address` to `out` by a system call. Returns `None` if not all bytes are readable.
 pub(super) fn read(address: usize, out: &mut [u8]) -> Option<()> {
     transfer(
         libc::SYS_process_vm_readv,
@@ -20,7 +20,7 @@ pub(super) fn read(address: usize, out: &mut [u8]) -> Option<()> {
     )
 }
 
-/// Copies `data` to the bytes from `address` on. Returns `None` if not all bytes are writable.
+/// Copies `data` to memory at `address` by a system call. Returns `None` if not all bytes are writable.
 pub(super) fn write(address: usize, data: &[u8]) -> Option<()> {
     transfer(
         libc::SYS_process_vm_writev,
@@ -69,12 +69,12 @@ pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, NoAnswer> {
 static MAPS: PerProcess<Option<Descriptor>> =
     PerProcess::new(|| Descriptor::open(|| File::open("/proc/self/maps").map(Into::into)).ok());
 
-/// Discards the parent's file in a child of `fork`, without closing it.
+/// Discards the parent's `/proc/self/maps` file in a child of `fork`, without closing it.
 pub(crate) fn forget() {
     MAPS.forget();
 }
 
-/// Error: the kernel does not support the query.
+/// Error: the kernel does not support the query of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoAnswer;
 

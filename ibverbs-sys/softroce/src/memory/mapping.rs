@@ -4,8 +4,9 @@ use std::fs;
 
 use super::kernel::{self, NoAnswer};
 
-/// Returns whether all of the program's memory from `address` on is mapped, readable, and writable if `writable` is set. The
-/// kernel checks the same when it pins the pages of a region. Returns `true` if there is no `/proc` to check with.
+/// Returns whether the program's memory from `address` to `address + length` is mapped and readable, and also writable if
+/// `writable` is set. The kernel checks the same when it pins the pages of a region. Returns `true` if the check is not
+/// possible because there is no `/proc`.
 pub fn is_mapped(address: usize, length: u64, writable: bool) -> bool {
     let address = address as u64;
     covers(kernel::mapping_at, address, length, writable).unwrap_or_else(|NoAnswer| {
@@ -23,7 +24,7 @@ pub fn is_mapped(address: usize, length: u64, writable: bool) -> bool {
     })
 }
 
-/// Returns whether the range is covered by contiguous mappings that all have the required protection.
+/// Returns whether a range of addresses is covered by contiguous mappings that all have the required protection.
 fn covers(
     mapping_at: impl Fn(u64) -> Result<Option<Mapping>, NoAnswer>,
     address: u64,
@@ -45,7 +46,7 @@ fn covers(
     Ok(true)
 }
 
-/// A range of addresses that is mapped with the same protection.
+/// A mapped range of addresses that have the same protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) start: u64,
@@ -59,7 +60,7 @@ impl Mapping {
         (self.start..self.end).contains(&address)
     }
 
-    /// Parses a line such as `7f0000000000-7f0000001000 rw-p 00000000 00:00 0`.
+    /// Parses a line of `/proc/self/maps`, such as `7f0000000000-7f0000001000 rw-p 00000000 00:00 0`.
     fn parse(line: &str) -> Option<Self> {
         let (range, rest) = line.split_once(' ')?;
         let (start, end) = range.split_once('-')?;

@@ -1,14 +1,14 @@
-//! Registered memory: regions and windows by their keys, and copies from and to them.
+//! Registered memory: the regions and windows of a NIC, found by their keys, and copies from and to them.
 //!
 //! The program's memory is accessed only in `copy`, through the kernel in `kernel`, and as an aligned word in atomic
 //! operations. All other modules only check access rights and ranges.
 //!
-//! Memory that the device allocates for regions ([`Arena`]) is in a file. `segment` maps the file in this process, and peers of
-//! the same host can map it as well. A peer needs a [`Place`] and the arena's descriptor to reach bytes. The functions
-//! [`Span::place`] (of a region), [`Registry::place`] (by a key), and [`Arena::find`] with [`Block::place`] (by an address)
-//! return a place.
+//! Memory that the device allocates for regions ([`Arena`]) is in a file. `segment` maps the file in this process, and peer
+//! processes of the same host can map it as well. To reach bytes, a peer needs their location in the file (a [`Place`]) and the
+//! file's descriptor. The functions [`Span::place`] (of a region), [`Registry::place`] (by a key), and [`Arena::find`] with
+//! [`Block::place`] (by an address) return such a location.
 //!
-//! `peers` is the interface to those processes of the host that access regions and windows directly.
+//! `peers` is the interface to processes of the host that access regions and windows directly.
 
 mod access;
 mod arena;

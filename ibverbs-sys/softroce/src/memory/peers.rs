@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::context::Refusal;
 use crate::proto::{AccessFlags, Withdrawal};
 
-/// Description of a region or window for peers.
+/// Description of a region or window, as published to peer processes of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Published {
     /// Memory key.
@@ -18,47 +18,50 @@ pub(crate) struct Published {
     pub(crate) queue_pair: Option<u32>,
     /// Permitted remote access.
     pub(crate) access: AccessFlags,
-    /// Address of the first byte in requests.
+    /// Address by which requests name the first byte.
     pub(crate) start: u64,
     /// Length in bytes.
     pub(crate) length: u64,
-    /// Address of the first byte in this process.
+    /// Virtual address of the first byte in this process.
     pub(crate) address: u64,
-    /// Location in the arena's file; `None` if the memory is not in the arena.
+    /// Location of the bytes in the arena's file; `None` if the memory is not in the arena.
     pub(crate) place: Option<FilePlace>,
 }
 
-/// Location of bytes in an arena's file.
+/// Location of bytes in the file of an [`Arena`](super::Arena).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FilePlace {
-    /// Offset of the first byte.
+    /// Offset of the first byte in the file.
     pub(crate) offset: u64,
-    /// The part of the file that is mapped as a whole.
+    /// Range of the surrounding segment in the file, which is mapped as a whole.
     pub(crate) segment: Range<u64>,
 }
 
-/// Processes of the host to which regions and windows are published, each in its slot of the table of regions.
+/// The peer processes of the host to which regions and windows are published. Each region and window has a slot (record) in the
+/// published table.
 ///
-/// Registration, deregistration and window binding use this interface. Data copies do not.
+/// Registration, deregistration and window binding use this interface. Copies of data do not.
 pub(crate) trait Peers: Send + Sync {
-    /// Publishes a region or window in place of the slot's previous content. Does not wait for copies that use the previous
-    /// content.
+    /// Publishes a region or window in a slot (record of the table), and replaces the record's previous content. Does not wait
+    /// for peers that are copying from or to the previous region or window.
     fn publish(&self, slot: u32, region: &Published);
 
-    /// Retracts the content of a slot. Copies of peers that began before may still be in progress.
+    /// Retracts the region or window in a slot (record of the table). Peers that have found it before may still be copying from
+    /// or to its memory.
     fn retract(&self, slot: u32);
 
-    /// Returns whether a slot is published.
+    /// Returns whether a slot (record of the table) contains a published region or window.
     fn is_published(&self, slot: u32) -> bool;
 
-    /// Waits until all copies of peers have ended that may access memory retracted before this call. Fails with
-    /// [`Busy`](Refusal::Busy) if a copy does not end because the peer was stopped during the copy.
+    /// Waits until peers have finished all copies from and to memory that was retracted before this call. Fails with
+    /// [`Busy`](Refusal::Busy) if a peer was stopped during a copy and does not finish it in time.
     fn wait(&self) -> Result<(), Refusal>;
 
-    /// Begins or continues to withdraw a slot: retracts the slot, and does not wait for the copies. Returns the progress of the
-    /// withdrawal.
+    /// Begins or continues to withdraw the region or window in a slot (record of the table): retracts it, and does not wait for
+    /// peers that are still copying. Returns the progress of the withdrawal.
     fn withdraw(&self, slot: u32) -> Withdrawal;
 
-    /// Removes the pending withdrawal of a slot. Returns whether there was one.
+    /// Removes the pending withdrawal of the region or window in a slot (record of the table). Returns whether there was a
+    /// pending withdrawal.
     fn forget_withdrawal(&self, slot: u32) -> bool;
 }

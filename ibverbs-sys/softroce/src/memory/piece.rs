@@ -6,7 +6,8 @@ use std::ops::Range;
 use super::copy;
 use crate::sync::AtomicU64;
 
-/// A range of bytes that stays registered, or borrowed, for the lifetime `'a`. An access to unmapped bytes returns an error.
+/// A range of bytes that stays registered, or borrowed, for the lifetime `'a`. An access to bytes that are no longer mapped
+/// returns an error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
     address: usize,
@@ -16,7 +17,7 @@ pub(crate) struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// Creates a read-only piece of bytes of this process.
+    /// Creates a read-only piece from a slice of this process.
     pub(crate) fn of(bytes: &'a [u8]) -> Self {
         Self {
             address: bytes.as_ptr().expose_provenance(),
@@ -26,20 +27,20 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Creates a writable piece of bytes of this process.
+    /// Creates a writable piece from a mutable slice of this process.
     pub(crate) fn of_mut(bytes: &'a mut [u8]) -> Self {
         // SAFETY: the piece keeps the exclusive borrow, so no other references exist, and the bytes may be written.
         unsafe { Self::new(bytes.as_mut_ptr().expose_provenance(), bytes.len(), true) }
     }
 
-    /// Creates a writable piece of words that other threads or processes may read and write at any time.
+    /// Creates a writable piece from words that other threads or processes may read and write at any time.
     pub(crate) fn of_atomics(words: &'a [AtomicU64]) -> Self {
         let address = words.as_ptr().expose_provenance();
         // SAFETY: `words` keeps the memory for `'a`, and atomics may be written through a shared reference.
         unsafe { Self::new(address, size_of_val(words), true) }
     }
 
-    /// Creates a piece of bytes, which may be written if `writable` is set.
+    /// Creates a piece of `length` bytes at `address`. The piece may be written if `writable` is set.
     ///
     /// # Safety
     /// While the piece exists, the bytes must be registered memory, or the caller must ensure that no references to them exist.
@@ -63,7 +64,7 @@ impl<'a> Piece<'a> {
         self.length
     }
 
-    /// Returns the total number of bytes of a list of pieces. Optimized for lists of one piece.
+    /// Returns the total length in bytes of a list of memory ranges. Optimized for lists of one range.
     #[inline]
     pub(crate) fn total(list: &[Self]) -> usize {
         match list {
@@ -72,7 +73,8 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Returns the parts of a list of pieces that contain the bytes of `range`, counted over the whole list.
+    /// Returns the parts of a list of memory ranges that contain the bytes of `range`. The range is counted over the whole
+    /// list.
     #[inline]
     pub(crate) fn parts(list: &[Self], range: Range<usize>) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (range.start, range.len());
@@ -89,8 +91,8 @@ impl<'a> Piece<'a> {
         })
     }
 
-    /// Copies the bytes to another piece of the same length. Returns `None` if the lengths differ, or if bytes are unmapped or
-    /// not writable.
+    /// Copies the bytes of this piece to another piece of the same length. Returns `None` if the lengths differ, or if bytes
+    /// are unmapped or not writable.
     #[inline]
     pub(crate) fn copy_to(&self, to: &Piece<'_>) -> Option<()> {
         if !to.writable || self.length != to.length {
@@ -106,7 +108,7 @@ impl<'a> Piece<'a> {
         self.writable
     }
 
-    /// Writes a word to the first eight bytes. Returns `None` if the piece is shorter, not writable, or unmapped.
+    /// Writes a word to the first eight bytes of the piece. Returns `None` if the piece is shorter, not writable, or unmapped.
     pub(crate) fn store(&self, word: u64) -> Option<()> {
         if !self.writable || self.length < size_of::<u64>() {
             return None;

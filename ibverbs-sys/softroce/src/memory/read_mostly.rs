@@ -1,9 +1,9 @@
-//! A lock for a value that is read with every message and rarely changed.
+//! A lock for a value that is read for every message and rarely changed.
 //!
-//! A reader occupies a [lane](Lanes), which takes one atomic operation on a word that usually no other thread changes. So
-//! readers do not slow each other down, as they do by the shared counter of a reader-writer lock. A writer first announces the
-//! change, and then waits until all lanes are left. Either a reader finds the announcement, or the writer finds the reader's
-//! lane occupied and waits: see [`epoch`](crate::epoch).
+//! A reader occupies a [lane](Lanes), by one atomic operation on a word that usually no other thread changes. So readers do not
+//! slow each other down, as they would by the shared counter of a reader-writer lock. A writer first announces the change, and
+//! then waits until no lane is occupied. Either a reader finds the announcement, or the writer finds the reader's lane occupied
+//! and waits: see [`epoch`](crate::epoch).
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -18,7 +18,7 @@ use crate::sync::Line;
 
 /// A value behind a lock that is cheap for readers and expensive for writers.
 pub(super) struct ReadMostly<T> {
-    /// Held by writers, and by readers that have found a change in progress.
+    /// Lock that writers hold, and that readers hold if they have found a change in progress.
     lock: RwLock<T>,
     /// Set while a writer changes the value or waits for readers.
     changing: AtomicBool,
@@ -31,7 +31,7 @@ pub(super) struct Reading<'a, T> {
     _hold: Hold<'a, T>,
 }
 
-/// Keeps writers away: an occupied lane, or the read lock.
+/// What a reader holds to keep writers from changing the value: an occupied lane (word that writers check), or the read lock.
 #[expect(dead_code, reason = "they are held")]
 enum Hold<'a, T> {
     Lane(Lane<'a>),
@@ -47,7 +47,8 @@ pub(super) struct Changing<'a, T> {
 /// Time between two checks whether a long read has ended.
 const REST: Duration = Duration::from_micros(50);
 
-/// Number of lanes: the maximum threads that read at the same time without waiting for each other. A power of two.
+/// Number of lanes (words that mark a read as in progress), which is the maximum number of threads that read at the same time
+/// without waiting for each other. A power of two.
 const LANES: usize = 32;
 
 impl<T> ReadMostly<T> {
@@ -60,8 +61,8 @@ impl<T> ReadMostly<T> {
     }
 
     /// Locks the value for reading. The guard should be held for a short time only, because writers wait for it. Threads should
-    /// pass different `hint`s, so that they use different lanes. A thread must not call this again while it holds a guard: a
-    /// waiting writer would deadlock it.
+    /// pass different `hint`s, so that they use different lanes. A thread must not call this function while it holds a guard:
+    /// if a writer is waiting, the thread would deadlock.
     #[inline]
     pub(super) fn read(&self, hint: u32) -> Reading<'_, T> {
         let lane = Lanes(&self.lanes).enter(hint as usize);
@@ -88,7 +89,7 @@ impl<T> ReadMostly<T> {
         }
     }
 
-    /// Locks the value for a change. Waits until all readers have finished.
+    /// Locks the value for a change. Waits until all readers have released their guards.
     pub(super) fn change(&self) -> Changing<'_, T> {
         let value = self.lock.write();
         self.changing.store(true, Ordering::Relaxed);
@@ -162,7 +163,7 @@ mod tests {
         assert!(readings.iter().all(|reading| **reading == 1));
     }
 
-    /// Checks that readers, by lane or by lock, see no half-done change and exclude a change.
+    /// Checks that readers see no incomplete change, and that the value does not change while they read.
     #[test]
     fn nobody_reads_during_a_change() {
         const CHANGES: u64 = 2_000;

@@ -12,18 +12,18 @@ pub struct RegionAttributes {
     pub domain: DomainId,
     /// Memory of the region.
     pub span: Span,
-    /// Address of the first byte in requests.
+    /// Address by which requests name the first byte.
     pub start: u64,
     /// Permitted access.
     pub access: AccessFlags,
 }
 
-/// New attributes of a region that is registered again. `None` keeps an attribute.
+/// New attributes of a region that is registered again (`ibv_rereg_mr`). An attribute that is `None` stays unchanged.
 #[derive(Debug, Default)]
 pub struct RegionChange {
     /// New protection domain.
     pub domain: Option<DomainId>,
-    /// New memory, and the address of its first byte in requests.
+    /// New memory, and the address by which requests name its first byte.
     pub translation: Option<(Span, u64)>,
     /// New permitted access.
     pub access: Option<AccessFlags>,
@@ -49,8 +49,8 @@ impl Region {
     }
 }
 
-/// Returns the offset from `start` of the `length` bytes from `address` on, or `None` if they are not inside the `size` bytes
-/// from `start` on.
+/// Returns the offset of a range in another range: of the `length` bytes at `address` in the `size` bytes at `start`. Returns
+/// `None` if not all bytes are inside.
 pub(super) fn offset(start: u64, size: u64, address: u64, length: u64) -> Option<u64> {
     let offset = address.checked_sub(start)?;
     (offset <= size && length <= size - offset).then_some(offset)

@@ -33,12 +33,12 @@ pub struct Registry {
     peers: OnceLock<Arc<dyn Peers>>,
 }
 
-/// A read lock on the registry: regions and windows do not change while it exists.
+/// A read lock on the registry. No region or window changes while the lock exists.
 pub(crate) struct Regions<'a>(Reading<'a, Entries>);
 
 impl Regions<'_> {
-    /// Returns the bytes of a segment of a queue pair of `domain`. Returns `None` if the access is not permitted, or if the
-    /// bytes may be unmapped.
+    /// Returns the memory of a segment, accessed by a queue pair of `domain`. Returns `None` if the access is not permitted, or
+    /// if the memory may be unmapped (on-demand regions).
     #[inline]
     pub(crate) fn piece(
         &self,
@@ -62,7 +62,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// Creates a registry without regions, and installs the handler of memory faults.
+    /// Creates a registry without regions, and installs the signal handler for faults in registered memory.
     pub fn new() -> Self {
         guarded::install();
         let entries = Entries {
@@ -89,12 +89,13 @@ impl Registry {
         let _ = self.peers.set(peers);
     }
 
-    /// Returns the number that keys add to an index.
+    /// Returns the number that is added to a table index to form the index in a memory key.
     pub(crate) fn key_base(&self) -> u32 {
         self.entries.read(0).table.base()
     }
 
-    /// Publishes the content of a slot to peers, in place of the previous content.
+    /// Publishes the region or window in a slot (record of the table) to peer processes, or retracts the record if the slot is
+    /// empty.
     fn publish(&self, entries: &Entries, slot: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -105,10 +106,11 @@ impl Registry {
         }
     }
 
-    /// Withdraws a slot from peers, and waits until no peer uses it any more. Takes no lock during the wait, which may be long.
+    /// Withdraws the region or window in a slot (record of the table) from peer processes, and waits until no peer uses it any
+    /// more. Takes no lock during the wait, which may be long.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if a peer does not finish its copy. The slot is published again then.
+    /// [`Refusal::Busy`] if a peer does not finish its copy in time. The region or window is then published again.
     fn vacate(&self, slot: u32) -> Result<(), Refusal> {
         let Some(peers) = self.peers.get() else {
             return Ok(());
@@ -133,7 +135,7 @@ impl Registry {
         Some((Arc::clone(block), place))
     }
 
-    /// Allocates `length` bytes of device memory. Fails if the total would exceed the limit of the device.
+    /// Allocates `length` bytes of device memory. Fails if the total would exceed the device's limit.
     pub fn allocate(&self, length: u64) -> Result<Arc<DeviceMemory>, Refusal> {
         self.device_memory
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
@@ -144,12 +146,12 @@ impl Registry {
         DeviceMemory::new(length).inspect_err(|_| self.give_back(length))
     }
 
-    /// Counts `length` bytes of device memory as free again.
+    /// Records that `length` bytes of device memory are free again.
     pub fn give_back(&self, length: u64) {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
 
-    /// Returns the memory that a queue pair of a protection domain can access.
+    /// Returns the memory that a queue pair with a protection domain can access.
     pub fn view(&self, domain: DomainId, queue_pair: u32) -> View<'_> {
         View::new(self, domain, queue_pair)
     }
@@ -180,7 +182,7 @@ impl Registry {
         Ok(entries.table.key(number))
     }
 
-    /// Changes a region, as if it were deregistered and registered again. Returns its new key.
+    /// Changes the attributes of a region, as if it were deregistered and registered again. Returns its new key.
     pub fn reregister(&self, key: u32, change: RegionChange) -> Result<u32, Refusal> {
         if let Some((span, start)) = &change.translation {
             check_range(*start, span)?;
@@ -204,8 +206,8 @@ impl Registry {
         Ok(key)
     }
 
-    /// Finds a region that `check` accepts, and withdraws it from peers. Returns the write lock on the entries and the region's
-    /// slot.
+    /// Finds a region that `check` accepts, and withdraws it from peer processes. Returns the write lock on the entries and the
+    /// region's slot (number in the table).
     fn vacated(
         &self,
         key: u32,
@@ -228,7 +230,7 @@ impl Registry {
         }
     }
 
-    /// Deregisters a region (`ibv_dereg_mr(3)`). When this has returned, the device does not access the bytes any more.
+    /// Deregisters a region (`ibv_dereg_mr(3)`). After the call, the device does not access the bytes any more.
     ///
     /// # Errors
     /// [`Refusal::Busy`] if a window is bound to the region, or if a peer of the same host is stopped during a copy.
@@ -243,7 +245,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Allocates an unbound window. Returns its key.
+    /// Allocates an unbound memory window. Returns its key.
     pub fn allocate_window(&self, domain: DomainId, kind: WindowKind) -> Result<u32, Refusal> {
         let mut entries = self.entries.change();
         if entries.windows >= limits::MAX_MW {
@@ -259,7 +261,7 @@ impl Registry {
         Ok(entries.table.key(number))
     }
 
-    /// Deallocates a window, and unbinds it if necessary. `key` may be any key that the window ever had.
+    /// Deallocates a memory window, and unbinds it if necessary. `key` may be any key that the window ever had.
     pub fn deallocate_window(&self, key: u32) -> Result<(), Refusal> {
         let find = |entries: &Entries| {
             let number = entries.table.slot_of(key).ok_or(Refusal::Invalid)?;
@@ -277,8 +279,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Unbinds the type 2 windows that are bound through a destroyed queue pair, so that a later queue pair with the same
-    /// number does not serve them.
+    /// Unbinds the type 2 windows that are bound through a destroyed queue pair. Otherwise they would be accessible through a
+    /// later queue pair with the same number.
     pub fn release_queue_pair(&self, queue_pair: u32) {
         let mut entries = self.entries.change();
         if entries.windows == 0 {
@@ -302,8 +304,8 @@ impl Registry {
         }
     }
 
-    /// Checks that a key names an on-demand region of the domain that contains the bytes, and that they are writable if `write`
-    /// is set. Returns their address (`ibv_advise_mr(3)`).
+    /// Returns the address of bytes in an on-demand region (`ibv_advise_mr(3)`). Checks that the key names such a region of the
+    /// domain, that the region contains the bytes, and that they are writable if `write` is set.
     pub fn advise(
         &self,
         domain: DomainId,
@@ -333,20 +335,20 @@ impl Registry {
         Ok(region.span.address().wrapping_add(offset as usize))
     }
 
-    /// Locks the registry for reading by a queue pair. The lock should be held for a short time only, because changes wait for
-    /// it.
+    /// Takes a read lock on the registry on behalf of a queue pair. The lock should be held for a short time only, because
+    /// changes wait for it.
     #[inline]
     pub(crate) fn regions(&self, queue_pair: u32) -> Regions<'_> {
         Regions(self.entries.read(queue_pair))
     }
 
-    /// Runs `body` with the entries, which do not change meanwhile, on behalf of a queue pair.
+    /// Calls `body` with the entries under a read lock, on behalf of a queue pair.
     #[inline]
     pub(super) fn with<T>(&self, queue_pair: u32, body: impl FnOnce(&Entries) -> T) -> T {
         body(&self.entries.read(queue_pair))
     }
 
-    /// Withdraws a type 1 window from peers before it is bound again.
+    /// Withdraws a type 1 window from peer processes, before it is bound again. Returns the progress of the withdrawal.
     pub(super) fn withdraw_window(&self, domain: DomainId, wanted: &WindowBinding) -> Withdrawal {
         self.withdraw_slot(|entries| {
             let number = entries.table.slot_of(wanted.window)?;
@@ -358,12 +360,13 @@ impl Registry {
         })
     }
 
-    /// Withdraws a type 2 window from peers before it is invalidated.
+    /// Withdraws a type 2 window from peer processes, before it is invalidated. Returns the progress of the withdrawal.
     pub(super) fn withdraw(&self, domain: DomainId, queue_pair: u32, key: u32) -> Withdrawal {
         self.withdraw_slot(|entries| entries.served(domain, queue_pair, key))
     }
 
-    /// Withdraws the slot that `find` returns from peers.
+    /// Withdraws a region or window from peer processes. `find` returns its slot (number in the table). Returns the progress of
+    /// the withdrawal.
     fn withdraw_slot(&self, find: impl FnOnce(&Entries) -> Option<u32>) -> Withdrawal {
         let Some(peers) = self.peers.get() else {
             return Withdrawal::Complete;
@@ -382,7 +385,7 @@ impl Registry {
         withdrawal
     }
 
-    /// Publishes a window to peers again that was withdrawn, but then neither bound nor invalidated.
+    /// Publishes a window to peer processes again. The window was withdrawn, but then neither bound nor invalidated.
     pub(crate) fn keep(&self, key: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -393,19 +396,20 @@ impl Registry {
         }
     }
 
-    /// Returns the slot that a key names, without a check of the tag.
+    /// Returns the slot (number in the table) that a key names. Does not check the tag (low byte of the key).
     #[cfg(test)]
     pub(crate) fn slot(&self, key: u32) -> Option<u32> {
         self.entries.read(0).table.slot_of(key)
     }
 
-    /// Returns whether a slot is published to peers.
+    /// Returns whether the region or window in a slot (record of the table) is published to peer processes.
     fn is_told(&self, slot: u32) -> bool {
         let peers = self.peers.get();
         peers.is_some_and(|peers| peers.is_published(slot))
     }
 
-    /// Binds a window (IBTA 10.6.7.2, 11.4.1.1), which must have been [withdrawn](Self::withdraw_window).
+    /// Binds a memory window (IBTA 10.6.7.2, 11.4.1.1), which must have been [withdrawn](Self::withdraw_window) from peers
+    /// before.
     pub(super) fn bind(
         &self,
         domain: DomainId,
@@ -424,8 +428,8 @@ impl Registry {
         bound.map(drop).ok_or(LocalFault::Bind)
     }
 
-    /// Unbinds a type 2 window (IBTA 10.6.7.2.4), which must have been [withdrawn](Self::withdraw). Returns `None` if no window
-    /// with this key is bound through the queue pair, or if the window is published to peers.
+    /// Unbinds a type 2 window (IBTA 10.6.7.2.4), which must have been [withdrawn](Self::withdraw) from peers before. Returns
+    /// `None` if no window with this key is bound through the queue pair, or if the window is still published to peers.
     pub(super) fn invalidate(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<()> {
         let mut entries = self.entries.change();
         let number = entries.served(domain, queue_pair, key)?;
@@ -448,7 +452,7 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// Checks that the addresses of a region's bytes in requests do not wrap around.
+/// Checks that the range of addresses by which requests name a region's bytes does not wrap around.
 fn check_range(start: u64, span: &Span) -> Result<(), Refusal> {
     let length = span.length();
     let is_whole = span.is_null() || start == 0;

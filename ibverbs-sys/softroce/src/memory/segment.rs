@@ -1,4 +1,4 @@
-//! Mappings of the arena's file.
+//! Mappings of segments of the arena's file.
 
 use std::io;
 use std::ops::Range;
@@ -10,10 +10,10 @@ use libc::c_void;
 
 use crate::descriptor::Opening;
 
-/// Size of a huge page in bytes. The address of a segment is a multiple of it.
+/// Size of a huge page in bytes. The address and the length of each mapping of the arena's file are multiples of this size.
 pub(super) const HUGE: usize = 2 << 20;
 
-/// A mapping of a part of the arena's file for reading and writing, unmapped on drop. Children of `fork` do not inherit it,
+/// A mapping of a segment of the arena's file, readable and writable, unmapped on drop. Children of `fork` do not inherit it,
 /// because they would write to the memory of their parent.
 #[derive(Debug)]
 pub(super) struct Segment {
@@ -28,7 +28,7 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Maps `length` bytes of the file from `offset` on. Both must be multiples of [`HUGE`].
+    /// Maps `length` bytes of the file, starting at `offset`. Both must be multiples of [`HUGE`].
     pub(super) fn map(file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<Self> {
         let out_of_range = |_| io::Error::from_raw_os_error(libc::ENOMEM);
         let place = libc::off_t::try_from(offset).map_err(out_of_range)?;
@@ -84,17 +84,17 @@ impl Segment {
         }
     }
 
-    /// Returns the address of the segment's first byte.
+    /// Returns the address of the mapping's first byte.
     pub(super) fn address(&self) -> usize {
         self.start.as_ptr().expose_provenance()
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the mapping in bytes.
     pub(super) fn length(&self) -> usize {
         self.length
     }
 
-    /// Returns the range of the segment in the file.
+    /// Returns the range of the arena's file that is mapped.
     pub(super) fn place(&self) -> Range<u64> {
         self.offset..self.offset + self.length as u64
     }

@@ -1,4 +1,4 @@
-//! A range of registered memory, and the accesses to it.
+//! A range of registered memory, and the reads, writes and atomic operations on it.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{Block, Piece, Place, copy, is_mapped, kernel};
 use crate::context::Refusal;
 use crate::proto::Misplaced;
 
-/// A range of registered memory.
+/// A range of registered memory of one kind: memory of the program, device memory, or no memory.
 #[derive(Clone, Debug)]
 pub struct Span {
     /// Address of the first byte.
@@ -26,14 +26,14 @@ enum Kind {
         /// Block that contains the bytes.
         block: Arc<Block>,
     },
-    /// Memory of the program that may be unmapped at times. The kernel copies it, and reports unmapped bytes.
+    /// Memory of the program that may be unmapped at times. The kernel copies the bytes, and reports unmapped ones.
     OnDemand,
     /// Device memory.
     Device {
         /// Device memory that contains the bytes.
         _memory: Arc<DeviceMemory>,
     },
-    /// No memory: reads return zeroes, and writes are discarded.
+    /// No memory (null region): reads return zeroes, and writes are discarded.
     Null,
 }
 
@@ -97,7 +97,7 @@ impl Span {
         })
     }
 
-    /// Creates a span without memory.
+    /// Creates a span without memory, for the null region.
     pub fn null() -> Self {
         Self {
             address: 0,
@@ -106,17 +106,17 @@ impl Span {
         }
     }
 
-    /// Returns the address of the first byte.
+    /// Returns the address of the span's first byte.
     pub fn address(&self) -> usize {
         self.address
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the span in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Returns whether this is memory of the program, and not of the device.
+    /// Returns whether the span is memory of the program. Returns `false` for device memory and for the null region.
     pub fn is_program(&self) -> bool {
         matches!(
             self.kind,
@@ -124,8 +124,8 @@ impl Span {
         )
     }
 
-    /// Returns the location of the bytes in the file of the device's arena, and the block that contains them. Returns `None` if
-    /// the memory was not allocated from the arena.
+    /// Returns the location of the span in the arena's file, and the block that contains it. Returns `None` if the memory was
+    /// not allocated from the arena.
     pub fn place(&self) -> Option<(&Arc<Block>, Place)> {
         match &self.kind {
             Kind::Allocated { block } => Some((block, block.place(self.address, self.length)?)),
@@ -148,7 +148,7 @@ impl Span {
         self.read(0, out).map_err(|_| Refusal::Fault)
     }
 
-    /// Copies the bytes from `offset` on to `out`.
+    /// Copies bytes of the span, starting at `offset`, to `out`.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, out.len())?;
         match self.kind {
@@ -164,7 +164,7 @@ impl Span {
         }
     }
 
-    /// Copies `data` to the bytes from `offset` on.
+    /// Copies `data` to the span, starting at `offset`.
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, data.len())?;
         match self.kind {
@@ -177,7 +177,7 @@ impl Span {
         }
     }
 
-    /// Copies `length` bytes from `offset` on to the bytes of another span from `to_offset` on.
+    /// Copies `length` bytes of this span, starting at `offset`, to another span, starting at `to_offset`.
     #[inline]
     pub(super) fn copy_to(
         &self,
@@ -216,8 +216,8 @@ impl Span {
         Ok(())
     }
 
-    /// Returns the `length` bytes from `offset` on, which may be written if `write` is set. Returns `None` if they are not
-    /// inside the span, or if they may be unmapped.
+    /// Returns `length` bytes at `offset` of the span as a [`Piece`], which may be written if `write` is set. Returns `None` if
+    /// they are not inside the span, or if they may be unmapped.
     #[inline]
     pub(super) fn piece(&self, offset: u64, length: usize, write: bool) -> Option<Piece<'_>> {
         let address = self.locate(offset, length).ok()?;
@@ -231,7 +231,7 @@ impl Span {
         }
     }
 
-    /// Fills `to` with bytes of the span from `offset` on.
+    /// Fills the piece `to` with bytes of the span, starting at `offset`.
     #[inline]
     pub(super) fn copy_to_piece(&self, offset: u64, to: &Piece<'_>) -> Result<(), Inaccessible> {
         if let Some(from) = self.piece(offset, to.length(), false) {
@@ -243,7 +243,7 @@ impl Span {
         })
     }
 
-    /// Copies all bytes of `from` to the bytes of the span from `offset` on.
+    /// Copies all bytes of the piece `from` to the span, starting at `offset`.
     #[inline]
     pub(super) fn copy_from_piece(
         &self,
@@ -259,7 +259,8 @@ impl Span {
         })
     }
 
-    /// Calls `copy` for each part of a piece, with a buffer of the same length and the offset of the part.
+    /// Splits a memory range into parts, and calls `copy` for each part with a buffer of the same length and the offset of the
+    /// part.
     #[cold]
     fn by_parts(
         &self,
@@ -276,7 +277,7 @@ impl Span {
         Ok(())
     }
 
-    /// Atomically compares and swaps the eight bytes at `offset`. Returns their previous value.
+    /// Performs an atomic compare and swap on the eight bytes at `offset`. Returns their previous value.
     pub(super) fn compare_swap(
         &self,
         offset: u64,
@@ -288,14 +289,14 @@ impl Span {
         unsafe { copy::compare_swap(address, compare, swap) }.map_err(|_| Inaccessible)
     }
 
-    /// Atomically adds to the eight bytes at `offset`. Returns their previous value.
+    /// Performs an atomic fetch and add on the eight bytes at `offset`. Returns their previous value.
     pub(super) fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Inaccessible> {
         let address = self.locate_word(offset)?;
         // SAFETY: the word is aligned and inside the span, whose creator guarantees that no references to it exist.
         unsafe { copy::fetch_add(address, add) }.map_err(|_| Inaccessible)
     }
 
-    /// Returns the address of the `length` bytes from `offset` on. Fails if they are not inside the span.
+    /// Returns the address of `length` bytes at `offset`. Fails if they are not inside the span.
     #[inline]
     fn locate(&self, offset: u64, length: usize) -> Result<usize, Inaccessible> {
         let end = offset.checked_add(length as u64).ok_or(Inaccessible)?;

@@ -5,47 +5,49 @@ use std::collections::VecDeque;
 use crate::context::Refusal;
 use crate::random::{self, Permutation};
 
-/// A table of objects by their keys. A key consists of an index (24 bits), which names a slot, and a tag (the low byte). The
-/// tag changes with every use of the slot, so the key of a removed object does not name a later object.
+/// A table of objects, found by memory keys. A key consists of an index (24 bits), which stands for a slot of the table, and a
+/// tag (the low byte). The tag changes with every use of the slot, so the key of a removed object does not name a later object.
 ///
 /// Keys are unpredictable, even from other keys: the first index, the order of the indices in a block of slots, and the order
 /// of the tags are random. Slots are used in the order of their numbers: objects that are used one after the other are often
 /// adjacent in memory, so the processor prefetches them.
 #[derive(Debug)]
 pub(super) struct Table<T> {
-    /// Number that keys add to an index, so that keys differ between processes and runs.
+    /// Number that is added to each index in keys, so that keys differ between processes and runs.
     base: u32,
     /// Random order of the indices in each block, and of each slot's tags.
     order: Permutation,
     slots: Vec<Slot<T>>,
-    /// For each index, the bits in which the index differs from the number of the slot that the index names. The index and the
-    /// number are in the same block, so only bits of the low byte differ. (LLVM 22 miscompiles an `or` that inserts a low byte.)
+    /// For each index, the bits in which the index differs from the number of its slot. The index and the number are in the
+    /// same block, so only bits of the low byte differ. (LLVM 22 miscompiles an `or` that inserts a low byte.)
     differences: Vec<u8>,
-    /// Free slots. They are taken from the front and returned to the back, so a slot is reused as late as possible.
+    /// Numbers of the free slots. They are taken from the front and returned to the back, so a slot is reused as late as
+    /// possible.
     free: VecDeque<u32>,
 }
 
 #[derive(Debug)]
 struct Slot<T> {
     tag: u8,
-    /// Position of the current tag in the order of the slot's tags.
+    /// Position of the current tag (low byte of the key) in the random order of the slot's tags.
     turn: u8,
-    /// Bits in which the slot's index differs from its number.
+    /// Bits in which the slot's index (in keys) differs from its number.
     difference: u8,
     content: Option<T>,
 }
 
-/// Minimum free slots, below which a block is added: with few free slots, the tags of a slot would soon repeat.
+/// Minimum number of free slots. Below this number, a block of slots is added: with few free slots, the tags of a slot would
+/// soon repeat.
 const RESERVE: usize = 64;
 
-/// Number of slots that are added at a time, with indices in a random order.
+/// Number of slots that are added at a time. Their indices are in a random order.
 const BLOCK: usize = 1 << 8;
 
 /// Flag of a permutation that orders the indices of a block. Without the flag, the permutation of a slot's number orders the tags
 /// of that slot.
 const BLOCKS: u32 = 1 << 31;
 
-/// Number of indices. Index 0 is never used, because programs use key 0 for "no key".
+/// Number of indices that a key can contain. Index 0 is never used, because programs use key 0 for "no key".
 const INDICES: u32 = 1 << 24;
 
 impl<T> Table<T> {
@@ -61,12 +63,12 @@ impl<T> Table<T> {
         }
     }
 
-    /// Returns the number that keys add to an index.
+    /// Returns the number that is added to each index in keys.
     pub(super) fn base(&self) -> u32 {
         self.base
     }
 
-    /// Stores an object in a free slot, and returns the slot.
+    /// Stores an object in a free slot, and returns the number of the slot.
     pub(super) fn insert(&mut self, content: T) -> Result<u32, Refusal> {
         if self.free.len() < RESERVE && self.slots.len() + BLOCK < INDICES as usize / 2 {
             self.grow();
@@ -76,7 +78,7 @@ impl<T> Table<T> {
         Ok(number)
     }
 
-    /// Adds a block of slots.
+    /// Adds [`BLOCK`] free slots to the table.
     fn grow(&mut self) {
         let first = self.slots.len() as u32;
         self.differences.resize(self.slots.len() + BLOCK, 0);
@@ -94,7 +96,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Removes and returns an object. Its key becomes invalid.
+    /// Removes and returns the object in a slot. The object's key becomes invalid.
     pub(super) fn remove(&mut self, number: u32) -> Option<T> {
         let content = self.slots.get_mut(number as usize)?.content.take()?;
         self.renew(number);
@@ -102,7 +104,7 @@ impl<T> Table<T> {
         Some(content)
     }
 
-    /// Assigns the next tag to a slot. Returns the new key. A tag does not repeat before all others of the slot were used.
+    /// Assigns the next tag to a slot, and returns the new key. A tag repeats only after all other tags of the slot were used.
     pub(super) fn renew(&mut self, number: u32) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             let before = slot.tag;
@@ -123,7 +125,7 @@ impl<T> Table<T> {
         (self.base + index) << 8 | u32::from(tag)
     }
 
-    /// Assigns a given tag to a slot. Returns the new key.
+    /// Assigns the given tag to a slot, and returns the new key.
     pub(super) fn retag(&mut self, number: u32, tag: u8) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             slot.tag = tag;
@@ -131,7 +133,7 @@ impl<T> Table<T> {
         self.key(number)
     }
 
-    /// Returns the slot that a key names, without a check of the tag, or `None` if the slot is empty.
+    /// Returns the number of the slot that a key stands for, or `None` if the slot is empty. Does not check the tag.
     #[inline]
     pub(super) fn slot_of(&self, key: u32) -> Option<u32> {
         let index = (key >> 8).checked_sub(self.base)?;
@@ -140,7 +142,8 @@ impl<T> Table<T> {
         slot.content.is_some().then_some(number)
     }
 
-    /// Returns the slot that a key names, and its object, or `None` if the slot is empty or the tag differs.
+    /// Returns the number of the slot that a key stands for, and the object in the slot. Returns `None` if the slot is empty or
+    /// its tag differs from the key's.
     #[inline]
     pub(super) fn find(&self, key: u32) -> Option<(u32, &T)> {
         let number = self.slot_of(key)?;
@@ -160,7 +163,7 @@ impl<T> Table<T> {
         self.slots.get_mut(number as usize)?.content.as_mut()
     }
 
-    /// Returns all stored objects, each with its slot.
+    /// Returns all stored objects, each with the number of its slot.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.slots
             .iter_mut()

@@ -8,10 +8,10 @@ use crate::context::{DomainId, Refusal};
 use crate::proto::{AccessFlags, LocalFault, Memory, RemoteFault, Segment, WindowBinding};
 
 const SIZE: u64 = 4096;
-/// Address of the region's first byte in requests.
+/// Address by which requests name the region's first byte.
 const START: u64 = 0x1_0000;
 
-/// A registry with one region.
+/// A test registry with one region.
 struct Fixture {
     registry: Registry,
     domain: DomainId,
@@ -77,7 +77,7 @@ impl Fixture {
     }
 }
 
-/// Returns the key with the next tag.
+/// Returns a key with the next tag (low byte).
 fn next(key: u32) -> u32 {
     key & !0xff | u32::from((key as u8).wrapping_add(1))
 }

@@ -38,7 +38,7 @@ impl<'a> View<'a> {
         self.queue_pair
     }
 
-    /// Finds the memory of a local access. `write` requires local write access.
+    /// Finds the memory that the queue pair accesses by a local key. If `write` is set, checks for local write access.
     #[inline]
     pub(super) fn local<'e>(
         &self,
@@ -52,7 +52,7 @@ impl<'a> View<'a> {
         found.ok()
     }
 
-    /// Finds the memory of a peer's access, and checks that `access` is permitted.
+    /// Finds the memory that a peer accesses through the queue pair, and checks that `access` is permitted.
     #[inline]
     pub(super) fn remote<'e>(
         &self,
@@ -79,8 +79,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Calls `visit` for each part of the `length` bytes of a message from `offset` on: with the memory of the part, and the
-    /// range of the part in the `length` bytes. `write` requires local write access.
+    /// Calls `visit` for each contiguous part of `length` bytes of a message, starting at `offset`. Passes the memory of the
+    /// part, and the range of the part within the `length` bytes. If `write` is set, checks for local write access.
     #[inline]
     fn walk(
         &self,
@@ -117,7 +117,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies `length` bytes of a message from `offset` on to a list of pieces.
+    /// Copies `length` bytes of a message, starting at `offset`, to the memory ranges `to`.
     pub(crate) fn copy_out(
         &self,
         list: &[Segment],
@@ -135,7 +135,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies `length` bytes of a list of pieces to a message from `offset` on.
+    /// Copies `length` bytes of the memory ranges `from` to the memory of a message, starting at `offset`.
     pub(crate) fn copy_in(
         &self,
         list: &[Segment],
@@ -348,8 +348,8 @@ impl Memory for View<'_> {
     }
 }
 
-/// Returns the parts of a list of segments that contain the `length` bytes from `offset` on: the segment, the offset in the
-/// segment, and the number of bytes. Skips empty segments: their keys are not checked.
+/// Splits `length` bytes of a message, starting at `offset`, at the borders of its segments. Returns the segment, the offset in
+/// the segment, and the number of bytes of each part. Skips empty segments: their keys are not checked.
 pub(super) fn pieces(
     list: &[Segment],
     offset: u32,

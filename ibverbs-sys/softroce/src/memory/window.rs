@@ -8,8 +8,8 @@ use crate::proto::AccessFlags;
 pub enum WindowKind {
     /// Type 1: bound by `ibv_bind_mw`, any number of times, and accessible through all queue pairs of the protection domain.
     Type1,
-    /// Type 2B: bound by a send request, with a key of the program's choice, and accessible only through that queue pair. Can
-    /// be bound again after it was invalidated.
+    /// Type 2B: bound by a send request, with a key of the program's choice, and accessible only through the queue pair of that
+    /// request. Can be bound again after it was invalidated.
     Type2,
 }
 
@@ -24,9 +24,9 @@ pub(super) struct Window {
 /// The binding of a window to a region.
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
-    /// Slot of the region.
+    /// Slot (number in the table) of the region.
     pub(super) region: u32,
-    /// Address of the window's first byte in requests.
+    /// Address by which requests name the window's first byte.
     pub(super) start: u64,
     /// Offset of the window's first byte in the region's memory.
     pub(super) offset: u64,

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The choice of the addresses and the UDP port that the sockets are bound to.
+//! The choice of the IP addresses and the UDP port to which the sockets are bound.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -9,10 +9,11 @@ use super::socket::{Interface, Socket};
 use crate::address;
 use crate::config::Config;
 
-/// Maximum addresses in 127/8 that a process tries on each port.
+/// Maximum addresses in 127/8 that a process tries for each port.
 const ATTEMPTS: u32 = 64;
 
-/// Binds the sockets. Returns them with the slot of their port.
+/// Binds the UDP sockets that the configuration requests. Returns the sockets, and the slot of their port: its number in the
+/// device's port range.
 pub(super) fn bind(config: &Config) -> io::Result<(Vec<Socket>, u8)> {
     let buffer = config.receive_buffer;
     if config.addresses.is_empty() {
@@ -56,12 +57,12 @@ pub(super) fn bind(config: &Config) -> io::Result<(Vec<Socket>, u8)> {
     Err(last)
 }
 
-/// Returns the slots with their ports.
+/// Returns the slots (numbers of the ports in the device's port range, from `base` on), each with its port.
 fn slots(base: u16) -> impl Iterator<Item = (u8, u16)> {
     (0..address::SLOTS).filter_map(move |slot| Some((slot, address::port_of_slot(base, slot)?)))
 }
 
-/// Adds to an error the address that could not be bound.
+/// Adds the address that could not be bound to an error.
 fn naming(error: io::Error, ip: IpAddr, port: u16) -> io::Error {
     let kind = error.kind();
     io::Error::new(

@@ -1,11 +1,11 @@
-//! The choice of packets that are sent to the system together, as one burst.
+//! The choice of datagrams that are sent to the kernel together, as one burst (`UDP_SEGMENT`).
 
 #![forbid(unsafe_code)]
 
 use super::socket::{LONGEST, SEGMENTS};
 
-/// Returns the number of datagrams, from the first on, that can be sent as one burst. All of them must have the size of the
-/// first one, except the last one, which may be shorter. The result is at least 1 unless `sizes` is empty.
+/// Returns the number of datagrams, from the first on, that can be sent as one burst. All of them have the size of the first
+/// one; only the last one may be shorter. The result is at least 1 unless `sizes` is empty.
 pub(super) fn together(sizes: impl IntoIterator<Item = usize>) -> usize {
     let mut sizes = sizes.into_iter();
     let Some(segment) = sizes.next() else {

@@ -10,13 +10,13 @@ use crate::proto::Time;
 use crate::timers::Alarm;
 use crate::wire::ip::Headers;
 
-/// Maximum packets that are held back.
+/// Maximum packets that are held back by injected faults.
 const ROOM: usize = 16_384;
 
-/// Maximum time for which a packet is held back to be overtaken by others.
+/// Maximum time for which a packet is held back until other packets have been sent before it.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// A packet that has not been sent yet.
+/// A packet that was held back and has not been sent yet.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub(super) headers: Headers,
@@ -26,7 +26,7 @@ pub(super) struct Packet {
     pub(super) shipment: Shipment,
 }
 
-/// Packets that injected faults hold back: until a time, or until other packets have overtaken them.
+/// Packets that are held back by injected faults: until a time, or until a number of other packets have been sent.
 #[derive(Debug)]
 pub(super) struct Delay {
     held: Mutex<Held>,
@@ -36,9 +36,9 @@ pub(super) struct Delay {
 #[derive(Debug, Default)]
 struct Held {
     /// Packets by the time at which they are due, and then by their order of arrival. The first part of the value is the number
-    /// of packets that may still overtake the packet.
+    /// of other packets that are still to be sent before the packet.
     packets: BTreeMap<(Time, u64), (u8, Packet)>,
-    /// Number of packets that wait to be overtaken.
+    /// Number of packets that are held back until other packets have been sent.
     overtaken: usize,
     count: u64,
 }
@@ -51,13 +51,13 @@ impl Delay {
         }
     }
 
-    /// Returns the alarm of the timer for [`Delay::next_due`].
+    /// Returns the entry for [`Delay::next_due`] in the NIC's timers.
     pub(super) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
 
-    /// Holds a packet back for `latency`, and until `overtaken` other packets have been sent. Returns `false` if [`ROOM`]
-    /// packets are held back already.
+    /// Holds a packet back for `latency`, and until `overtaken` other packets have been sent. Returns `false`, and drops the
+    /// packet, if [`ROOM`] packets are held back already.
     pub(super) fn hold(&self, packet: Packet, overtaken: u8, now: Time, latency: Duration) -> bool {
         let mut held = self.held.lock();
         if held.packets.len() >= ROOM {
@@ -71,15 +71,15 @@ impl Delay {
         let due = now + latency + patience;
         held.count += 1;
         let count = held.count;
-        // With a latency, other packets overtake it because of the time, and are not counted.
+        // With a latency, packets are reordered by time, so the packets in between are not counted.
         let overtaken = if latency.is_zero() { overtaken } else { 0 };
         held.overtaken += usize::from(overtaken > 0);
         held.packets.insert((due, count), (overtaken, packet));
         true
     }
 
-    /// Counts a sent packet, which overtakes those that are held back. Returns the packets that now have been overtaken often
-    /// enough, to be sent after it.
+    /// Records that a packet was sent. Returns the packets that have now been overtaken by the required number of packets, and
+    /// have to be sent next.
     pub(super) fn pass(&self) -> Vec<Packet> {
         let mut held = self.held.lock();
         if held.overtaken == 0 {
@@ -99,7 +99,7 @@ impl Delay {
         packets.map(|(_, packet)| packet).collect()
     }
 
-    /// Removes and returns the packets that are due.
+    /// Removes and returns the packets that are due at `now`.
     pub(super) fn take_due(&self, now: Time) -> Vec<Packet> {
         let mut held = self.held.lock();
         let mut due = Vec::new();

@@ -1,45 +1,46 @@
 #![forbid(unsafe_code)]
-//! The GIDs of the port, and the sockets that send and receive their packets.
+//! The GIDs of the port, and the sockets that send and receive packets for them.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use super::socket::Socket;
 
-/// A GID of the port.
+/// An entry of the port's GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gid {
     /// Address of the GID.
     pub(crate) address: Ipv6Addr,
-    /// Encapsulation of the GID's packets.
+    /// Encapsulation of packets that use the GID.
     pub(crate) kind: GidKind,
-    /// Index of the socket that the GID's packets use.
+    /// Index of the socket that sends and receives packets of the GID.
     pub(crate) endpoint: usize,
 }
 
 /// Encapsulation of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GidKind {
-    /// UDP over IPv4.
+    /// Packets are sent over UDP and IPv4. The GID is an IPv4-mapped address.
     Mapped,
-    /// UDP over IPv6.
+    /// Packets are sent over UDP and IPv6.
     Native,
-    /// IPv6 packets in a tunnel over UDP and IPv4.
+    /// IPv6 packets are sent in a tunnel over UDP and IPv4.
     Tunnelled,
 }
 
-/// A socket, and the GIDs whose packets it receives.
+/// A socket, and the indices of the GIDs whose packets it receives.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     /// Socket that receives the packets.
     pub(crate) socket: Socket,
-    /// Index of the GID whose address the socket is bound to, or for which the multicast group was joined.
+    /// Index of the GID whose address the socket is bound to. For a multicast socket, index of the GID for which the group was
+    /// joined.
     pub(crate) gid: u8,
     /// Index of the GID whose packets arrive in a tunnel, if there is one.
     pub(crate) tunnelled: Option<u8>,
 }
 
-/// All sockets that receive packets.
+/// All sockets that currently receive packets: the port's own sockets, and the sockets of multicast groups.
 #[derive(Debug)]
 pub(crate) struct Endpoints(Box<[Arc<Endpoint>]>);
 

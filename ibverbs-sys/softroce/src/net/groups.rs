@@ -52,7 +52,7 @@ impl Network {
         Ok(())
     }
 
-    /// Leaves a multicast group. Closes its sockets after the last member has left.
+    /// Leaves a multicast group. Closes the group's sockets after the last member has left.
     pub(crate) fn leave(&self, group: Ipv6Addr) {
         let mut groups = self.groups.lock();
         for (at, _) in self.group_addresses(group) {
@@ -66,8 +66,8 @@ impl Network {
         self.publish(&groups);
     }
 
-    /// Returns the socket addresses at which packets of a group arrive, each with the socket of the port that it corresponds
-    /// to.
+    /// Returns the socket addresses at which packets of a multicast group arrive, each with the port's socket for the same
+    /// interface.
     fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, &Arc<Endpoint>)> {
         let of = |own: &Arc<Endpoint>| match own.socket.local() {
             SocketAddr::V4(local) => {

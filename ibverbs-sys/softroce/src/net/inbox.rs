@@ -15,10 +15,10 @@ use crate::proto::{Arrival, Counter};
 use crate::wire::ip::{Headers, Route};
 use crate::wire::{Packet, Run, icrc};
 
-/// Buffers and cached checks for receiving packets. Used by one thread at a time.
+/// Buffers and cached checks for receiving packets from the sockets. Used by one thread at a time.
 pub(crate) struct Inbox {
     ring: Ring,
-    /// Cached sockets, and the number of changes at the time when they were cached.
+    /// Cached list of sockets, and the version of the list.
     endpoints: Option<(u64, Arc<Endpoints>)>,
     origins: Origins,
 }
@@ -33,7 +33,7 @@ impl Inbox {
     }
 }
 
-/// A cache of the checks of recent datagrams: the next datagram probably has the same origin as one of the last two.
+/// A cache of the checked headers of recent datagrams: the next datagram probably has the same headers as one of the last two.
 #[derive(Default)]
 struct Origins {
     known: [Option<(Origin, Outer)>; 2],
@@ -41,7 +41,7 @@ struct Origins {
     newest: usize,
 }
 
-/// The properties of a datagram that determine its outer headers.
+/// The properties of a datagram that determine its IP and UDP headers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Origin {
     from: SocketAddr,
@@ -52,8 +52,8 @@ struct Origin {
     hop_limit: u8,
 }
 
-/// The outer headers that a datagram must have had, their contribution to the ICRC, and the result of their check: the packet's
-/// arrival, or the counter of the reason for which the packet is refused.
+/// The IP and UDP headers that a datagram must have had, their contribution to the ICRC, and the result of their check: the
+/// packet's arrival data, or the counter of the reason for which the packet is dropped.
 #[derive(Clone, Copy)]
 struct Outer {
     headers: Headers,
@@ -61,8 +61,8 @@ struct Outer {
     arrival: Result<Arrival, Counter>,
 }
 
-/// An iterator over the valid packets of datagrams that were received together, in runs. Invalid packets are counted and
-/// skipped.
+/// An iterator over the valid packets of datagrams that were received as one message. Returns runs (consecutive packets of one
+/// size in a message), or single packets. Counts and skips invalid packets.
 pub(crate) struct Arrived<'a> {
     network: &'a Network,
     endpoint: &'a Endpoint,
@@ -73,7 +73,7 @@ pub(crate) struct Arrived<'a> {
 }
 
 impl Arrived<'_> {
-    /// Returns the number of datagrams that were received together.
+    /// Returns the number of datagrams that were received as one message.
     pub(crate) fn count_together(&self) -> usize {
         self.message.datagrams()
     }
@@ -102,8 +102,9 @@ impl<'a> Iterator for Arrived<'a> {
 }
 
 impl<'a> Arrived<'a> {
-    /// Checks the packet in the next datagram. Returns it with those after it that form a run, or the counter of the reason for
-    /// which it is refused.
+    /// Checks the packet in the next datagram. Returns the packet as a run, together with following packets of the same message
+    /// where possible. Fails with the counter of the reason for which the packet is dropped, or with `None` if the drop is not
+    /// counted.
     fn admit(&mut self, payload: &'a [u8]) -> Result<(Arrival, Run<'a>), Option<Counter>> {
         let (network, endpoint) = (self.network, self.endpoint);
         if !network.faults.link_is_up() {
@@ -141,7 +142,8 @@ impl<'a> Arrived<'a> {
             return Err(Some(Counter::WrongIcrc));
         }
         let packet = Packet::parse(transport).map_err(|_| Counter::Malformed)?;
-        // No runs: each packet must be captured separately, and packets in a tunnel have headers of their own.
+        // No runs while packets are captured, since each is captured separately. No runs in a tunnel, where each packet has its
+        // own headers.
         if network.is_captured() || bytes.len() != self.message.segment {
             return Ok((arrival, Run::alone(packet)));
         }
@@ -157,8 +159,8 @@ impl<'a> Arrived<'a> {
         Ok((arrival, run))
     }
 
-    /// Checks the headers of a packet to a GID. Returns the arrival for the transport, or the counter of the reason for which
-    /// the packet is refused.
+    /// Checks the IP and UDP headers of a packet to a GID. Returns the arrival data for the transport. Fails with the counter
+    /// of the reason for which the packet is dropped.
     fn arrival(&self, gid: u8, headers: &Headers) -> Result<Arrival, Counter> {
         let route = headers.route();
         let from = self.message.from;
@@ -186,8 +188,8 @@ impl<'a> Arrived<'a> {
         })
     }
 
-    /// Checks the outer headers of a datagram of `len` bytes that is not in a tunnel, or returns the cached result for an equal
-    /// origin.
+    /// Returns the IP and UDP headers of a datagram of `len` bytes that is not in a tunnel, and the result of their check. Uses
+    /// the cached result of a datagram with the same properties, if there is one.
     fn outer(&mut self, len: usize) -> Outer {
         let (endpoint, message) = (self.endpoint, &self.message);
         let origin = Origin {
@@ -208,7 +210,7 @@ impl<'a> Arrived<'a> {
             icrc: headers.begin_icrc(),
             arrival: self.arrival(endpoint.gid, &headers),
         };
-        // Refused senders do not displace accepted ones from the cache.
+        // Senders whose packets are dropped do not displace accepted ones from the cache.
         if found.arrival.is_ok() {
             self.origins.newest ^= 1;
             self.origins.known[self.origins.newest] = Some((origin, found));
@@ -218,8 +220,8 @@ impl<'a> Arrived<'a> {
 }
 
 impl Network {
-    /// Receives one batch from each socket, and passes datagrams that were received together to `deliver`. Does not look up
-    /// their queue pairs. Returns the number of datagrams, valid or not.
+    /// Receives one batch of datagrams from each socket, and passes datagrams that were received as one message to `deliver`.
+    /// Does not look up their queue pairs. Returns the number of datagrams, valid or not.
     pub(crate) fn receive(&self, inbox: &mut Inbox, mut deliver: impl FnMut(Arrived<'_>)) -> usize {
         let mut datagrams = 0;
         let Inbox {
@@ -256,7 +258,7 @@ impl Network {
     }
 }
 
-/// Returns the outer headers that a datagram of `len` bytes must have had.
+/// Returns the IP and UDP headers that a received datagram of `len` bytes must have had.
 fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     let local = endpoint.socket.local();
     let route = Route {
@@ -272,7 +274,7 @@ fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
 }
 
 /// Returns whether a wrong ICRC may result from the identification in the sender's IPv4 header, which a UDP socket does not
-/// report. Senders in 127/8 use this implementation, with identification 0, so their ICRC is not excused.
+/// report. Returns `false` for senders in 127/8: they use this implementation, with identification 0.
 fn is_excused(headers: &Headers, from: SocketAddr, transport: usize, difference: u32) -> bool {
     match headers {
         Headers::V4 { .. } if !from.ip().is_loopback() => {
@@ -282,7 +284,7 @@ fn is_excused(headers: &Headers, from: SocketAddr, transport: usize, difference:
     }
 }
 
-/// Returns whether the source in a tunnelled packet's header is the address from which the datagram came.
+/// Returns whether the source address in a tunnelled packet's header equals the address from which the datagram came.
 fn is_sender(route: &Route, from: SocketAddr) -> bool {
     let carried = address::carried(route.source).map(SocketAddr::V4);
     carried == Some(from) && route.source_port == from.port()

@@ -7,10 +7,10 @@ use std::net::IpAddr;
 use super::socket::Interface;
 use crate::proto::Mtu;
 
-/// Maximum length in bytes of the headers of a packet, and the ICRC: IPv6, UDP, BTH, XRCETH, RETH, immediate data, ICRC.
+/// Maximum length in bytes of the headers of a packet and its ICRC: IPv6, UDP, BTH, XRCETH, RETH, immediate data, ICRC.
 pub(super) const HEADERS: usize = 40 + 8 + 12 + 4 + 16 + 4 + 4;
 
-/// Returns the maximum size of the receive buffer, as the kernel counts it, for a process without privileges.
+/// Returns the maximum size of the receive buffer that a process without privileges gets, as the kernel counts it.
 pub(super) fn unprivileged_buffer() -> usize {
     let limit = fs::read_to_string("/proc/sys/net/core/rmem_max").ok();
     let limit = limit.and_then(|limit| limit.trim().parse::<usize>().ok());
@@ -28,7 +28,7 @@ pub(super) fn interface_mtu(address: IpAddr) -> usize {
     mtu.and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(usual)
 }
 
-/// Returns the largest path MTU whose packets fit into an interface MTU of `bytes` bytes.
+/// Returns the largest path MTU whose packets, with all headers, fit into an interface MTU of `bytes` bytes.
 pub(super) fn carried_mtu(bytes: usize) -> Mtu {
     [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512]
         .into_iter()

@@ -38,11 +38,11 @@ pub(crate) use outbox::{Outbox, Shares};
 pub(crate) use shared::{Delivery, tag};
 pub(crate) use socket::Socket;
 
-/// Alignment in bytes of the payloads of sends and writes in buffers. Other positions can double the time of a copy.
+/// Alignment in bytes of packet payloads in buffers. Other alignments can double the time of a copy.
 const GRAIN: usize = 16;
 
-/// Distance from a multiple of [`GRAIN`] to the start of a packet. The payload is then aligned if only a BTH, or a BTH and a
-/// RETH (which is as long as the grain), are before it. Payloads after other headers are not aligned.
+/// Distance from a multiple of [`GRAIN`] to the start of a packet in a buffer. The payload is then aligned if only a BTH, or a
+/// BTH and a RETH (16 bytes), are before it. Payloads after other headers are not aligned.
 const FRONT: usize = GRAIN - BASE % GRAIN;
 
 const _: () = assert!(

@@ -28,13 +28,13 @@ use crate::same_host::{Link, Neighbourhood};
 use crate::timers::Timers;
 use crate::wire::ip::Headers;
 
-/// Maximum unused batches that are kept for reuse.
+/// Maximum unused packet buffers that are kept for reuse.
 const POOL: usize = 8;
 
-/// Length in bytes of the outer headers of a tunnelled packet: IPv4 and UDP.
+/// Length in bytes of the outer headers (IPv4 and UDP) of a tunnelled packet.
 const TUNNEL: usize = 20 + 8;
 
-/// The port's connection to the network: its addresses and sockets.
+/// The port's connection to the network: its GIDs, and its UDP sockets.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(super) own: Vec<Arc<Endpoint>>,
@@ -43,12 +43,12 @@ pub(crate) struct Network {
     pub(super) base: u16,
     slot: u8,
     mtu: Mtu,
-    /// Assumed size of a peer's socket buffer, as the kernel counts it.
+    /// Assumed size in bytes of a peer's socket buffer, as the kernel counts it.
     peer_buffer: usize,
     pub(super) asked_buffer: usize,
     pub(super) segmentation: Segmentation,
     pub(super) endpoints: RwLock<Arc<Endpoints>>,
-    /// Number of changes of `endpoints`.
+    /// Number of times that `endpoints` has changed.
     pub(super) endpoints_changes: AtomicU64,
     pub(super) groups: Mutex<HashMap<SocketAddr, (usize, Arc<Endpoint>)>>,
     #[expect(
@@ -66,8 +66,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Binds the sockets. An address or port that is in use is an error if the configuration requests it; otherwise the next
-    /// ones are tried.
+    /// Creates the network, and binds the sockets. If the configuration requests an address or port that is in use, fails;
+    /// otherwise tries the next ones.
     pub(crate) fn open(
         config: &Config,
         counters: Arc<Counters>,
@@ -155,7 +155,7 @@ impl Network {
         })
     }
 
-    /// Returns the GID table.
+    /// Returns the GIDs of the GID table.
     pub(crate) fn addresses(&self) -> &[Ipv6Addr] {
         &self.addresses
     }
@@ -171,7 +171,8 @@ impl Network {
             .map_or(0, |interface| interface.index)
     }
 
-    /// Returns the slot of the NIC's port, which is in bits 23 to 20 of its queue pairs' numbers.
+    /// Returns the slot of the NIC's port (its number in the port range), which is in bits 23 to 20 of its queue pairs'
+    /// numbers.
     pub(crate) fn slot(&self) -> u8 {
         self.slot
     }
@@ -181,9 +182,9 @@ impl Network {
         self.mtu
     }
 
-    /// Returns the maximum packets of a size that a queue pair may have in flight: about half of the packets that fit into the
-    /// socket buffer of a peer, which is assumed to have the size that a process without privileges gets. The other half is for
-    /// other queue pairs, and for memory that the kernel does not free at once.
+    /// Returns the maximum number of packets of a size that a queue pair may have in flight: about half of the packets that fit
+    /// into the socket buffer of a peer. The peer is assumed to have the buffer that a process without privileges gets. The
+    /// other half is for other queue pairs, and for memory that the kernel does not free at once.
     pub(crate) fn window(&self, mtu: Mtu) -> u32 {
         let loopback = self
             .own
@@ -202,27 +203,28 @@ impl Network {
         packets.clamp(8, if loopback { 512 } else { 128 }) as u32
     }
 
-    /// Returns whether all sockets can send bursts.
+    /// Returns whether all sockets can send bursts (several datagrams in one message, `UDP_SEGMENT`).
     fn segments(&self) -> bool {
         let wanted = self.segmentation != Segmentation::Never;
         wanted && self.own.iter().all(|own| own.socket.segments())
     }
 
-    /// Returns whether a path is usable: the local GID exists, and the peer's GID is of the same kind.
+    /// Returns whether packets can be sent on a path: the local GID exists, and the peer's GID is of the same kind.
     pub(crate) fn reaches(&self, path: &Path) -> bool {
         // The queue pair number does not matter here, as long as its slot has a port.
         self.way(path, 0).is_some()
     }
 
-    /// Returns the index of the GID at which packets to a queue pair of this NIC arrive, or `None` if the path leads elsewhere.
+    /// Returns the index of the local GID at which packets on a path to a queue pair arrive, or `None` if the path does not
+    /// lead to this NIC.
     pub(crate) fn neighbour(&self, path: &Path, queue_pair: u32) -> Option<u8> {
         let local = (self.addresses.iter()).position(|own| *own == path.destination)?;
         self.way(path, queue_pair)?;
         Some(local as u8)
     }
 
-    /// Returns the GRH of a packet of `length` bytes from BTH to pad to a queue pair of this NIC, as [`receive`](Self::receive)
-    /// would report it.
+    /// Returns the GRH of a packet of `length` bytes (from BTH to pad) to a queue pair of this NIC, as
+    /// [`receive`](Self::receive) would report it.
     pub(crate) fn global_route(
         &self,
         path: &Path,
@@ -237,7 +239,7 @@ impl Network {
         Some(route.headers(length).global_route())
     }
 
-    /// Sends packets to processes that share memory with this one through that memory from now on.
+    /// Starts the use of shared memory: packets to processes that share memory with this one are sent through that memory.
     pub(crate) fn share(&self, neighbourhood: Arc<Neighbourhood>) {
         let _ = self.neighbourhood.set(neighbourhood);
     }
@@ -248,13 +250,13 @@ impl Network {
         own.map(|endpoint| endpoint.socket.local()).collect()
     }
 
-    /// Returns the socket address to which packets to a queue pair are sent, or `None` if the path is not usable.
+    /// Returns the socket address to which packets to a queue pair are sent, or `None` if packets cannot be sent on the path.
     pub(crate) fn address(&self, path: &Path, queue_pair: u32) -> Option<SocketAddr> {
         Some(self.way(path, queue_pair)?.to)
     }
 
-    /// Returns the link to the process that has a queue pair, if it shares memory with this one. Returns `None` while injected
-    /// faults require all packets to go through sockets.
+    /// Returns the link (shared memory) to the process that has a queue pair, or `None` if no memory is shared with it. Also
+    /// returns `None` while injected faults require all packets to go through sockets.
     pub(crate) fn link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         if !self.faults.spare_packets() {
             return None;
@@ -262,13 +264,13 @@ impl Network {
         self.private_link(path, queue_pair)
     }
 
-    /// Returns the link to the process that has a queue pair, even while injected faults require all packets to go through
-    /// sockets.
+    /// Returns the link (shared memory) to the process that has a queue pair, even while injected faults require all packets to
+    /// go through sockets.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         self.link_to(self.address(path, queue_pair)?)
     }
 
-    /// Returns the link to the process with this socket address.
+    /// Returns the link (shared memory) to the process that has a socket address, or `None` if there is no live link.
     pub(super) fn link_to(&self, address: SocketAddr) -> Option<Arc<Link>> {
         self.neighbourhood.get()?.link(address)
     }
@@ -278,14 +280,14 @@ impl Network {
         self.capture.is_some()
     }
 
-    /// Returns the route of packets to a queue pair, or `None` if the path is not usable.
+    /// Returns the route of packets to a queue pair, or `None` if packets cannot be sent on the path.
     pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::Way> {
         let gid = self.gids.get(usize::from(path.source))?;
         let local = self.own.get(gid.endpoint)?.socket.local();
         route::way(gid, local, self.base, path, queue_pair)
     }
 
-    /// Returns an empty outbox, for packets to send.
+    /// Returns an empty outbox, to which packets to send are added.
     pub(crate) fn outbox(&self) -> Outbox<'_> {
         Outbox::new(self)
     }
@@ -306,12 +308,13 @@ impl Network {
         Arc::clone(&self.endpoints.read())
     }
 
-    /// Returns the number of changes of the set of sockets so far.
+    /// Returns the number of times that the set of sockets has changed.
     pub(super) fn endpoints_changes(&self) -> u64 {
         self.endpoints_changes.load(Ordering::Acquire)
     }
 
-    /// Sends the packets that injected faults have held back and that are due. The timer for them was set to `noted`.
+    /// Sends the due packets that injected faults have held back, and sets the timer for the next one. The expired timer was
+    /// set to `noted`.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
         Timers::called(self.delay.alarm(), noted);
         self.send_until(now);
@@ -320,7 +323,7 @@ impl Network {
         }
     }
 
-    /// Sends all packets that injected faults have held back, due or not.
+    /// Sends all packets that injected faults have held back, even those that are not due.
     pub(crate) fn send_held(&self) {
         self.send_until(Time::from_nanos(u64::MAX));
     }

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The devices of this host that queue pairs are connected to. The sockets accept packets of connections only from these
+//! The devices of this host to which queue pairs are connected. The sockets accept packets of connections only from these
 //! devices.
 
 use std::collections::HashMap;
@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 use super::network::Network;
 use crate::proto::Path;
 
-/// Addresses of these devices, each with the number of queue pairs that are connected to it.
+/// Addresses of the connected devices of this host, each with the number of queue pairs that are connected to it.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<HashMap<SocketAddrV4, usize>>);
 
 impl Network {
-    /// Accepts packets from the device that has a queue pair. Each call must be matched by a call of
+    /// Accepts packets of connections from the device that has a queue pair. Each call must be matched by a call of
     /// [`disconnect`](Self::disconnect).
     pub(crate) fn connect(&self, path: &Path, queue_pair: u32) {
         let Some(peer) = self.filtered(path, queue_pair) else {
@@ -33,8 +33,8 @@ impl Network {
         }
     }
 
-    /// Reverses one [`connect`](Self::connect) to the device that has a queue pair. After the last one, the kernel drops
-    /// packets of the device as soon as another device is connected.
+    /// Reverses one call of [`connect`](Self::connect) for the device that has a queue pair. After the last reversal, the
+    /// filters stop accepting packets of connections from the device once they are next updated.
     pub(crate) fn disconnect(&self, path: &Path, queue_pair: u32) {
         let Some(peer) = self.filtered(path, queue_pair) else {
             return;
@@ -47,7 +47,7 @@ impl Network {
         }
     }
 
-    /// Makes the kernel pass all packets, so that a test can check how the receiver handles them.
+    /// Removes the filters, so that the kernel passes all packets and a test can check how the receiver handles them.
     #[cfg(test)]
     pub(crate) fn pass_strangers(&self) {
         for endpoint in &self.own {
@@ -55,8 +55,8 @@ impl Network {
         }
     }
 
-    /// Returns the address of the device that has a queue pair, if the device is on this host and uses IPv4. The filters pass
-    /// packets of all other devices.
+    /// Returns the address of the device that has a queue pair, if the device is on this host and uses IPv4. The filters always
+    /// pass packets of other devices.
     fn filtered(&self, path: &Path, queue_pair: u32) -> Option<SocketAddrV4> {
         match self.address(path, queue_pair)? {
             SocketAddr::V4(peer) if peer.ip().is_loopback() => Some(peer),

@@ -15,35 +15,36 @@ const HOP_LIMIT: u8 = 64;
 /// The route of a packet: its socket, destination and headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
-    /// Index of the socket.
+    /// Index of the port's socket that sends the packet.
     pub(super) endpoint: usize,
-    /// Destination of the datagram.
+    /// Destination address of the datagram.
     pub(super) to: SocketAddr,
-    /// Contents of the packet's own headers, which are inside the datagram if it is tunnelled.
+    /// Contents of the packet's IP and UDP headers. If the packet is tunnelled, these headers are inside the datagram.
     pub(super) route: Route,
-    /// Set if the packet's headers are in front of the BTH.
+    /// Set if the packet is tunnelled: its own IP and UDP headers are in front of the BTH.
     pub(super) tunnelled: bool,
     /// Hop limit of the datagram; `None` for the socket's default.
     pub(super) hop_limit: Option<u8>,
-    /// The packets with which this one may be sent as a burst.
+    /// The other packets that may be sent in the same burst.
     pub(super) company: Company,
 }
 
-/// The packets that may be sent together as a burst. When the system splits a burst, it numbers the datagrams from 0 on in the
+/// The packets that may be sent together in a burst. When the kernel splits a burst, it numbers the datagrams from 0 on in the
 /// identification of their IPv4 headers, which the ICRC covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Company {
-    /// None: packets to a multicast group, since the capabilities of its members are unknown.
+    /// No other packet: the packet goes to a multicast group, and the capabilities of the members are unknown.
     None,
-    /// Any packets of the same route. The identification does not matter, because the ICRC covers an IPv6 header, or the packet
-    /// stays on this host, where bursts are not split and both sides assume 0.
+    /// Any packets of the same route. The identification does not matter: the ICRC covers an IPv6 header, or the packet stays
+    /// on this host, where bursts are not split and both sides assume 0.
     Any,
-    /// Any packets of the same route, but the receiver may see the identification, so the ICRC has to cover the number in the
-    /// burst.
+    /// Any packets of the same route. The receiver may see the identification, so the ICRC has to cover the packet's number in
+    /// the burst.
     Numbered,
 }
 
-/// Returns the route from a GID, whose socket is bound to `local`, to a queue pair. Returns `None` if the path is not usable.
+/// Returns the route from a GID, whose socket is bound to `local`, to a queue pair, or `None` if packets cannot be sent on the
+/// path.
 pub(super) fn way(
     gid: &Gid,
     local: SocketAddr,
@@ -115,7 +116,7 @@ fn is_unicast(ip: &Ipv4Addr) -> bool {
     !ip.is_unspecified() && !ip.is_broadcast() && !ip.is_multicast()
 }
 
-/// Returns an IP address as a GID.
+/// Returns the GID of an IP address. IPv4 addresses are mapped.
 pub(super) fn gid_of(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

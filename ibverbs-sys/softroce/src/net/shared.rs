@@ -13,26 +13,27 @@ use crate::transfer::{Brief, Volume};
 use crate::wire::Packet;
 use crate::wire::ip::Route;
 
-/// Maximum messages that are received from a link before they are acknowledged. With larger batches, a sender of short messages
-/// would use up its send queue before the first acknowledgement arrives, and both sides would wait in turn.
+/// Maximum messages that are received from a link (shared memory with another process) before they are acknowledged. With
+/// larger batches, a sender of short messages would use up its send queue before the first acknowledgement arrives, and the two
+/// processes would alternately wait for each other.
 const BATCH: usize = 16;
 
-/// Returns the tag of a path through shared memory: the indices of the path's GIDs in the tables of the two processes. Returns
-/// `None` if the peer has no such GID, or if the slots do not match.
+/// Returns the tag of packets on a path through shared memory: the indices of the path's GIDs in the tables of the two
+/// processes. Returns `None` if the peer does not have the destination GID, or if an index is 16 or more.
 pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     let mut gids = link.gids().iter();
     let to = gids.position(|gid| *gid == path.destination)?;
     (path.source < 16 && to < 16).then_some(0x100 | u16::from(path.source) << 4 | to as u16)
 }
 
-/// Encodes the fields of a datagram's route that are not in the tag, as the annotation of its packet.
+/// Encodes the fields of a datagram's route that its tag does not contain, as the annotation of the packet in shared memory.
 pub(super) fn annotation(route: &Route) -> u64 {
     u64::from(route.flow_label & 0xf_ffff) << 16
         | u64::from(route.hop_limit) << 8
         | u64::from(route.traffic_class)
 }
 
-/// Decodes the route of a datagram from its annotation.
+/// Decodes the route of a datagram from the annotation of the packet in shared memory.
 fn route(annotation: u64, source: Ipv6Addr, destination: Ipv6Addr) -> Route {
     Route {
         source,
@@ -53,14 +54,14 @@ fn gids_of(tag: u16) -> (usize, usize) {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Delivery<'a> {
     Packet(Packet<'a>),
-    /// A brief (short message without packet headers), and the bytes in its chunks.
+    /// A brief (short message without packet headers), and the memory of its payload in the shared ring.
     Brief(&'a Brief<'a>, &'a [Piece<'a>]),
 }
 
 impl Network {
-    /// Receives packets and briefs (short messages without packet headers) from all links, and passes them to `deliver`. Calls
-    /// `go_on` with each queue pair that was waiting for room in a link's ring, if there is room now. Returns the number of
-    /// received messages.
+    /// Receives packets and briefs (short messages without packet headers) from all links (shared memory with other processes),
+    /// and passes them to `deliver`. Calls `go_on` with each queue pair that was waiting for space in a link's ring, if there
+    /// is space now. Returns the number of received messages.
     pub(crate) fn receive_shared(
         &self,
         links: &[Arc<Link>],

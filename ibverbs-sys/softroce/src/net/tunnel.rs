@@ -1,15 +1,15 @@
-//! Tunnelled packets: IPv6 packets over the socket of an IPv4 address, with the packet's IPv6 and UDP header in front of its
-//! BTH. Used between GIDs that [contain](crate::address::carried) an IPv4 address.
+//! Tunnelled packets: IPv6 packets over the socket of an IPv4 address. The packet's IPv6 and UDP headers are in front of its
+//! BTH. Tunnels are used between GIDs that [contain](crate::address::carried) an IPv4 address.
 
 #![forbid(unsafe_code)]
 
 use crate::address::is_unique_local;
 use crate::wire::ip::Headers;
 
-/// Length of the headers in bytes.
+/// Length in bytes of the IPv6 and UDP headers in front of a tunnelled packet's BTH.
 pub(crate) const OVERHEAD: usize = 40 + 8;
 
-/// Returns whether a datagram begins with the IPv6 header of a tunnel, and not with a BTH.
+/// Returns whether a datagram begins with the IPv6 header of a tunnel. Other datagrams begin with a BTH.
 ///
 /// The version field is not sufficient: 0x64 is also the opcode of a UD packet. At the place of the sender's address, a BTH has
 /// the acknowledge request bit and seven reserved bits, which are sent as zero (IBTA 9.2.9). The address begins with 0xfd,

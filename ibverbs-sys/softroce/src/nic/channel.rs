@@ -8,14 +8,14 @@ use crate::context::Element;
 use crate::engine::Look;
 
 impl Nic {
-    /// Creates a completion channel.
+    /// Creates a completion channel. Peer processes can wake threads that wait on it, if a wakeup descriptor is free.
     pub(crate) fn new_channel(&self) -> io::Result<Arc<CompletionChannel>> {
         let bell = (self.neighbourhood.as_ref()).and_then(|neighbourhood| neighbourhood.bell());
         bell.map_or_else(CompletionChannel::new, CompletionChannel::with)
     }
 
-    /// Fetches the next event of a channel. Waits for one unless the descriptor is non-blocking. While this thread waits, peers
-    /// on the same host wake it directly instead of the engine, and it receives their messages.
+    /// Fetches the next event of a channel. Waits for an event unless the descriptor is non-blocking. While this thread waits,
+    /// peer processes on the same host wake it directly instead of the engine, and this thread receives their messages.
     pub(crate) fn next_event(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         if let Some(event) = channel.try_next_event() {
             return Ok(event);
@@ -56,9 +56,9 @@ impl Nic {
         event
     }
 
-    /// Fetches the next event of a channel, or waits for it, while the engine or another waiting thread receives messages. A
-    /// wakeup without an event may come from a peer and be meant for another thread of this channel. Then no thread would
-    /// receive the peer's message, so the engine is woken.
+    /// Fetches the next event of a channel, or waits for it. Meanwhile the engine or another waiting thread receives messages.
+    /// A peer's wakeup that was meant for another thread of the same channel may end the wait without an event. Then no thread
+    /// would receive the peer's message, so the engine is woken.
     fn next_event_beside(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         loop {
             if let Some(event) = channel.wait()? {

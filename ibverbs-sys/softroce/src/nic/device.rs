@@ -1,4 +1,4 @@
-//! The interfaces of the NIC for the engine and the queue pairs.
+//! Implementations of the interfaces through which the engine and the queue pairs use the NIC.
 
 use std::any::Any;
 use std::net::Ipv6Addr;

@@ -17,8 +17,8 @@ impl Nic {
     ///
     /// The first call writes `reason` to standard error; later calls do nothing. Returns whether this is the first call.
     ///
-    /// Any thread may call this, with any locks held. A new thread does the steps that need locks, possibly after this function
-    /// has returned.
+    /// Any thread may call this function, with any locks held. A new thread does the steps that need locks, possibly after this
+    /// function has returned.
     pub(crate) fn fatal(&self, reason: &str) -> bool {
         if !self.faults.fail_device() {
             return false;

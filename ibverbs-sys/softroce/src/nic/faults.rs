@@ -16,13 +16,13 @@ pub fn faults() -> &'static Faults {
     of_process()
 }
 
-/// Returns the fault injector in the form that the NIC shares.
+/// Returns the fault injector of the process as the `Arc` that the NIC shares.
 #[inline]
 pub(super) fn of_process() -> &'static Arc<Faults> {
     FAULTS.get()
 }
 
-/// Gives a child of `fork` a new fault injector, configured from the environment. The parent's one stays untouched.
+/// Gives a child of `fork` a new fault injector, configured from the environment. The injector of the parent stays untouched.
 pub(super) fn forget() {
     FAULTS.forget();
 }

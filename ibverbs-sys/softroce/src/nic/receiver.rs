@@ -1,4 +1,4 @@
-//! Receiving, by a thread that polls, a thread that a peer has woken, or the engine.
+//! Receiving of packets and messages. A thread that polls, a thread that a peer process has woken, or the engine receives.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -24,18 +24,18 @@ use crate::spin;
 use crate::transfer::Brief;
 use crate::wire::Run;
 
-/// State that only the thread which is receiving uses.
+/// State of receiving. A lock ensures that only one thread receives at a time.
 pub(super) struct Receiver {
     inbox: Inbox,
-    /// Queue pairs that received packets and have not answered them yet.
+    /// Queue pairs that received packets and have not sent the responses yet.
     pub(super) touched: Vec<Arc<QueuePair>>,
     unanswered: Unanswered,
-    /// Queue pair of the last brief.
+    /// Cache of the queue pair that received the last message through shared memory.
     recent: Recent,
-    /// Known peers on the same host.
+    /// Peer processes on the same host that share memory with this process.
     neighbours: same_host::Known,
     sockets: Sockets,
-    /// Counters of messages from peers on the same host.
+    /// Counters of messages that arrive through shared memory.
     tally: Tally,
 }
 
@@ -53,40 +53,43 @@ impl Receiver {
     }
 }
 
-/// Kind of thread that receives.
+/// Kind of the thread that receives. It determines which responses may be delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Care {
-    /// A thread that polls, and will poll again.
+    /// A thread of the program that polls a completion queue, and will poll again.
     Poll,
-    /// A thread that a peer woke. It handles the messages for which it was woken, and sends the responses itself.
+    /// A thread of the program that a peer woke from waiting for a completion event. It receives the messages for which it was
+    /// woken, and sends the responses itself.
     Wake,
     /// The engine. No other thread can be relied on to receive.
     Engine,
 }
 
-/// Of this many polls, all but one check only shared memory.
+/// Number of polls of which only one checks the sockets. The other polls check only shared memory.
 const GLANCES: u32 = 8;
 
-/// Maximum number of receive rounds that find packets while timers are due. Then the timers run all the same.
+/// Maximum number of receive attempts that find packets while timers are due. After so many, the timers run even if more
+/// packets are waiting.
 const BACKLOG: u32 = 256;
 
-/// Maximum number of packets from sockets for which the acknowledgement may be delayed. With more, further packets are in
-/// flight, and the acknowledgement is sent at once.
+/// Maximum number of packets received from sockets at once for which the acknowledgement may be delayed. After more packets,
+/// further ones are probably in flight, and the acknowledgement is sent at once.
 const FEW: usize = 4;
 
-/// Number of packets in a batch after which they are answered, even if more follow: a peer with a small window may have no
-/// packets left to send.
+/// Number of received packets after which responses are sent, even if more packets follow. A peer with a small window may be
+/// waiting for an acknowledgement.
 const ENOUGH: usize = 32;
 
-/// Maximum time to wait for a thread that is receiving, when an object is destroyed or the process ends.
+/// Maximum time to wait until another thread has finished receiving, when an object is destroyed or the process ends.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Maximum number of batches that a thread fetches in place of the engine that found the lock taken.
+/// Maximum number of batches of packets that a polling thread receives in place of the engine, if the engine found the lock
+/// taken.
 pub(super) const OWED: usize = 4;
 
 impl Nic {
-    /// Receives in place of the engine, for a thread that polls and finds no completion: takes one batch of packets from each
-    /// socket, answers them, and runs due timers. Returns `false` if another thread is receiving; then nothing was done.
+    /// Receives one batch of packets, sends the responses, and runs due timers. A program's thread that polls and finds no
+    /// completion calls this in place of the engine. Returns `false` if another thread is receiving; then nothing was done.
     pub(crate) fn progress(&self) -> bool {
         if let Some(neighbourhood) = &self.neighbourhood {
             // Lost updates are harmless: threads that poll at the same time may count as one poll.
@@ -107,9 +110,9 @@ impl Nic {
     }
 
     /// Receives packets, and runs due timers. The packets that the timers wait for may have arrived while this process was not
-    /// scheduled. So timers run when no packets are left, or after many rounds with packets, because a peer may flood this
-    /// side. Timers do not run if another thread is receiving, which runs them itself. The engine does not sleep before they
-    /// have run.
+    /// scheduled. So timers run only when no packets are left, or after [`BACKLOG`] attempts that found packets, because a peer
+    /// may flood this side. If another thread is receiving, that thread runs the timers. The engine does not sleep before the
+    /// timers have run.
     pub(super) fn look_after(&self, now: Time, care: Care) -> Look {
         let is_due = (self.timers.earliest()).is_some_and(|earliest| earliest <= now);
         let look = self.fetch(now, if is_due { Care::Engine } else { care });
@@ -125,7 +128,7 @@ impl Nic {
         look
     }
 
-    /// Receives from shared memory only. Returns `false` if that is not enough.
+    /// Receives from shared memory only, without a system call. Returns `false` if the caller must receive from all sources.
     fn glance(&self, neighbourhood: &Neighbourhood) -> bool {
         let Some(mut receiver) = self.receiver.try_lock() else {
             return false;
@@ -144,9 +147,9 @@ impl Nic {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Receives, unless another thread does. If the engine found the lock taken in the meantime, this receives some more
-    /// batches, because the packet that woke the engine does not wake it again. If packets are still left then, the engine is
-    /// woken to receive them: the polling thread has other work, which the peer may be waiting for.
+    /// Receives, unless another thread is receiving. If the engine tried to receive in the meantime, receives more batches,
+    /// because the packet that woke the engine does not wake it again. If packets are left after [`OWED`] batches, wakes the
+    /// engine to receive them, because the polling thread has other work that the peer may be waiting for.
     fn fetch(&self, now: Time, mut care: Care) -> Look {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
@@ -222,8 +225,9 @@ impl Nic {
         shared + received
     }
 
-    /// Receives from shared memory, and sends responses where needed. Returns the number of packets and briefs. If `now` is
-    /// `None`, the exact time is read only if a packet arrives or is sent; for briefs the coarse clock is enough.
+    /// Receives from shared memory, and sends the responses that may not be delayed. Returns the number of packets and messages
+    /// received. If `now` is `None`, the exact time is read only if a packet arrives or is sent; for messages without packet
+    /// headers the coarse clock is enough.
     fn receive_shared(&self, receiver: &mut Receiver, now: Option<Time>, care: Care) -> usize {
         let Receiver {
             touched,
@@ -283,7 +287,7 @@ impl Nic {
         count
     }
 
-    /// Lets queue pairs transmit, once for everything that they received.
+    /// Sends the responses of the queue pairs `touched`: each transmits once for all packets that it received.
     fn answer(
         &self,
         mut now: impl FnMut() -> Time,
@@ -299,7 +303,8 @@ impl Nic {
         }
     }
 
-    /// Delays acknowledgements to a later round where allowed, and transmits everything else.
+    /// Sends the responses of the queue pairs `touched`, except acknowledgements that may be delayed to a later receive
+    /// attempt.
     pub(super) fn answer_later(&self, now: Time, touched: &mut Vec<Arc<QueuePair>>) {
         touched.retain(|queue_pair| {
             let rests = queue_pair.may_rest();
@@ -314,9 +319,9 @@ impl Nic {
         }
     }
 
-    /// Returns whether acknowledgements may be delayed to a later round. A thread that polls for a message handles it at once,
-    /// and often sends a message itself, with which the acknowledgement is sent. If the thread does not poll again, the engine
-    /// sends the acknowledgement.
+    /// Returns whether acknowledgements may be delayed to a later receive attempt. A thread that polls for a message handles it
+    /// at once, and often sends a message itself; the acknowledgement is then sent together with that message. If the thread
+    /// does not poll again, the engine sends the acknowledgement.
     fn may_answer_later(&self) -> bool {
         if !self.owes_answers.load(Ordering::Relaxed) {
             self.owes_answers.store(true, Ordering::Relaxed);
@@ -326,7 +331,7 @@ impl Nic {
         self.engine.get().is_some_and(Engine::is_away)
     }
 
-    /// Passes packets to their queue pair, or to all members of the multicast group.
+    /// Passes received packets to their destination: a queue pair, or all members of a multicast group.
     fn deliver(
         &self,
         now: Time,
@@ -379,21 +384,21 @@ impl Nic {
         }
     }
 
-    /// Sends all delayed responses, unless another thread is receiving for long.
+    /// Sends all delayed responses. Does nothing if another thread is receiving for longer than [`PATIENCE`].
     pub(super) fn answer_all(&self) {
         if let Some(mut receiver) = self.receiver_soon() {
             self.answer(|| self.now(), &mut receiver.touched, false);
         }
     }
 
-    /// Clears the cache of the last queue pair, because a queue pair is being destroyed.
+    /// Clears the cache of the queue pair that received last, because a queue pair is being destroyed.
     pub(super) fn forget_recent(&self) {
         if let Some(mut receiver) = self.receiver_soon() {
             receiver.recent = Recent::default();
         }
     }
 
-    /// Returns the receiver, or `None` if another thread holds it for long.
+    /// Locks the receiver. Returns `None` if another thread holds the lock for longer than [`PATIENCE`].
     fn receiver_soon(&self) -> Option<spin::MutexGuard<'_, Receiver>> {
         let deadline = self.now() + PATIENCE;
         loop {

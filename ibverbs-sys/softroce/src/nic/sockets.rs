@@ -2,30 +2,30 @@ use std::time::Duration;
 
 use crate::proto::Time;
 
-/// Decides when a polling thread checks the sockets, if the process also shares memory with peers. Checking a socket is a
-/// system call, and takes longer than receiving a message through shared memory.
+/// Schedule by which a polling thread checks the UDP sockets for packets, if the process also shares memory with peers. A check
+/// is a system call, and takes longer than receiving a message through shared memory.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     looked: Time,
-    /// Present interval between two checks.
+    /// Present minimum interval between two checks of the sockets.
     calm: Duration,
 }
 
-/// Maximum interval between two checks.
+/// Maximum interval between two checks of the sockets, while no messages arrive through shared memory.
 const CALM: Duration = Duration::from_micros(20);
 
-/// Maximum interval while messages arrive through shared memory. It is limited so that packets in the sockets need not wait for
-/// the engine.
+/// Maximum interval between two checks of the sockets while messages arrive through shared memory. The interval is short enough
+/// that packets in the sockets need not wait for the engine.
 const BUSY: Duration = Duration::from_micros(100);
 
 impl Sockets {
-    /// Returns whether the sockets need not be checked now. `busy` is set if messages arrived through shared memory.
+    /// Returns whether a check of the sockets may be omitted now. `busy` is set if messages arrived through shared memory.
     pub(super) fn rest(&self, now: Time, busy: bool) -> bool {
         let is_quiet = !self.calm.is_zero();
         now - self.looked < if busy && is_quiet { BUSY } else { self.calm }
     }
 
-    /// Records a check that found `received` packets.
+    /// Records a check of the sockets that found `received` packets.
     pub(super) fn looked(&mut self, now: Time, received: usize) {
         self.looked = now;
         self.calm = match received {

@@ -111,13 +111,13 @@ impl Host {
             .unwrap();
     }
 
-    /// Takes the queue pair to RTS, connected with a peer's. Lost packets are sent again after 34 ms. Eight times that is
-    /// longer than a busy machine keeps a thread from running.
+    /// Moves the queue pair to RTS, connected to the queue pair of `peer`. Lost packets are sent again after 34 ms. Eight such
+    /// timeouts are longer than a busy machine keeps a thread from running.
     fn connect(&self, peer: &Self) {
         self.connect_with(peer, 13);
     }
 
-    /// Takes the queue pair to RTS, with another acknowledgement timeout.
+    /// Moves the queue pair to RTS, connected to the queue pair of `peer`, with the given acknowledgement timeout code.
     fn connect_with(&self, peer: &Self, timeout: u8) {
         type Bit = ibv_qp_attr_mask;
         let mut values = ibv_qp_attr {
@@ -194,7 +194,7 @@ impl Host {
         }
     }
 
-    /// Sends an empty message with a number; a datagram is sent to `to`.
+    /// Sends an empty message with `number` as its immediate data. A datagram is sent to the address `to`.
     fn send(&self, number: u32, to: Option<Address>) {
         let immediate = Some(number.to_be_bytes());
         let operation = SendOperation::Send {
@@ -210,7 +210,7 @@ impl Host {
         self.nic.transmit(&self.queue_pair);
     }
 
-    /// Waits for completions, and calls `between` while there is none.
+    /// Waits for `count` completions, and calls `between` whenever a poll finds none.
     fn completions(&self, count: usize, between: impl Fn()) -> Vec<Completion> {
         let (mut completions, end) = (Vec::new(), Instant::now() + LOST);
         while completions.len() < count {
@@ -246,7 +246,7 @@ fn connected(gid: u8, service: Service) -> (Host, Host) {
     (a, b)
 }
 
-/// Lets only the engine's thread work, as while a program sleeps or computes.
+/// Lets only the engine receive for a while, as when the program sleeps or computes.
 fn nobody_polls() {
     thread::sleep(Duration::from_micros(100));
 }
@@ -349,13 +349,13 @@ fn an_answer_goes_with_what_the_program_says() {
 #[test]
 fn where_no_answer_is_left_none_is_owed() {
     let (a, _b) = connected(0, Service::ReliableConnection);
-    // The state that an earlier round leaves after the response was sent with a message of the program.
+    // An earlier receive attempt leaves this state if the response was then sent with a message of the program.
     let _receiver = a.nic.receiver.lock();
     a.nic.owes_answers.store(true, Ordering::SeqCst);
     let mut touched = vec![Arc::clone(&a.queue_pair)];
     a.nic.answer_later(a.nic.now(), &mut touched);
     assert!(touched.is_empty());
-    // Otherwise the engine would never sleep again.
+    // If the flag stayed set, the engine would never sleep again.
     assert!(!a.nic.owes_answers.load(Ordering::SeqCst));
 }
 
@@ -547,7 +547,7 @@ fn progress_waits_for_nobody() {
     }
 }
 
-/// Waits until a condition holds.
+/// Waits until `is_so` returns `true`.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + LOST;
     while !is_so() {
@@ -581,7 +581,8 @@ fn what_has_come_is_looked_at_before_a_timer_that_is_late() {
     assert_eq!(a.nic.counters.value(Counter::AcknowledgementTimeout), 0);
 }
 
-/// Sends datagrams to a NIC whose engine finds the lock taken when they arrive. The lock is released after `before_release`.
+/// Sends datagrams to a NIC whose receiver is locked when they arrive, so that the engine cannot receive. Calls
+/// `before_release` before the lock is released.
 fn flooded(count: u32, before_release: impl FnOnce(&Nic)) -> (Host, Host) {
     let (a, b) = connected(0, Service::UnreliableDatagram);
     let path = Path {
@@ -627,7 +628,7 @@ fn who_polls_comes_back_however_much_there_is() {
             }
         });
         let looked = b.nic.look_after(b.nic.now(), Care::Engine);
-        // A batch has 8 messages, and the first batch does not count as fetched for the engine.
+        // A batch has 8 messages, and the first batch does not count as received in place of the engine.
         let most = 8 * (super::receiver::OWED + 1);
         assert!(
             matches!(looked, Look::Contended)

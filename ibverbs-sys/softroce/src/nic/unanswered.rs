@@ -1,21 +1,20 @@
-/// Received messages that are not acknowledged yet. The acknowledgement is delayed for a while, to be sent together with a
-/// message of the program.
+/// Received messages whose acknowledgement is delayed for a while, to be sent together with a message of the program.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
     /// Number of messages since the last acknowledgement.
     messages: u32,
-    /// Number of receive rounds since the last message.
+    /// Number of receive attempts since the last message.
     looks: u32,
 }
 
-/// Maximum number of messages for which the acknowledgement is delayed.
+/// Maximum number of received messages for which an acknowledgement is delayed.
 const MESSAGES: u32 = 16;
 
-/// Maximum number of receive rounds without a message for which the acknowledgement is delayed.
+/// Maximum number of receive attempts without a message for which an acknowledgement is delayed.
 const LOOKS: u32 = 4;
 
 impl Unanswered {
-    /// Records a receive round in which `came` messages arrived.
+    /// Records a receive attempt in which `came` messages arrived.
     #[inline]
     pub(super) fn looked(&mut self, came: usize) {
         if came == 0 {
@@ -26,7 +25,7 @@ impl Unanswered {
         }
     }
 
-    /// Returns whether the acknowledgement may be delayed further.
+    /// Returns whether the acknowledgement of the received messages may be delayed further.
     #[inline]
     pub(super) fn may_wait(&self) -> bool {
         self.messages < MESSAGES && self.looks < LOOKS

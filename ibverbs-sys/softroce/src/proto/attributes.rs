@@ -70,11 +70,11 @@ bitflags! {
         const REMOTE_ATOMIC = 1 << 3;
         /// Binding of memory windows to the region.
         const MW_BIND = 1 << 4;
-        /// Addresses of the memory begin at zero.
+        /// Addresses within the region begin at zero.
         const ZERO_BASED = 1 << 5;
         /// On-demand paging of the memory.
         const ON_DEMAND = 1 << 6;
-        /// Huge pages below the memory.
+        /// Use of huge pages for the memory.
         const HUGETLB = 1 << 7;
         /// Relaxed ordering of accesses by the device.
         const RELAXED_ORDERING = 1 << 20;
@@ -108,7 +108,8 @@ pub struct Attributes {
     pub min_rnr_timer: u8,
     /// Maximum number of outstanding RDMA reads and atomics as the requester.
     pub max_initiated: u8,
-    /// Maximum number of outstanding RDMA reads and atomics of the peer. The responder keeps so many to answer them again.
+    /// Maximum number of outstanding RDMA reads and atomics of the peer. The responder keeps this number of them in order to
+    /// answer them again.
     pub max_accepted: u8,
     /// Remote operations that the peer may do through this queue pair.
     pub access: AccessFlags,

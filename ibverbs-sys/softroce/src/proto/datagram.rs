@@ -2,7 +2,7 @@ use super::endpoint::Endpoint;
 use super::{Arrival, Completion, CompletionStatus, Counter, Host, Work};
 use crate::wire::Packet;
 
-/// Header fields of a datagram that its receiver needs.
+/// Header fields of a datagram that the receiving queue pair needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label {
     pub(super) queue_key: u32,
@@ -31,7 +31,9 @@ pub(super) fn receive(
     deliver(endpoint, &arrival.route, label, packet.payload, host)
 }
 
-/// Delivers a datagram that came as a packet or from memory of the sender: the second half of [`receive`]. `route` is the GRH.
+/// Delivers the payload of a datagram to the next receive and completes the receive. The datagram arrived as a packet, or a
+/// sender in this process passes it in. `route` is the GRH. Drops the datagram if `label` is `None`, if the queue key is wrong,
+/// if the payload is longer than the MTU, or if no receive is posted.
 pub(super) fn deliver(
     endpoint: &Endpoint,
     route: &[u8; 40],

@@ -18,7 +18,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Returns whether packets of this service are acknowledged.
+    /// Returns whether the service of the queue pair is reliable, so that packets are acknowledged.
     pub(super) fn is_reliable(&self) -> bool {
         match self.service {
             Service::ReliableConnection | Service::XrcInitiator | Service::XrcTarget => true,
@@ -44,7 +44,7 @@ impl Endpoint {
         })
     }
 
-    /// Returns whether a packet is for this queue pair and of its service (IBTA 9.6.1.1).
+    /// Returns whether a packet is addressed to this queue pair and belongs to its service (IBTA 9.6.1.1).
     pub(super) fn is_addressed(&self, packet: &Packet<'_>) -> bool {
         let bth = &packet.header.bth;
         let datagram = self.service == Service::UnreliableDatagram;
@@ -86,7 +86,7 @@ impl Endpoint {
         self.attributes.path_mtu.bytes() as u32
     }
 
-    /// Returns the number of packets of a message of `length` bytes: one for an empty message.
+    /// Returns the number of packets of a message of `length` bytes. An empty message has one packet.
     pub(super) fn packets(&self, length: u32) -> u32 {
         length.div_ceil(self.mtu()).max(1)
     }

@@ -26,7 +26,8 @@ const REGION: u32 = 2048;
 struct Side {
     node: Node,
     watch: Watch,
-    /// Set after a forged or changed packet was delivered, which may have acknowledged something.
+    /// Set after a forged or changed packet was delivered. Such a packet may have acknowledged requests that the peer never
+    /// received.
     is_deceived: bool,
     posted: VecDeque<u64>,
     receives: VecDeque<u64>,
@@ -115,8 +116,8 @@ impl Side {
         side
     }
 
-    /// Returns the bytes of the side's memory, the numbers of send and receive completions, and the number of receives that are
-    /// left.
+    /// Returns everything that a forged packet must not change: the bytes of the side's memory, the numbers of its send and
+    /// receive completions, and the number of its posted receives.
     fn told(&self) -> (Vec<Vec<u8>>, usize, usize, usize) {
         let machine = &self.node.machine;
         (
@@ -466,7 +467,7 @@ impl World {
         self.sides.iter_mut().for_each(Side::check);
     }
 
-    /// Checks that nothing hangs: after a transition to the error state, every request completes and the traffic ends.
+    /// Moves both queue pairs to the error state, and checks that every request then completes and that the packets end.
     fn end(&mut self) {
         for side in [0, 1] {
             let Side { node, .. } = &mut self.sides[side];

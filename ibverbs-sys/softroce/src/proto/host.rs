@@ -23,47 +23,49 @@ pub enum RemoteFault {
     Invalid,
 }
 
-/// Progress of the withdrawal of a key from other processes of the host. Those processes end their running copies by
-/// themselves; a thread that holds the lock of a queue pair does not wait for them.
+/// Progress of the withdrawal of a key (local or remote key of memory) from other processes of the host. Another process may be
+/// copying bytes of the memory at that moment. The withdrawal is complete when no process does so any more. A thread that holds
+/// the lock of a queue pair does not wait, but tries again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
-    /// No copy uses the key any more.
+    /// No other process accesses the memory by this key any more.
     Complete,
-    /// A copy is still running. The caller tries again after a pause.
+    /// Another process is still copying bytes of the memory. The caller must try again after a pause.
     Pending {
         /// Time to wait before the next attempt.
         again: Duration,
     },
-    /// A copy has run for so long that it may never end. The key stays valid.
+    /// Another process has been copying bytes of the memory for so long that it may have stopped. The key stays valid.
     Refused,
 }
 
-/// Destination of the bytes of a part at the peer.
+/// Destination, in the peer's memory, of a range of the bytes of a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
     /// Memory that the sender named by address and remote key.
     Remote(Remote),
-    /// The segments of a receive, from this byte of the message on.
+    /// The scatter/gather list of a receive, and the offset of the bytes within the message.
     Local(&'a [Segment], u32),
 }
 
 /// Reason why bytes could not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misplaced {
-    /// The memory of this side cannot be used.
+    /// The memory of this process cannot be used: its key, bounds or access rights are invalid.
     Here,
-    /// The memory of the peer cannot be used.
+    /// The memory of the peer cannot be used: its key, bounds or access rights are invalid.
     There,
 }
 
 /// Access to the memory of a queue pair. Implementations check every access against the keys and the protection domain of the
 /// queue pair. The check and the copy are one step: the memory of a deregistered region is not touched afterwards.
 pub trait Memory {
-    /// Copies bytes of a message that is gathered from `list`, beginning at byte `offset`, to `out`.
+    /// Copies bytes of the message that the scatter/gather list `list` describes, from byte `offset` of the message on, to
+    /// `out`.
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault>;
 
-    /// Copies the `length` bytes from byte `offset` on of a message that is gathered from `list` to several buffers. The
-    /// buffers together have `length` bytes.
+    /// Copies `length` bytes of the message that the scatter/gather list `list` describes, from byte `offset` of the message
+    /// on, to several buffers. The buffers together have `length` bytes.
     fn gather_parts<'p>(
         &self,
         list: &[Segment],
@@ -80,11 +82,11 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Copies `data` to the memory of a message that is scattered over `list`, beginning at byte `offset`.
+    /// Copies `data` to the memory of the scatter/gather list `list`, from byte `offset` of the message on.
     fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault>;
 
-    /// Copies several buffers, together `length` bytes, to the memory of a message that is scattered over `list`, beginning at
-    /// byte `offset`.
+    /// Copies several buffers, together `length` bytes, to the memory of the scatter/gather list `list`, from byte `offset` of
+    /// the message on.
     fn scatter_parts<'p>(
         &self,
         list: &[Segment],
@@ -110,10 +112,10 @@ pub trait Memory {
         access: AccessFlags,
     ) -> Result<(), RemoteFault>;
 
-    /// Copies bytes of memory that a peer may read to `out`.
+    /// Copies bytes from memory at `address`, which a peer may read by the remote key `key`, to `out`.
     fn read_remote(&self, key: u32, address: u64, out: &mut [u8]) -> Result<(), RemoteFault>;
 
-    /// Copies `data` to memory that a peer may write, in ascending order of addresses.
+    /// Copies `data` to memory at `address`, which a peer may write by the remote key `key`, in ascending order of addresses.
     fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault>;
 
     /// Copies several buffers, together `length` bytes, to memory that a peer may write, in ascending order of addresses.
@@ -134,7 +136,8 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Compares and swaps eight bytes atomically, in this machine's byte order. Returns the previous value.
+    /// Compares eight bytes at `address` with `compare` and replaces them by `swap` if they are equal, atomically and in this
+    /// machine's byte order. Returns the previous value.
     fn compare_swap(
         &self,
         key: u32,
@@ -143,23 +146,23 @@ pub trait Memory {
         swap: u64,
     ) -> Result<u64, RemoteFault>;
 
-    /// Adds to eight bytes atomically, in this machine's byte order. Returns the previous value.
+    /// Adds `add` to eight bytes at `address`, atomically and in this machine's byte order. Returns the previous value.
     fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault>;
 
-    /// Withdraws the present key of a window that is about to be bound again: no other process can start to use the key. The
-    /// caller repeats this until the result is not [`Withdrawal::Pending`], and then [binds](Self::bind) the window or
-    /// [keeps](Self::keep) the key.
+    /// Withdraws the present key of a memory window that is about to be bound again, so that no other process can start to use
+    /// the key. The caller repeats the call until the result is not [`Withdrawal::Pending`], and then [binds](Self::bind) the
+    /// window or [keeps](Self::keep) the key.
     fn withdraw_window(&self, _binding: &WindowBinding) -> Withdrawal {
         Withdrawal::Complete
     }
 
-    /// Withdraws a key that is about to be [invalidated](Self::invalidate): no other process can start to use the key. The
-    /// caller repeats this until the result is not [`Withdrawal::Pending`].
+    /// Withdraws a key that is about to be [invalidated](Self::invalidate), so that no other process can start to use the key.
+    /// The caller repeats the call until the result is not [`Withdrawal::Pending`].
     fn withdraw(&self, _key: u32) -> Withdrawal {
         Withdrawal::Complete
     }
 
-    /// Publishes a withdrawn key again, because the key is neither bound again nor invalidated.
+    /// Publishes a [withdrawn](Self::withdraw) key to other processes again, because the key stays valid after all.
     fn keep(&self, _key: u32) {}
 
     /// Binds a memory window.
@@ -171,14 +174,15 @@ pub trait Memory {
     /// Invalidates a key at the request of the peer (a send with invalidate).
     fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault>;
 
-    /// Checks that the `length` bytes from byte `offset` on of a message can be gathered from `list`.
+    /// Checks that `length` bytes, from byte `offset` of the message on, can be read from the memory of the scatter/gather list
+    /// `list`.
     fn check_local(&self, list: &[Segment], offset: u32, length: u32) -> Result<(), LocalFault> {
         let mut bytes = vec![0; length as usize];
         self.gather(list, offset, &mut bytes)
     }
 
-    /// Copies the `length` bytes from byte `offset` on of a message of this side to memory of `peer`, in ascending order of
-    /// addresses. All keys are checked before the first byte is copied, the keys of this side first.
+    /// Copies `length` bytes of a local `message`, from byte `offset` on, to memory of `peer`, in ascending order of addresses.
+    /// All keys are checked before the first byte is copied, the local keys first.
     fn carry(
         &self,
         message: Data<'_>,
@@ -211,8 +215,8 @@ pub trait Memory {
         }
     }
 
-    /// Copies `length` bytes of memory that `peer` allows to be read to the memory of a message that is scattered over `list`
-    /// on this side, beginning at byte `offset`. All keys are checked before the first byte is copied, the peer's keys first.
+    /// Copies `length` bytes of the memory `from` of `peer` to local memory: that of the scatter/gather list `list`, from byte
+    /// `offset` of the message on. All keys are checked before the first byte is copied, the peer's keys first.
     fn fetch(
         &self,
         list: &[Segment],
@@ -235,7 +239,7 @@ pub trait Memory {
 /// Affiliated asynchronous event of a queue pair (IBTA 11.6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// A packet came while the queue pair was ready to receive, but not ready to send.
+    /// A packet arrived while the queue pair was ready to receive, but not ready to send.
     CommunicationEstablished,
     /// The send queue is drained.
     SendQueueDrained,
@@ -330,19 +334,20 @@ pub trait Host: Memory {
     /// Generates the completion of a receive; for an XRC target, of a receive of the shared receive queue `xrc_srq`.
     fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>);
 
-    /// Returns whether a peer that shares memory with this process can map the memory of the request's bytes. Called once, when
-    /// the request starts. May return `false` where the result makes no difference to the path of the request.
+    /// Returns whether another process of the host can map the memory that contains the bytes of the request. Called once, when
+    /// the request starts. May return `false` if the request is sent in the same way in both cases.
     fn is_mappable(&self, _request: &SendRequest) -> bool {
         false
     }
 
-    /// Returns whether the next part of a request must not be sent as packets, because the part takes another path.
+    /// Returns whether the next bytes of a request must not be sent as packets, because they will be transferred without
+    /// packets.
     fn holds_back(&self, _request: &SendRequest, _upcoming: &Upcoming) -> bool {
         false
     }
 
-    /// Withdraws what was published to peers about the queue pair, because its requests fail. Called before the first of their
-    /// completions: after a completion, the program may change the bytes of its message.
+    /// Withdraws the descriptions of messages that this queue pair published to peers, because its requests are about to fail.
+    /// Called before the first of their completions: after a completion, the program may change the bytes of its message.
     fn fails(&mut self) {}
 
     /// Raises an asynchronous event of the queue pair.

@@ -10,9 +10,9 @@
 //!    time ──>└───────────┘ ──> next_timeout
 //! ```
 //!
-//! The bytes of a message can also reach the peer without packets, [part](Part) by part. Then the caller (module `transfer`)
-//! copies the bytes, and the transport keeps sequence numbers, windows and completions. Parts and packets use the same sequence
-//! numbers, so they can follow each other within a message.
+//! The bytes of a message can also reach a peer on this host without packets, in [parts](Part): ranges of the message. Then the
+//! caller (module `transfer`) copies the bytes from memory to memory, and the transport keeps sequence numbers, windows and
+//! completions. Parts and packets use the same sequence numbers, so they can follow each other within a message.
 #![forbid(unsafe_code)]
 
 mod attributes;

@@ -1,6 +1,7 @@
-//! Transfer of messages to the peer without packets, in parts.
+//! Transfer of messages without packets, to a peer in this process or in another process of the host. A part is a range of a
+//! message.
 //!
-//! The caller copies the bytes of a part by any path. The transport keeps order, sequence numbers, windows, acknowledgements,
+//! The caller copies the bytes of a part in any way. The transport keeps order, sequence numbers, windows, acknowledgements,
 //! receives and completions. A part uses the sequence numbers that its packets would have, so parts and packets can follow each
 //! other, also within a message.
 //!
@@ -17,38 +18,38 @@ use super::{
     SendRequest, Sequence, Service, State, Time,
 };
 
-/// Position of the next part of a send queue.
+/// Position of the next unsent bytes of a send queue, with the properties that determine in which way they can be transferred.
 #[derive(Clone, Copy, Debug)]
 pub struct Upcoming {
     /// Sequence number of the message's first packet.
     pub first: Sequence,
-    /// Number of packets of the message that were sent before this part.
+    /// Index of the next packet within the message.
     pub packet: u32,
     /// Total number of packets of the message.
     pub packets: u32,
-    /// Number of unacknowledged sequence numbers before the part.
+    /// Number of sequence numbers that were sent before and are not acknowledged.
     pub on_the_way: u32,
     /// Set if all messages before this one have completed.
     pub is_oldest: bool,
-    /// Set if a packet must announce [skipped](QueuePair::skip) sequence numbers to the peer before the part.
+    /// Set if sequence numbers were [skipped](QueuePair::skip) and a packet must announce them to the peer first.
     pub is_gap_untold: bool,
-    /// Set if the peer could not copy the bytes of this message, or of several messages in a row, so that the sender must
-    /// transfer the bytes.
+    /// Set if the peer could not copy the bytes of this message, or of several messages in a row, from this process's memory.
+    /// Then this side must send the bytes.
     pub is_declined: bool,
-    /// Result of [`Host::is_mappable`] for the request.
+    /// Set if another process can map the memory of the request: the result of [`Host::is_mappable`].
     pub is_mappable: bool,
     /// Set if the peer acknowledges messages.
     pub is_reliable: bool,
 }
 
-/// A part of a message. It begins and ends at packet boundaries.
+/// A range of a message that is transferred without packets. It begins and ends where packets of the message would.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// The send request.
+    /// Send request that the part belongs to.
     pub request: &'a SendRequest,
     /// Sequence number of the part's first packet.
     pub sequence: Sequence,
-    /// Number of sequence numbers that the part takes.
+    /// Number of sequence numbers of the part: the number of packets that it replaces.
     pub packets: u32,
     /// Number of bytes of the message before the part.
     pub offset: u32,
@@ -64,18 +65,18 @@ pub struct Part<'a> {
     pub queue_key: u32,
 }
 
-/// Result of transferring a part.
+/// Result of transferring a part of a message without packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The part was executed, and counts as acknowledged.
+    /// The part was executed at the peer, and counts as acknowledged.
     Executed,
-    /// A whole message was executed without the peer's queue pair. A packet must announce the skipped sequence numbers to the
-    /// peer before the next packet.
+    /// A whole message was executed in the peer's memory without its queue pair. Before the next packet, a packet must announce
+    /// the skipped sequence numbers to the peer.
     ExecutedAlone,
-    /// The part was sent with its bytes. The peer will acknowledge it.
+    /// The part was sent, bytes included. The peer will acknowledge the part.
     Sent,
-    /// The part was sent as a description of its bytes. The peer will copy the bytes and acknowledge the part, or decline the
-    /// message.
+    /// A description of the part (the location of its bytes in this process's memory) was sent. The peer will copy the bytes
+    /// and acknowledge the part, or decline the message.
     Offered,
     /// Nothing was done. The message must be sent as packets.
     Left,
@@ -84,7 +85,7 @@ pub enum Outcome {
         /// RNR timer code of the peer.
         timer: u8,
     },
-    /// Nothing was done. The caller tries again after a pause.
+    /// Nothing was done. The caller must try again after a pause.
     Later {
         /// Time to wait before the next attempt.
         again: Duration,
@@ -93,25 +94,25 @@ pub enum Outcome {
     Failed(CompletionStatus),
 }
 
-/// Next step of a send queue.
+/// Next step in sending the requests of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A part was transferred, and there may be more.
+    /// A part of a message was transferred. The caller may try to transfer the next one.
     Moved,
     /// Nothing can be sent now.
     Idle,
-    /// Only packets can be sent now, if anything.
+    /// Only packets can be sent now; parts cannot.
     Packets,
 }
 
-/// A part of a message that consumes a receive, as the receiver gets it.
+/// A part of a message (a send, or a write with immediate data) at its receiver. The message consumes a receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
     /// Sequence number of the part's first packet.
     pub sequence: Sequence,
     /// Kind of the message.
     pub kind: Kind,
-    /// Length of the part in bytes. For [`Kind::Written`]: length of the message.
+    /// Length of the part in bytes; for [`Kind::Written`], length of the whole message in bytes.
     pub length: u32,
     /// Set if the part is the first of the message.
     pub starts: bool,
@@ -134,30 +135,30 @@ pub enum Kind {
     Written,
 }
 
-/// Source of the bytes of a part at its receiver.
+/// Source from which a receiver copies the bytes of a part of a message.
 pub trait Source<H> {
-    /// Copies the bytes to the memory of a message that is scattered over `to`, beginning at byte `offset`. The bytes of a
-    /// [write](Kind::Written) go to the memory that the write names instead. `host` is the receiver's host.
+    /// Copies the bytes of the part to the receive memory `to`, from byte `offset` of the message on. The bytes of a
+    /// [write](Kind::Written) go to the memory that the write names instead. `host` is the receiver's [`Host`].
     ///
     /// # Errors
     /// [`Misplaced::Here`] if `to` cannot be written, and [`Misplaced::There`] if the bytes cannot be read.
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced>;
 }
 
-/// Reason why a receiver did not take a part that the sender's thread passed in.
+/// Reason why a receiver did not accept a part of a message that the sender's thread passed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotTaken {
     /// The queue pair has no receive posted.
     NotReady {
-        /// RNR timer code.
+        /// RNR timer code, which determines how long the sender must wait.
         timer: u8,
     },
-    /// The key that the message invalidates is still in use. The caller tries again after a pause.
+    /// The message invalidates a key that other processes still use. The caller must try again after a pause.
     Later {
         /// Time to wait before the next attempt.
         again: Duration,
     },
-    /// Any other reason. The message must be sent as packets, whose responses report errors.
+    /// Any other reason. The message must be sent as packets; their responses report errors.
     Left,
 }
 
@@ -165,17 +166,17 @@ pub enum NotTaken {
 const DATAGRAM: usize = 4096;
 
 impl Upcoming {
-    /// Returns the sequence number of the part.
+    /// Returns the sequence number of the next packet, or of the part that replaces it.
     pub fn sequence(&self) -> Sequence {
         self.first + self.packet
     }
 }
 
 impl QueuePair {
-    /// Starts the next request, if it may start, and returns the position of its next part.
+    /// Starts the next send request if the request may start, and returns the position of its next unsent bytes.
     ///
     /// # Errors
-    /// The next step, if no part can be sent.
+    /// The next step of the caller, if nothing can be transferred without packets now.
     pub fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -191,7 +192,8 @@ impl QueuePair {
         })
     }
 
-    /// Returns the next step, as far as this side knows: [`Step::Moved`] if a part may be sent and no packet is unacknowledged.
+    /// Returns the next step in sending, without changing the state: [`Step::Moved`] if a part may be transferred and no packet
+    /// is unacknowledged.
     pub fn next_step(&self, now: impl FnOnce() -> Time) -> Step {
         if self.sends() {
             self.requester.next_step(now, &self.endpoint)
@@ -200,28 +202,28 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the next part must not be sent as packets, because it takes another path.
+    /// Returns whether the next bytes of the send queue must not be sent as packets, because they will be transferred without
+    /// packets.
     pub fn is_held_back(&self, host: &impl Host) -> bool {
         self.requester.is_held_back(&self.endpoint, host)
     }
 
-    /// Returns the request whose next part or packet is sent next.
+    /// Returns the send request that the next packet or part belongs to.
     pub fn next_request(&self) -> Option<&SendRequest> {
         self.requester.next_request()
     }
 
-    /// Returns the part of at most `packets` sequence numbers that begins at `upcoming`.
+    /// Returns the part of the message that begins at `upcoming` and has at most `packets` sequence numbers.
     pub fn part(&self, upcoming: &Upcoming, packets: u32) -> Option<Part<'_>> {
         self.requester.part(upcoming, packets, &self.endpoint)
     }
 
-    /// Returns whether the window has room for `packets` more sequence numbers.
+    /// Returns whether the window allows `packets` more sequence numbers in flight.
     pub fn has_window(&self, upcoming: &Upcoming, packets: u32) -> bool {
         self.requester.has_window(upcoming.on_the_way, packets)
     }
 
-    /// Records the outcome of transferring the part of `packets` sequence numbers that began at `upcoming`. Returns the next
-    /// step.
+    /// Records the outcome of transferring a part: the `packets` sequence numbers from `upcoming` on. Returns the next step.
     pub fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -237,25 +239,25 @@ impl QueuePair {
         step
     }
 
-    /// Excludes the next message from paths on which the peer copies its bytes, or on which this side writes them to the peer's
-    /// memory.
+    /// Marks the next message as one whose bytes must be sent: the peer must not copy them from this process's memory, and this
+    /// side must not write them to the peer's memory.
     pub fn leave_to_packets(&mut self) {
         self.requester.leave_to_packets();
     }
 
-    /// Returns whether all requests are complete, so that a request that is posted now would be sent next.
+    /// Returns whether all requests are complete and nothing is to be sent. A request that is posted now would be sent next.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.is_idle()
     }
 
-    /// Returns whether the peer may not yet have received all packets that an unreliable connection sent. A message without
-    /// packets would overtake them. If so, the peer is asked for a receipt of the next packet.
+    /// Returns whether packets of an unreliable connection may still be on the way to the peer, so that a message without
+    /// packets would overtake them. If so, a receipt of the next packet is requested from the peer.
     pub fn awaits_receipt(&mut self) -> bool {
         self.requester.awaits_receipt()
     }
 
-    /// Returns the number of sequence numbers that a message of `length` bytes takes.
+    /// Returns the number of sequence numbers (packets) of a message of `length` bytes.
     #[inline]
     pub fn packets(&self, length: u32) -> u32 {
         if length <= 256 {
@@ -272,8 +274,8 @@ impl QueuePair {
         self.endpoint.mtu()
     }
 
-    /// Records that messages with `packets` sequence numbers were executed without the peer's queue pair, and without being
-    /// posted here. The caller must have checked that [`is_idle`](Self::is_idle) returns `true`.
+    /// Advances the send sequence number by `packets`: messages of this queue pair were executed directly in the peer's memory,
+    /// without being posted here. The caller must have checked that [`is_idle`](Self::is_idle) returns `true`.
     pub fn skip(&mut self, packets: u32) {
         self.requester.skip(packets);
     }
@@ -294,32 +296,32 @@ impl QueuePair {
         self.requester.all_on_the_way()
     }
 
-    /// Returns whether the peer could not copy the bytes of so many messages in a row that this side must transfer the bytes of
-    /// further messages.
+    /// Returns whether this side must send the bytes of all further messages, because the peer failed to copy the bytes of
+    /// several messages in a row from this process's memory.
     #[inline]
     pub fn is_declined(&self) -> bool {
         self.requester.is_declined()
     }
 
-    /// Posts a message that was sent with the [next sequence number](Self::send_sequence), where
-    /// [`may_post_sent`](Self::may_post_sent) allows this. `is_offered` is set if the peer may decline the message, as after
-    /// [`Outcome::Offered`]. The caller must then call [`arm`](Self::arm).
+    /// Posts a message that the caller has already sent with the [next sequence number](Self::send_sequence).
+    /// [`may_post_sent`](Self::may_post_sent) must have returned `true`. `is_offered` is set if only a description of the bytes
+    /// was sent, which the peer may decline. The caller must then call [`arm`](Self::arm).
     #[inline(always)]
     pub fn post_sent(&mut self, message: &Posted, data: Data<'_>, length: u32, is_offered: bool) {
         let size = (length, self.packets(length));
         (self.requester).post_sent(message, data, size, is_offered, &self.endpoint);
     }
 
-    /// Returns whether a message that was [posted as sent](Self::post_sent) awaits a response, and the timeout for it is not
-    /// set.
+    /// Returns whether a message that was [posted as sent](Self::post_sent) awaits a response without a timeout, so that
+    /// [`arm`](Self::arm) must be called.
     #[inline]
     pub fn is_unarmed(&self) -> bool {
         self.requester.is_unarmed()
     }
 
     /// Sets the timeout for the response to messages that were [posted as sent](Self::post_sent), if it is not set.
-    /// [`handle_timeout`](Self::handle_timeout) does this too, so a caller for which a timer is set need not call `arm`. Until
-    /// the timeout is set, [`next_timeout`](Self::next_timeout) does not include it.
+    /// [`handle_timeout`](Self::handle_timeout) sets the timeout too, so a caller that will call it need not call `arm`. Until
+    /// then, [`next_timeout`](Self::next_timeout) does not include the timeout.
     #[inline]
     pub fn arm(&mut self, now: Time) {
         self.requester.arm(now, &self.endpoint);
@@ -335,20 +337,20 @@ impl QueuePair {
         own.service == other.service && connected && own.shares_partition(other)
     }
 
-    /// Returns whether this queue pair expects the part next, and nothing must be transmitted before it.
+    /// Returns whether `part` is the next one that this queue pair expects, and no response must be transmitted first.
     pub fn expects(&self, part: &Part<'_>) -> bool {
         self.listens() && self.responder.expects(part)
     }
 
-    /// Records that a part of a write, a read or an atomic was executed in the memory of this side. The caller must have
-    /// checked that the part is [expected](Self::expects).
+    /// Records that the peer executed a part of a write, a read or an atomic directly in the memory of this queue pair. The
+    /// caller must have checked that the part is [expected](Self::expects).
     pub fn executed(&mut self, part: &Part<'_>, host: &mut impl Host) {
         self.tell_established(host);
         self.responder.executed(part);
     }
 
-    /// Takes a part that the sender's thread passes in, and copies its bytes. The caller must have checked that the part is
-    /// [expected](Self::expects), and that the two queue pairs are connected.
+    /// Receives a part of a message from a sender in this process, on the sender's thread, and copies its bytes to the receive.
+    /// The caller must have checked that the part is [expected](Self::expects), and that the two queue pairs are connected.
     pub fn take_part<H: Host>(
         &mut self,
         part: &Incoming,
@@ -362,8 +364,8 @@ impl QueuePair {
         taken
     }
 
-    /// Receives a part, as [`receive`](Self::receive) receives packets: acknowledgements and NAKs are sent later. The caller
-    /// must have checked that the part comes from the peer.
+    /// Receives a part of a message from another process. As for [`receive`](Self::receive), acknowledgements and NAKs are sent
+    /// later. The caller must have checked that the part comes from the connected peer.
     #[inline(always)]
     pub fn receive_part<H: Host>(
         &mut self,
@@ -379,7 +381,7 @@ impl QueuePair {
         self.end_if_due(host);
     }
 
-    /// Receives an acknowledgement of everything up to `sequence`. `now` may return a time somewhat later than the present:
+    /// Receives an acknowledgement of all packets up to `sequence`. `now` may return a time somewhat later than the present:
     /// only the timeout of the next response depends on it.
     #[inline]
     pub fn receive_acknowledgement(
@@ -394,14 +396,14 @@ impl QueuePair {
         }
     }
 
-    /// Returns the sequence number up to which everything must be acknowledged now, and marks the acknowledgement as sent.
-    /// Returns `None` if no acknowledgement is due.
+    /// Returns the sequence number of the acknowledgement that is due, and marks the acknowledgement as sent. Returns `None` if
+    /// no acknowledgement is due.
     #[inline]
     pub fn take_acknowledgement(&mut self) -> Option<Sequence> {
         self.responder.take_acknowledgement()
     }
 
-    /// Returns the sequence number that [`take_acknowledgement`](Self::take_acknowledgement) would return.
+    /// Returns the sequence number of the acknowledgement that is due, or `None`, and leaves the acknowledgement due.
     #[inline]
     pub fn acknowledgement(&self) -> Option<Sequence> {
         self.responder.acknowledgement()
@@ -413,8 +415,8 @@ impl QueuePair {
         self.responder.acknowledgement_sent();
     }
 
-    /// Returns whether a message for this queue pair number and partition key is accepted in the present state. Counts a
-    /// message that is not accepted.
+    /// Returns whether a message with the given queue pair number and partition key is accepted in the present state. If not,
+    /// counts the message as dropped.
     #[inline]
     pub fn accepts(&self, destination: u32, partition_key: u16, host: &mut impl Host) -> bool {
         self.takes(destination, partition_key, host)
@@ -426,7 +428,7 @@ impl QueuePair {
         self.responder.has_no_packet()
     }
 
-    /// Returns how urgently this queue pair must transmit something.
+    /// Returns whether this queue pair has nothing, only an acknowledgement, or something urgent to transmit.
     #[inline]
     pub fn prospect(&self) -> Prospect {
         if self.endpoint.state != State::ReadyToSend || !self.requester.is_silent() {
@@ -442,14 +444,14 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether nothing is to be transmitted.
+    /// Returns whether this queue pair has nothing to transmit, not even an acknowledgement.
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.prospect() == Prospect::Nothing
     }
 
-    /// Delivers a datagram of the host `sender` to this queue pair. `route` is the GRH for the first 40 bytes of the receive.
-    /// Returns [`Outcome::Executed`] also for a datagram that is dropped.
+    /// Delivers a datagram to this queue pair without a packet. `sender` gives access to the memory of the sending queue pair;
+    /// `route` is the GRH for the first 40 bytes of the receive. Returns [`Outcome::Executed`] also if the datagram is dropped.
     ///
     /// The caller must have checked the queue pair number and the partition.
     pub fn take_datagram<H: Host>(
@@ -517,7 +519,7 @@ impl QueuePair {
     }
 }
 
-/// A send, or a write with immediate data, to be posted; its bytes are passed separately.
+/// A send, or a write with immediate data, that was already sent and is now posted. Its bytes are passed separately.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
     /// Work request id.
@@ -532,13 +534,13 @@ pub struct Posted {
     pub solicited: bool,
 }
 
-/// Urgency of what a queue pair has to transmit.
+/// Urgency of the packets that a queue pair has to transmit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Prospect {
     /// Nothing is to be transmitted.
     Nothing,
     /// Only an acknowledgement is to be transmitted. It may be delayed to be sent together with a message of the program.
     Acknowledgement,
-    /// Something is to be transmitted now.
+    /// A message, a packet or a NAK is to be transmitted now.
     Urgent,
 }

@@ -12,7 +12,7 @@ pub struct Path {
     pub destination: Ipv6Addr,
     /// Traffic class of the GRH, or TOS of IPv4.
     pub traffic_class: u8,
-    /// Time to live.
+    /// Hop limit of the GRH, or time to live of IPv4.
     pub hop_limit: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
@@ -30,16 +30,16 @@ pub struct Arrival {
     /// GRH for the first 40 bytes of a datagram's receive: the IPv6 header, or 20 unspecified bytes and the IPv4 header (IBTA
     /// annex A17.4.5.1).
     pub route: [u8; 40],
-    /// Slot that all queue pair numbers of the sender contain. Known for senders on this host, by their source port. `None` if
-    /// the sender may use any queue pair numbers.
+    /// The four high bits of all queue pair numbers of the sending NIC (its slot). Known from the UDP source port if the sender
+    /// is on this host. `None` if the sender may use any queue pair number.
     pub slot: Option<u8>,
-    /// Set if the packet came through memory that is shared only with the process that owns the sender's address, so that no
-    /// other process can have sent it.
+    /// Set if the packet came through memory shared with the process that owns the sender's address. Then no other process can
+    /// have forged the packet.
     pub private: bool,
 }
 
 impl Arrival {
-    /// Returns whether the packet came from the peer of a connection with these attributes, on the connection's path.
+    /// Returns whether the packet came from the connected peer that `attributes` describe, along the path of the connection.
     #[inline]
     pub(crate) fn is_of(&self, attributes: &Attributes) -> bool {
         let path = attributes.path.as_ref();
@@ -47,7 +47,7 @@ impl Arrival {
             && self.may_be_of(attributes.destination)
     }
 
-    /// Returns whether the sender may have a queue pair with this number.
+    /// Returns whether the sender of the packet may own the queue pair number `queue_pair`.
     #[inline]
     pub(crate) fn may_be_of(&self, queue_pair: u32) -> bool {
         self.slot

@@ -18,15 +18,15 @@ pub struct QueuePair {
     pub(super) requester: Requester,
     pub(super) responder: Responder,
     receipts: Receipts,
-    /// Set once the event for an established connection was raised.
+    /// Set once [`Event::CommunicationEstablished`] was raised.
     established: bool,
-    /// Set once the event for a drained send queue was raised.
+    /// Set once [`Event::SendQueueDrained`] was raised, until the next drain.
     drained: bool,
-    /// Number of packets sent ahead of a delayed acknowledgement.
+    /// Number of packets that were sent while an acknowledgement was delayed.
     pub(super) passed: u32,
 }
 
-/// Maximum number of packets that may be sent ahead of a delayed acknowledgement.
+/// Maximum number of packets that may be sent before an acknowledgement that is due.
 const PATIENCE: u32 = 8;
 
 impl QueuePair {
@@ -64,7 +64,7 @@ impl QueuePair {
         self.endpoint.state
     }
 
-    /// Returns the attributes.
+    /// Returns the attributes of the queue pair.
     pub fn attributes(&self) -> &Attributes {
         &self.endpoint.attributes
     }
@@ -163,26 +163,26 @@ impl QueuePair {
         }
     }
 
-    /// Queues a send request in a state in which requests are not flushed.
+    /// Queues a send request. Unlike [`post`](Self::post), does not flush the request in an error state.
     #[inline]
     pub fn queue(&mut self, request: SendRequest) {
         self.requester.post(request);
     }
 
-    /// Returns whether the request that was posted last may be delayed until a response arrives that is due, so that
-    /// [`poll_transmit`](Self::poll_transmit) need not be called before.
+    /// Returns whether the request that was posted last may be sent later, together with others. If so,
+    /// [`poll_transmit`](Self::poll_transmit) need not be called until the next response of the peer, which is due soon.
     pub fn may_wait(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
     }
 
-    /// Records that the peer no longer exists: requests that wait for it fail as soon as their attributes allow.
+    /// Records that the peer no longer exists. Requests that await its response then fail after the configured timeouts and
+    /// retries, without extra time.
     pub fn peer_is_gone(&mut self) {
         self.requester.peer_is_gone();
     }
 
-    /// Returns whether the only thing to transmit is an acknowledgement of a message that was reported to the program. The
-    /// acknowledgement may be delayed for about as long as the program takes to handle a message, and then be sent with its
-    /// response.
+    /// Returns whether transmission may be delayed: the only thing to transmit is an acknowledgement of a message that was
+    /// completed to the program. If the program soon sends a message in response, the acknowledgement is sent together with it.
     pub fn may_rest(&self) -> bool {
         self.is_patient() && self.requester.is_silent()
     }
@@ -198,8 +198,8 @@ impl QueuePair {
             && self.responder.is_patient()
     }
 
-    /// Receives a packet. The response comes from [`poll_transmit`](Self::poll_transmit). Call that once after all packets that
-    /// came together, so that one acknowledgement covers all of them.
+    /// Receives a packet. The response comes from [`poll_transmit`](Self::poll_transmit). Call `poll_transmit` after all
+    /// packets that arrived together, so that a single acknowledgement covers all of them.
     ///
     /// The caller must have checked the ICRC, and that the packet came from the peer's address.
     pub fn receive(
@@ -263,7 +263,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether a packet for this queue pair number and partition key is accepted. Counts a packet that is not accepted.
+    /// Returns whether a packet with the given queue pair number and partition key is accepted. If not, counts the packet as
+    /// dropped.
     pub(super) fn takes(&self, destination: u32, partition_key: u16, host: &mut impl Host) -> bool {
         let is_closed = matches!(
             self.endpoint.state,
@@ -281,7 +282,7 @@ impl QueuePair {
     }
 
     /// Appends the next packet to `out`, from the BTH to the pad, without the ICRC, and returns the path of the packet. Returns
-    /// `None` if nothing can be sent now; call this until then.
+    /// `None` if nothing can be sent now. The caller repeats the call until then.
     ///
     /// The order is: responses; then retransmissions and new packets, as far as the window allows; then an acknowledgement that
     /// [may be delayed](Self::may_rest). The acknowledgement comes last because the kernel segments a shorter packet together
@@ -343,21 +344,21 @@ impl QueuePair {
         sooner(self.requester.next_timeout(), self.responder.next_timeout())
     }
 
-    /// Records that the packets of [`poll_transmit`](Self::poll_transmit) cannot be sent, because the shared ring of the peer
-    /// has no room. The wait is limited by the same timeout and retries as the wait for a response.
+    /// Records that packets cannot be sent, because the ring in shared memory from which the peer receives packets is full. The
+    /// wait is limited by the same timeout and retries as the wait for a response.
     pub fn expect_room(&mut self, now: Time) {
         if self.endpoint.is_reliable() {
             self.requester.expect_room(now, &self.endpoint);
         }
     }
 
-    /// Records that the peer has taken packets from its ring. The wait of [`expect_room`](Self::expect_room) starts again, even
-    /// if other senders used the room.
+    /// Records that the peer has removed packets from its ring in shared memory. The wait of [`expect_room`](Self::expect_room)
+    /// starts again, even if other senders filled the ring first.
     pub fn room_came(&mut self) {
         self.requester.room_came();
     }
 
-    /// Handles expired timeouts: retransmits what was not answered in time, or fails it.
+    /// Handles expired timeouts: schedules unanswered packets for retransmission, or fails their request when no retry is left.
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
         self.responder.handle_timeout(now);
         let done = self.requester.handle_timeout(now, &self.endpoint, host);
@@ -382,7 +383,8 @@ impl QueuePair {
         }
     }
 
-    /// Ends the connection if an invalid request of the peer requires that. Returns whether it ended.
+    /// Ends the connection if the peer sent an invalid request and all earlier requests are answered. Returns whether the
+    /// connection was ended.
     pub(super) fn end_if_due(&mut self, host: &mut impl Host) -> bool {
         let Some(end) = self.responder.due_end() else {
             return false;

@@ -4,7 +4,7 @@ use super::endpoint::{Endpoint, MULTICAST};
 use super::{Arrival, Path, Sequence, Service};
 use crate::wire::{Aeth, Header, Opcode, Operation, Packet, Syndrome, Transport};
 
-/// Receipts that a receiver of an unreliable service owes to senders that requested them.
+/// Receipts (confirmations of received packets) that a receiver of an unreliable service must still send to its senders.
 ///
 /// An unreliable service has no acknowledgements, because in InfiniBand the link has flow control. A socket has no flow
 /// control: it drops packets when its buffer is full, and a sender on the same host would lose most of a long message. So the
@@ -23,12 +23,12 @@ struct Receipt {
     sequence: Sequence,
 }
 
-/// Maximum number of senders with a receipt outstanding. The requests of further senders are dropped, and those senders wait
-/// for their timeout.
+/// Maximum number of senders to which a receipt is due at the same time. Receipt requests of further senders are dropped; those
+/// senders continue after a timeout.
 const MOST: usize = 32;
 
 impl Receipts {
-    /// Records the receipt request of a packet.
+    /// Records that the sender of `packet` requested a receipt, if the packet is valid.
     pub(super) fn asked(&mut self, endpoint: &Endpoint, arrival: &Arrival, packet: &Packet<'_>) {
         let bth = &packet.header.bth;
         let Some(deth) = packet.header.deth else {

@@ -2,7 +2,7 @@ use smallvec::SmallVec;
 
 use super::{AccessFlags, Path};
 
-/// A piece of local memory, as `ibv_sge`.
+/// A range of local memory: one scatter/gather element (`ibv_sge`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Segment {
@@ -15,7 +15,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Returns the parts of `list` that hold the `length` bytes from byte `offset` on.
+    /// Returns the ranges of memory of `list` that contain the `length` bytes of the message from byte `offset` on.
     pub(crate) fn parts(list: &[Self], offset: u32, length: u32) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (offset, length);
         list.iter().filter_map(move |segment| {
@@ -38,7 +38,7 @@ pub type GatherList = SmallVec<[Segment; 4]>;
 /// Inline data: bytes of a message that were copied when the message was posted.
 pub type Inline = SmallVec<[u8; 64]>;
 
-/// Location of the bytes of a posted message.
+/// Bytes of a posted message: inline, or a scatter/gather list of memory that contains them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// In memory regions.
@@ -52,12 +52,12 @@ pub enum Payload {
 pub enum Data<'a> {
     /// In memory regions.
     Gathered(&'a [Segment]),
-    /// In this slice.
+    /// Inline: in this slice.
     Inline(&'a [u8]),
 }
 
 impl Payload {
-    /// Returns the bytes as borrowed data.
+    /// Returns the message bytes or their scatter/gather list as borrowed data.
     #[inline]
     pub fn data(&self) -> Data<'_> {
         match self {
@@ -80,7 +80,7 @@ impl Data<'_> {
         }
     }
 
-    /// Returns an owned copy.
+    /// Returns an owned copy of the list or of the inline bytes.
     #[inline(always)]
     pub(super) fn to_payload(self) -> Payload {
         match self {
@@ -173,7 +173,7 @@ pub enum SendOperation {
     },
     /// Binds a memory window.
     Bind(WindowBinding),
-    /// Invalidates a key of this side's memory.
+    /// Invalidates a key of this side's memory (a local invalidate).
     LocalInvalidate {
         /// Key to invalidate.
         key: u32,
@@ -185,13 +185,13 @@ pub enum SendOperation {
 pub struct SendRequest {
     /// Work request id.
     pub id: u64,
-    /// The operation, with its own parameters.
+    /// Operation of the request, with its parameters.
     pub operation: SendOperation,
-    /// Bytes of the message, or memory for the bytes of the response.
+    /// Bytes of the message; for a read or an atomic, the local memory for the result.
     pub payload: Payload,
     /// Length of the message in bytes.
     pub length: u32,
-    /// Number of the shared receive queue at the XRC target.
+    /// Number of the shared receive queue at the XRC target. `None` for other services.
     pub xrc_srq: Option<u32>,
     /// Set if a successful completion is reported too.
     pub signaled: bool,
@@ -213,7 +213,7 @@ pub struct ReceiveRequest {
 }
 
 impl ReceiveRequest {
-    /// Creates a receive with this work request id, for a message that goes to `segments`.
+    /// Creates a receive with the work request id `id`. The received message is written to `segments`.
     #[inline]
     pub fn new(id: u64, segments: &[Segment]) -> Self {
         // Most lists have one segment.
@@ -281,7 +281,7 @@ pub struct Completion {
     pub status: CompletionStatus,
     /// Kind of the request.
     pub work: Work,
-    /// Number of bytes that were received, read or written.
+    /// Length in bytes of the message that was received, sent, read or written.
     pub length: u32,
     /// Immediate data.
     pub immediate: Option<[u8; 4]>,
@@ -296,7 +296,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Creates the completion of the request with this id, with a length of zero.
+    /// Creates the completion of the request `id`, with a length of zero and no immediate data.
     #[inline]
     pub fn new(id: u64, status: CompletionStatus, work: Work) -> Self {
         Self {

@@ -4,7 +4,7 @@
 use super::{Arrival, Host, Path, QueuePair, Service, State, Time};
 use crate::wire;
 
-/// A run that can be sent next.
+/// Packets from the middle of a message (a run) that can be sent next, all with the same length and path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Path of the packets.
@@ -18,7 +18,8 @@ pub struct Run {
 }
 
 impl QueuePair {
-    /// Returns the run that [`poll_transmit`](Self::poll_transmit) would send next, if the next packets form one.
+    /// Returns the packets from the middle of a message (a run) that [`poll_transmit`](Self::poll_transmit) would send next.
+    /// Returns `None` if the next packets cannot be sent in one step.
     pub fn next_run(&self, host: &impl Host) -> Option<Run> {
         let sends = matches!(
             self.endpoint.state,
@@ -46,7 +47,7 @@ impl QueuePair {
         (self.requester).write_run(count as u32, now, &self.endpoint, host, out)
     }
 
-    /// Receives the packets of a run, as [`receive`](Self::receive) receives each of them.
+    /// Receives the packets of a run. The effect is that of [`receive`](Self::receive) for each packet.
     pub fn receive_run(
         &mut self,
         now: Time,
@@ -61,7 +62,8 @@ impl QueuePair {
         }
     }
 
-    /// Takes all packets of a run, if their only effect is that they arrived in order. Returns `false` if nothing was done.
+    /// Receives all packets of a run in one step, if they arrived in order and have no other effect. Returns `false` if nothing
+    /// was done.
     fn take_run(&mut self, run: &wire::Run<'_>, host: &mut impl Host) -> bool {
         let bth = &run.first().header.bth;
         let takes = matches!(

@@ -26,7 +26,7 @@ pub(crate) struct Machine {
     pub(crate) events: Vec<Event>,
     /// Set if peers can map the memory.
     pub(crate) is_mappable: bool,
-    /// Where the peer runs.
+    /// Location of the peer: in this process, on this host, or elsewhere.
     pub(crate) peer: Peer,
     counts: [u64; Counter::COUNT],
 }
@@ -60,7 +60,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// Registers a region with all rights and these bytes. Returns its key.
+    /// Registers a region that contains `bytes`, with all access rights. Returns its key.
     pub(crate) fn register(&mut self, bytes: Vec<u8>) -> u32 {
         self.register_for(
             bytes,
@@ -186,7 +186,8 @@ impl Machine {
         regions[index].bytes.get_mut(offset..end).map(work)
     }
 
-    /// Returns the parts of a message that lie in the segments of `list`: address, key, offset in the message, and length.
+    /// Returns the ranges of memory that contain `length` bytes of a message from byte `offset` on: address, key, offset from
+    /// the first of these bytes, and length.
     fn pieces(
         list: &[Segment],
         offset: u32,
@@ -387,7 +388,7 @@ impl Host for Machine {
     }
 }
 
-/// A queue pair with its machine.
+/// A queue pair with its simulated machine.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) queue_pair: QueuePair,
@@ -402,7 +403,7 @@ pub(crate) enum From {
     B,
 }
 
-/// Treatment of a packet by the wire.
+/// What the simulated wire does with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Deliver,
@@ -497,7 +498,7 @@ impl Node {
         }
     }
 
-    /// Creates a node in ready to receive.
+    /// Creates a node whose queue pair is ready to receive.
     pub(crate) fn ready_to_receive(number: u32, service: Service) -> Self {
         let mut node = Self::new(number, service);
         *node.queue_pair.attributes_mut() = attributes(3 - number);
@@ -506,7 +507,7 @@ impl Node {
         node
     }
 
-    /// Creates a node in ready to send.
+    /// Creates a node whose queue pair is ready to send.
     pub(crate) fn ready_to_send(number: u32, service: Service) -> Self {
         let mut node = Self::ready_to_receive(number, service);
         node.enter(State::ReadyToSend);
@@ -522,7 +523,7 @@ impl Node {
         self.queue_pair.post(request, &mut self.machine);
     }
 
-    /// Posts a send of a new region with these bytes.
+    /// Posts a send of `bytes` from a new region.
     pub(crate) fn post_send(&mut self, id: u64, bytes: Vec<u8>) {
         let length = bytes.len() as u32;
         let key = self.machine.register(bytes);
@@ -530,7 +531,7 @@ impl Node {
         self.post(request(id, send(), &list));
     }
 
-    /// Returns the next packet that may be sent.
+    /// Sends the next packet, if one may be sent, and returns its bytes.
     pub(crate) fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         let path = self
@@ -541,7 +542,7 @@ impl Node {
         path.map(|_| out)
     }
 
-    /// Returns all packets that may be sent.
+    /// Sends all packets that may be sent now, and returns their bytes.
     pub(crate) fn transmit_all(&mut self, now: Time) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.transmit(now)).collect()
     }
@@ -553,7 +554,7 @@ impl Node {
             .receive(now, &arrival(), &packet, &mut self.machine);
     }
 
-    /// Delivers a packet with this header and payload to the node.
+    /// Delivers a packet with the given header and payload to the node.
     pub(crate) fn receive_made(&mut self, header: Header, payload: &[u8]) {
         let packet = Packet { header, payload };
         self.queue_pair

@@ -14,8 +14,9 @@ pub(super) fn receiver_not_ready(code: u8) -> Duration {
     Duration::from_micros(u64::from(units) * 10)
 }
 
-/// Divides packets that no window limits into bursts with pauses: packets of unreliable services, and responses that are longer
-/// than the window. Without pauses, a socket's buffer would drop most of a large message.
+/// Rate limiter that divides packets into bursts with pauses between them. Used where no window limits the packets in flight:
+/// for unreliable services, and for responses that are longer than the window. Without pauses, a socket's buffer would drop
+/// most of a large message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pacer {
     left: u32,
@@ -25,7 +26,8 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// Returns whether a packet may be sent now, as part of a burst of `burst` packets. Each packet takes up `interval`.
+    /// Returns whether a packet may be sent now, and then counts it. A burst has `burst` packets; the next burst begins after
+    /// `interval` for each of them.
     pub(super) fn take(&mut self, now: Time, burst: u32, interval: Duration) -> bool {
         if self.left == 0 {
             self.paused = now < self.again;
@@ -39,12 +41,12 @@ impl Pacer {
         true
     }
 
-    /// Records that no packet waits any more.
+    /// Records that no packet is waiting for the next burst any more.
     pub(super) fn forget(&mut self) {
         self.paused = false;
     }
 
-    /// Returns the time of the next burst, if a packet waits for it.
+    /// Returns the time of the next burst, or `None` if no packet is waiting for the burst.
     pub(super) fn again(&self) -> Option<Time> {
         self.paused.then_some(self.again)
     }
@@ -53,13 +55,13 @@ impl Pacer {
 /// A pause between two checks of a condition whose change is not notified.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pause {
-    /// Length of a requested pause, which begins as soon as the time is known.
+    /// Length of a requested pause that has not begun.
     wished: Option<Duration>,
     end: Option<Time>,
 }
 
 impl Pause {
-    /// Requests a pause of this duration.
+    /// Requests a pause of the given length. [`begin`](Self::begin) starts the pause, once the caller knows the time.
     pub(super) fn wish(&mut self, length: Duration) {
         self.wished = Some(length);
     }

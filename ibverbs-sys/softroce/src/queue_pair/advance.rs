@@ -1,4 +1,4 @@
-//! Execution and transmission of queued requests: first by the paths without packets, then by packets.
+//! Execution and transmission of queued requests: first requests that need no packets, then the others as packets.
 
 use super::QueuePair;
 use super::device::Outgoing;
@@ -8,8 +8,8 @@ use crate::proto::{Counter, Step, Time};
 use crate::spin::MutexGuard;
 
 impl QueuePair {
-    /// Executes queued requests that can be completed without sending packets or briefs (short messages in the shared ring).
-    /// Returns the next step of the send queue.
+    /// Executes queued requests that need neither packets nor briefs (short messages in the ring shared with a peer process):
+    /// requests within this process, and one-sided requests in shared memory. Returns the next step of the send queue.
     pub(super) fn move_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> Step {
         loop {
             let step = mine.transport.next_step(|| self.device().now());
@@ -27,8 +27,8 @@ impl QueuePair {
         }
     }
 
-    /// Passes all packets and briefs (short messages in the shared ring) that may be sent now to `outgoing`. They are sent
-    /// before the queue pair is unlocked, so messages of another thread cannot overtake them.
+    /// Passes all packets and briefs (short messages in the ring shared with a peer process) that may be sent now to
+    /// `outgoing`. They are sent before the queue pair is unlocked, so messages of another thread cannot overtake them.
     pub(super) fn transmit_queued(
         &self,
         inner: &mut Inner,
@@ -39,8 +39,8 @@ impl QueuePair {
             return;
         }
         let now = now();
-        // The loop alternates because packets may have to be sent before a message of another path, and packets may have to
-        // transmit a message that its path has declined.
+        // The loop alternates between packets and briefs: packets may have to be sent before a brief, and a message that cannot
+        // be sent as a brief is sent as packets.
         while self.transmit_packets(inner, now, outgoing) {
             if self.transmit_briefs(inner, outgoing) {
                 return;
@@ -48,7 +48,8 @@ impl QueuePair {
         }
     }
 
-    /// Passes packets to `outgoing`. Returns whether packets were sent and the next message takes another path.
+    /// Passes packets to `outgoing`. Returns `true` if packets were sent and the next message must be sent as a brief (short
+    /// message in the ring shared with a peer process) or executed directly.
     fn transmit_packets(&self, inner: &mut Inner, now: Time, outgoing: &mut impl Outgoing) -> bool {
         self.choose_packets_way(inner, outgoing);
         let mut has_sent = false;

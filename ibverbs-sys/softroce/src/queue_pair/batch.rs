@@ -4,7 +4,8 @@ use super::draft::{Address, Draft, Rules};
 use super::error::PostError;
 use crate::proto::{Inline, Segment, SendOperation, SendRequest};
 
-/// The send requests between `ibv_wr_start` and `ibv_wr_complete`, which one thread at a time builds (`ibv_wr_post(3)`).
+/// A batch: the send requests between `ibv_wr_start` and `ibv_wr_complete`. Only one thread at a time builds a batch
+/// (`ibv_wr_post(3)`).
 ///
 /// The calls in between return no errors. The first error is stored, and `ibv_wr_complete` returns it and posts nothing.
 #[derive(Debug, Default)]
@@ -15,16 +16,16 @@ pub(crate) struct Batch {
 
 #[derive(Debug, Default)]
 struct Content {
-    /// Set between start and complete or abort.
+    /// Set from `ibv_wr_start` until `ibv_wr_complete` or `ibv_wr_abort`.
     started: bool,
     requests: Vec<SendRequest>,
-    /// The last request, which setters still change.
+    /// The last request of the batch, whose data and address may still be set.
     draft: Option<Draft>,
     error: Option<PostError>,
 }
 
 impl Batch {
-    /// Begins a batch. Waits while another thread is building one.
+    /// Begins a batch (`ibv_wr_start`). Waits while another thread is building a batch.
     pub(crate) fn start(&self) {
         let mut content = self.content.lock();
         while content.started {
@@ -33,7 +34,7 @@ impl Batch {
         content.started = true;
     }
 
-    /// Begins a request. Finishes the previous one.
+    /// Begins a request in the batch. Finishes the previous request.
     pub(crate) fn begin(&self, rules: &Rules, id: u64, flags: u32, operation: SendOperation) {
         let mut content = self.content.lock();
         content.close(rules);
@@ -42,24 +43,24 @@ impl Batch {
         content.draft = Some(Draft::new(id, flags, operation));
     }
 
-    /// Makes the batch fail because of a request type that the device does not support.
+    /// Records a request type that the device does not support, so that the batch fails.
     pub(crate) fn refuse(&self, rules: &Rules) {
         let mut content = self.content.lock();
         content.close(rules);
         content.error = content.error.or(Some(PostError::Unsupported));
     }
 
-    /// Makes the batch fail with an error, unless it has failed already.
+    /// Records an error, so that the batch fails. An earlier error takes precedence.
     pub(crate) fn poison(&self, error: PostError) {
         self.content.lock().error.get_or_insert(error);
     }
 
-    /// Sets the current request's data: segments of memory regions.
+    /// Sets the data of the current request to segments of memory regions.
     pub(crate) fn gather(&self, segments: impl Iterator<Item = Segment>) {
         self.set(|draft| draft.gather(segments));
     }
 
-    /// Sets the current request's data: inline bytes.
+    /// Sets the data of the current request to inline bytes.
     pub(crate) fn inline(&self, data: Inline) {
         self.set(|draft| draft.inline(data));
     }
@@ -69,12 +70,12 @@ impl Batch {
         self.set(|draft| draft.address(address));
     }
 
-    /// Sets the XRC shared receive queue of the current request.
+    /// Sets the number of the XRC shared receive queue to which the current request is addressed.
     pub(crate) fn xrc_srq(&self, number: u32) {
         self.set(|draft| draft.xrc_srq(number));
     }
 
-    /// Ends the batch, posts its requests with `post` unless an error was stored, and lets another thread begin.
+    /// Ends the batch, and posts its requests with `post` unless an error was recorded. Another thread may then begin a batch.
     pub(crate) fn complete(
         &self,
         rules: &Rules,
@@ -92,7 +93,7 @@ impl Batch {
         result
     }
 
-    /// Ends the batch without posting, and lets another thread begin.
+    /// Ends the batch without posting its requests. Another thread may then begin a batch.
     pub(crate) fn abort(&self) {
         self.content.lock().end();
         self.free.notify_one();
@@ -109,7 +110,7 @@ impl Batch {
 }
 
 impl Content {
-    /// Finishes the current request, if there is one.
+    /// Finishes the current request of the batch, if there is one.
     fn close(&mut self, rules: &Rules) {
         let Some(draft) = self.draft.take() else {
             return;

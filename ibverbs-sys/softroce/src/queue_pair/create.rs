@@ -43,8 +43,8 @@ pub(crate) fn service_of(kind: ibv_qp_type) -> Result<Service, CreateError> {
 }
 
 impl Creation<'_> {
-    /// Checks that the objects which the service needs are present, and that the capabilities are within the limits. Returns
-    /// the capabilities of the queue pair.
+    /// Checks that the objects which the service requires are present, and that the capabilities are within the device's
+    /// limits. Returns the capabilities that the queue pair gets.
     pub(super) fn check(&self) -> Result<ibv_qp_cap, CreateError> {
         let has_receives = match self.service {
             Service::XrcTarget => {

@@ -10,122 +10,124 @@ use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::receive;
 use crate::same_host::{Link, Neighbourhood};
 
-/// The services that a queue pair requires from its NIC.
+/// The services that a queue pair requires from its NIC: memory, GIDs, time, counters, and the paths to other queue pairs.
 pub trait Device: fmt::Debug + Send + Sync {
-    /// Returns the registry of memory regions and windows.
+    /// Returns the registry of the NIC's memory regions and windows.
     fn memory(&self) -> &memory::Registry;
 
-    /// Returns the shared receive queues by their numbers, for XRC.
+    /// Returns the directory of shared receive queues by number. XRC requests name these queues by their numbers.
     fn shared_queues(&self) -> &receive::Directory;
 
-    /// Returns the maximum path MTU.
+    /// Returns the maximum path MTU of the port.
     fn mtu(&self) -> Mtu;
 
     /// Returns an entry of the GID table, or `None` if the entry is empty or does not exist.
     fn gid(&self, index: u8) -> Option<Ipv6Addr>;
 
-    /// Returns whether a path is usable: the local GID exists, and both GIDs are of the same kind.
+    /// Returns whether the NIC can send packets on a path: the local GID exists, and both GIDs are of the same kind (IPv4 or
+    /// IPv6).
     fn reaches(&self, path: &Path) -> bool;
 
-    /// Begins to receive packets of the queue pair at the end of this path. Called once for each queue pair that is connected
-    /// to it.
+    /// Begins to receive packets from the queue pair `_number` at the end of a path. Called once for each local queue pair that
+    /// is connected to it.
     fn connect(&self, _path: &Path, _number: u32) {}
 
     /// Reverses one call of [`connect`](Self::connect).
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
-    /// Returns the maximum unacknowledged packets of this size in flight to a peer.
+    /// Returns the maximum number of unacknowledged packets of this size in flight to a peer.
     fn window(&self, mtu: Mtu) -> u32;
 
     /// Returns the current time.
     fn now(&self) -> Time;
 
-    /// Returns the current time with an error of some milliseconds, at low cost. Suitable for timeouts that are much longer.
+    /// Returns the current time at low cost, with an error of some milliseconds. Suitable for timeouts that are much longer.
     fn coarse_now(&self) -> Time {
         self.now()
     }
 
-    /// Adds to a counter.
+    /// Adds a number to a counter of the device.
     fn count(&self, counter: Counter, by: u64);
 
-    /// Creates counters for an owner that counts often.
+    /// Creates a set of local counters for an owner that counts often.
     fn tally(&self) -> Tally;
 
-    /// Returns whether messages to queue pairs of this NIC are moved directly, without packets, at present.
+    /// Returns whether messages to queue pairs of this process are currently executed directly, without packets.
     fn is_direct(&self) -> bool {
         false
     }
 
-    /// Returns the queue pair of this NIC that packets on this path to `number` would reach, or `None` if there is none.
+    /// Returns the queue pair of this NIC that packets on a path to queue pair number `_number` would reach, or `None` if the
+    /// NIC has no such queue pair.
     fn neighbour(&self, _path: &Path, _number: u32) -> Option<Neighbour> {
         None
     }
 
-    /// Returns whether shared memory is used for messages to other processes of the host at present.
+    /// Returns whether messages to other processes of the host currently use shared memory.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// Returns the link to the process of the host that packets on this path to `number` would reach, or `None` if no memory is
-    /// shared with it.
+    /// Returns the link (shared memory) to the process that packets on a path to queue pair number `_number` would reach.
+    /// Returns `None` if no memory is shared with that process.
     fn partner(&self, _path: &Path, _number: u32) -> Option<Arc<Link>> {
         None
     }
 
-    /// Returns the other processes of the host, if this NIC shares memory with them.
+    /// Returns the links to other processes of the host, or `None` if this NIC does not share memory with other processes.
     fn neighbourhood(&self) -> Option<&Neighbourhood> {
         None
     }
 
-    /// Returns the GRH of a packet on this path to `number`, as its receiver would see it. `length` is the number of bytes
-    /// after the UDP header.
+    /// Returns the GRH of a packet on a path to queue pair number `_number`, as its receiver would see it. `_length` is the
+    /// number of bytes after the UDP header.
     fn global_route(&self, _path: &Path, _number: u32, _length: usize) -> [u8; 40] {
         [0; 40]
     }
 }
 
-/// A queue pair of the same NIC at the end of a path.
+/// A queue pair of the same NIC, found at the end of a path.
 #[derive(Debug)]
 pub struct Neighbour {
     /// Queue pair at the end of the path.
     pub queue_pair: Arc<QueuePair>,
-    /// Index of the GID at which packets arrive.
+    /// Index of the local GID at which the packets arrive.
     pub local: u8,
     /// GID that the packets come from.
     pub source: Ipv6Addr,
 }
 
-/// Destination of the packets of a queue pair.
+/// Sends the packets that a queue pair produces.
 pub(crate) trait Outgoing {
-    /// Accepts the packet that `write` appends, from the BTH to the pad. `write` returns the packet's path, or `None` if there
-    /// is no packet. Returns whether there was a packet.
+    /// Adds the packet that `write` appends to the buffer, from the BTH to the pad. `write` returns the packet's path, or
+    /// `None` if there is no packet. Returns whether a packet was added.
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool;
 
-    /// Accepts a run of packets. `write` gets the number of packets and a buffer with one equal part for each. Returns whether
-    /// packets were accepted.
+    /// Adds a run of packets (consecutive packets of one size). `write` gets the number of packets and a buffer with an equal
+    /// part for each packet. Returns whether packets were added.
     fn push_run(&mut self, run: &Run, write: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
         let _ = (run, write);
         false
     }
 
-    /// Sends the accepted packets, in order.
+    /// Sends the added packets, in order.
     fn flush(&mut self);
 
-    /// Returns whether wakeups of processes that share memory are deferred.
+    /// Returns whether wakeups of peer processes that share memory are deferred.
     fn is_quiet(&self) -> bool {
         false
     }
 
-    /// Sends each datagram accepted from now on through memory shared with its receiver, if there is such memory.
+    /// Makes datagrams that are added from now on use memory that is shared with their receivers, where there is such memory.
     fn share_datagrams(&mut self) {}
 
-    /// Sends the packets accepted from now on through the memory of a link, as those of one queue pair. `tag` names their GIDs
-    /// to the peer.
+    /// Makes packets that are added from now on use a link (shared memory with another process). All packets are of one queue
+    /// pair. `tag` is a number that identifies the packets' GIDs to the peer process.
     fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         let _ = (link, tag, queue_pair);
     }
 
-    /// Returns the volume of packets that were sent through shared memory since the last call, and resets it.
+    /// Returns the number and the length of packets that were sent through shared memory since the last call, and resets both.
     fn take_shares(&mut self) -> Shares {
         Shares::default()
     }
@@ -142,7 +144,7 @@ pub(super) mod tests {
     use crate::proto::{Counter, Mtu, Path, Time};
     use crate::receive::Directory;
 
-    /// A device with two GIDs, an MTU of 2048 bytes, and no network.
+    /// A test device with two GIDs, an MTU of 2048 bytes, and no network.
     #[derive(Debug, Default)]
     pub(in crate::queue_pair) struct TestDevice {
         pub(in crate::queue_pair) memory: Registry,

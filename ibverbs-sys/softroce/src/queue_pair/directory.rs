@@ -11,13 +11,14 @@ use crate::limits::MAX_QP;
 use crate::number;
 use crate::random::Permutation;
 
-/// The queue pairs of a NIC by their numbers.
+/// The directory of the queue pairs of a NIC, by their numbers.
 ///
-/// The four high bits of a number are the slot of the NIC's UDP port, so a peer finds the port from the number. The low 20 bits
-/// are taken in turn from a random permutation. So other processes cannot predict them, and a number is reused as late as
-/// possible: late packets for a destroyed queue pair are dropped. Numbers whose record is in use are skipped.
+/// The four high bits of a number identify the NIC's UDP port, so a peer finds the port from the number. The low 20 bits are
+/// assigned in a random order that contains each value once. So other processes cannot predict them, and a number is reused as
+/// late as possible: late packets for a destroyed queue pair are dropped. Numbers whose published record is in use are skipped.
 ///
-/// The low bits of consecutively assigned numbers differ, because threads use them to choose lanes.
+/// The low bits of consecutively assigned numbers differ, because threads choose by these bits the words in which they mark
+/// their accesses to shared data.
 pub struct Directory<T = QueuePair> {
     slot: u32,
     order: Order,
@@ -30,7 +31,7 @@ pub struct Directory<T = QueuePair> {
 /// Queue pairs by the indices of their records, each with its number.
 type Listed<T> = HashMap<u32, (u32, Arc<T>), BuildHasherDefault<Spread>>;
 
-/// A cached result of the last lookup.
+/// The cached result of a caller's last lookup in the directory.
 #[derive(Debug)]
 pub struct Recent<T = QueuePair> {
     number: u32,
@@ -43,7 +44,8 @@ pub struct Recent<T = QueuePair> {
 #[error("there are no more queue pairs")]
 pub struct Exhausted;
 
-/// A fast hash function. Resistance to attacks is not needed, because the directory itself assigns the numbers.
+/// A fast hash function for queue pair numbers. Resistance to attacks is not needed, because the directory itself assigns the
+/// numbers.
 #[derive(Debug, Default)]
 struct Spread(u64);
 
@@ -62,11 +64,11 @@ impl Hasher for Spread {
     }
 }
 
-/// Reserved numbers that are not assigned: those of the management queue pairs and of multicast (IBTA 9.2.2, 9.6.3).
+/// Reserved numbers, which are not assigned: the numbers of the management queue pairs and of multicast (IBTA 9.2.2, 9.6.3).
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
 impl<T> Directory<T> {
-    /// Creates an empty directory for the numbers of a slot, in a random order.
+    /// Creates an empty directory. `slot` identifies the NIC's UDP port, and forms the four high bits of all numbers.
     pub fn new(slot: u8) -> Self {
         Self {
             slot: u32::from(slot & 0xf) << number::BITS,
@@ -77,7 +79,7 @@ impl<T> Directory<T> {
         }
     }
 
-    /// Assigns a number, calls `make` to create the queue pair with it, and inserts the queue pair.
+    /// Assigns a number, calls `make` to create the queue pair with this number, and inserts the queue pair.
     pub fn insert<E: From<Exhausted>>(
         &self,
         make: impl FnOnce(u32) -> Result<Arc<T>, E>,
@@ -105,8 +107,8 @@ impl<T> Directory<T> {
         (*found == number).then(|| Arc::clone(queue_pair))
     }
 
-    /// Returns the queue pair with this number. If the last lookup in `recent` had the same number, takes no lock and changes
-    /// no reference count.
+    /// Returns the queue pair with this number. If `recent` holds the result of a lookup of the same number, takes no lock and
+    /// changes no reference count.
     #[inline]
     pub fn find_again<'r>(&self, number: u32, recent: &'r mut Recent<T>) -> Option<&'r Arc<T>> {
         let version = self.version.load(Ordering::Acquire);
@@ -149,14 +151,14 @@ impl<T> Directory<T> {
     }
 }
 
-/// The order in which numbers are assigned.
+/// The random order in which the low 20 bits of numbers are assigned.
 #[derive(Debug)]
 struct Order {
     high: Permutation,
     low: Permutation,
 }
 
-/// Number of low bits in which the numbers of 2^`LOW` consecutive turns differ.
+/// Number of low bits that differ among 2^`LOW` consecutively assigned numbers.
 const LOW: u32 = 5;
 
 impl Order {
@@ -167,7 +169,7 @@ impl Order {
         }
     }
 
-    /// Returns the low 20 bits of the number that is assigned in a turn.
+    /// Returns the low 20 bits of the number that is assigned as number `turn` in the order.
     fn number(&self, turn: u32) -> u32 {
         let (high, low) = (turn >> LOW, turn & ((1 << LOW) - 1));
         // Each half selects the permutation of the other half, so the whole is a permutation.
@@ -176,7 +178,7 @@ impl Order {
     }
 }
 
-/// Returns the key of a queue pair in the map: the index of its record.
+/// Returns the key of a queue pair in the map: the index of its published record.
 fn key(number: u32) -> u32 {
     number::record(number) as u32
 }
@@ -215,7 +217,7 @@ mod tests {
             .map(|number| *number)
     }
 
-    /// Returns the numbers of `count` queue pairs that exist one after the other.
+    /// Returns the numbers of `count` queue pairs that are created and destroyed one after the other.
     fn one_by_one(directory: &Directory<u32>, count: u32) -> impl Iterator<Item = u32> {
         (0..count).map(|_| {
             let number = insert(directory).unwrap();

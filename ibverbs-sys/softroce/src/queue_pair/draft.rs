@@ -18,7 +18,7 @@ bitflags! {
     }
 }
 
-/// Properties of a queue pair that limit the requests which can be posted. They are fixed at creation.
+/// Properties of a queue pair that determine which requests can be posted. They are fixed at creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) service: Service,
@@ -26,17 +26,17 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Returns the number of segments of a send request. Fails if it exceeds `max_send_sge`.
+    /// Returns `number`, the number of segments of a send request. Fails if it exceeds `max_send_sge`.
     pub(crate) fn send_segments(&self, number: usize) -> Result<usize, PostError> {
         within(number, self.capabilities.max_send_sge)
     }
 
-    /// Returns the number of segments of a receive request. Fails if it exceeds `max_recv_sge`.
+    /// Returns `number`, the number of segments of a receive request. Fails if it exceeds `max_recv_sge`.
     pub(crate) fn receive_segments(&self, number: usize) -> Result<usize, PostError> {
         within(number, self.capabilities.max_recv_sge)
     }
 
-    /// Returns the length of inline data. Fails if it exceeds `max_inline_data`.
+    /// Returns `bytes`, the length of inline data. Fails if it exceeds `max_inline_data`.
     pub(crate) fn inline(&self, bytes: u64) -> Result<u32, PostError> {
         u32::try_from(bytes)
             .ok()
@@ -84,7 +84,7 @@ pub(crate) struct Address {
     pub(crate) queue_key: u32,
 }
 
-/// A send request under construction.
+/// A send request under construction, before it is checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     id: u64,
@@ -97,7 +97,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// Creates a request without data. A datagram is a plain send with an [`Address`].
+    /// Creates a send request without data. A datagram is a plain send with an [`Address`].
     #[inline]
     pub(crate) fn new(id: u64, flags: u32, operation: SendOperation) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl Draft {
         }
     }
 
-    /// Sets the data: segments of memory regions, which the request reads or writes.
+    /// Sets the data of the request to segments of memory regions, which the operation reads or writes.
     #[inline]
     pub(crate) fn gather(&mut self, segments: impl Iterator<Item = Segment>) {
         let mut list = GatherList::new();
@@ -123,7 +123,7 @@ impl Draft {
         self.payload = Payload::Gathered(list);
     }
 
-    /// Sets the data: inline bytes.
+    /// Sets the data of the request to inline bytes.
     pub(crate) fn inline(&mut self, data: Inline) {
         self.length = data.len() as u64;
         self.payload = Payload::Inline(data);
@@ -137,7 +137,7 @@ impl Draft {
         self.xrc_srq = Some(number);
     }
 
-    /// Checks the request against the rules of a queue pair, and returns it in its final form.
+    /// Checks the request against the rules of a queue pair, and returns the request that can be posted.
     #[inline]
     pub(crate) fn finish(self, rules: &Rules) -> Result<SendRequest, PostError> {
         if !rules.allows(&self.operation) {
@@ -316,7 +316,7 @@ pub(super) mod tests {
         ]
     }
 
-    /// Returns a complete request that is valid for any queue pair type that supports the operation.
+    /// Returns a complete request, valid for any queue pair type that supports the operation.
     fn draft(operation: SendOperation) -> Draft {
         let length = match operation {
             SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => 0,

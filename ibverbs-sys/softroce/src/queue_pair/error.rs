@@ -4,7 +4,7 @@ use super::Exhausted;
 use super::transition::Mask;
 use crate::proto::State;
 
-/// Reason why a queue pair was not modified.
+/// Reason why `ibv_modify_qp` did not modify a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ModifyError {
@@ -49,7 +49,7 @@ impl ModifyError {
     }
 }
 
-/// Reason why a queue pair was not created.
+/// Reason why `ibv_create_qp` did not create a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum CreateError {

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::context::{Context, Element};
 
-/// The reference of an open device to a queue pair.
+/// A reference from an open device to a queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     /// Open device that holds the reference.
@@ -15,7 +15,7 @@ pub(crate) struct Handle {
     pub(crate) element: Arc<Element>,
 }
 
-/// The open devices that know a queue pair: one, or several for an XRC target (`ibv_open_qp(3)`).
+/// The open devices that refer to a queue pair: usually one, and several for a shared XRC target (`ibv_open_qp(3)`).
 #[derive(Debug)]
 pub(super) struct Handles(Mutex<SmallVec<[Handle; 1]>>);
 
@@ -24,7 +24,7 @@ impl Handles {
         Self(Mutex::new(SmallVec::from_buf([first])))
     }
 
-    /// Adds an open device. Returns `false` if the last one was removed already.
+    /// Adds a reference of an open device. Returns `false` if the last reference was already removed.
     pub(super) fn add(&self, handle: Handle) -> bool {
         let mut handles = self.0.lock();
         let alive = !handles.is_empty();
@@ -34,14 +34,14 @@ impl Handles {
         alive
     }
 
-    /// Removes a reference. Returns whether it was the last one.
+    /// Removes a reference. Returns whether no reference is left.
     pub(super) fn remove(&self, element: &Arc<Element>) -> bool {
         let mut handles = self.0.lock();
         handles.retain(|handle| !Arc::ptr_eq(&handle.element, element));
         handles.is_empty()
     }
 
-    /// Removes all references of an open device. Returns whether there were any, and they were the last ones.
+    /// Removes all references of an open device. Returns `true` if references were removed and none is left.
     pub(super) fn remove_all(&self, context: &Arc<Context>) -> bool {
         let mut handles = self.0.lock();
         let before = handles.len();
@@ -49,7 +49,7 @@ impl Handles {
         handles.len() < before && handles.is_empty()
     }
 
-    /// Raises an asynchronous event at all open devices.
+    /// Raises an asynchronous event on all open devices that refer to the queue pair.
     pub(super) fn raise(&self, kind: ibv_event_type) {
         for handle in self.0.lock().iter() {
             handle.context.raise(kind, &handle.element);

@@ -17,43 +17,43 @@ use crate::receive::{ReceiveQueue, SharedReceiveQueue};
 use crate::transfer::{Carrier, Kind, Peer, Portion, Transfer, Work, choose, depends_on_memory};
 use crate::xrc::XrcDomain;
 
-/// The objects that a queue pair uses until its destruction.
+/// The objects that a queue pair holds until its destruction.
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// Protection domain. `None` for an XRC target, which uses the domains of the shared receive queues that requests name.
+    /// Protection domain; `None` for an XRC target, which uses the domains of the shared receive queues that requests name.
     pub(super) domain: Option<Held<ProtectionDomain>>,
     pub(super) send_queue: Option<Held<CompletionQueue>>,
     pub(super) receive_queue: Option<Held<CompletionQueue>>,
     pub(super) receives: Receives,
     pub(super) xrc: Option<Held<XrcDomain>>,
-    /// Protection domain of the XRC queue that the peer named last.
+    /// Protection domain of the XRC shared receive queue that the peer's last request named.
     pub(super) named: Cell<Option<DomainId>>,
 }
 
-/// Source of receive requests.
+/// Source of the receive requests of a queue pair.
 #[derive(Debug)]
 pub(super) enum Receives {
     /// The queue pair's own queue, protected by the queue pair's lock.
     Own(RefCell<ReceiveQueue>),
     Shared(Held<SharedReceiveQueue>),
-    /// The queues that XRC requests name, or none.
+    /// The shared receive queues that XRC requests name; no queue for an XRC initiator.
     Named,
 }
 
-/// State of a queue pair that results from events of the transport.
+/// State of a queue pair that events of the transport have changed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Notes {
     /// Set while the send queue has not drained.
     pub(super) draining: bool,
     /// Set if the program has requested an event when the send queue has drained.
     pub(super) notify_drained: bool,
-    /// Set if a completion did not fit into its completion queue.
+    /// Set if a completion was lost because its completion queue was full.
     pub(super) overrun: bool,
-    /// Location of the peer of the next request.
+    /// Location of the peer of the next request: in this process, on this host, or elsewhere.
     pub(super) peer: Peer,
 }
 
-/// The host of the transport: the services that it needs, for one call.
+/// The services of the device, the memory and the queues that the transport uses during one call.
 pub(super) struct Surroundings<'a> {
     pub(super) number: u32,
     pub(super) device: &'a dyn Device,
@@ -65,7 +65,7 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
-    /// Returns the memory for this side's requests.
+    /// Returns the memory that requests of this side may access.
     fn local(&self) -> Result<View<'_>, LocalFault> {
         let domain = match &self.attached.domain {
             Some(domain) => Some(domain.id()),
@@ -75,11 +75,11 @@ impl Surroundings<'_> {
         Ok(self.device.memory().view(domain, self.number))
     }
 
-    /// Accesses the memory that the peer may access.
+    /// Calls `access` with the memory that requests of the peer may access.
     ///
-    /// An XRC target has no protection domain: the keys of a request belong to the domain of the queue that it names (IBTA
-    /// annex A14). The response to an accepted read is sent later, when the peer may have named other queues, so all their
-    /// domains are tried.
+    /// An XRC target has no protection domain: the keys of a request belong to the domain of the shared receive queue that the
+    /// request names (IBTA annex A14). The response to an accepted read is sent later. By then the peer may have named other
+    /// queues, so the domains of all queues are tried.
     fn remote<T>(
         &self,
         mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,
@@ -109,8 +109,8 @@ impl Surroundings<'_> {
         result
     }
 
-    /// Calls `act` with bytes of a local message that is spread over `list`. Returns `None` if the bytes cannot be accessed as
-    /// requested.
+    /// Calls `act` with `length` bytes from `offset` of a local message that is spread over the segments of `list`. Returns
+    /// `None` if the queue pair may not access the bytes.
     pub(super) fn with_segments<T>(
         &self,
         list: &[Segment],
@@ -123,7 +123,7 @@ impl Surroundings<'_> {
         memory.with_segments(list, offset, length as usize, write, act)
     }
 
-    /// Copies bytes of a local message to pieces. Returns `None` if the bytes cannot be read.
+    /// Copies a portion of a local message's data to the memory ranges `to`. Returns `None` if the data cannot be read.
     #[inline]
     pub(super) fn copy_out(&self, portion: Portion<'_>, to: &[Piece<'_>]) -> Option<()> {
         let (offset, length) = (portion.offset, portion.length as usize);
@@ -142,7 +142,8 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Copies `length` bytes of pieces to a message from `offset` on. Returns `None` if the message cannot be written.
+    /// Copies `length` bytes of the memory ranges `from` to the segments of a local message, starting at `offset`. Returns
+    /// `None` if the segments cannot be written.
     #[inline]
     pub(super) fn copy_in(
         &self,
@@ -155,12 +156,12 @@ impl Surroundings<'_> {
         memory.copy_in(list, offset, length as usize, from).ok()
     }
 
-    /// Returns whether a peer that shares memory with this process can map the memory of all segments.
+    /// Returns whether a peer process that shares memory with this one can map the memory of all segments.
     pub(super) fn can_map(&self, list: &[Segment]) -> bool {
         self.local().is_ok_and(|memory| memory.is_mappable(list))
     }
 
-    /// Reports completions of send requests, in order.
+    /// Adds completions of send requests to the send queue's completion queue, in order.
     #[inline(always)]
     pub(super) fn complete_sends(&mut self, completions: impl Iterator<Item = Completion>) {
         if let Some(queue) = &self.attached.send_queue {
@@ -178,7 +179,7 @@ impl Surroundings<'_> {
     }
 }
 
-/// Adds completions to a completion queue. Records an overrun if they do not fit.
+/// Adds completions to a completion queue. Records an overrun if the queue is full.
 #[inline]
 fn complete(
     queue: &CompletionQueue,

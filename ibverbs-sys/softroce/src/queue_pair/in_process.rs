@@ -22,33 +22,35 @@ use crate::proto::{self, Data, Outcome, Part, Path, SendOperation, Service, Step
 use crate::spin::MutexGuard;
 use crate::transfer::{Carrier, Peer, Transfer, Volume, in_process};
 
-/// The destination queue pair of this NIC to which messages are moved directly.
+/// The destination queue pair, in the same NIC, of messages that are executed directly.
 pub(super) struct Link {
     peer: Arc<QueuePair>,
-    /// The path to the peer.
+    /// The path to the destination queue pair.
     path: Path,
     number: u32,
-    /// Index of the peer's GID at which packets of this side would arrive.
+    /// Index of the destination's GID at which packets from this queue pair would arrive.
     local: u8,
     source: Ipv6Addr,
-    /// Version of this queue pair for which the link is valid.
+    /// Version of the sending queue pair for which this cached destination is valid.
     own: u64,
-    /// Version of the peer at which the two were found to be connected.
+    /// Version of the destination queue pair at which the two were found to be connected to each other; `None` before the first
+    /// check.
     theirs: Option<u64>,
 }
 
-/// Maximum messages and bytes that are moved before both queue pairs are unlocked for other threads.
+/// Maximum messages and bytes that are executed directly before both queue pairs are unlocked for other threads.
 const MESSAGES: u64 = 64;
 const BYTES: u64 = 64 << 10;
 
 impl QueuePair {
-    /// Returns whether messages are moved directly to a queue pair of this process, as far as is known.
+    /// Returns whether messages are executed directly in a queue pair of this process. Depends on the destination that was
+    /// found last.
     pub(crate) fn is_direct(&self) -> bool {
         self.device().is_direct() && self.inner.lock().link.is_some()
     }
 
-    /// Takes the link to the queue pair of this process that the next message is for, or returns `None` if there is none. The
-    /// caller puts the link back.
+    /// Removes and returns the cached destination queue pair of the next message, or finds it. Returns `None` if the
+    /// destination is not in this process. The caller stores the destination again.
     pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<Link>> {
         let may_have_one =
             mine.partner.is_none() && self.device().is_direct() && has_direct(self.service());
@@ -91,7 +93,8 @@ impl QueuePair {
         })
     }
 
-    /// Moves parts of messages to the queue pair of a link.
+    /// Executes messages, or parts of long ones, directly in the destination queue pair of this process. Returns the next step
+    /// of the send queue.
     pub(super) fn move_to(&self, mine: &mut MutexGuard<'_, Inner>, mut link: Box<Link>) -> Step {
         let mut theirs = self.lock_peer(mine, &link.peer);
         if mine.version != link.own {
@@ -109,7 +112,7 @@ impl QueuePair {
         step
     }
 
-    /// Locks the peer in addition to this queue pair, which may be unlocked temporarily.
+    /// Locks the destination queue pair in addition to this one. This queue pair may be unlocked temporarily.
     fn lock_peer<'a>(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -124,7 +127,8 @@ impl QueuePair {
         }
     }
 
-    /// Moves parts until there are no more, or until other threads should get the locks.
+    /// Executes messages, or parts of long ones, until none is left or other threads should get the locks. Returns the next
+    /// step of the send queue.
     fn move_parts(&self, mine: &mut Inner, link: &Link, theirs: &mut Inner) -> Step {
         let peer = &*link.peer;
         let (Some(attached), Some(their_attached)) = (&mine.attached, &theirs.attached) else {
@@ -178,17 +182,17 @@ impl QueuePair {
     }
 }
 
-/// The peer while both queue pairs are locked.
+/// The destination queue pair, while both queue pairs are locked.
 struct End<'a, 'h> {
     link: &'a Link,
     transport: &'a mut proto::QueuePair,
     host: Surroundings<'h>,
-    /// Number of messages, bytes and copies that were moved.
+    /// Number of messages, bytes and copy operations that were executed.
     volume: Volume,
 }
 
 impl<'h> End<'_, 'h> {
-    /// Returns whether a part is for the queue pair of this link.
+    /// Returns whether a part of a message is addressed to this destination.
     fn is_for(&self, part: &Part<'_>) -> bool {
         match part.request.operation {
             SendOperation::Datagram {
@@ -227,7 +231,7 @@ impl<'h> End<'_, 'h> {
     }
 }
 
-/// Returns whether messages of this service can be moved directly.
+/// Returns whether messages of this service can be executed directly between two queue pairs of this process.
 fn has_direct(service: Service) -> bool {
     match service {
         Service::ReliableConnection
@@ -238,7 +242,7 @@ fn has_direct(service: Service) -> bool {
     }
 }
 
-/// Returns whether packets from one queue pair would reach and be accepted by the other, in both directions.
+/// Returns whether the two queue pairs are connected to each other: packets of each would reach and be accepted by the other.
 fn connected(mine: &Inner, theirs: &Inner, link: &Link) -> bool {
     let datagrams = mine.transport.service() == Service::UnreliableDatagram;
     let back = theirs.transport.attributes().path;

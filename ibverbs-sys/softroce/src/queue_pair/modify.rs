@@ -43,7 +43,7 @@ pub(super) struct Plan {
     path: Option<Path>,
 }
 
-/// Checks a modification completely before anything is changed.
+/// Checks a modification completely before the queue pair is changed. Returns the changes to apply.
 pub(super) fn check(
     present: Present,
     wanted: &Modification<'_>,
@@ -164,7 +164,7 @@ fn way(wanted: &Modification<'_>, device: &dyn Device) -> Result<Path, ModifyErr
 }
 
 impl Plan {
-    /// Sets the attributes of the transport.
+    /// Sets the attributes of the transport to the new values.
     pub(super) fn apply(&self, values: &ibv_qp_attr, to: &mut Attributes) {
         let set = |attribute| self.set.contains(attribute);
         if let Some(path) = self.path {
@@ -210,7 +210,7 @@ impl Plan {
         }
     }
 
-    /// Stores the attributes for `ibv_query_qp`.
+    /// Stores the new attribute values, which `ibv_query_qp` returns.
     pub(super) fn remember(&self, values: &ibv_qp_attr, as_set: &mut ibv_qp_attr) {
         macro_rules! remember {
             ($($attribute:ident => $($field:ident),+;)+) => {
@@ -238,12 +238,13 @@ impl Plan {
     }
 }
 
-/// Returns the timeout of a code: 4.096 µs times a power of two, or `None` (no timeout) for 0 (IBTA 9.9.2.1.1).
+/// Returns the timeout that a code of `ibv_qp_attr` stands for: 4.096 µs times a power of two, or `None` (no timeout) for 0
+/// (IBTA 9.9.2.1.1).
 fn timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << code))
 }
 
-/// Converts a state of the C ABI.
+/// Converts a state of the C ABI. Fails if the number is no state.
 pub(super) fn state_of(state: ibv_qp_state) -> Result<State, ModifyError> {
     Ok(match state {
         ibv_qp_state::IBV_QPS_RESET => State::Reset,
@@ -257,7 +258,7 @@ pub(super) fn state_of(state: ibv_qp_state) -> Result<State, ModifyError> {
     })
 }
 
-/// Returns the C ABI's number of a state.
+/// Returns the number of a state in the C ABI.
 pub(crate) fn number_of(state: State) -> ibv_qp_state {
     match state {
         State::Reset => ibv_qp_state::IBV_QPS_RESET,
@@ -270,7 +271,7 @@ pub(crate) fn number_of(state: State) -> ibv_qp_state {
     }
 }
 
-/// Returns the C ABI's number of an MTU.
+/// Returns the number of an MTU in the C ABI.
 pub(super) fn mtu_number(mtu: Mtu) -> ibv_mtu {
     match mtu {
         Mtu::Mtu256 => ibv_mtu::IBV_MTU_256,
@@ -309,7 +310,7 @@ mod tests {
 
     const PEER: Ipv6Addr = Ipv4Addr::new(127, 4, 5, 6).to_ipv6_mapped();
 
-    /// Returns valid values for every attribute.
+    /// Returns valid values for all attributes.
     fn values() -> ibv_qp_attr {
         let mut values = ibv_qp_attr {
             path_mtu: ibv_mtu::IBV_MTU_1024,
@@ -364,7 +365,8 @@ mod tests {
         check(present, &wanted, &TestDevice::default())
     }
 
-    /// Checks every service, pair of states and attribute: with a required attribute missing, and with an illegal one added.
+    /// Checks for every service, pair of states and attribute that a missing required attribute or an added illegal one is an
+    /// error.
     #[test]
     fn each_attribute_is_required_allowed_or_refused() {
         let mut cases = 0;

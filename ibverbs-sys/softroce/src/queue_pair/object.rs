@@ -51,15 +51,15 @@ pub(super) struct Inner {
     /// Objects that the queue pair uses; `None` after its destruction.
     pub(super) attached: Option<Attached>,
     pub(super) notes: Notes,
-    /// Number that changes with each modification by the program. Cached links and partners are valid for one version.
+    /// Number that changes with each modification by the program. The cached `link` and `partner` are valid for one version.
     pub(super) version: u64,
-    /// The queue pair of this process to which messages go directly.
+    /// Cached destination in this process, to which messages are delivered directly.
     pub(super) link: Option<Box<Link>>,
-    /// The peer in another process, which shares memory with this one.
+    /// Cached peer in another process that shares memory with this one.
     pub(super) partner: Option<Partner>,
     /// The record of this queue pair that other processes read.
     pub(super) publication: Publication,
-    /// Counters of the queue pair's messages.
+    /// Counters of the messages of this queue pair.
     pub(super) tally: Tally,
 }
 
@@ -153,7 +153,7 @@ impl QueuePair {
         self.peer_of(&self.inner.lock())
     }
 
-    /// Returns the rules for posting to the queue pair.
+    /// Returns the rules that determine which requests can be posted to the queue pair.
     pub(crate) fn rules(&self) -> &Rules {
         &self.rules
     }
@@ -168,12 +168,12 @@ impl QueuePair {
         self.signal_all
     }
 
-    /// Returns the XRC domain of an XRC target, or `None` for other types.
+    /// Returns the ID of the XRC domain of an XRC target, or `None` for other types.
     pub(crate) fn xrc_domain(&self) -> Option<DomainId> {
         self.xrc
     }
 
-    /// Returns the protection domain, or `None` for an XRC target.
+    /// Returns the ID of the protection domain, or `None` for an XRC target.
     pub(crate) fn domain(&self) -> Option<DomainId> {
         self.domain
     }
@@ -250,7 +250,8 @@ impl QueuePair {
         }
     }
 
-    /// Receives a run of packets. The caller has to transmit the responses afterwards.
+    /// Receives a run of packets (one packet, or several packets of one message). The caller has to transmit the responses
+    /// afterwards.
     pub fn receive(&self, now: Time, arrival: &Arrival, run: &Run<'_>) {
         let mut inner = self.inner.lock();
         #[cfg(any(test, feature = "sim"))]
@@ -273,9 +274,9 @@ impl QueuePair {
         });
     }
 
-    /// Executes requests that need no packets, and passes all packets that may be sent now to `outgoing`. The packets are sent
-    /// before the queue pair is unlocked, so packets of another thread cannot overtake them. Returns the time of the next
-    /// timeout.
+    /// Executes queued requests that need no packets, and passes all packets that may be sent now to `outgoing`. The packets
+    /// are sent before the queue pair is unlocked, so packets of another thread cannot overtake them. Returns the time of the
+    /// next timeout.
     pub(crate) fn transmit(
         &self,
         now: impl FnOnce() -> Time,
@@ -287,7 +288,8 @@ impl QueuePair {
         inner.transport.next_timeout()
     }
 
-    /// Records that the peer has made room in its ring, perhaps used by another waiting queue pair, or that the link has ended.
+    /// Records that the peer process has freed space in the shared ring, so that this queue pair may send again. Another queue
+    /// pair may already have used the space. Does nothing if the link to the peer has ended.
     pub(crate) fn room_came(&self) {
         let mut inner = self.inner.lock();
         if (inner.partner.as_ref()).is_some_and(|partner| !partner.link.is_dead()) {
@@ -295,12 +297,13 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether only an acknowledgement is to be transmitted, which may be delayed to go with a message of the program.
+    /// Returns whether only an acknowledgement has to be transmitted that may be delayed and combined with a message of the
+    /// program.
     pub(crate) fn may_rest(&self) -> bool {
         self.inner.lock().transport.may_rest()
     }
 
-    /// Returns whether an acknowledgement is to be transmitted.
+    /// Returns whether an acknowledgement has to be transmitted.
     pub(crate) fn owes(&self) -> bool {
         self.inner.lock().transport.owes()
     }
@@ -310,12 +313,13 @@ impl QueuePair {
         self.inner.lock().transport.next_timeout()
     }
 
-    /// Returns the entry of the queue pair in the NIC's timers.
+    /// Returns the entry that represents the queue pair in the NIC's timers.
     pub(crate) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
 
-    /// Performs the actions that are due at `now`. The caller has to transmit the resulting packets afterwards.
+    /// Performs the timeout actions that are due at `now`, such as retransmission. The caller has to transmit the resulting
+    /// packets afterwards.
     pub fn handle_timeout(&self, now: Time) {
         let mut inner = self.inner.lock();
         self.with(&mut inner, |transport, host| {
@@ -331,17 +335,17 @@ impl QueuePair {
         }
     }
 
-    /// Adds an open device that knows the queue pair. Returns `false` if the queue pair is being destroyed.
+    /// Adds a reference of an open device to the queue pair. Returns `false` if the queue pair is being destroyed.
     pub(crate) fn open(&self, handle: Handle) -> bool {
         self.handles.add(handle)
     }
 
-    /// Removes an open device from those that know the queue pair. Returns whether it was the last one.
+    /// Removes a reference of an open device to the queue pair. Returns whether it was the last reference.
     pub(crate) fn release(&self, element: &Arc<Element>) -> bool {
         self.handles.remove(element)
     }
 
-    /// Removes a closed device from those that may know the queue pair. Returns whether it was the last one.
+    /// Removes all references of a closed device to the queue pair. Returns `true` if references were removed and none is left.
     pub(crate) fn abandon(&self, context: &Arc<Context>) -> bool {
         self.handles.remove_all(context)
     }
@@ -417,7 +421,7 @@ impl QueuePair {
         }
     }
 
-    /// Calls `act` with the transport and its host. Returns `None` if the queue pair is destroyed.
+    /// Calls `act` with the transport and the services that it needs. Returns `None` if the queue pair is destroyed.
     pub(super) fn with<T>(
         &self,
         inner: &mut Inner,
@@ -439,7 +443,7 @@ impl QueuePair {
         Some(result)
     }
 
-    /// Returns the host for one use of the transport.
+    /// Returns the services that the transport needs for one call.
     pub(super) fn surroundings<'a>(
         &'a self,
         attached: &'a Attached,
@@ -455,8 +459,8 @@ impl QueuePair {
         }
     }
 
-    /// Enters the error state if a completion did not fit into its completion queue, because its request cannot be reported any
-    /// more (IBTA 11.6.3.2).
+    /// Enters the error state if a completion was lost because its completion queue was full, since its request cannot be
+    /// reported any more (IBTA 11.6.3.2).
     pub(super) fn fail_if_overrun(
         &self,
         transport: &mut proto::QueuePair,

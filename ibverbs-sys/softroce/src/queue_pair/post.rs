@@ -12,11 +12,11 @@ use crate::proto::{
 };
 use crate::spin::MutexGuard;
 
-/// A locked send queue.
+/// The locked send queue of a queue pair, for posting requests.
 pub(crate) struct Sender<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,
-    /// Set if briefs (short messages in the shared ring) were sent for which the peer has to be woken.
+    /// Set if briefs (short messages in the ring shared with a peer process) were sent, and the peer has not been woken yet.
     has_sent: bool,
     /// Set if a request was queued.
     has_queued: bool,
@@ -59,8 +59,8 @@ impl QueuePair {
 }
 
 impl Sender<'_> {
-    /// Posts a message and sends it at once as a brief (short message in the shared ring), if that is its path and it need not
-    /// wait. Returns whether it was sent; if not, nothing was posted.
+    /// Posts a message and sends it at once as a brief (short message in the ring shared with a peer process), if the message
+    /// is suitable and no earlier request has to be sent first. Returns whether it was sent; if not, nothing was posted.
     #[inline]
     pub(crate) fn post_brief(&mut self, message: &Posted, data: Data<'_>) -> bool {
         let sent =
@@ -69,20 +69,21 @@ impl Sender<'_> {
         sent
     }
 
-    /// Returns whether nothing was queued, and no briefs (short messages in the shared ring) were sent for which the peer has
-    /// to be woken.
+    /// Returns whether this sender has neither queued a request nor sent a brief (short message in the ring shared with a peer
+    /// process) for which the peer still has to be woken.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_sent && !self.has_queued
     }
 
-    /// Wakes the peer, if it sleeps, for briefs (short messages in the shared ring) that were sent. Returns whether there were
-    /// such briefs and nothing is left to be sent.
+    /// Wakes the peer process, if it sleeps, to receive the briefs (short messages in the shared ring) that were sent. Returns
+    /// `true` if briefs were sent and the queue pair has no other message to send.
     #[inline]
     pub(crate) fn flush_briefs(&mut self) -> bool {
         std::mem::take(&mut self.has_sent) && self.queue_pair.flush_briefs(&self.inner)
     }
 
-    /// Executes requests of a list, up to the first request that has to be queued. Returns the number of executed requests.
+    /// Executes requests of a list directly, up to the first request that has to be queued. Returns the number of executed
+    /// requests.
     #[inline]
     pub(crate) fn execute<'l>(&mut self, list: &mut impl List<'l>) -> usize {
         let room = self.queue_pair.rules().capabilities.max_send_wr as usize;
@@ -99,7 +100,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Posts a request. In an error state the request is accepted, and completes as flushed (IBTA 10.3.1.6, 10.3.1.7).
+    /// Posts a send request. In an error state the request is accepted, and completes as flushed (IBTA 10.3.1.6, 10.3.1.7).
     #[inline]
     pub(crate) fn post(&mut self, request: SendRequest) -> Result<(), PostError> {
         self.ready(1)?;
@@ -118,7 +119,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Posts all requests, or none if they do not fit.
+    /// Posts all requests. Posts no request, and fails, if the send queue has too little space.
     pub(crate) fn post_all(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
         self.ready(requests.len())?;
         let done = self.execute(&mut &requests[..]);
@@ -132,27 +133,28 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Executes queued requests that can be completed without sending packets or briefs (short messages in the shared ring).
+    /// Executes queued requests that need neither packets nor briefs (short messages in the ring shared with a peer process).
     /// Returns the next step of the send queue.
     pub(crate) fn move_queued(&mut self) -> Step {
         self.queue_pair.move_queued(&mut self.inner)
     }
 
-    /// Returns whether posted requests may be delayed until a response arrives, and then be sent together with later requests.
-    /// Always returns `false` for a peer in shared memory, where that gains nothing.
+    /// Returns whether posted requests may wait until a response arrives, to be sent together with later requests. Always
+    /// returns `false` for a peer process that shares memory, where waiting has no advantage.
     pub(crate) fn may_wait(&self) -> bool {
         self.inner.partner.is_none() && self.inner.transport.may_wait()
     }
 
-    /// Passes all packets that may be sent now to `outgoing`, and sends them before the queue pair is unlocked.
+    /// Passes all packets and briefs (short messages in the ring shared with a peer process) that may be sent now to
+    /// `outgoing`. They are sent before the queue pair is unlocked.
     pub(crate) fn transmit(&mut self, now: impl FnOnce() -> Time, outgoing: &mut impl Outgoing) {
         (self.queue_pair).transmit_queued(&mut self.inner, now, outgoing);
     }
 
-    /// Sets the response timeout after only briefs (short messages in the shared ring) were sent. Returns the time for which
-    /// the queue pair has to be added to the NIC's timers, or `None` if no response is awaited or the queue pair is in the
-    /// timers already. In the second case the timeout starts when that earlier timer expires, so the peer has up to twice the
-    /// timeout; the specification allows four times (IBTA 9.7.6.1.3).
+    /// Sets the response timeout after only briefs (short messages in the ring shared with a peer process) were sent. Returns
+    /// the time for which the queue pair has to be added to the NIC's timers. Returns `None` if no response is awaited, or if
+    /// the timers already contain the queue pair. In the second case the timeout starts when that earlier timer expires, so the
+    /// peer has up to twice the timeout; the specification allows four times (IBTA 9.7.6.1.3).
     #[inline(always)]
     pub(crate) fn answer_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         if !self.inner.transport.is_unarmed() || self.queue_pair.alarm().is_noted() {
@@ -162,7 +164,7 @@ impl Sender<'_> {
         self.inner.transport.next_timeout()
     }
 
-    /// Returns the time for which the queue pair has to be added to the NIC's timers, or `None`.
+    /// Returns the time for which the queue pair has to be added to the NIC's timers, or `None` if no timer is needed.
     pub(crate) fn next_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         let answer = self.answer_timeout(now);
         answer.or_else(|| self.inner.transport.next_timeout())
@@ -184,14 +186,14 @@ impl Sender<'_> {
     }
 }
 
-/// A locked receive queue.
+/// The locked receive queue of a queue pair, for posting requests.
 pub(crate) struct Receiver<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,
 }
 
 impl Receiver<'_> {
-    /// Posts a request. In the error state the request is accepted, and completes as flushed (IBTA 10.3.1.7).
+    /// Posts a receive request. In the error state the request is accepted, and completes as flushed (IBTA 10.3.1.7).
     pub(crate) fn post(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
         let state = self.inner.transport.state();
         let Some(attached) = &self.inner.attached else {

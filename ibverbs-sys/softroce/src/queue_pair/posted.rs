@@ -1,10 +1,12 @@
-//! Execution of one-sided requests while they are posted, in the memory of another process of the host.
+//! Execution of one-sided requests (RDMA reads, writes and atomics) while they are posted, directly in the memory of another
+//! process of the host.
 //!
-//! A request is executed if it is one-sided, all requests before it are complete, and the connection to the peer is known. All
-//! requests of a list from the first other request on are queued.
+//! A request is executed if it is one-sided, all requests before it are complete, and the connection to the peer is known. The
+//! first request of a list that does not meet these conditions, and all after it, are queued.
 //!
 //! The requests of a list share the fixed costs: the locks of the queue pair and of the completion queue, the read lock on the
-//! regions, a [`Visit`](crate::same_host::Visit) of the peer, and the update of the sequence numbers.
+//! regions, a [`Visit`](crate::same_host::Visit) (period of access to the peer's memory), and the update of the sequence
+//! numbers.
 
 use std::iter;
 
@@ -19,26 +21,28 @@ use crate::transfer::{self, Kind, OneSided, Peer, STRIDE, Transfer, Undone, Volu
 
 /// A list of requests that are posted together, in order.
 pub(crate) trait List<'a> {
-    /// Returns the current request. Returns `None` if there is none, or if it may not be posted or is not one-sided.
+    /// Returns the current request. Returns `None` at the end of the list, or if the request may not be posted or is not
+    /// one-sided.
     fn peek(&self) -> Option<OneSided<'a>>;
 
-    /// Removes the current request. Returns the next one, as [`peek`](Self::peek) does.
+    /// Removes the current request, and returns the next one. Returns `None` in the same cases as [`peek`](Self::peek).
     fn advance(&mut self) -> Option<OneSided<'a>>;
 }
 
-/// An executed request whose completion has not been reported.
+/// An executed request whose completion has not been reported yet.
 struct Ended {
     id: u64,
     work: Work,
     length: u32,
 }
 
-/// Maximum requests that are executed during one [`Visit`](crate::same_host::Visit) of the peer's memory.
+/// Maximum requests that are executed during one [`Visit`](crate::same_host::Visit) (period of access to the peer's memory).
 const MAX_REQUESTS: usize = 64;
 
 impl QueuePair {
-    /// Executes at most `max_requests` requests, up to the first that has to be queued or to the end of one
-    /// [`Visit`](crate::same_host::Visit). Returns the number of executed requests.
+    /// Executes requests of a list in the peer's memory, up to `max_requests` or the first request that has to be queued,
+    /// within one [`Visit`](crate::same_host::Visit) (period of access to that memory). Returns the number of executed
+    /// requests.
     pub(super) fn execute_posted<'a>(
         &self,
         mine: &mut Inner,
@@ -152,7 +156,7 @@ impl Ended {
     }
 }
 
-/// A list of requests that have already been converted.
+/// A list of requests that have already been converted to [`SendRequest`]s.
 impl<'a> List<'a> for &'a [SendRequest] {
     fn peek(&self) -> Option<OneSided<'a>> {
         let request = self.first()?;

@@ -1,4 +1,4 @@
-//! The record of a queue pair that is published to other processes of the host, with which they access its memory directly.
+//! The record of a queue pair that other processes of the host read to access the queue pair's memory directly.
 
 use super::QueuePair;
 use super::object::Inner;
@@ -9,11 +9,11 @@ use crate::same_host;
 /// State of the published record of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Publication {
-    /// The record that is currently published.
+    /// The record of this queue pair that is currently published to other processes; `None` if it is not published.
     record: Option<same_host::QueuePair>,
-    /// Set if other processes may be using a record that is or was published.
+    /// Set if other processes may be using a record that is published now or was published before.
     may_be_used: bool,
-    /// Number of times that the queue pair became ready to receive.
+    /// Number of times that the queue pair has become ready to receive.
     generation: u32,
     /// Packet sequence number that the queue pair expected when it became ready to receive.
     first: u32,
@@ -28,7 +28,7 @@ impl QueuePair {
         )
     }
 
-    /// Updates the published record after a change.
+    /// Updates the published record after a change of the queue pair.
     pub(super) fn publish(&self, inner: &mut Inner) {
         let Some(neighbourhood) = self.device().neighbourhood() else {
             return;
@@ -47,11 +47,11 @@ impl QueuePair {
         inner.publication.may_be_used = true;
     }
 
-    /// Retracts the record, and waits until no other process uses it any more. Called before the queue pair is reset or
-    /// destroyed.
+    /// Retracts the published record, and waits until no other process uses it any more. Must be called before the queue pair
+    /// is reset or destroyed.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if another process does not end its use. The record is published again then.
+    /// [`Refusal::Busy`] if another process does not finish an access in time. The record is then published again.
     pub(crate) fn vacate(&self) -> Result<(), Refusal> {
         let Some(neighbourhood) = self.device().neighbourhood() else {
             return Ok(());
@@ -73,7 +73,7 @@ impl QueuePair {
         result
     }
 
-    /// Publishes the record again, after a reset or destruction that was given up.
+    /// Publishes the record again, after a reset or destruction of the queue pair was given up.
     pub(crate) fn stay(&self) {
         let mut inner = self.inner.lock();
         inner.publication.may_be_used = true;
@@ -109,7 +109,7 @@ impl QueuePair {
 }
 
 impl Publication {
-    /// Records that the queue pair becomes ready to receive, and its first expected sequence number.
+    /// Records that the queue pair has become ready to receive, and the sequence number `first` that it expects.
     pub(super) fn connect(&mut self, first: u32) {
         self.generation = self.generation.wrapping_add(1);
         self.first = first;

@@ -1,5 +1,5 @@
-//! Messages to a queue pair of another process of the host: one-sided requests, which the posting thread executes in shared
-//! memory, and briefs (short messages without packet headers) in the ring that both processes share.
+//! Messages to a queue pair of another process of the host. The posting thread executes one-sided requests in shared memory,
+//! and sends messages as briefs (short messages without packet headers) in the ring that both processes share.
 //!
 //! The other process publishes its queue pairs and its memory to all processes that it shares memory with. If the published
 //! access rights do not permit a request, the request is sent as packets, which find the reason. One-sided requests consume
@@ -29,20 +29,20 @@ use crate::transfer::{
     STRIDE, Sent, Transfer, Undone, Unsent, Volume, Work, choose, depends_on_memory,
 };
 
-/// The connected queue pair in another process of the host.
+/// The connected queue pair in another process of the host, and the link (shared memory) to that process.
 pub(super) struct Partner {
     pub(super) link: Arc<Link>,
     pub(super) target: Target,
     pub(super) known: Knowledge,
-    /// Tag that names the GIDs of packets to the peer.
+    /// Number that identifies the GIDs of this connection's packets to the peer process.
     tag: u16,
-    /// Generation of the peer's connection that was found to be with this queue pair.
+    /// Generation number of the peer's connection; `None` until the peer was found to be connected to this queue pair.
     pub(super) generation: Option<u32>,
-    /// Version of this queue pair for which the partner is valid.
+    /// Version of this queue pair for which the cached peer is valid.
     own: u64,
 }
 
-/// The parts of a queue pair that are needed to reach the peer while a request is posted.
+/// The parts of a queue pair that are needed to post a request directly to a peer in another process of the host.
 pub(super) struct Near<'a> {
     pub(super) transport: &'a mut proto::QueuePair,
     pub(super) attached: &'a Attached,
@@ -51,11 +51,12 @@ pub(super) struct Near<'a> {
     pub(super) tally: &'a mut Tally,
 }
 
-/// Maximum messages that are executed before the queue pair is unlocked for other threads.
+/// Maximum messages that are executed before other threads may lock the queue pair.
 const MESSAGES: u64 = 64;
 
 impl QueuePair {
-    /// Executes queued one-sided requests in the memory of the peer, if the peer is in another process of the host.
+    /// Executes queued one-sided requests (RDMA reads, writes and atomics) directly in the peer's memory, if the peer is in
+    /// another process of the host. Returns the next step of the send queue.
     pub(super) fn execute_queued(&self, mine: &mut Inner) -> Step {
         if !self.is_connection() || mine.transport.awaits_receipt() {
             return Step::Packets;
@@ -114,8 +115,8 @@ impl QueuePair {
         step
     }
 
-    /// Sends queued messages as briefs (short messages in the shared ring), up to the first message of another path. Returns
-    /// whether nothing is left to be sent.
+    /// Sends queued messages as briefs (short messages in the ring shared with a peer process), up to the first message that
+    /// cannot be sent as a brief. Returns whether the queue pair has no other message to send.
     pub(super) fn transmit_briefs(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) -> bool {
         if self.service() != Service::ReliableConnection {
             return false;
@@ -169,8 +170,9 @@ impl QueuePair {
         mine.transport.is_silent()
     }
 
-    /// Sends a message of at most one segment while it is posted, as a [`Brief`], if that is its path and it need not wait. The
-    /// caller must call [`flush_briefs`](Self::flush_briefs) afterwards. Returns `false` if the message has to be queued.
+    /// Sends a message of at most one segment as a [`Brief`] (short message without packet headers) while it is posted, if the
+    /// message is suitable and no earlier request has to be sent first. The caller must call
+    /// [`flush_briefs`](Self::flush_briefs) afterwards. Returns `false` if the message has to be queued.
     #[inline]
     pub(super) fn post_brief(&self, mine: &mut Inner, message: &Posted, data: Data<'_>) -> bool {
         let Some(near) = self.near(mine) else {
@@ -207,7 +209,7 @@ impl QueuePair {
         }
     }
 
-    /// Sends a message whose bytes are inside the [`Brief`].
+    /// Sends a message whose payload fits into the [`Brief`] (short message without packet headers) itself.
     #[inline(always)]
     fn post_slot(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
         let mut gathered = [0; SHORT];
@@ -228,8 +230,8 @@ impl QueuePair {
         self.send_posted(near, message, data, Content::Bytes(bytes))
     }
 
-    /// Copies the bytes of a local segment to `out`. Returns `None` if the queue pair may not access the memory, or if it is
-    /// on-demand memory.
+    /// Copies the bytes of a local segment to `out`. Returns `None` if the queue pair may not access the memory, or if the
+    /// memory is an on-demand region.
     #[inline(always)]
     fn gather_one(&self, attached: &Attached, segment: &Segment, out: &mut [u8]) -> Option<()> {
         let domain = attached.domain.as_ref()?.id();
@@ -238,7 +240,8 @@ impl QueuePair {
         piece.copy_to(&Piece::of_mut(out))
     }
 
-    /// Sends a message as a descriptor: a [`Brief`] with the addresses of the bytes, which the peer copies.
+    /// Sends a message as a [`Brief`] (short message without packet headers) that contains the addresses of the payload. The
+    /// peer process copies the payload from there.
     #[inline(never)]
     fn post_descriptor(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
         let transport = &near.transport;
@@ -252,7 +255,8 @@ impl QueuePair {
             && self.send_posted(near, message, data, Content::Segments)
     }
 
-    /// Writes the bytes of a write with immediate data to the peer's memory, and sends a [`Brief`] with their number.
+    /// Writes the payload of an RDMA write with immediate data directly to the peer's memory, and sends a [`Brief`] (short
+    /// message without packet headers) with the length of the payload.
     #[inline(never)]
     fn post_written(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
         let host = self.surroundings(near.attached, near.notes);
@@ -264,7 +268,8 @@ impl QueuePair {
         written.is_some() && self.send_posted(near, message, data, Content::Written)
     }
 
-    /// Sends the [`Brief`] of a message that is being posted. Returns `false`, and posts nothing, if it cannot be sent.
+    /// Sends the [`Brief`] (short message without packet headers) of a message that is being posted. Returns `false`, and posts
+    /// nothing, if it cannot be sent.
     #[inline(always)]
     fn send_posted(
         &self,
@@ -310,8 +315,8 @@ impl QueuePair {
         true
     }
 
-    /// Wakes the peer, if it sleeps, for messages that were sent through the shared ring. Returns whether nothing is left to be
-    /// sent.
+    /// Wakes the peer process, if it sleeps, to receive the messages that were sent through the shared ring. Returns whether
+    /// the queue pair has no other message to send.
     #[inline]
     pub(super) fn flush_briefs(&self, mine: &Inner) -> bool {
         if let Some(partner) = &mine.partner {
@@ -320,8 +325,8 @@ impl QueuePair {
         mine.transport.is_silent()
     }
 
-    /// Receives a brief (short message in the shared ring), with the bytes in its chunks. Returns how urgently the response has
-    /// to be transmitted.
+    /// Receives a brief (short message in the ring shared with a peer process) and the payload `chunks` that belongs to it.
+    /// Returns how urgently the response has to be transmitted.
     pub(crate) fn receive_brief(
         &self,
         now: impl FnOnce() -> Time,
@@ -378,7 +383,8 @@ impl QueuePair {
         }
     }
 
-    /// Makes packets use shared memory if the peer is a process of the host. Each datagram may have another peer.
+    /// Makes packets use shared memory if the peer is in a process of this host. The choice is made for each datagram
+    /// separately.
     pub(super) fn choose_packets_way(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) {
         if self.service() == Service::UnreliableDatagram {
             if self.device().is_shared() {
@@ -392,8 +398,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns the parts that are needed to reach the peer while a request is posted. Returns `None` if the peer is unknown, or
-    /// cannot be reached through shared memory at present.
+    /// Returns the parts of the queue pair that are needed to post a request directly to the peer. Returns `None` if the peer
+    /// is not known yet, or cannot currently be reached through shared memory.
     #[inline]
     pub(super) fn near<'a>(&self, mine: &'a mut Inner) -> Option<Near<'a>> {
         let Inner {
@@ -417,7 +423,7 @@ impl QueuePair {
         })
     }
 
-    /// Returns whether the queue pair has a connection to a process that shares memory with this one.
+    /// Returns whether the queue pair is connected to a queue pair of a process that shares memory with this one.
     pub(crate) fn is_shared(&self) -> bool {
         let inner = self.inner.lock();
         let attributes = inner.transport.attributes();
@@ -427,8 +433,8 @@ impl QueuePair {
         self.service() != Service::UnreliableDatagram && found.is_some()
     }
 
-    /// Takes the partner that the queue pair is connected to, or returns `None` if there is none. The caller puts the partner
-    /// back.
+    /// Removes and returns the cached peer in another process that shares memory with this one, or finds it. Returns `None` if
+    /// the peer is elsewhere. The caller stores the peer again.
     pub(super) fn partner(&self, mine: &mut Inner) -> Option<Partner> {
         if mine.partner.is_none() && self.device().neighbourhood().is_none() {
             return None;
@@ -466,8 +472,8 @@ impl QueuePair {
     }
 }
 
-/// Receives a brief (short message in the shared ring), unless it comes from another path than the connection's. Returns the
-/// volume that was received.
+/// Receives a brief (short message in the ring shared with a peer process). Drops the brief if it does not come from the path
+/// of the connection. Returns the volume that was received.
 #[inline]
 fn take_brief<'h, P: PeerMemory<Surroundings<'h>>>(
     transport: &mut proto::QueuePair,
@@ -485,7 +491,8 @@ fn take_brief<'h, P: PeerMemory<Surroundings<'h>>>(
     }
 }
 
-/// Sends a [`Brief`], and the bytes of `portion` in chunks of the ring.
+/// Sends a [`Brief`] (short message without packet headers), and copies the bytes of `portion` to the ring that both processes
+/// share.
 #[inline(always)]
 fn send_brief(
     link: &Link,
@@ -502,7 +509,7 @@ fn send_brief(
     }
 }
 
-/// The bytes in the chunks of the ring that belong to the received [`Brief`].
+/// The payload of a received [`Brief`] (short message without packet headers), which is in the ring that both processes share.
 struct Chunks<'a>(&'a [Piece<'a>]);
 
 impl PeerMemory<Surroundings<'_>> for Chunks<'_> {
@@ -519,20 +526,22 @@ impl PeerMemory<Surroundings<'_>> for Chunks<'_> {
 }
 
 impl Partner {
-    /// Returns whether the partner is valid for this version of the queue pair, and the link is alive.
+    /// Returns whether this cached peer is valid: the queue pair has not been modified since, and the shared memory is still
+    /// usable.
     #[inline]
     fn is_of(&self, version: u64) -> bool {
         self.own == version && !self.link.is_dead()
     }
 
-    /// Returns the generation of the peer's connection to this queue pair, or `None` if the peer is not connected to it.
+    /// Returns the generation number of the peer's connection, or `None` if the peer is not connected to this queue pair.
     fn connection(&self) -> Option<u32> {
         let known = self.generation;
         known.or_else(|| Some(self.link.connection(&self.target)?.generation))
     }
 
-    /// Returns the generation of the peer's connection if both sides agree on the sequence number `next`, and stores it.
-    /// `first` is the sequence number that this side began with.
+    /// Checks once that the peer is connected and that both sides agree on the sequence number `next`. Returns and stores the
+    /// generation number of the peer's connection, or returns `None` if they do not agree. `first` is the sequence number of
+    /// this side's first packet.
     fn agree(&mut self, first: Sequence, next: Sequence) -> Option<u32> {
         if let known @ Some(_) = self.generation {
             return known;
@@ -546,7 +555,8 @@ impl Partner {
         self.generation
     }
 
-    /// Executes a one-sided request completely, in several [`Visit`]s if it is long.
+    /// Executes a one-sided request completely. A long request takes several [`Visit`]s (periods of access to the peer's
+    /// memory).
     fn execute(
         &mut self,
         request: &OneSided<'_>,
@@ -613,7 +623,7 @@ impl PeerMemory<Surroundings<'_>> for Partner {
     }
 }
 
-/// The two memories of a one-sided request: that of this process, and that of the peer's process.
+/// Access to the memory on both sides of a one-sided request: the memory of this process, and the memory of the peer's process.
 pub(super) struct Across<'a> {
     pub(super) domain: DomainId,
     pub(super) regions: Regions<'a>,
@@ -621,8 +631,8 @@ pub(super) struct Across<'a> {
 }
 
 impl Across<'_> {
-    /// Calls `act` with a range of the bytes of a request. Returns `None` if the bytes cannot be accessed as requested, or if
-    /// `act` returns `None`.
+    /// Calls `act` with the local memory of a range of a request's bytes. Returns `None` if the queue pair may not access the
+    /// bytes, or if `act` returns `None`.
     #[inline]
     fn with_pieces(
         &mut self,

@@ -33,7 +33,7 @@ const SEND: SendOperation = SendOperation::Send {
     invalidate: None,
 };
 
-/// A device with one object of each kind.
+/// A test setup: a device with one object of each kind.
 struct Bench {
     device: Arc<TestDevice>,
     context: Arc<Context>,
@@ -45,7 +45,7 @@ struct Bench {
     key: u32,
 }
 
-/// Packets in flight, each to the queue pair whose number it has.
+/// Packets in flight. Each is delivered to the queue pair whose number it contains.
 #[derive(Default)]
 struct Wire(VecDeque<Vec<u8>>);
 
@@ -148,7 +148,7 @@ impl Bench {
         self.device.shared_queues.insert(make).unwrap()
     }
 
-    /// Delivers all packets, in order, until none is left.
+    /// Delivers all packets, in order, until no packet is left.
     fn run(&self, wire: &mut Wire, queue_pairs: &[&Arc<QueuePair>]) {
         let now = Time::from_nanos(1);
         for queue_pair in queue_pairs {
@@ -255,7 +255,7 @@ fn modify(queue_pair: &QueuePair, mask: Mask, values: &ibv_qp_attr) -> Result<St
     })
 }
 
-/// Moves a queue pair through all states up to `to`.
+/// Moves a queue pair through all states up to the state `to`.
 fn bring(queue_pair: &QueuePair, peer: u32, to: State) {
     let way = [
         State::Init,

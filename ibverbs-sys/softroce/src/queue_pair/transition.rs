@@ -34,7 +34,7 @@ bitflags! {
     }
 }
 
-/// The attributes of a transition, except the state.
+/// The attributes that must or may be set in a state transition, besides the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     /// Attributes that must be set.
@@ -97,7 +97,7 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
 }
 
 /// Returns the attributes that are accepted and ignored for this end of an XRC connection. Programs set the same attributes at
-/// both ends, and other providers accept that.
+/// both ends, and other providers accept them, too.
 pub(crate) const fn ignored(service: Service) -> Mask {
     match service {
         Service::XrcInitiator => Mask::MAX_ACCEPTED.union(Mask::MIN_RNR_TIMER),

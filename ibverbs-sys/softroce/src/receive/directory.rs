@@ -21,7 +21,8 @@ struct Numbered {
 }
 
 impl Directory {
-    /// Creates a queue with a free number, and adds it to the directory. A number is reused as late as possible.
+    /// Creates a shared receive queue by a call of `make` with a free number, and adds the queue to the directory. A number is
+    /// reused as late as possible.
     pub fn insert(
         &self,
         make: impl FnOnce(u32) -> Result<Arc<SharedReceiveQueue>, Refusal>,
@@ -44,12 +45,12 @@ impl Directory {
         Ok(queue)
     }
 
-    /// Returns the queue with this number.
+    /// Returns the shared receive queue with the number `number`, or `None` if it does not exist.
     pub fn find(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
         self.queues.read().queues.get(&number).cloned()
     }
 
-    /// Returns the queues of an XRC domain, in no particular order.
+    /// Returns the shared receive queues of an XRC domain, in no particular order.
     pub fn of_xrc_domain(&self, domain: DomainId) -> Vec<Arc<SharedReceiveQueue>> {
         let numbered = self.queues.read();
         let of_domain =
@@ -62,7 +63,7 @@ impl Directory {
             .collect()
     }
 
-    /// Removes a queue from the directory.
+    /// Removes a shared receive queue from the directory.
     pub fn remove(&self, number: u32) {
         self.queues.write().queues.remove(&number);
     }

@@ -16,7 +16,7 @@ pub struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// Creates a queue for `capacity` requests of at most `max_segments` segments each.
+    /// Creates a receive queue for `capacity` requests of at most `max_segments` scatter/gather elements each.
     pub fn new(capacity: u32, max_segments: u32) -> Self {
         Self {
             capacity,
@@ -25,7 +25,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Appends a request. Fails if the queue is full.
+    /// Appends a receive request. Fails if the queue is full.
     #[inline]
     pub fn post(&mut self, request: ReceiveRequest) -> Result<(), Full> {
         if self.requests.len() >= self.capacity as usize {
@@ -35,7 +35,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Removes and returns the oldest request.
+    /// Removes and returns the oldest receive request.
     #[inline]
     pub fn take(&mut self) -> Option<ReceiveRequest> {
         self.requests.pop_front()
@@ -51,7 +51,7 @@ impl ReceiveQueue {
         self.capacity
     }
 
-    /// Returns the maximum number of segments of a request.
+    /// Returns the maximum number of scatter/gather elements of a request.
     pub fn max_segments(&self) -> u32 {
         self.max_segments
     }

@@ -26,9 +26,9 @@ pub struct SharedReceiveQueue {
 /// Additional properties of an XRC shared receive queue.
 #[derive(Debug)]
 pub struct XrcBinding {
-    /// XRC domain, which queue pairs must share to use the queue.
+    /// XRC domain of the queue. Only queue pairs of the same XRC domain may use the queue.
     pub domain: DomainId,
-    /// Completion queue of its receives.
+    /// Completion queue for the receives that are posted to the queue.
     pub completion_queue: Arc<CompletionQueue>,
 }
 
@@ -40,7 +40,8 @@ struct State {
 }
 
 impl SharedReceiveQueue {
-    /// Creates a shared receive queue with this number, for `capacity` requests of at most `max_segments` segments each.
+    /// Creates a shared receive queue with the number `number`, for `capacity` requests of at most `max_segments`
+    /// scatter/gather elements each.
     pub fn new(
         number: u32,
         domain: &Arc<ProtectionDomain>,
@@ -67,7 +68,7 @@ impl SharedReceiveQueue {
         }))
     }
 
-    /// Appends a request. Fails if the queue is full.
+    /// Appends a receive request. Fails if the queue is full.
     pub fn post(&self, request: ReceiveRequest) -> Result<(), Full> {
         let mut state = self.state.lock();
         if state.requests.len() >= state.capacity as usize {
@@ -77,8 +78,8 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// Removes and returns the oldest request. Raises the armed event when fewer requests are left than its limit (IBTA
-    /// 10.2.9.4, `ibv_modify_srq(3)`).
+    /// Removes and returns the oldest receive request. Raises the armed limit event if fewer requests are left than the limit
+    /// (IBTA 10.2.9.4, `ibv_modify_srq(3)`).
     pub fn take(&self) -> Option<ReceiveRequest> {
         let mut state = self.state.lock();
         let request = state.requests.pop_front()?;
@@ -92,7 +93,8 @@ impl SharedReceiveQueue {
         Some(request)
     }
 
-    /// Changes the values that are given. On an error, nothing is changed (`ibv_modify_srq(3)`).
+    /// Changes the capacity and the event limit; `None` leaves a value unchanged. On an error, nothing is changed
+    /// (`ibv_modify_srq(3)`).
     pub fn modify(&self, capacity: Option<u32>, limit: Option<u32>) -> Result<(), Refusal> {
         let mut state = self.state.lock();
         let new_capacity = capacity.unwrap_or(state.capacity);
@@ -111,22 +113,22 @@ impl SharedReceiveQueue {
         self.state.lock().capacity
     }
 
-    /// Returns the limit of the armed event, or 0.
+    /// Returns the limit of the armed event in requests, or 0 if no event is armed.
     pub fn limit(&self) -> u32 {
         self.state.lock().limit
     }
 
-    /// Returns the maximum number of segments of a request.
+    /// Returns the maximum number of scatter/gather elements of a request.
     pub fn max_segments(&self) -> u32 {
         self.max_segments
     }
 
-    /// Returns the number by which XRC requests name the queue.
+    /// Returns the number that XRC requests contain to identify the queue.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Returns the protection domain of the memory of its requests.
+    /// Returns the protection domain that the keys of posted receives must belong to.
     pub fn domain(&self) -> DomainId {
         self.domain.id()
     }
@@ -136,13 +138,13 @@ impl SharedReceiveQueue {
         self.xrc.as_ref()
     }
 
-    /// Returns the element that asynchronous events about the queue name.
+    /// Returns the [`Element`] that stands for the queue in asynchronous events.
     pub fn element(&self) -> &Arc<Element> {
         &self.element
     }
 
-    /// Ends the use of the queue. Fails while queue pairs use it. Removes its queued events, and waits until fetched events are
-    /// acknowledged.
+    /// Ends the use of the queue before it is destroyed. Fails while queue pairs use it. Removes its queued events, and waits
+    /// until the program has acknowledged the fetched events.
     pub fn close(&self) -> Result<(), Refusal> {
         self.usage.close()?;
         self.domain.context().withdraw(&self.element);
@@ -197,7 +199,7 @@ mod tests {
         SharedReceiveQueue::new(1, &domain(), capacity, 1, None).unwrap()
     }
 
-    /// Returns whether the limit event was raised, and acknowledges it.
+    /// Returns whether the limit event of the queue was raised, and acknowledges the event.
     fn was_reached(queue: &SharedReceiveQueue) -> bool {
         let Ok(event) = queue.domain.context().next_event() else {
             return false;

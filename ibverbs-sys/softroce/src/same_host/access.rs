@@ -1,11 +1,13 @@
 #![forbid(unsafe_code)]
-//! One-sided reads and writes of a peer's memory, without any action of the peer.
+//! One-sided reads and writes: this process copies directly from and to the mapped memory of a peer process.
 //!
-//! Copies are made during a [`Visit`], which occupies a lane. A peer that retracts memory waits until the lanes that were
-//! occupied at that moment are left, so published memory that a visit finds stays valid until the visit ends. A visit has a
-//! fixed cost, so several copies share one; its length is limited, because a peer may wait for its end.
+//! A [`Visit`] brackets such copies. While a visit exists, this process occupies a lane, a shared word that the peer polls. A
+//! peer that retracts memory waits until all lanes that were occupied at that moment are free, so published memory that a visit
+//! finds stays valid until the visit ends. Beginning a visit has a fixed cost, so several copies share one visit. The length of
+//! a visit is limited, because a peer may wait for its end.
 //!
-//! The records that a visit has read are cached in a [`Knowledge`] with their versions, and are read again only after a change.
+//! The peer's records that a visit has read are cached in a [`Knowledge`] with their versions, and are read again only after a
+//! change.
 
 use std::net::Ipv6Addr;
 use std::ops::Range;
@@ -23,7 +25,7 @@ use crate::memory::{Piece, Published};
 use crate::proto::{AccessFlags, Remote, Segment};
 use crate::transfer::Atomic;
 
-/// A queue pair of a peer, and the local queue pair that is connected to it.
+/// A queue pair of a peer process, and the local queue pair that is connected to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// Number of the peer's queue pair.
@@ -38,49 +40,49 @@ pub(crate) struct Target {
     pub(crate) is_unreliable: bool,
 }
 
-/// A connection as the peer has published it.
+/// The state of a connection, as published by the peer of a [`Target`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Connection {
-    /// Number that changes each time that the peer's queue pair becomes ready to receive.
+    /// Generation number, which changes each time that the peer's queue pair becomes ready to receive.
     pub(crate) generation: u32,
     /// Packet sequence number that the peer's queue pair expected when it became ready to receive.
     pub(crate) first: u32,
 }
 
-/// A copy between this process and a peer's memory.
+/// Direction of a copy between memory of this process and memory of a peer process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Access<'a> {
-    /// Writes these bytes of this process to the peer's memory.
+    /// Copies these bytes of this process to the peer's memory.
     Put(&'a [Piece<'a>]),
-    /// Reads bytes of the peer's memory to this memory of this process.
+    /// Copies bytes of the peer's memory to these pieces of this process's memory.
     Get(&'a [Piece<'a>]),
 }
 
-/// Cached records of a peer's queue pair and of its memory.
+/// Cached records of a peer's queue pair and of the memory region that was accessed last.
 #[derive(Debug, Default)]
 pub(crate) struct Knowledge {
     queue_pair: Option<Reach>,
-    /// The region of the last access. If the region is in the peer's arena, it is inside `map`.
+    /// The memory region of the last access. If the region is in the peer's arena (shared file), it is inside `map`.
     region: Option<Extent>,
     map: Option<(Range<u64>, Arc<Map>)>,
 }
 
-/// Cached record of a peer's queue pair: the memory that its requester may reach.
+/// Cached record of a peer's queue pair: its connection, access flags and protection domain.
 #[derive(Clone, Copy, Debug)]
 struct Reach {
     /// Version of the record.
     version: u64,
-    /// Number of the queue pair whose requests are accepted.
+    /// Number of the local queue pair whose requests the peer's queue pair accepts.
     peer: u32,
     generation: u32,
     access: AccessFlags,
     domain: u64,
 }
 
-/// Cached record of a region or window.
+/// Cached record of a peer's memory region or memory window.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
-    /// Slot of the record in the peer's table.
+    /// Index of the record in the peer's table of regions.
     slot: u32,
     /// Version of the record.
     version: u64,
@@ -91,16 +93,17 @@ struct Extent {
     bytes: Bytes,
 }
 
-/// Location of the first byte of a region.
+/// Location of the first byte of a peer's memory region.
 #[derive(Clone, Copy, Debug)]
 enum Bytes {
-    /// Offset in the mapped part of the peer's arena.
+    /// Offset in the part of the peer's arena (shared file) that this process has mapped.
     Mapped(usize),
-    /// Address in the peer's process.
+    /// Address in the peer's process, whose memory only the kernel can copy.
     Process(u64),
 }
 
-/// A use of a peer's memory for copies by this process. A peer that retracts memory waits until the visit is dropped.
+/// A period in which this process copies from and to a peer's memory. A peer that retracts memory waits until the visit is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Visit<'a> {
     link: &'a Link,
@@ -108,18 +111,19 @@ pub(crate) struct Visit<'a> {
     number: u32,
     access: AccessFlags,
     domain: u64,
-    /// Remaining length of the visit in bytes. Overhead counts as bytes, too.
+    /// Remaining length of the visit, in bytes. The overhead of requests and system calls also counts as bytes.
     left: usize,
     _lane: Lane<'a>,
 }
 
-/// Length of a visit in bytes, after which it is [over](Visit::is_over). Includes the overhead of requests and calls.
+/// Maximum length in bytes of a [`Visit`] (period of access to a peer's memory). The overhead of requests and system calls
+/// counts, too.
 const LONG: usize = 64 << 10;
 
-/// Overhead of a request, as a number of bytes whose copy takes about as long.
+/// Overhead of a one-sided request, expressed as the number of bytes that can be copied in the same time.
 const REQUEST: usize = 512;
 
-/// Overhead of a copy by the kernel, as a number of bytes whose copy takes about as long.
+/// Overhead of a copy by a system call, expressed as the number of bytes that can be copied in the same time.
 const CALL: usize = 8 << 10;
 
 impl Link {
@@ -137,8 +141,8 @@ impl Link {
         })
     }
 
-    /// Begins to read and write the memory that a queue pair of the peer makes accessible. Returns `None` if the queue pair
-    /// does not have the connection with this generation any more.
+    /// Begins a [`Visit`]: a period in which this process may copy from and to the memory that the peer's queue pair makes
+    /// accessible. Returns `None` if the connection of the peer's queue pair no longer has this generation number.
     #[inline]
     pub(crate) fn visit<'a>(
         &'a self,
@@ -183,14 +187,14 @@ impl Link {
 }
 
 impl Visit<'_> {
-    /// Returns whether the visit has reached its maximum length and has to be ended. Another visit may follow.
+    /// Returns whether the visit has reached its maximum length. The caller must then end the visit, and may begin another one.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.left == 0
     }
 
-    /// Copies bytes from or to the peer's memory. Returns `None` if the copy was not permitted or not possible here; a part of
-    /// the bytes may have been copied then.
+    /// Performs an RDMA read or write by copying the bytes directly from or to the peer's memory. Returns `None` if the peer
+    /// did not permit the copy or this process cannot perform it; a part of the bytes may have been copied in that case.
     #[inline]
     pub(crate) fn access(&mut self, remote: Remote, access: Access<'_>) -> Option<()> {
         let (right, pieces) = match access {
@@ -217,7 +221,8 @@ impl Visit<'_> {
         }
     }
 
-    /// Copies bytes of a message that the peer's queue pair sends to `pieces`. Returns `None` if not all bytes could be copied.
+    /// Copies a part of a message that the peer's queue pair sends from the peer's memory to `pieces`. Returns `None` if not
+    /// all bytes could be copied.
     #[inline]
     pub(crate) fn fetch(&mut self, segment: &Segment, pieces: &[Piece<'_>]) -> Option<()> {
         let remote = Remote {
@@ -240,8 +245,8 @@ impl Visit<'_> {
         }
     }
 
-    /// Returns whether the record of the peer's queue pair has not changed during this visit. If so, the fetched bytes belong
-    /// to a send that had not completed.
+    /// Returns whether the peer has not changed the record of its queue pair since this visit began. If so, the bytes that
+    /// [`fetch`](Self::fetch) has copied belong to a send request that had not completed.
     pub(crate) fn was_valid(&self) -> bool {
         #[cfg(any(test, feature = "sim"))]
         stops::pass(StopPoint::Copied);
@@ -253,8 +258,8 @@ impl Visit<'_> {
         })
     }
 
-    /// Performs an atomic operation on eight bytes of the peer, and returns their previous value. Returns `None` if the
-    /// operation was not performed.
+    /// Performs an atomic operation on eight bytes of the peer's memory, and returns their previous value. Returns `None` if
+    /// the operation was not performed.
     #[inline]
     pub(crate) fn atomic(&mut self, remote: Remote, atomic: Atomic) -> Option<u64> {
         let right = AccessFlags::REMOTE_ATOMIC;
@@ -292,8 +297,8 @@ impl Visit<'_> {
             .map(drop)
     }
 
-    /// Returns the location of `length` bytes that the peer has published with the access flag `right`, or `None` if there are
-    /// none.
+    /// Returns the location of `length` bytes of the peer's memory, or `None` if the peer has not published them with the
+    /// access flag `right`.
     #[inline]
     fn find(&mut self, remote: Remote, length: usize, right: AccessFlags) -> Option<Bytes> {
         let known = self.known.region.as_ref().filter(|known| {
@@ -313,7 +318,8 @@ impl Visit<'_> {
         })
     }
 
-    /// Reads the record of a key into the cache.
+    /// Reads the peer's record of the region or window with a key into the cache. Returns `None` if no such record is
+    /// accessible to this queue pair.
     #[inline(never)]
     fn learn(&mut self, key: u32) -> Option<&Extent> {
         self.known.region = None;
@@ -339,8 +345,8 @@ impl Visit<'_> {
         }))
     }
 
-    /// Returns the offset of a region in the mapped part of the peer's arena. Maps the part if necessary. Returns `None` if the
-    /// region is not completely inside.
+    /// Returns the offset of a region in the mapped part of the peer's arena (shared file). Maps the part if necessary. Returns
+    /// `None` if the part does not contain the whole region.
     fn locate(&mut self, region: &Published) -> Option<usize> {
         let place = region.place.as_ref()?;
         let end = place.offset.checked_add(region.length)?;
@@ -359,7 +365,8 @@ impl Visit<'_> {
 }
 
 impl Extent {
-    /// Returns the offset of `length` bytes from `address` on, or `None` if not all bytes are inside the region.
+    /// Returns the offset in the region of the `length` bytes that start at `address`, or `None` if not all of them are inside
+    /// the region.
     #[inline]
     fn offset(&self, address: u64, length: u64) -> Option<u64> {
         let offset = address.checked_sub(self.start)?;

@@ -21,8 +21,9 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::descriptor::Descriptor;
 
-/// Maximum time of a peer for its part of a handshake. The peer's engine answers within microseconds if it runs. Half a second
-/// suffices if that thread has to wait for a processor, and is short enough for a program that waits in a verb.
+/// Maximum time that a peer may take for its part of a handshake. The engine (background thread) of the peer answers within
+/// microseconds if it runs. Half a second suffices if that thread has to wait for a processor, and is short enough for a
+/// program that waits in a verb.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Time after which a handshake with a peer that refused or did not answer is tried again. A program that often connects to
@@ -43,12 +44,12 @@ pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 /// is given up to make room: at [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
 pub(super) const MAX_WELCOMED: usize = 16;
 
-/// Maximum links of this process. The limit exceeds the number of processes that one host usually runs. Each link holds six
-/// descriptors and 1.3 MiB.
+/// Maximum links (shared memory with other processes) of this process. The limit exceeds the number of processes that one host
+/// usually runs. Each link holds six descriptors and 1.3 MiB.
 pub(super) const MAX_LINKS: usize = 1024;
 
-/// Maximum links with a single process. A process needs one link, and a second one to replace a link whose end is known to only
-/// one of the two processes.
+/// Maximum links (shared memory) with a single process. Two processes need one link. A second one replaces a link that has
+/// ended for only one of the two processes.
 pub(super) const MAX_LINKS_PER_PROCESS: usize = 2;
 
 /// Maximum connections that are accepted per second. To accept and refuse a connection takes less than 20 us, so a flood of
@@ -65,15 +66,15 @@ pub(super) const HANDSHAKES_PER_SECOND: u32 = 250;
 /// The directory's lock is held for a whole burst, which takes a few milliseconds.
 pub(super) const BURST: u32 = 16;
 
-/// Delay before connections are accepted again, after `accept` has failed for lack of descriptors or memory, or when no pending
-/// connection could be closed to make room.
+/// Delay before further connections are accepted, after `accept` has failed for lack of descriptors or memory, or when no
+/// pending connection could be closed to free its entry.
 pub(super) const ACCEPT_COOLDOWN: Duration = Duration::from_millis(10);
 
 /// A limit on the rate of an operation: `per_second` in the long run, and [`BURST`] operations at once.
 #[derive(Debug)]
 pub(super) struct RateLimit {
     interval: Duration,
-    /// Time from which a whole [`BURST`] of operations is allowed at once.
+    /// Time from which a whole [`BURST`] of operations is allowed again.
     full_at: Instant,
 }
 
@@ -85,25 +86,26 @@ impl RateLimit {
         }
     }
 
-    /// Returns the time from which the next operation is allowed.
+    /// Returns the time from which the rate limit allows the next operation.
     pub(super) fn ready_at(&self) -> Instant {
         let burst = self.interval * (BURST - 1);
         self.full_at.checked_sub(burst).unwrap_or(self.full_at)
     }
 
-    /// Returns whether an operation is allowed now.
+    /// Returns whether the rate limit allows an operation now.
     pub(super) fn is_ready(&self, now: Instant) -> bool {
         self.ready_at() <= now
     }
 
-    /// Counts an operation that is done now.
+    /// Records that an operation is performed now.
     pub(super) fn count(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.interval;
     }
 }
 
-/// Returns whether the number of a new descriptor is in the last quarter of the numbers that this process may use. The kernel
-/// assigns the lowest free number, so the lower ones are in use; the last quarter is reserved for the program.
+/// Returns whether this process has few free descriptors: the number of the new descriptor is in the last quarter of the
+/// permitted numbers. The kernel assigns the lowest free number, so all lower ones are in use; the last quarter is reserved for
+/// the program.
 pub(super) fn is_short_of_descriptors(newest: &Descriptor) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     u64::try_from(newest.as_raw_fd()).is_ok_and(|number| number >= limit / 4 * 3)

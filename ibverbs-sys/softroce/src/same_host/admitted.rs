@@ -1,12 +1,12 @@
 #![forbid(unsafe_code)]
-//! The list of peers that may copy from and to memory of this process.
+//! The list of peer processes that may copy from and to memory of this process.
 //!
-//! A thread that retracts a region, a window or a queue pair waits for the copies of all these peers. Therefore each peer is
-//! added before it receives the permission to copy, and removed when it certainly does not copy any more.
+//! A thread that retracts a region, a window or a queue pair waits until these peers have finished their copies. Therefore each
+//! peer is added before it receives the permission to copy, and removed once it can no longer copy.
 
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 
-/// The list of peers that may copy, each represented by a `T`.
+/// The peer processes that are permitted to copy from and to memory of this process. Each is represented by a `T`.
 #[derive(Debug)]
 pub(super) struct Admitted<T> {
     /// Number of peers that were ever admitted.
@@ -22,14 +22,15 @@ impl<T: Clone> Admitted<T> {
         }
     }
 
-    /// Adds a peer, and then calls `tell`, which sends the peer the permission to copy. Returns the result of `tell`.
+    /// Adds a peer to the list, and then calls `tell`, which sends the peer the permission to copy. Returns the result of
+    /// `tell`.
     pub(super) fn admit<R>(&self, visitor: T, tell: impl FnOnce() -> R) -> R {
         lock(&self.present).push(visitor);
         self.count.fetch_add(1, Ordering::SeqCst);
         tell()
     }
 
-    /// Returns all peers that may copy from and to memory that the caller has retracted before this call.
+    /// Returns all peer processes that may still copy from or to memory that the caller has retracted before this call.
     pub(super) fn all(&self) -> Vec<T> {
         // This fence pairs with the update of `count` in `admit`. A peer that this thread does not find receives its permission
         // later, and so sees that the memory was retracted.
@@ -40,13 +41,13 @@ impl<T: Clone> Admitted<T> {
         lock(&self.present).clone()
     }
 
-    /// Returns the number of peers that `is_counted` selects.
+    /// Returns the number of peers in the list for which `is_counted` returns `true`.
     pub(super) fn count(&self, mut is_counted: impl FnMut(&T) -> bool) -> usize {
         let present = lock(&self.present);
         present.iter().filter(|visitor| is_counted(visitor)).count()
     }
 
-    /// Removes all peers for which `stays` returns `false`.
+    /// Removes all peers from the list for which `stays` returns `false`.
     pub(super) fn retain(&self, stays: impl FnMut(&T) -> bool) {
         lock(&self.present).retain(stays);
     }
@@ -84,7 +85,7 @@ mod models {
         told: AtomicU64,
     }
 
-    /// A peer that is admitted during a retraction has finished its copy, or does not begin a copy.
+    /// Checks that a peer that is admitted during a retraction has finished its copy or does not begin one.
     #[test]
     fn who_is_admitted_meanwhile_is_waited_for() {
         loom::model(|| {

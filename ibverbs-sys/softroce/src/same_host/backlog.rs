@@ -1,11 +1,12 @@
 #![forbid(unsafe_code)]
-//! The backlog of a link: queue pairs that wait for room in the ring to the peer.
+//! The backlog of a link: queue pairs that wait for free space in the ring (shared message queue) to the peer.
 //!
-//! A queue pair checks for room before it makes a packet or a brief. If there is none, the backlog records the queue pair, and
-//! the messages stay in the send queue: nothing is lost, and nothing is sent twice. The peer is notified, and wakes this
-//! process, if it sleeps, after it has made room. The thread that receives then resumes all recorded queue pairs.
+//! A queue pair checks for free space before it composes a packet or a brief (short message without packet headers). If there
+//! is no space, the backlog records the queue pair, and its messages stay in the send queue: nothing is lost, and nothing is
+//! sent twice. This process also requests a wakeup, which the peer sends when it has freed space. The thread that receives then
+//! resumes all recorded queue pairs.
 //!
-//! Another thread may take the room between the check and the packet. The backlog keeps such a packet, and sends it before any
+//! Another thread may take the space between the check and the packet. The backlog keeps such a packet, and sends it before any
 //! other packet of the link.
 
 use std::collections::VecDeque;
@@ -17,17 +18,17 @@ use super::link::{Failure, Link};
 use super::ring::CHUNK;
 use crate::transfer::PART_CHUNKS;
 
-/// Number of chunks of the longest message.
+/// Maximum length of a message, in chunks (cache lines of payload) of the ring.
 const MOST: u16 = {
     let part = PART_CHUNKS as usize;
     assert!(part >= super::link::LONGEST);
     (part / CHUNK) as u16
 };
 
-/// Queue pairs and packets that wait for room.
+/// Queue pairs and packets that wait for free space in the ring that is shared with a peer process.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    /// Set if a queue pair or packet waits. Changes only under the lock.
+    /// Set while a queue pair or packet waits. Changes only under the lock.
     is_waiting: AtomicBool,
     waiting: Mutex<Waiting>,
 }
@@ -35,7 +36,7 @@ pub(super) struct Backlog {
 #[derive(Debug, Default)]
 struct Waiting {
     queue_pairs: Vec<u32>,
-    /// Kept packets, each with its tag.
+    /// Packets that found no free space, each with its tag (number that identifies the packet's GIDs to the peer).
     kept: VecDeque<(u16, Kept)>,
 }
 
@@ -47,7 +48,7 @@ impl Waiting {
     }
 
     /// Removes all waiting queue pairs, and returns them in the order in which they are resumed. The order is rotated by one
-    /// each time, because the first queue pair may take all the room.
+    /// each time, because the first queue pair may take all the free space.
     fn leave(&mut self) -> Vec<u32> {
         let mut queue_pairs = std::mem::take(&mut self.queue_pairs);
         if !queue_pairs.is_empty() {
@@ -57,7 +58,8 @@ impl Waiting {
     }
 }
 
-/// A packet that found no room, although there was room when the queue pair made the packet.
+/// A packet that could not be sent because the ring was full, although there was free space when the queue pair composed the
+/// packet.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) bytes: Box<[u8]>,
@@ -65,12 +67,13 @@ pub(crate) struct Kept {
 }
 
 impl Link {
-    /// Returns whether there is room for a packet and nothing waits for room.
+    /// Returns whether the ring has free space for a packet and neither a queue pair nor a packet waits for space.
     pub(crate) fn has_room(&self) -> bool {
         !self.backlog.is_waiting.load(Ordering::Acquire) && self.sender().may_have_room(MOST)
     }
 
-    /// Returns whether a queue pair may send now. If not, records the queue pair for [`resume`](Self::resume).
+    /// Returns whether a queue pair may send a packet now. If not, records the queue pair, so that [`resume`](Self::resume)
+    /// resumes it later.
     pub(crate) fn may_send(&self, queue_pair: u32) -> bool {
         if self.has_room() {
             return true;
@@ -87,25 +90,25 @@ impl Link {
         false
     }
 
-    /// Returns whether a queue pair or packet waits for room.
+    /// Returns whether a queue pair or packet waits for free space in the ring.
     #[inline]
     pub(crate) fn has_backlog(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
     }
 
-    /// Returns whether a queue pair waits for room.
+    /// Returns whether this queue pair waits for free space in the ring.
     pub(crate) fn has_waiting(&self, queue_pair: u32) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
     }
 
-    /// Returns whether queue pairs wait that were not resumed since the link has ended. A queue pair that checks for room later
-    /// is not recorded.
+    /// Returns whether queue pairs that wait for space still have to be resumed after the end of the link, so that they use
+    /// another path. A queue pair that checks for space after the end is not recorded.
     pub(super) fn owes_news(&self) -> bool {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }
 
-    /// Keeps a packet that found no room, and sends it when there is room.
+    /// Stores a packet for which the ring had no space, and sends it when there is space.
     pub(crate) fn keep(&self, tag: u16, what: Kept) {
         let mut waiting = self.backlog.waiting.lock();
         self.backlog.is_waiting.store(true, Ordering::Release);
@@ -113,14 +116,15 @@ impl Link {
         self.settle(&mut waiting);
     }
 
-    /// Returns whether [`resume`](Self::resume) has something to do. If not, requests a wakeup from the peer for when there is
-    /// room.
+    /// Returns whether [`resume`](Self::resume) can proceed: a queue pair or packet waits, and the ring has free space or the
+    /// link has ended. If there is no space, requests a wakeup that the peer sends when it has freed space.
     pub(crate) fn can_resume(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.is_dead() || self.sender().starve(MOST))
     }
 
-    /// Sends the kept packets, and calls `go_on` with each waiting queue pair, if there is room or the link has ended.
+    /// Sends the stored packets, and calls `go_on` with each waiting queue pair, if the ring has free space or the link has
+    /// ended.
     pub(crate) fn resume(&self, go_on: impl FnMut(u32)) {
         if !self.can_resume() {
             return;
@@ -136,8 +140,8 @@ impl Link {
         queue_pairs.into_iter().for_each(go_on);
     }
 
-    /// Sends the kept packets. Returns whether all were sent and there is room for more. If not, requests a wakeup from the
-    /// peer for when there is room. After the end of the link, drops the packets and returns `true`.
+    /// Sends the stored packets. Returns whether all were sent and the ring has space for another packet. If not, requests a
+    /// wakeup that the peer sends when it has freed space. After the end of the link, drops the packets and returns `true`.
     fn settle(&self, waiting: &mut Waiting) -> bool {
         while !self.is_dead() {
             let Some((tag, kept)) = waiting.kept.front() else {
@@ -165,7 +169,7 @@ mod tests {
         let mut waiting = Waiting::default();
         (0..5).for_each(|queue_pair| waiting.enter(queue_pair));
         let mut sent = [0; 5];
-        // Each time there is room for one message, and every queue pair has more than one.
+        // Each time, there is space for one message, and every queue pair has more than one message to send.
         for _ in 0..5 * 4 {
             let going = waiting.leave();
             sent[going[0] as usize] += 1;

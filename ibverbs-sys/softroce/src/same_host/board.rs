@@ -5,14 +5,14 @@
 //! The version is odd while the record holds nothing valid, and grows with every change. A reader that finds the same even
 //! version before and after it reads the other words has read a consistent record.
 //!
-//! This module does not keep a record valid while a peer acts on it; [`epoch`](crate::epoch) does: a thread that retracts a
-//! record then waits for the peers that may have read the record before.
+//! This module does not keep the published memory valid while a peer uses it; [`epoch`](crate::epoch) does: a thread that
+//! retracts a record then waits for the peers that may have read the record before.
 
 use std::ops::Deref;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// A record of one cache line: the version, then [`WORDS`] words of content.
+/// A record that fills one cache line of a shared table: the version, then [`WORDS`] words of content.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Record([AtomicU64; 8]);
@@ -25,8 +25,8 @@ pub(super) const WORDS: usize = 7;
 pub(super) struct Board<R>(pub(super) R);
 
 impl<R: Deref<Target = [Record]>> Board<R> {
-    /// Replaces the content of a record. Does nothing if `index` is out of range. Only one thread at a time may change a
-    /// record.
+    /// Replaces the content of a record, and changes its version. Does nothing if `index` is out of range. Only one thread at a
+    /// time may change a record.
     pub(super) fn publish(&self, index: usize, content: &[u64; WORDS]) {
         let Some(Record([version, words @ ..])) = self.0.get(index) else {
             return;
@@ -41,7 +41,7 @@ impl<R: Deref<Target = [Record]>> Board<R> {
     }
 
     /// Marks a record as empty, and returns its new version, or 0 if `index` is out of range. Later reads return `None`. The
-    /// caller then has to wait for peers that have read the record before.
+    /// caller then has to wait for peer processes that have read the record before.
     pub(super) fn retract(&self, index: usize) -> u64 {
         let Some(Record([version, ..])) = self.0.get(index) else {
             return 0;
@@ -53,7 +53,7 @@ impl<R: Deref<Target = [Record]>> Board<R> {
         value
     }
 
-    /// Returns the content of a record, or `None` if the record is empty or changes during the read.
+    /// Returns the content of a record in the table, or `None` if the record is empty or changes during the read.
     pub(super) fn read(&self, index: usize) -> Option<[u64; WORDS]> {
         self.find(index).map(|(_, content)| content)
     }
@@ -81,7 +81,7 @@ impl<R: Deref<Target = [Record]>> Board<R> {
     }
 
     /// Returns whether the version of a record has been `version` ever since [`find`](Self::find) returned it. If so, all bytes
-    /// that this thread has copied since then were copied before the record was retracted.
+    /// that this thread has copied from the described memory since then were copied before the record was retracted.
     pub(super) fn was_current(&self, index: usize, version: u64) -> bool {
         // This fence pairs with the one in `retract`: a thread that has copied bytes which were written after the retraction
         // sees the new version.

@@ -1,11 +1,11 @@
 #![forbid(unsafe_code)]
-//! The encoding of a brief (a short message without packet headers) in a slot of a ring.
+//! The encoding of a brief (a short message without packet headers) in a slot (one cache line of a ring).
 
 use super::ring::WORDS;
 use crate::proto::Sequence;
 use crate::transfer::{Brief, Form, PartOf, SHORT, Short};
 
-/// Flags in the first word, above the 24-bit queue pair number.
+/// Flags of a brief (short message without packet headers) in the first word of a slot, above the 24-bit queue pair number.
 const ACKNOWLEDGED: u64 = 1 << 24;
 const MESSAGE: u64 = 1 << 25;
 const IMMEDIATE: u64 = 1 << 26;
@@ -14,23 +14,24 @@ const FETCH: u64 = 1 << 28;
 const WRITTEN: u64 = 1 << 29;
 const STARTS: u64 = 1 << 30;
 const ENDS: u64 = 1 << 31;
-/// Flags in the second word, above the partition key.
+/// Flags of a brief (short message without packet headers) in the second word of a slot, above the partition key.
 const INVALIDATES: u64 = 1 << 48;
 const CHUNKS: u64 = 1 << 49;
 
-/// Mask of a 24-bit number.
+/// Mask of a 24-bit number (queue pair number or sequence number).
 const NUMBER: u64 = 0xff_ffff;
-/// Bit offsets in the first word, after the queue pair number and the flags: the message's sequence number and its length.
+/// Bit offsets in the first word of a slot, above the queue pair number and the flags: the message's sequence number, and the
+/// length of its payload.
 const SEQUENCE_AT: u32 = 32;
 const LENGTH_AT: u32 = 56;
-/// Bit offset of the partition key in the second word, above the immediate data; and index of the first word of the payload.
-/// The third word is the acknowledged sequence number.
+/// Bit offset of the partition key in the second word of a slot, above the immediate data; and index of the first word of the
+/// payload. The third word is the acknowledged sequence number.
 const PARTITION_AT: u32 = 32;
 const BYTES_AT: usize = 3;
 
 const _: () = assert!(8 * (WORDS - BYTES_AT) == SHORT);
 
-/// Encodes a [`Brief`] (short message without packet headers) as the words of a slot.
+/// Encodes a [`Brief`] (short message without packet headers) as the words of a slot (one cache line of a ring).
 #[inline(always)]
 pub(crate) fn encode(brief: &Brief<'_>) -> [u64; WORDS] {
     let mut words = [0; WORDS];
@@ -78,8 +79,8 @@ pub(crate) fn encode(brief: &Brief<'_>) -> [u64; WORDS] {
     words
 }
 
-/// Decodes a [`Brief`] (short message without packet headers) from the words of a slot. Copies the payload to `room`, which the
-/// result borrows. Returns `None` if the payload is longer than [`SHORT`].
+/// Decodes a [`Brief`] (short message without packet headers) from the words of a slot (one cache line of a ring). Copies the
+/// payload to `room`, which the result borrows. Returns `None` if the payload is longer than [`SHORT`].
 #[inline]
 pub(crate) fn decode<'a>(words: &[u64; WORDS], room: &'a mut [u8; SHORT]) -> Option<Brief<'a>> {
     let has = |bit| words[0] & bit != 0;

@@ -1,8 +1,9 @@
 #![forbid(unsafe_code)]
-//! The directory of a process: the other processes of the host, and the links to them.
+//! The directory of a process: the other processes of the host, and the links (shared memory) to them.
 //!
-//! Threads of the program look up links by the address of a process, and perform a [`handshake`] with an unknown process. The
-//! engine [continues](Directory::attend) handshakes that other processes begin, and removes links that have ended.
+//! Threads of the program look up links by the socket address of a process, and perform a [`handshake`] with an unknown
+//! process. The engine (background thread) [continues](Directory::attend) handshakes that other processes begin, and removes
+//! links that have ended.
 
 use std::fmt;
 use std::io;
@@ -28,19 +29,20 @@ use super::sockets;
 use super::visitor::Visitor;
 use crate::descriptor::Descriptor;
 
-/// Maximum delay of a deferred wakeup. A program usually answers a message much sooner, and the answer wakes the peer, too.
+/// Maximum delay of a deferred wakeup of a peer. A program usually answers a message much sooner, and the answer wakes the
+/// peer, too.
 const MAX_WAKE_DELAY: Duration = Duration::from_micros(500);
 
-/// The known processes of the host, and the links to them.
+/// The known processes of the host, and the links (shared memory) to them.
 pub(crate) struct Directory {
     local: Local,
     listeners: Vec<Descriptor>,
     state: Mutex<State>,
-    /// Notified when a link was added, or a handshake has ended.
+    /// Notified when a link (shared memory with another process) was added, or a handshake has ended.
     changed: Condvar,
-    /// Timer that expires when deferred wakeups are due.
+    /// Timer that expires when the deferred wakeups of peers have to be sent.
     wake_timer: Timer,
-    /// Set while `wake_timer` runs, or has expired and was not handled.
+    /// Set while `wake_timer` runs, and from its expiry until the deferred wakeups are sent.
     is_reminded: AtomicBool,
     /// Timer that expires when pending handshakes have to be continued or given up.
     handshake_timer: Timer,
@@ -54,7 +56,7 @@ struct State {
 }
 
 impl Directory {
-    /// Creates the directory, and listens on the abstract Unix names of this process's addresses.
+    /// Creates the directory, and listens on an abstract Unix socket for each of this process's addresses.
     pub(crate) fn open(own: Own) -> io::Result<Self> {
         if own.addresses.is_empty() || !has_room(&own.addresses, &own.gids) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -81,8 +83,8 @@ impl Directory {
         })
     }
 
-    /// Returns the link to the process that has an address. Performs a handshake if there is no link, unless the process
-    /// declined less than [`RETRY_COOLDOWN`] ago. Returns `None` if there is no such process or the process declines.
+    /// Returns the link to the process that has a socket address. Performs a handshake if there is no link, unless the process
+    /// declined less than [`RETRY_COOLDOWN`] ago. Returns `None` if no process has the address or the process declines.
     pub(crate) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
         if self.local.has_address(address) && !self.local.own.is_peer {
             return None;
@@ -137,18 +139,18 @@ impl Directory {
         }
     }
 
-    /// Returns all links.
+    /// Returns the links to all peers.
     pub(crate) fn everyone(&self) -> Vec<Arc<Link>> {
         self.state.lock().links.all().to_vec()
     }
 
-    /// Returns all peers that may copy from and to memory that the caller has retracted before this call.
+    /// Returns all peer processes that may still copy from or to memory that the caller has retracted before this call.
     pub(crate) fn visitors(&self) -> Vec<Arc<Visitor>> {
         self.local.visitors()
     }
 
-    /// Continues handshakes that other processes have begun, removes links that have ended, and sends deferred wakeups that
-    /// are due. Returns whether this call has added or removed links. The caller is the engine's thread.
+    /// Continues handshakes that other processes have begun, removes links that have ended, and sends deferred wakeups that are
+    /// due. Returns whether the set of links has changed. Only the engine's thread calls this function.
     pub(crate) fn attend(&self) -> bool {
         self.local.note_engine();
         let taken = self.local.events.take();
@@ -181,7 +183,7 @@ impl Directory {
         state.links.changes() != before
     }
 
-    /// Removes links that have ended, and peers that do not copy any more.
+    /// Removes links that have ended, and peer processes that no longer copy from or to memory of this process.
     fn remove_ended(&self, links: &mut Links) {
         let _ended = links.remove_ended();
         if links.has_ended() {
@@ -192,7 +194,7 @@ impl Directory {
         self.local.dismiss();
     }
 
-    /// Sets the timer to the next time at which pending handshakes have to be continued or given up.
+    /// Sets the handshake timer to the next time at which pending handshakes have to be continued or given up.
     fn set_handshake_timer(&self, state: &mut State, now: Instant) {
         let next = state.handshakes.next_deadline();
         // An expired timer has to be set again, even to the same time.
@@ -209,8 +211,8 @@ impl Directory {
         self.handshake_timer.set(after.unwrap_or_default());
     }
 
-    /// Starts the timer after which [`attend`](Self::attend) sends deferred wakeups, [`MAX_WAKE_DELAY`] from now. Does nothing
-    /// if the timer runs.
+    /// Starts the timer for deferred wakeups: the engine sends them [`MAX_WAKE_DELAY`] from now. Does nothing if the timer
+    /// already runs.
     pub(crate) fn remind(&self) {
         if self.is_reminded.load(Ordering::Relaxed) || self.is_reminded.swap(true, Ordering::AcqRel)
         {
@@ -232,7 +234,7 @@ impl Directory {
 
 #[cfg(any(test, fuzzing))]
 impl Directory {
-    /// Resets the rate limits, so that a whole burst is allowed.
+    /// Resets the rate limits of handshakes, so that a whole burst is allowed.
     pub(super) fn reset_limits(&self) {
         self.state.lock().handshakes.reset_limits(Instant::now());
     }
@@ -246,7 +248,7 @@ impl Directory {
         }
     }
 
-    /// Returns whether there is no link, no pending handshake and no peer that may copy.
+    /// Returns whether there is no link, no pending handshake and no peer that may copy from or to memory of this process.
     pub(super) fn is_alone(&self) -> bool {
         let state = self.state.lock();
         state.handshakes.is_empty()

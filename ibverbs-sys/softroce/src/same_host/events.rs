@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Events that the engine waits for on behalf of the directory: an epoll set, and timers in the set.
+//! Events that the engine (background thread) waits for on behalf of the directory: an epoll set, and timers in the set.
 //!
 //! The epoll set is itself a descriptor that is readable while an event has not been taken. So the engine waits for the set
 //! alone. The set is edge-triggered: [`Events::take`] reports each event once.
@@ -22,7 +22,7 @@ pub(super) struct Events {
     epoll: Descriptor,
 }
 
-/// The kind of a descriptor in the set, stored as the data of its events.
+/// The kind of a descriptor in the epoll set, stored as the data of its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Source {
@@ -48,8 +48,8 @@ impl Events {
         })
     }
 
-    /// Adds a descriptor. Its events are received data and the end of a connection. Does nothing if the descriptor is already
-    /// in the set.
+    /// Adds a descriptor to the set, for the events "data received" and "connection closed". Does nothing if the descriptor is
+    /// already in the set.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, source: Source) -> io::Result<()> {
         let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         let number = EventData::new_u64(source as u64);
@@ -59,12 +59,12 @@ impl Events {
         }
     }
 
-    /// Removes a descriptor. Does nothing if the descriptor is not in the set.
+    /// Removes a descriptor from the set. Does nothing if the descriptor is not in the set.
     pub(super) fn remove(&self, descriptor: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, descriptor);
     }
 
-    /// Takes the events that have occurred, without blocking. After an error, reports that any event may have occurred.
+    /// Takes the events that have occurred, without blocking. After an error, the result reports all kinds of events.
     pub(super) fn take(&self) -> Taken {
         let mut events = [MaybeUninit::uninit(); 16];
         let now = Timespec {
@@ -86,7 +86,7 @@ impl Events {
         }
     }
 
-    /// Returns the descriptor that is readable while there are events to [`take`](Self::take).
+    /// Returns the epoll descriptor, which is readable while there are events to [`take`](Self::take).
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -119,7 +119,7 @@ impl Timer {
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
     }
 
-    /// Clears the expiry, if the timer has expired.
+    /// Clears the expiry of the timer, if it has expired, so that the descriptor is not readable any more.
     pub(super) fn clear(&self) {
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
     }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::descriptor::Opening;
 
-    /// Returns whether the set becomes readable within a duration.
+    /// Returns whether the epoll set becomes readable within a duration.
     fn becomes_readable(events: &Events, within: Duration) -> bool {
         let timeout = Timespec {
             tv_sec: within.as_secs() as _,

@@ -1,4 +1,4 @@
-//! Fuzz targets for a hostile peer of the host: messages to the listener, and writes to the memory that the peer shares.
+//! Fuzz targets for a hostile peer process of the same host: messages to the listener, and writes to shared memory.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -29,10 +29,10 @@ use crate::memory::Piece;
 use crate::proto::{Remote, Sequence};
 use crate::transfer::{Atomic, Brief, Form, PartOf, Short};
 
-/// Maximum steps of one input.
+/// Maximum number of steps that one fuzzer input can cause.
 const STEPS: usize = 100;
 
-/// A simulated process with a listener, and the descriptors that other processes may send to it.
+/// A simulated process that listens for connections, and the descriptors that other processes may send to it.
 struct Listener {
     directory: Directory,
     name: SocketAddrUnix,
@@ -69,7 +69,7 @@ impl Listener {
         })
     }
 
-    /// Returns descriptors for a message, mostly valid ones.
+    /// Returns descriptors to send with a handshake message. Most of them are valid.
     fn descriptors(&self, input: &mut Input<'_>) -> Vec<BorrowedFd<'_>> {
         let [segment, tables] = [&self.segment, &self.tables].map(AsFd::as_fd);
         let [bell, socket] = [&self.bell, &self.socket].map(AsFd::as_fd);
@@ -85,8 +85,8 @@ impl Listener {
     }
 }
 
-/// Runs several connections to a listener. Each sends messages with descriptors: valid messages, changed ones, or arbitrary
-/// bytes.
+/// Fuzzes a listener with several connections. Each connection sends messages with descriptors: valid messages, changed ones,
+/// or arbitrary bytes.
 pub fn handshake(bytes: &[u8]) {
     if let Some(letter) = Letter::decode(bytes) {
         assert_eq!(letter.encode(), bytes);
@@ -103,7 +103,7 @@ pub fn handshake(bytes: &[u8]) {
         }
         let handshake = &mut handshakes[input.below(4)];
         match (input.below(8), handshake.as_ref()) {
-            // No more connections than are accepted at once: no other thread accepts them while this one waits.
+            // There are at most as many connections as are accepted at once: no other thread accepts them while this one waits.
             (_, None) if connections == BURST => {}
             (_, None) => {
                 connections += 1;
@@ -185,7 +185,7 @@ fn letter(input: &mut Input<'_>, thread: i32) -> Letter {
         word,
         addresses: addresses.collect(),
         probe: match input.below(4) {
-            // No mapped address: this process would write to it.
+            // None of these addresses is mapped: this process would write to a mapped one.
             0 => input.one_of(&[0, 8, 1 << 63, u64::MAX, u64::MAX - 15]),
             _ => process::word(),
         },
@@ -195,7 +195,8 @@ fn letter(input: &mut Input<'_>, thread: i32) -> Letter {
     }
 }
 
-/// Runs a link whose peer sends arbitrary messages, and writes arbitrary words to the shared memory of the link.
+/// Fuzzes a link (shared memory of two processes) whose peer sends arbitrary messages, and writes arbitrary words to the shared
+/// memory.
 pub fn ring(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (here, there, file) = testing::links().expect("a link");
@@ -271,7 +272,7 @@ pub fn ring(bytes: &[u8]) {
                     .push(input.half() & 0x7fff, &words, chunks, |_| Ok::<_, ()>(()));
             }
             4..7 => {
-                // Any word, or one of the words that hold positions.
+                // Selects any word, or one of the words that contain positions.
                 let at = match input.below(4) {
                     0 => input.word() as usize % (segment::LENGTH / 8),
                     side => (side - 1) * segment::LENGTH / 2 / 8 + input.below(256),
@@ -312,7 +313,7 @@ pub fn ring(bytes: &[u8]) {
             }
         }
     }
-    // After the end, the remaining messages are received, even if the peer does not end.
+    // After the end of the link, the remaining messages are received, even if the peer continues to send.
     here.end();
     for _ in 0..100 {
         receive(64);
@@ -356,7 +357,7 @@ fn brief<'a>(input: &mut Input<'_>, payload: &'a [u8]) -> Brief<'a> {
     }
 }
 
-/// Reads and writes the memory of a peer that publishes arbitrary records of its queue pairs and regions.
+/// Fuzzes reads and writes of a peer's memory. The peer publishes arbitrary records of its queue pairs and regions.
 pub fn tables(bytes: &[u8]) {
     /// Length of the peer's file in bytes: two segments.
     const FILE: usize = 4 << 20;
@@ -376,7 +377,7 @@ pub fn tables(bytes: &[u8]) {
     let mut known = Knowledge::default();
     let mut memory = vec![0_u8; 1 << 14];
     let gid = u128::from(Ipv6Addr::LOCALHOST) as u64;
-    // At first, a valid connection and a valid region.
+    // The records begin with a valid connection and a valid region.
     let queue_pair = [2, 0xf << 56 | 5 << 24 | 9, 0, 1, 0, gid, 0, gid];
     let region = [2, 3 << 32 | 0xf << 25, 1, 0, 4096, 0, 0, 1];
     let queue_pairs = [5 * 64, 5 * 64 + 64];

@@ -35,11 +35,11 @@ use crate::descriptor::{self, Descriptor};
 pub(super) enum Outcome {
     Linked(Arc<Link>),
     Declined,
-    /// The process is performing a handshake with this one at the same time, and that handshake counts.
+    /// The peer is performing a handshake with this process at the same time, and the peer's handshake takes precedence.
     Waits,
 }
 
-/// Begins a handshake with the process that has an address, and waits for its end for at most [`HANDSHAKE_TIMEOUT`].
+/// Performs a handshake with the process that has an address, and waits for its result for at most [`HANDSHAKE_TIMEOUT`].
 pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
     // The program may have closed or replaced descriptors of the device, which must not be passed to a peer then.
     if !descriptor::check_all() || !process::is_dumpable() {
@@ -85,8 +85,8 @@ pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
     Ok(Outcome::Linked(link))
 }
 
-/// Continues the pending handshakes that other processes have begun. Returns whether a handshake has ended, for which a thread
-/// may be waiting.
+/// Continues the pending handshakes that other processes have begun. Returns whether a handshake has ended, so that threads
+/// that wait for one must be notified.
 pub(super) fn answer(
     local: &Local,
     links: &mut Links,
@@ -98,7 +98,7 @@ pub(super) fn answer(
     })
 }
 
-/// Receives and handles a message of a peer. Returns whether the handshake is still pending.
+/// Receives and handles a message of a peer in a pending handshake. Returns whether the handshake is still pending.
 fn receive(
     local: &Local,
     links: &mut Links,
@@ -131,7 +131,8 @@ fn receive(
     }
 }
 
-/// Answers a `Hello` with `Welcome` and returns the new link. Fails with the message type that refuses the peer.
+/// Answers a `Hello` with `Welcome`, and returns the new link (shared memory with the peer). Fails with the type of the message
+/// that refuses the peer.
 fn welcome(
     local: &Local,
     links: &Links,

@@ -17,15 +17,15 @@ use crate::descriptor::{Descriptor, Opening};
 /// Type of a handshake message, in the order of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// First message: requests a link, and passes the descriptors of the sender and of the link's memory.
+    /// First message: requests to share memory, and passes the descriptors of the sender and of that memory.
     Hello,
     /// Accepts a `Hello`, and passes the descriptors of the sender.
     Welcome,
     /// Last message: the sender can reach the memory of the peer.
     Ready,
-    /// Refuses a link.
+    /// Refuses to share memory with the receiver.
     Sorry,
-    /// Refuses a `Hello` for now: the sender of `Later` has a link or another handshake with the peer already, which counts.
+    /// Refuses a `Hello` for now, because the sender of `Later` already has a link or another handshake with the peer.
     Later,
 }
 
@@ -33,11 +33,12 @@ pub(super) enum Word {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Letter {
     pub(super) word: Word,
-    /// Address of the sender's [word](super::process::word), which the receiver copies to check its access.
+    /// Address of the sender's [test word](super::process::word), which the receiver reads to check its access to the sender's
+    /// memory.
     pub(super) probe: u64,
-    /// Thread ID by which the kernel finds the sender's memory.
+    /// ID of the sender's engine thread, by which the kernel finds the sender's memory.
     pub(super) thread: i32,
-    /// Index in memory keys of slot 0 of the sender's table of regions.
+    /// Number that memory keys of the sender add to an index of its table of regions.
     pub(super) key_base: u32,
     /// Addresses of the sender's UDP sockets.
     pub(super) addresses: Vec<SocketAddr>,
@@ -45,16 +46,16 @@ pub(super) struct Letter {
     pub(super) gids: Vec<Ipv6Addr>,
 }
 
-/// First bytes of each message. The last byte is the version of all shared formats, not only that of the messages.
+/// First bytes of each handshake message. The last byte is the version of all shared formats, not only of the messages.
 const HEAD: [u8; 8] = *b"sroce\0\0\x04";
 
-/// Maximum descriptors of a message.
+/// Maximum descriptors of a handshake message.
 const DESCRIPTORS: usize = 4 + Bells::COUNT;
 
-/// Maximum length of a message in bytes.
+/// Maximum length of a handshake message in bytes.
 const LONGEST: usize = 2048;
 
-/// Maximum length of the lists of addresses and of GIDs in a message.
+/// Maximum entries in the list of addresses and in the list of GIDs of a handshake message.
 const LIST: usize = 16;
 
 const WORDS: [Word; 5] = [
@@ -66,7 +67,7 @@ const WORDS: [Word; 5] = [
 ];
 
 impl Letter {
-    /// Creates a message without a description of the process.
+    /// Creates a handshake message that does not describe this process.
     pub(super) fn only(word: Word) -> Self {
         Self {
             word,
@@ -131,7 +132,7 @@ impl Letter {
         bytes.is_empty().then_some(letter)
     }
 
-    /// Sends the message with descriptors. Does not block.
+    /// Sends the handshake message together with descriptors. Does not block.
     pub(super) fn send(
         &self,
         socket: BorrowedFd<'_>,
@@ -151,7 +152,7 @@ impl Letter {
         Ok(())
     }
 
-    /// Receives a message with its descriptors. Does not block.
+    /// Receives a handshake message with its descriptors. Does not block.
     pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<(Self, Vec<Descriptor>)> {
         let mut bytes = [0; LONGEST];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -182,20 +183,20 @@ impl Letter {
     }
 }
 
-/// Removes the first `N` bytes.
+/// Removes the first `N` bytes from `bytes`, and returns them. Returns `None` if there are fewer bytes.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk::<N>()?;
     *bytes = rest;
     Some(*first)
 }
 
-/// Removes the length of a list. Returns `None` if the list is too long.
+/// Removes the length of a list from `bytes`, and returns it. Returns `None` if the list is too long.
 fn count(bytes: &mut &[u8]) -> Option<usize> {
     let [count] = take(bytes)?;
     Some(usize::from(count)).filter(|&count| count <= LIST)
 }
 
-/// Returns whether the lists fit into a message.
+/// Returns whether the lists of addresses and of GIDs fit into a handshake message.
 pub(super) fn has_room(addresses: &[SocketAddr], gids: &[Ipv6Addr]) -> bool {
     addresses.len() <= LIST && gids.len() <= LIST
 }

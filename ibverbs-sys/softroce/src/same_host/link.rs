@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
-//! A link to another process of the same host.
+//! A link: shared memory between this process and another process of the same host.
 //!
-//! A link sends and receives packets and briefs (short messages without packet headers) by the shared memory of both processes,
-//! maps the peer's regions, and detects the end of the peer.
+//! A link sends and receives packets and briefs (short messages without packet headers) through the shared memory, maps the
+//! peer's memory regions, and detects the end of the peer.
 
 use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -35,13 +35,14 @@ use crate::transfer::{self, Brief, Form, PART_CHUNKS, Unsent};
 /// Identity and resources of a peer, as received in the handshake.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// The slot of the peer's UDP port, which is a part of its queue pair numbers; `None` if the numbers may be any.
+    /// The number of the peer's UDP port, counted from the base port, which is a part of its queue pair numbers; `None` if the
+    /// numbers may be any.
     pub(super) slot: Option<u8>,
     /// Addresses of the peer's UDP sockets.
     pub(super) addresses: Vec<SocketAddr>,
     /// GID table of the peer's device.
     pub(super) gids: Vec<Ipv6Addr>,
-    /// Index in memory keys of slot 0 of the peer's table of regions.
+    /// Number that memory keys of the peer add to an index of its table of regions.
     pub(super) key_base: u32,
     /// Tables in which the peer publishes its regions and queue pairs.
     pub(super) tables: Tables,
@@ -53,28 +54,29 @@ pub(super) struct Peer {
     pub(super) channels: Vec<Descriptor>,
 }
 
-/// A link to another process of the same host that has mapped the same shared memory.
+/// A link: shared memory between this process and another process of the same host, for packets and other messages.
 pub struct Link {
     peer: Peer,
     visitor: Arc<Visitor>,
     side: Shared,
     inbound: spin::Mutex<Inbound>,
-    /// The number of the slot of the next message. A copy of the receiver's number that is read without the lock.
+    /// The number of the slot (cache line of the ring) for the next message. Equals the receiver's number, and is read without
+    /// the lock.
     next: AtomicU32,
     pub(super) backlog: Backlog,
     /// Set while a wakeup of the peer is deferred.
     owes_waking: AtomicBool,
-    /// Mapped parts of the peer's arena, by their byte ranges in the file.
+    /// Mapped parts of the peer's arena (shared file of regions), with their byte ranges in the file.
     maps: RwLock<Vec<(Range<u64>, Arc<Map>)>>,
     is_dead: AtomicBool,
     start: Instant,
-    /// Time at which the peer was last known to exist, in nanoseconds after `start`.
+    /// Time at which the peer was last known to exist, in nanoseconds since `start`.
     seen: AtomicU64,
     counters: Arc<Counters>,
     failures: Arc<Failures>,
 }
 
-/// Notification of this process's engine that a link has failed.
+/// Flag and eventfd that notify this process's engine (background thread) that a link to a peer has failed.
 #[derive(Debug)]
 pub(super) struct Failures {
     /// The eventfd that wakes the engine.
@@ -102,19 +104,21 @@ impl Failures {
     }
 }
 
-/// The receiving end of a link, which only one thread at a time uses.
+/// The receiving end of a link. Only one thread at a time uses it.
 struct Inbound {
     receiver: Receiver,
-    /// Buffer for packets that are longer than a slot.
+    /// Buffer for packets that are longer than a slot (one cache line of the ring).
     bytes: Box<[u8]>,
-    /// Set after the peer has violated the protocol. No more messages are received then.
+    /// Set after the peer has violated the protocol. No messages are received after a violation.
     is_broken: bool,
-    /// Number of the first slot that is not received any more; `None` until the link has ended.
+    /// Number of the first slot (cache line of the ring) that is not received, because it was published after the end of the
+    /// link; `None` before the end.
     end: Option<u32>,
 }
 
 impl Inbound {
-    /// Sets the end of the messages to receive, after the link has ended: messages that arrive later are not received.
+    /// Records the number of messages that have arrived before the end of the link. Messages that arrive later are not
+    /// received.
     #[cold]
     fn close(&mut self) {
         if self.end.is_none() {
@@ -122,7 +126,7 @@ impl Inbound {
         }
     }
 
-    /// Returns the maximum number of slots that may still be received: 0 after a protocol violation, and `usize::MAX` before
+    /// Returns the maximum number of messages that may still be received: 0 after a protocol violation, and `usize::MAX` before
     /// the end of the link.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
@@ -134,7 +138,7 @@ impl Inbound {
     }
 }
 
-/// The parts of a [`Side`] that all threads use concurrently.
+/// The parts of the shared memory that all threads of this process use concurrently.
 #[derive(Debug)]
 struct Shared {
     sender: Sender,
@@ -144,25 +148,25 @@ struct Shared {
     own_lanes: Part<Line>,
 }
 
-/// A received message.
+/// A message that was received from the peer of a link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Said<'a> {
-    /// The bytes of a packet, and its [annotation](Link::send).
+    /// The bytes of a packet, and the [annotation](Link::send) that the peer has added.
     Packet(&'a [u8], u64),
-    /// A [`Brief`] (short message without packet headers), and the bytes in the chunks that belong to it.
+    /// A [`Brief`] (short message without packet headers), and the memory of its payload in the ring.
     Brief(&'a Brief<'a>, &'a [Piece<'a>]),
 }
 
-/// The reason why a message could not be sent.
+/// The reason why a packet could not be sent on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The ring has no room at present.
+    /// The ring has no free space at present.
     Full,
-    /// The link has ended.
+    /// The link has ended, for example because the peer's process has ended.
     Dead,
 }
 
-/// Time in nanoseconds for which a peer is taken to exist after a check. The kernel does not reuse a thread ID within this
+/// Time in nanoseconds for which a peer is assumed to exist after a check. The kernel does not reuse a thread ID within this
 /// time, since it assigns all other IDs first.
 const CHECK_INTERVAL: u64 = 1_000_000;
 
@@ -174,10 +178,10 @@ const MAX_MAPS: usize = 1024;
 /// Maximum length of a packet in bytes: the largest MTU, and the headers.
 pub(crate) const LONGEST: usize = 4096 + 256;
 
-/// Bit of a slot's tag that is set for a [`Brief`] (short message without packet headers), and clear for a packet.
+/// Bit of a message's tag that is set for a [`Brief`] (short message without packet headers), and clear for a packet.
 const BRIEF: u16 = 1 << 15;
 
-/// Maximum length in bytes of a packet that fits into a slot, after the word with the length.
+/// Maximum length in bytes of a packet that fits into a slot (one cache line of the ring), after the word with the length.
 const SHORT: usize = 8 * (ring::WORDS - 1);
 
 impl Link {
@@ -232,7 +236,8 @@ impl Link {
         &self.peer.addresses
     }
 
-    /// Returns the peer's slot, which is a part of its queue pair numbers, or `None` if the numbers may be any.
+    /// Returns the number of the peer's UDP port, counted from the base port, which is a part of its queue pair numbers.
+    /// Returns `None` if the numbers may be any.
     pub(crate) fn slot(&self) -> Option<u8> {
         self.peer.slot
     }
@@ -242,12 +247,12 @@ impl Link {
         &self.peer.gids
     }
 
-    /// Returns whether the link has ended.
+    /// Returns whether the link has ended, for example because the peer's process has ended.
     pub(crate) fn is_dead(&self) -> bool {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    /// Queries the system whether the peer exists, and ends the link if not. Returns whether the link is still alive.
+    /// Asks the kernel whether the peer exists, and ends the link if not. Returns whether the link is still alive.
     pub(crate) fn check(&self) -> bool {
         if !self.is_dead() && self.visitor.is_gone() {
             self.end();
@@ -255,8 +260,8 @@ impl Link {
         !self.is_dead()
     }
 
-    /// Returns whether the link is alive and the peer existed at most [`CHECK_INTERVAL`] ago, so that its thread ID was not
-    /// reused.
+    /// Returns whether the link is alive and the peer existed at most [`CHECK_INTERVAL`] ago. If so, the peer's thread ID was
+    /// not reused.
     pub(super) fn is_fresh(&self) -> bool {
         let now = self.start.elapsed().as_nanos() as u64;
         if now.saturating_sub(self.seen.load(Ordering::Relaxed)) > CHECK_INTERVAL {
@@ -280,7 +285,7 @@ impl Link {
         self.peer.key_base
     }
 
-    /// Returns the peer as a process that copies from and to memory of this one.
+    /// Returns the peer in its role as a process that copies from and to memory of this process.
     pub(super) fn visitor(&self) -> &Arc<Visitor> {
         &self.visitor
     }
@@ -290,26 +295,26 @@ impl Link {
         self.visitor.process.number
     }
 
-    /// Returns the ID of the thread by which the kernel finds the peer's memory, or `None` if the kernel does not permit copies
-    /// or the peer is gone.
+    /// Returns the ID of the thread by which the kernel finds the peer's memory. Returns `None` if the kernel does not permit
+    /// this process to copy from and to the peer's memory, or if the peer has ended.
     pub(super) fn thread(&self) -> Option<Pid> {
         let process = &self.visitor.process;
         // Without the check, the thread ID could have been reused by another process.
         (process.copies == KernelCopies::Allowed && self.is_fresh()).then_some(process.thread)
     }
 
-    /// Returns the lanes in which this process marks its copies from and to the peer's memory.
+    /// Returns the lanes: shared words in which this process marks its copies from and to the peer's memory as in progress.
     pub(super) fn own_lanes(&self) -> &[Line] {
         &self.side.own_lanes
     }
 
-    /// Marks a copy by this process as in progress until the returned lane is dropped.
+    /// Marks a copy by this process from or to the peer's memory as in progress, until the returned lane is dropped.
     #[cfg(test)]
     pub(crate) fn hold_lane(&self) -> crate::epoch::Lane<'_> {
         crate::epoch::Lanes(self.own_lanes()).enter(0)
     }
 
-    /// Ends the link. Messages that have arrived before are still [received](Self::receive).
+    /// Ends the link. Messages that have arrived before the end are still [received](Self::receive).
     pub(crate) fn end(&self) {
         self.is_dead.store(true, Ordering::Release);
     }
@@ -329,8 +334,8 @@ impl Link {
         self.failures.notify();
     }
 
-    /// Sends a packet with a tag (15 bits, not 0) and an annotation (48 bits). A sleeping peer is not woken before the next
-    /// [`flush`](Self::flush).
+    /// Sends a packet with a tag (15 bits, not 0) and an annotation (48 bits of additional data). Does not wake a sleeping
+    /// peer; the next [`flush`](Self::flush) does.
     pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), Failure> {
         debug_assert!(bytes.len() <= LONGEST && annotation < 1 << 48);
         let mut words = [0; ring::WORDS];
@@ -352,8 +357,8 @@ impl Link {
         self.push(tag, &words, chunks, fill)
     }
 
-    /// Sends a [`Brief`] (short message without packet headers) with a tag (15 bits, not 0). A sleeping peer is not woken
-    /// before the next [`flush`](Self::flush).
+    /// Sends a [`Brief`] (short message without packet headers) with a tag (15 bits, not 0). Does not wake a sleeping peer; the
+    /// next [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_brief(&self, tag: u16, brief: &Brief<'_>) -> Result<(), Unsent> {
         match self.push(tag | BRIEF, &brief::encode(brief), 0, |_| Ok(())) {
@@ -363,8 +368,8 @@ impl Link {
         }
     }
 
-    /// Sends a [`Brief`] (short message without packet headers) with a tag (15 bits, not 0) and `length` bytes, which `fill`
-    /// copies to chunks of the ring. A sleeping peer is not woken before the next [`flush`](Self::flush).
+    /// Sends a [`Brief`] (short message without packet headers) with a tag (15 bits, not 0) and a payload of `length` bytes,
+    /// which `fill` writes into the ring. Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_chunks(
         &self,
@@ -391,7 +396,7 @@ impl Link {
         }
     }
 
-    /// Sends arbitrary words as a [`Brief`].
+    /// Sends arbitrary words as a [`Brief`] (short message without packet headers).
     #[cfg(any(test, fuzzing))]
     pub(super) fn send_words(&self, tag: u16, words: &[u64; ring::WORDS]) -> Result<(), Failure> {
         self.push(tag | BRIEF, words, 0, |_| Ok(()))
@@ -418,7 +423,7 @@ impl Link {
         }
     }
 
-    /// Wakes the peer if it sleeps, so that it receives the messages that were sent before.
+    /// Wakes the peer, if it sleeps, so that it receives the messages that were sent before this call.
     pub(crate) fn flush(&self) {
         if self.owes_waking.load(Ordering::Relaxed) {
             self.owes_waking.store(false, Ordering::Relaxed);
@@ -440,18 +445,19 @@ impl Link {
         descriptor::count_up(bell.as_fd());
     }
 
-    /// Defers the [`flush`](Self::flush): another message, which wakes the peer anyway, may follow soon.
+    /// Defers the wakeup of the peer to a later [`flush`](Self::flush), because another message that wakes the peer may follow
+    /// soon.
     pub(crate) fn flush_later(&self) {
         self.owes_waking.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a deferred [`flush`](Self::flush) is still to be made.
+    /// Returns whether a deferred [`flush`](Self::flush) has not been performed yet.
     pub(crate) fn owes_waking(&self) -> bool {
         self.owes_waking.load(Ordering::Relaxed)
     }
 
-    /// Returns whether this link has no message to receive, no backlog and no deferred wakeup. Takes no lock, so the result may
-    /// be out of date; a polling thread calls this again.
+    /// Returns whether this link needs no service: there is no message to receive, no backlog and no deferred wakeup. Takes no
+    /// lock, so the result may be out of date; a polling thread calls this function again.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         let next = self.next.load(Ordering::Relaxed);
@@ -534,7 +540,8 @@ impl Link {
         Some(count)
     }
 
-    /// Returns whether this link has messages to receive or a backlog to send, so that a thread must not sleep.
+    /// Returns whether messages can be received from this link, or waiting messages can be sent. If so, a thread must not
+    /// sleep.
     pub(super) fn is_waiting(&self) -> bool {
         self.may_have_messages() || self.can_resume()
     }
@@ -551,20 +558,20 @@ impl Link {
         })
     }
 
-    /// Marks a thread of this process as asleep, so that the peer wakes it. The thread must call
+    /// Marks a thread of this process as asleep, so that the peer wakes the thread. The thread must call
     /// [`is_waiting`](Self::is_waiting) afterwards, and must not sleep if the result is `true`.
     pub(super) fn fall_asleep(&self, sleeper: Sleeper) {
         Sleep(&self.side.own_sleep.0).declare(sleeper);
     }
 
-    /// Marks a thread of this process as awake.
+    /// Marks a thread of this process as awake, so that the peer does not send a wakeup to the thread.
     pub(super) fn wake_up(&self, sleeper: Sleeper) {
         Sleep(&self.side.own_sleep.0).end(sleeper);
     }
 
-    /// Returns the mapping of the part of the peer's arena that contains a range of bytes, and the offset of the range in the
-    /// mapping. Maps the part if necessary. Returns `None` if the range is not inside the part, if the file cannot be mapped,
-    /// or if [`MAX_MAPS`] is reached.
+    /// Returns the mapping that contains a range of bytes of the peer's arena (shared file of regions), and the offset of the
+    /// range in the mapping. Maps the surrounding segment of the file if necessary. Returns `None` if the range is not inside
+    /// the segment, if the file cannot be mapped, or if [`MAX_MAPS`] is reached.
     pub(super) fn map(
         &self,
         place: &FilePlace,

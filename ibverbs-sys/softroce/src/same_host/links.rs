@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The table of the links of this process, by the addresses of the peers.
+//! The table of the links (shared memory with other processes) of this process, by the addresses of the peers.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use rustix::process::Pid;
 
 use super::link::Link;
 
-/// All links of this process, and the state of each known address.
+/// All links (shared memory with other processes), and the state of each known socket address.
 #[derive(Default)]
 pub(super) struct Links {
     by_address: HashMap<SocketAddr, Known>,
@@ -31,12 +31,12 @@ pub(super) enum Known {
 }
 
 impl Links {
-    /// Returns the state of the process that has an address, or `None` if no handshake with it was ever begun.
+    /// Returns the state of the process that has a socket address, or `None` if no handshake with it was ever begun.
     pub(super) fn known(&self, address: SocketAddr) -> Option<&Known> {
         self.by_address.get(&address)
     }
 
-    /// Returns the link to the process that has an address, unless the link has ended.
+    /// Returns the link (shared memory) to the process that has a socket address, or `None` if there is no live link.
     pub(super) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
         match self.known(address) {
             Some(Known::Linked(link)) if !link.is_dead() => Some(Arc::clone(link)),
@@ -44,22 +44,22 @@ impl Links {
         }
     }
 
-    /// Returns whether a thread of this process is performing a handshake with the process that has an address.
+    /// Returns whether a thread of this process is performing a handshake with the process that has this address.
     pub(super) fn is_asked(&self, address: SocketAddr) -> bool {
         matches!(self.known(address), Some(Known::Asked))
     }
 
-    /// Records that a thread begins a handshake with the process that has an address.
+    /// Records that a thread of this process begins a handshake with the process that has this address.
     pub(super) fn note_asked(&mut self, address: SocketAddr) {
         self.by_address.insert(address, Known::Asked);
     }
 
-    /// Records that the process that has an address refused a link, or did not answer.
+    /// Records that the process that has this address refused a link, or did not answer.
     pub(super) fn note_declined(&mut self, address: SocketAddr, now: Instant) {
         self.by_address.insert(address, Known::Declined(now));
     }
 
-    /// Returns all links.
+    /// Returns the links to all peers.
     pub(super) fn all(&self) -> &[Arc<Link>] {
         &self.links
     }
@@ -69,12 +69,12 @@ impl Links {
         self.changes
     }
 
-    /// Returns whether a link in the table may have ended, so that [`remove_ended`](Self::remove_ended) has to be called.
+    /// Returns whether a link in the table may have ended. If so, [`remove_ended`](Self::remove_ended) has to be called.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Returns whether a process other than `process` has a link to this one and one of these addresses.
+    /// Returns whether a process other than `process` already has a link to this process with one of these addresses.
     pub(super) fn is_taken(&self, addresses: &[SocketAddr], process: Pid) -> bool {
         addresses.iter().any(|address| match self.known(*address) {
             Some(Known::Linked(link)) => link.process() != process && link.check(),

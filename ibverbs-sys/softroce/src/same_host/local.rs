@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
 //! The identity of this process towards its peers: the resources that it passes in a handshake, and the peers that may copy
-//! from and to its memory.
+//! from and to the memory of this process.
 
 use std::fs;
 use std::io;
@@ -28,7 +28,7 @@ use crate::memory::Arena;
 
 /// Identity and resources of this process that are passed to peers in a handshake.
 pub(crate) struct Own {
-    /// UDP port of slot 0, from which the slots of peers' ports are derived; see [`slot_of_sender`].
+    /// First UDP port of the device's port range, from which the number of a peer's port is counted; see [`slot_of_sender`].
     pub(crate) base_port: u16,
     /// Addresses of this process's UDP sockets.
     pub(crate) addresses: Vec<SocketAddr>,
@@ -36,7 +36,7 @@ pub(crate) struct Own {
     pub(crate) gids: Vec<Ipv6Addr>,
     /// Tables in which this process publishes regions and queue pairs.
     pub(crate) publication: Arc<Publication>,
-    /// Memory that regions are allocated from.
+    /// Arena (shared file) from which memory regions are allocated.
     pub(crate) arena: Arc<Arena>,
     /// Eventfd that wakes this process's engine thread.
     pub(crate) bell: Arc<Descriptor>,
@@ -48,17 +48,18 @@ pub(crate) struct Own {
     pub(crate) is_peer: bool,
 }
 
-/// State of this process that all its handshakes and links share.
+/// State of this process that is common to all its handshakes and links (shared memory with other processes).
 pub(super) struct Local {
     pub(super) own: Own,
     pub(super) events: Events,
     engine: Engine,
-    /// Peers that may copy from and to memory of this process.
+    /// Peer processes that may copy from and to memory of this process.
     admitted: Admitted<Arc<Visitor>>,
     failures: Arc<Failures>,
 }
 
-/// The thread ID of this process's engine, by which peers reach this process's memory. Unset until the engine runs.
+/// The thread ID of this process's engine (background thread), by which peers reach this process's memory. Unset until the
+/// engine runs.
 struct Engine {
     thread: OnceLock<Pid>,
     lock: Mutex<()>,
@@ -66,7 +67,7 @@ struct Engine {
 }
 
 impl Engine {
-    /// Records that the calling thread is the engine's.
+    /// Records the calling thread as the thread of the engine.
     fn note_started(&self) {
         if self.thread.get().is_none() {
             let _locked = self.lock.lock();
@@ -104,7 +105,7 @@ impl Local {
         self.own.addresses.contains(&address)
     }
 
-    /// Records that the calling thread is the engine's.
+    /// Records the calling thread as the thread of the engine.
     pub(super) fn note_engine(&self) {
         self.engine.note_started();
     }
@@ -119,12 +120,12 @@ impl Local {
         descriptor::count_up(self.own.bell.as_fd());
     }
 
-    /// Returns whether a link has failed since the previous call.
+    /// Returns whether a link (shared memory with another process) has failed since the previous call.
     pub(super) fn take_failure(&self) -> bool {
         self.failures.take()
     }
 
-    /// Returns a message that describes this process, or `None` if the engine does not run yet.
+    /// Returns a handshake message that describes this process, or `None` if the engine does not run yet.
     pub(super) fn describe(&self, word: Word) -> Option<Letter> {
         Some(Letter {
             word,
@@ -136,8 +137,8 @@ impl Local {
         })
     }
 
-    /// Returns the descriptors that are sent with a [description](Self::describe): the link's memory, if this process has
-    /// created it; then the tables, the arena and the eventfds of this process.
+    /// Returns the descriptors that are sent with a [description](Self::describe) of this process: the file of the shared
+    /// memory, if this process has created it; then the tables, the arena and the eventfds of this process.
     pub(super) fn descriptors<'a>(
         &'a self,
         segment: Option<BorrowedFd<'a>>,
@@ -151,7 +152,8 @@ impl Local {
         segment.into_iter().chain(own).collect()
     }
 
-    /// Checks a peer's description and its descriptors, except the one of the link's memory, and maps the peer's tables.
+    /// Creates a [`Peer`] from a peer's handshake message and descriptors, except the descriptor of the shared memory. Checks
+    /// the descriptors, and maps the peer's tables.
     pub(super) fn peer(
         &self,
         letter: Letter,
@@ -187,13 +189,14 @@ impl Local {
         })
     }
 
-    /// Creates the link to a peer. The link is not used before the handshake is finished.
+    /// Creates the link (shared memory) to a peer. The link must not be used before the handshake is finished.
     pub(super) fn new_link(&self, peer: Peer, process: Process, side: Side) -> Arc<Link> {
         let counters = Arc::clone(&self.own.counters);
         Link::new(peer, process, side, counters, Arc::clone(&self.failures))
     }
 
-    /// Adds a peer to the peers that may copy, then sends the peer the message that allows it to copy.
+    /// Adds a peer to the processes that may copy from and to memory of this process, then sends the peer the message that
+    /// permits it to copy.
     pub(super) fn admit(
         &self,
         link: &Link,
@@ -209,7 +212,7 @@ impl Local {
         (self.admitted).admit(Arc::clone(visitor), || letter.send(socket, descriptors))
     }
 
-    /// Removes the peers that are gone, and so do not copy any more.
+    /// Removes the peers that have ended or closed their connection, and so no longer copy from or to memory of this process.
     pub(super) fn dismiss(&self) {
         self.admitted.retain(|visitor| {
             let is_gone = visitor.is_gone();
@@ -222,18 +225,19 @@ impl Local {
         });
     }
 
-    /// Returns all peers that may copy from and to memory that the caller has retracted before this call.
+    /// Returns all peer processes that may still copy from or to memory that the caller has retracted before this call.
     pub(super) fn visitors(&self) -> Vec<Arc<Visitor>> {
         self.admitted.all()
     }
 
-    /// Returns the number of peers that were admitted and not yet [removed](Self::dismiss).
+    /// Returns the number of peers that may copy from and to memory of this process: admitted and not yet
+    /// [removed](Self::dismiss).
     pub(super) fn visitor_count(&self) -> usize {
         self.admitted.count(|_| true)
     }
 
-    /// Returns the number of links with a process, including links that have ended in this process and may not have ended in
-    /// the peer.
+    /// Returns the number of links (shared memory) with a process. Includes links that have ended for this process but possibly
+    /// not for the peer.
     pub(super) fn links_with(&self, process: Pid) -> usize {
         self.admitted
             .count(|visitor| visitor.process.number == process && !visitor.is_gone())

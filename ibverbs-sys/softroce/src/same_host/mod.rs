@@ -1,4 +1,4 @@
-//! Memory that two processes of one host and one user share, and messages and copies between the two processes.
+//! Memory that two processes of one host and one user share, and the exchange of messages and data through that memory.
 //!
 //! | module | contents |
 //! |---|---|
@@ -14,7 +14,8 @@
 //! | `regions`, `board` | the tables in which a process publishes the memory that peers may reach |
 //! | `withdrawal` | windows that are withdrawn from peers without blocking a thread |
 //! | `access` | one-sided reads and writes of a peer's memory |
-//! | `admitted`, `visitor` | the peers that may copy from and to memory of this process, and the wait for their copies |
+//! | `admitted`, `visitor` | the peers that may copy from and to memory of this process, and the wait until their copies have
+//! ended |
 //! | `shared`, `process` | mappings, and copies by the kernel: the modules that need `unsafe` |
 //!
 //! # What a peer can do

@@ -1,12 +1,12 @@
-//! Loom models of a message that the receiver copies from the memory of the sender: every order in which the two processes can
-//! run, and every value that their loads can return.
+//! Loom models of a message whose payload the receiver copies from the memory of the sender: every order in which the two
+//! processes can run, and every value that their loads can return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test --release -p softroce --lib models
 //! ```
 //!
-//! Both sides use the rings, records and lanes of the device. Only the copy itself is a part of the model: its words are
-//! atomics, because the sender may write to its memory during a copy whose result is discarded.
+//! Both sides use the rings, records and lanes of the device. The copied payload is simulated: its words are atomics, because
+//! the sender may write to its memory during a copy whose result is discarded.
 
 use std::sync::Arc as Shared;
 
@@ -21,49 +21,50 @@ use super::ring::{Chunk, Consumer, Marks, Producer, Slot};
 use crate::epoch::Lanes;
 use crate::sync::Line;
 
-/// Records of the sender: its queue pair, and the region with the bytes of its messages.
+/// Indices of the sender's records: its queue pair, and the memory region that contains its messages.
 const QUEUE_PAIR: usize = 0;
 const REGION: usize = 1;
 
-/// Contents of the sender's memory: the bytes of messages, and the bytes that the program writes after a request has failed.
+/// Contents of the sender's memory: a message's payload, and the bytes that the program writes after a request has failed.
 const MESSAGE: u64 = 1;
 const REUSED: u64 = 2;
 
-/// Tags: an offered message that the receiver is to copy, and the two answers.
+/// Tags of the messages in the ring: an offer (the description of a message, whose payload the receiver copies), and the two
+/// answers.
 const OFFER: u16 = 1;
 const ACCEPTED: u16 = 2;
 const DECLINED: u16 = 3;
 
-/// The sender's records and memory, and the receiver's lanes.
+/// The memory that both processes share: the sender's records and payloads, and the receiver's lanes.
 struct World {
     records: Board<Vec<Record>>,
     lanes: Vec<Line>,
     bytes: [AtomicU64; 2],
-    /// Represents the mapping of the bytes, which the sender may remove after it has deregistered the region.
+    /// Represents the mapping of the payload, which the sender may remove after it has deregistered the region.
     mapping: UnsafeCell<()>,
 }
 
-/// One process's ends of the two rings.
+/// The ends of the two rings that one process uses.
 struct Side {
     sender: Producer<Shared<[Slot]>, Shared<[Chunk]>, Shared<Marks>>,
     receiver: Consumer<Shared<[Slot]>, Shared<[Chunk]>, Shared<Marks>>,
 }
 
-/// The sending process.
+/// The process that sends messages.
 struct Sender {
     world: Arc<World>,
     side: Side,
 }
 
-/// The receiving process.
+/// The process that receives messages.
 struct Receiver {
     world: Arc<World>,
     side: Side,
-    /// Version of the record of the sender's queue pair that the receiver is connected to.
+    /// Version of the record of the sender's queue pair to which the receiver is connected.
     version: u64,
 }
 
-/// Creates both processes with a connection, and the memory of messages.
+/// Creates a sender and a receiver that are connected, and the memory of the messages.
 fn connect() -> (Sender, Receiver) {
     let world = Arc::new(World {
         records: Board(records(2)),
@@ -105,12 +106,12 @@ impl Side {
 }
 
 impl Sender {
-    /// Offers a message.
+    /// Sends the description of a message in the ring, so that the receiver copies the payload from the sender's memory.
     fn offer(&self) {
         self.side.say(OFFER);
     }
 
-    /// Fails the queue pair and completes its requests, so that the program reuses the memory.
+    /// Makes the queue pair fail, completes its requests, and overwrites their memory, as a program does after a completion.
     fn give_up(&self) {
         self.world.records.retract(QUEUE_PAIR);
         for word in &self.world.bytes {
@@ -118,7 +119,7 @@ impl Sender {
         }
     }
 
-    /// Deregisters the region, and removes its mapping.
+    /// Deregisters the sender's region, and removes its mapping.
     fn deregister(&self) {
         let World { records, lanes, .. } = &*self.world;
         records.retract(REGION);
@@ -127,13 +128,14 @@ impl Sender {
         while !copies.are_left(lanes) {
             thread::yield_now();
         }
-        // The model fails if this access is not ordered after the copy.
+        // The model fails if this access is not ordered after the receiver's copy.
         self.world.mapping.with_mut(|_| ());
     }
 }
 
 impl Receiver {
-    /// Takes the next offer, if there is one, and answers it. Returns whether it was accepted.
+    /// Receives the next offered message, and answers it. Returns whether the message was accepted, or `None` if there is no
+    /// offer.
     fn take(&mut self) -> Option<bool> {
         let tag = self.side.hear()?;
         assert_eq!(tag, OFFER);
@@ -146,7 +148,8 @@ impl Receiver {
         Some(is_accepted)
     }
 
-    /// Copies the bytes of a message during a visit. Returns `None` if the bytes must be discarded.
+    /// Copies the payload of a message from the sender's memory during a visit. Returns `None` if the payload must be
+    /// discarded.
     fn copy(&self) -> Option<[u64; 2]> {
         let World { records, lanes, .. } = &*self.world;
         let _lane = Lanes(lanes).enter(0);
@@ -195,7 +198,8 @@ fn no_message_is_lost_while_nobody_fails() {
     });
 }
 
-/// Checks that after the sender has given up an unanswered message, the receiver has copied the bytes before or declines.
+/// Checks that if the sender has given up an unanswered message, the receiver has copied the payload before, or declines the
+/// message.
 #[test]
 fn bytes_that_were_changed_after_the_completion_are_not_accepted() {
     loom::model(|| {
@@ -211,7 +215,8 @@ fn bytes_that_were_changed_after_the_completion_are_not_accepted() {
     });
 }
 
-/// Checks a queue pair that is connected again during a copy, with another record version and other bytes.
+/// Checks that a message is not accepted if the sender's queue pair is connected again during the copy, with another record
+/// version and other payloads.
 #[test]
 fn a_message_of_an_earlier_connection_is_not_accepted() {
     loom::model(|| {
@@ -236,8 +241,8 @@ fn memory_stays_mapped_while_a_message_is_copied() {
     });
 }
 
-/// Checks that when the region ends while its queue pair continues, the message is accepted or declined, and the copy is waited
-/// for.
+/// Checks that if the region is deregistered while its queue pair continues, the message is accepted or declined, and the
+/// deregistration waits for the receiver's copy.
 #[test]
 fn a_region_that_ends_is_not_copied_from() {
     loom::model(|| {

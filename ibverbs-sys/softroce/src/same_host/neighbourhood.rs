@@ -23,22 +23,22 @@ use crate::context::Refusal;
 use crate::memory::{Peers, Published};
 use crate::proto::Withdrawal;
 
-/// The links of a NIC to other processes of the host, and the tables that the NIC publishes to them.
+/// The links (shared memory) of a NIC to other processes of the host, and the tables that the NIC publishes to these processes.
 pub struct Neighbourhood {
     directory: Directory,
     publication: Arc<Publication>,
     withdrawals: Withdrawals,
-    /// Links by all addresses of their peers.
+    /// Links (shared memory with other processes) by the socket addresses of the peers. A peer may have several addresses.
     by_address: RwLock<HashMap<SocketAddr, Arc<Link>>>,
     pub(super) links: RwLock<Arc<[Arc<Link>]>>,
     count: AtomicUsize,
-    /// Number of times that the links have changed.
+    /// Number of times that the set of links has changed.
     version: AtomicUsize,
     bells: Arc<Bells>,
     pub(super) vigil: Vigil,
 }
 
-/// A snapshot of all links.
+/// A cached list of all links (shared memory with other processes), with the version of the set of links.
 #[derive(Debug)]
 pub(crate) struct Known {
     version: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Creates an empty snapshot.
+    /// Creates an empty list.
     pub(crate) fn nobody() -> Self {
         Self {
             version: 0,
@@ -54,18 +54,18 @@ impl Known {
         }
     }
 
-    /// Returns the links of the snapshot.
+    /// Returns the links in the list.
     pub(crate) fn links(&self) -> &[Arc<Link>] {
         &self.links
     }
 }
 
-/// Copies of peers that were in progress at one moment, for callers that poll instead of sleeping.
+/// Copies by peer processes that were in progress at one moment, for callers that poll instead of sleeping.
 #[derive(Debug)]
 pub(super) struct Accesses(Vec<Copies>);
 
 impl Accesses {
-    /// Returns the progress of the copies.
+    /// Returns whether the peers' copies have ended, are still in progress, or have exceeded the time limit.
     pub(super) fn poll(&mut self) -> Withdrawal {
         let mut is_refused = false;
         self.0.retain_mut(|copies| {
@@ -84,12 +84,12 @@ impl Accesses {
     }
 }
 
-/// Minimum and maximum time between two checks whether copies have ended.
+/// Minimum and maximum time between two checks whether the copies of peers have ended.
 const SHORTEST: Duration = Duration::from_micros(10);
 const LONGEST: Duration = Duration::from_millis(1);
 
 impl Neighbourhood {
-    /// Creates the tables of this process, and listens for connections of other processes.
+    /// Creates the directory of other processes, and listens for their connections.
     pub(crate) fn open(own: Own) -> io::Result<Self> {
         let publication = Arc::clone(&own.publication);
         Ok(Self {
@@ -105,7 +105,7 @@ impl Neighbourhood {
         })
     }
 
-    /// Links this process to the process with an address, by a handshake if there is no link yet.
+    /// Establishes a link (shared memory) to the process that has a socket address, by a handshake if there is no link yet.
     pub(crate) fn meet(&self, address: SocketAddr) {
         if self.directory.link(address).is_some() {
             self.refresh();
@@ -114,7 +114,7 @@ impl Neighbourhood {
         }
     }
 
-    /// Returns the link to the process with an address, or `None` if there is no live link.
+    /// Returns the link (shared memory) to the process that has a socket address, or `None` if there is no live link.
     pub(crate) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
@@ -126,12 +126,12 @@ impl Neighbourhood {
             .cloned()
     }
 
-    /// Returns all links, or `None` if there are none.
+    /// Returns the links (shared memory) to all other processes, or `None` if there are no links.
     pub(crate) fn links(&self) -> Option<Arc<[Arc<Link>]>> {
         (self.count.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&self.links.read()))
     }
 
-    /// Updates a snapshot of all links, if the links have changed since.
+    /// Updates a list of all links, if the set of links has changed since the last update.
     #[inline]
     pub(crate) fn refresh_links(&self, known: &mut Known) {
         let version = self.version.load(Ordering::Acquire);
@@ -144,7 +144,7 @@ impl Neighbourhood {
         }
     }
 
-    /// Continues handshakes that other processes have begun, and removes links that have ended.
+    /// Continues handshakes that other processes have begun, and removes links (shared memory) that have ended.
     pub(crate) fn attend(&self) {
         if self.directory.attend() {
             self.refresh();
@@ -156,50 +156,51 @@ impl Neighbourhood {
         self.directory.heard()
     }
 
-    /// Returns an eventfd for a completion channel, by which peers wake threads at the channel, or `None` if all are in use.
+    /// Assigns an eventfd to a completion channel, by which peers wake threads that wait at the channel. Returns `None` if all
+    /// eventfds are in use.
     pub(crate) fn bell(&self) -> Option<Bell> {
         self.bells.take()
     }
 
-    /// Makes the engine send deferred wakeups after a short time, unless they are sent before.
+    /// Makes the engine send the deferred wakeups of peers after a short time, unless they are sent earlier.
     pub(crate) fn remind(&self) {
         self.directory.remind();
     }
 
-    /// Wakes the engine.
+    /// Wakes this process's engine (background thread).
     pub(crate) fn ring(&self) {
         self.directory.ring();
     }
 
-    /// Retracts a slot of the table of regions. Returns the record's version, which each publication changes.
+    /// Retracts the record of a region or window from peers. Returns the record's version, which each publication changes.
     pub(super) fn retract_region(&self, slot: u32) -> u64 {
         self.publication.retract_region(slot)
     }
 
-    /// Publishes a queue pair to peers.
+    /// Publishes a queue pair to peer processes of the host.
     pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
         self.publication.publish_queue_pair(queue_pair);
     }
 
-    /// Retracts a queue pair. Returns whether it was published.
+    /// Retracts a queue pair from peer processes. Returns whether it was published.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         self.publication.retract_queue_pair(number)
     }
 
-    /// Waits until all copies of peers have ended that may use memory or queue pairs retracted before this call.
+    /// Waits until peers have finished all copies that may use memory or queue pairs retracted before this call.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if a copy has not ended because the peer was stopped during the copy.
+    /// [`Refusal::Busy`] if a peer was stopped during a copy, and the copy has not ended within the time limit.
     pub(crate) fn wait_for_visitors(&self) -> Result<(), Refusal> {
         let Accesses(all) = self.accesses();
         let are_over = all.into_iter().all(Copies::wait);
         are_over.then_some(()).ok_or(Refusal::Busy)
     }
 
-    /// Returns all copies in progress of peers that may use memory or queue pairs retracted before this call.
+    /// Returns the peers' copies in progress that may use memory or queue pairs retracted before this call.
     pub(super) fn accesses(&self) -> Accesses {
         let visitors = self.directory.visitors();
-        // The lanes of all peers are read first, so their copies can end while this thread waits for another peer.
+        // The lanes of all peers are read first, so copies of one peer can end while this thread waits for another peer.
         Accesses(visitors.into_iter().map(Copies::of).collect())
     }
 

@@ -21,20 +21,20 @@ use super::process;
 use super::sockets;
 use crate::descriptor::Descriptor;
 
-/// A connection without a finished handshake.
+/// A connection of another process whose handshake is not finished.
 pub(super) struct Handshake {
     pub(super) socket: Descriptor,
-    /// The process that connected, of this process's user.
+    /// The process that has connected. It belongs to the same user as this process.
     pub(super) process: Pid,
     /// Time at which the connection was accepted.
     since: Instant,
-    /// Set while the first message has arrived and has not been received, because of the rate limit.
+    /// Set while the peer's first message has arrived but is not received yet, because of the rate limit.
     has_letter: bool,
-    /// The new link, after `Welcome` was sent and until the peer's last message is received.
+    /// The new link (shared memory with the peer), after `Welcome` was sent and until the peer's last message is received.
     pub(super) welcomed: Option<Arc<Link>>,
 }
 
-/// The data that can be received from a pending connection.
+/// What can be received from a connection without a finished handshake: nothing, a message, or the end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
     Nothing,
@@ -48,12 +48,12 @@ impl Handshake {
         self.since + HANDSHAKE_TIMEOUT
     }
 
-    /// Returns whether no message of the peer has arrived.
+    /// Returns whether the peer has not sent a message yet.
     fn is_silent(&self) -> bool {
         self.welcomed.is_none() && !self.has_letter
     }
 
-    /// Returns whether a message or the end of the connection can be received. Does not receive the message or its descriptors.
+    /// Returns what can be received from the connection: a message, the end of the connection, or nothing. Receives nothing.
     fn pending(&self) -> Pending {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(self.socket.as_fd(), &mut [0_u8; 1], flags).map(|(_, length)| length) {
@@ -64,8 +64,8 @@ impl Handshake {
         }
     }
 
-    /// Ends a handshake that was not finished in time. A peer to which `Welcome` was sent may copy until it has closed its end
-    /// of the connection.
+    /// Ends a handshake that was not finished in time. If `Welcome` was sent, the peer may copy from and to memory of this
+    /// process until it has closed its end of the connection.
     fn give_up(self) {
         if let Some(link) = self.welcomed {
             link.break_off();
@@ -78,7 +78,7 @@ pub(super) struct Handshakes {
     all: Vec<Handshake>,
     connections: RateLimit,
     beginnings: RateLimit,
-    /// Time at which to accept connections that wait because of a limit or an error; `None` if no connections wait.
+    /// Time at which waiting connections are accepted, if a limit or an error delays them; `None` if none is delayed.
     accept_at: Option<Instant>,
 }
 
@@ -92,7 +92,7 @@ impl Handshakes {
         }
     }
 
-    /// Accepts waiting connections, up to the limits.
+    /// Accepts waiting connections, up to the limits of their rate and number.
     pub(super) fn accept(&mut self, listeners: &[Descriptor], events: &Events, now: Instant) {
         self.accept_at = None;
         for listener in listeners {
@@ -120,7 +120,7 @@ impl Handshakes {
         }
     }
 
-    /// Begins a handshake with the process that has connected. Closes the connection if the process is of another user or has
+    /// Adds an accepted connection to the pending handshakes. Closes the connection if its process is of another user or has
     /// [`MAX_PENDING_PER_PROCESS`] pending handshakes.
     fn begin(&mut self, socket: Descriptor, events: &Events, now: Instant) {
         let Some(process) = process::owner(socket.as_fd()) else {
@@ -144,8 +144,8 @@ impl Handshakes {
     /// Continues all pending handshakes, and gives up those whose deadline has passed. Returns whether a handshake has ended.
     ///
     /// Calls `receive` for each handshake with a waiting message; the function receives the message, and returns whether the
-    /// handshake is still pending. During a call, the list that is passed to it lacks the handshakes that were not continued
-    /// yet.
+    /// handshake is still pending. The list that is passed to `receive` does not contain the handshakes that are continued
+    /// later.
     pub(super) fn advance(
         &mut self,
         now: Instant,
@@ -188,8 +188,8 @@ impl Handshakes {
         self.all.len() < before
     }
 
-    /// Makes room for another connection, if necessary by closing the oldest connection that has sent no message. Returns
-    /// `false` if each of the [`MAX_PENDING_HANDSHAKES`] connections has sent a message.
+    /// Returns whether another connection can be accepted. If the limit is reached, closes the oldest connection that has sent
+    /// no message. Returns `false` if each of the [`MAX_PENDING_HANDSHAKES`] connections has sent a message.
     fn make_room(&mut self) -> bool {
         if self.all.len() < MAX_PENDING_HANDSHAKES {
             return true;
@@ -205,7 +205,8 @@ impl Handshakes {
         true
     }
 
-    /// Makes room for another handshake in the state after `Welcome`, if necessary by giving up the oldest one.
+    /// Ensures that another handshake may enter the state after `Welcome`. If the limit is reached, gives up the oldest such
+    /// handshake.
     pub(super) fn make_room_for_welcomed(&mut self) {
         let welcomed = || {
             let handshakes = self.all.iter().enumerate();
@@ -228,8 +229,8 @@ impl Handshakes {
         deadlines.chain(unread).chain(self.accept_at).min()
     }
 
-    /// Returns whether `Welcome` was sent to the process that has an address, so that only the process's last message is
-    /// missing.
+    /// Returns whether a handshake with the process that has an address only lacks the process's last message, because
+    /// `Welcome` was sent.
     pub(super) fn is_welcomed(&self, address: SocketAddr) -> bool {
         let mut addresses = self
             .welcomed()
@@ -238,7 +239,7 @@ impl Handshakes {
         addresses.any(|known| *known == address)
     }
 
-    /// Returns whether `Welcome` was sent on a connection of a process.
+    /// Returns whether `Welcome` was sent on a pending connection of a process.
     pub(super) fn has_welcomed(&self, process: Pid) -> bool {
         self.welcomed()
             .any(|handshake| handshake.process == process)
@@ -253,7 +254,7 @@ impl Handshakes {
 
 #[cfg(any(test, fuzzing))]
 impl Handshakes {
-    /// Resets the rate limits, so that a whole burst is allowed.
+    /// Resets the rate limits of handshakes, so that a whole burst is allowed.
     pub(super) fn reset_limits(&mut self, now: Instant) {
         self.connections = RateLimit::new(CONNECTIONS_PER_SECOND, now);
         self.beginnings = RateLimit::new(HANDSHAKES_PER_SECOND, now);
@@ -287,7 +288,7 @@ mod tests {
     use super::super::testing;
     use super::*;
 
-    /// Returns the handshake of a peer that has sent nothing, and the peer's end of the connection.
+    /// Returns a handshake whose peer has sent nothing, and the peer's end of the connection.
     fn handshake(since: Instant) -> (Handshake, Descriptor) {
         let (socket, end) = testing::connection().unwrap();
         let handshake = Handshake {

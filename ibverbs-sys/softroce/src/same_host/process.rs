@@ -1,4 +1,4 @@
-//! Copies by the kernel from and to the memory of another process.
+//! Copies by the kernel between memory of this process and memory of another process.
 //!
 //! # Why memory is addressed by a thread ID
 //! Each call names the process by an ID, from which the kernel finds the memory. A process keeps its process ID when it calls
@@ -31,7 +31,7 @@ use smallvec::SmallVec;
 
 use crate::memory::Piece;
 
-/// A range of addresses in another process.
+/// A range of addresses in the memory of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) address: u64,
@@ -40,7 +40,8 @@ pub(super) struct Place {
 
 impl Place {
     /// Splits the range before its last aligned word. Returns the parts and their number: two, or one if the range is not
-    /// longer than a word. The kernel writes the parts in order, so a program that waits for the last byte then finds all others.
+    /// longer than a word. The kernel writes the parts in order, so a program that polls the last byte then finds all others
+    /// written.
     fn with_tail(self) -> ([Self; 2], usize) {
         const WORD: usize = size_of::<u64>();
         if self.length <= WORD {
@@ -78,8 +79,8 @@ fn vectors(pieces: &[Piece<'_>]) -> SmallVec<[libc::iovec; 4]> {
         .collect()
 }
 
-/// Copies bytes of this process to another process, the last word after all other bytes. Returns the number of copied bytes,
-/// which is smaller than the range if a page cannot be written.
+/// Copies pieces of this process's memory to another process, the last word after all other bytes. Returns the number of copied
+/// bytes, which is less than the length of the range if a page cannot be written.
 pub(super) fn write(process: Pid, from: &[Piece<'_>], to: Place) -> io::Result<usize> {
     let (parts, count) = to.with_tail();
     let to = parts.map(|place| place.vector());
@@ -99,8 +100,8 @@ pub(super) fn write(process: Pid, from: &[Piece<'_>], to: Place) -> io::Result<u
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Copies bytes of another process to pieces of this process. Returns the number of copied bytes, which is smaller than the
-/// range if a page cannot be read. Fails if a piece is not writable.
+/// Copies bytes of another process to pieces of this process's memory. Returns the number of copied bytes, which is less than
+/// the length of the range if a page cannot be read. Fails if a piece is not writable.
 pub(super) fn read(process: Pid, from: Place, to: &[Piece<'_>]) -> io::Result<usize> {
     if !to.iter().all(Piece::is_writable) {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -121,8 +122,8 @@ pub(super) fn read(process: Pid, from: Place, to: &[Piece<'_>]) -> io::Result<us
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Returns the process at the other end of a Unix connection: for an accepted connection, the process that connected; for
-/// another connection, the process that listens. Returns `None` if the process is of another user or another PID namespace.
+/// Returns the process at the other end of a Unix connection: for an accepted connection, the process that has connected; for
+/// an outgoing connection, the process that listens. Returns `None` if the process is of another user or another PID namespace.
 pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
     let mut who = libc::ucred {
         pid: 0,
@@ -162,17 +163,17 @@ pub(super) fn is_dumpable() -> bool {
     unsafe { libc::prctl(libc::PR_GET_DUMPABLE) == 1 }
 }
 
-/// Result of the check whether the kernel permits copies from and to the memory of another process.
+/// Result of the check whether the kernel permits this process to copy from and to the memory of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KernelCopies {
     Allowed,
-    /// Refused by a security module such as Yama, or by a system call filter.
+    /// The kernel refuses the copies because of a security module such as Yama, or a system call filter.
     Refused,
 }
 
-/// Checks that a thread belongs to a process and is not its main thread, and whether the kernel permits copies from and to its
-/// memory. For the last check, reads the peer's [word] at `address` and writes it back. Returns the thread's ID and the result,
-/// or `None` if the thread or the address is not valid in the peer.
+/// Checks whether the kernel permits this process to copy from and to a peer's memory, by reading the peer's [word] at
+/// `address` and writing it back. Also checks that the thread belongs to the peer and is not its main thread. Returns the
+/// thread's ID and the permission, or `None` if the thread or the address is not valid in the peer.
 pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<(Pid, KernelCopies)> {
     let thread = (thread > 0).then(|| Pid::from_raw(thread)).flatten()?;
     if thread == process {
@@ -195,16 +196,16 @@ pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<(Pid, Ker
     }
 }
 
-/// Word of this process that peers copy to find out whether the kernel permits their copies.
+/// Word of this process that peers read and write back to find out whether the kernel permits their copies.
 static WORD: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the address of the word that peers copy in [`reach`].
+/// Returns the address of the word that peers read and write back in [`reach`].
 pub(super) fn word() -> u64 {
     WORD.as_ptr().expose_provenance() as u64
 }
 
-/// Reads a word of another process and writes it back. Returns whether both copies succeeded, or the error number of a refused
-/// copy.
+/// Reads a word of another process and writes it back. Returns whether both copies were complete, or the error number if the
+/// kernel refuses a copy.
 pub(super) fn probe(process: Pid, address: u64) -> Result<bool, i32> {
     let place = Place { address, length: 8 };
     let mut word = [0; 8];
@@ -221,7 +222,7 @@ mod tests {
         rustix::process::getpid()
     }
 
-    /// Returns the range of bytes in this process.
+    /// Returns the range of addresses of `bytes`, as a place in this process.
     fn place(bytes: &mut [u8]) -> Place {
         Place {
             address: bytes.as_mut_ptr().expose_provenance() as u64,

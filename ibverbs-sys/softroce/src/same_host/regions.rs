@@ -15,7 +15,7 @@ pub(super) use crate::memory::{FilePlace, Published};
 use crate::number;
 use crate::proto::AccessFlags;
 
-/// A published queue pair that accepts requests.
+/// The record of a queue pair that is ready to receive, as published to the connected peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePair {
     /// Number of the queue pair.
@@ -28,32 +28,32 @@ pub(crate) struct QueuePair {
     pub(crate) peer_gid: Ipv6Addr,
     /// Set if the connection is unreliable.
     pub(crate) is_unreliable: bool,
-    /// Remote access that requests of the peer may use.
+    /// Remote access that requests of the peer are granted.
     pub(crate) access: AccessFlags,
-    /// Number of the protection domain.
+    /// Number of the queue pair's protection domain.
     pub(crate) domain: u64,
     /// Packet sequence number that the queue pair expected when it became ready to receive.
     pub(crate) first: u32,
-    /// Number that changes each time that the queue pair becomes ready to receive.
+    /// Generation number, which changes each time that the queue pair becomes ready to receive.
     pub(crate) generation: u32,
 }
 
-/// Unit in bytes of the start and the length of a segment of the arena.
+/// Unit of the start and the length of an arena segment in a record, in bytes.
 const UNIT: u64 = 2 << 20;
 
-/// Number of records of regions and windows: the maximum numbers of both, and spare slots.
+/// Number of records of regions and windows: the maximum number of both, and some more.
 const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
 
-/// Number of records of queue pairs. Queue pairs that exist at the same time have different records.
+/// Number of records of queue pairs. Queue pairs that exist at the same time use different records.
 const QUEUE_PAIRS: usize = number::RECORDS;
 
-/// Length of the file in bytes.
+/// Length in bytes of the shared file that contains the tables.
 pub(super) const LENGTH: usize = DIFFERENCES_AT + REGIONS;
 
-/// Offset of the records of regions in the file, in bytes.
+/// Offset in the file of the records of regions, in bytes.
 pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
 
-/// Offset of the bytes of the indices in the file, in bytes.
+/// Offset in the file of the bytes that map key indices to records, in bytes.
 pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record>();
 
 const NUMBER: u64 = 0xff_ffff;
@@ -83,7 +83,7 @@ impl Published {
         ])
     }
 
-    /// Decodes a record of a peer. The fields are not checked.
+    /// Decodes the record of a peer's region or window. The fields are not checked.
     fn decode(words: &[u64; board::WORDS]) -> Self {
         let &[head, domain, start, length, address, offset, segment] = words;
         let from = (segment >> 32) * UNIT;
@@ -104,7 +104,7 @@ impl Published {
     }
 }
 
-/// Bit of a queue pair's record that is set for an unreliable connection.
+/// Position of the bit in a queue pair's record that is set for an unreliable connection.
 const UNRELIABLE: u32 = 48;
 
 impl QueuePair {
@@ -145,21 +145,21 @@ impl QueuePair {
     }
 }
 
-/// The tables of this process, in a file that peers can only map for reading.
+/// The tables of this process, in a file that peers can map only for reading.
 #[derive(Debug)]
 pub(crate) struct Publication {
     file: Descriptor,
-    /// Number that keys add to an index.
+    /// Number that is added to a table index to form the index in a memory key.
     key_base: u32,
     tables: Tables,
 }
 
-/// The tables of queue pairs and of regions that a process publishes: this process or a peer.
+/// The tables of queue pairs, regions and windows that this process or a peer publishes.
 #[derive(Debug)]
 pub(super) struct Tables {
     queue_pairs: Board<Part<Record>>,
     regions: Board<Part<Record>>,
-    /// For each index in keys, the bits in which the index differs from the number of the slot that the index names.
+    /// For each index in memory keys: the bits in which the index differs from the record number that the index stands for.
     differences: Part<AtomicU8>,
 }
 
@@ -173,26 +173,26 @@ impl Tables {
         })
     }
 
-    /// Maps the tables of a peer.
+    /// Maps the tables of a peer for reading.
     pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
         let map = Map::of(file, 0..LENGTH as u64, Rights::Read)?;
         Self::of(map).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Returns the version and the content of a slot's record, or `None` if the slot is not published.
+    /// Returns the version and the content of the record of a region or window, or `None` if the record is empty.
     pub(super) fn region(&self, slot: u32) -> Option<(u64, Published)> {
         let (version, words) = self.regions.find(slot as usize)?;
         Some((version, Published::decode(&words)))
     }
 
-    /// Returns the slot that an index in keys names, or `None` if the index is out of range.
+    /// Returns the number of the record that an index in memory keys stands for, or `None` if the index is out of range.
     #[inline]
     pub(super) fn slot(&self, index: u32) -> Option<u32> {
         let difference = self.differences.get(index as usize)?;
         Some(index ^ u32::from(difference.load(Ordering::Relaxed)))
     }
 
-    /// Returns whether the version of a slot's record is still `version`.
+    /// Returns whether the version of the record of a region or window is still `version`.
     #[inline]
     pub(super) fn has_region(&self, slot: u32, version: u64) -> bool {
         self.regions.is_current(slot as usize, version)
@@ -211,7 +211,8 @@ impl Tables {
         self.queue_pairs.is_current(number::record(number), version)
     }
 
-    /// Returns whether the version of a queue pair's record has been `version` ever since it was found.
+    /// Returns whether the version of a queue pair's record has been `version` ever since [`queue_pair`](Self::queue_pair)
+    /// returned it.
     pub(super) fn had_queue_pair(&self, number: u32, version: u64) -> bool {
         let index = number::record(number);
         self.queue_pairs.was_current(index, version)
@@ -219,7 +220,7 @@ impl Tables {
 }
 
 impl Publication {
-    /// Creates empty tables. Keys add `key_base` to an index.
+    /// Creates empty tables. The indices in memory keys start at `key_base`.
     pub(crate) fn new(key_base: u32) -> io::Result<Self> {
         let (file, map) = shared::create("softroce-tables", LENGTH, true)?;
         let tables = Tables::of(map).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -230,13 +231,13 @@ impl Publication {
         })
     }
 
-    /// Returns the number that keys add to an index.
+    /// Returns the number that is added to a table index to form the index in a memory key.
     pub(crate) fn key_base(&self) -> u32 {
         self.key_base
     }
 
-    /// Publishes a region or window in a slot, in place of the previous content. The caller has to wait for peers that use the
-    /// previous content.
+    /// Publishes a region or window in the record `slot`, and replaces the previous content. The caller has to wait for peers
+    /// that still use the previous content.
     pub(crate) fn publish_region(&self, slot: u32, region: &Published) {
         let index = (region.key >> 8).wrapping_sub(self.key_base);
         if let Some(difference) = self.tables.differences.get(index as usize) {
@@ -247,25 +248,25 @@ impl Publication {
         }
     }
 
-    /// Retracts the content of a slot, and returns the record's version, which each publication changes. The caller has to wait
-    /// for peers that use the content.
+    /// Marks the record `slot` of a region or window as empty, and returns its version, which each publication changes. The
+    /// caller has to wait for peers that still use the previous content.
     pub(crate) fn retract_region(&self, slot: u32) -> u64 {
         self.tables.regions.retract(slot as usize)
     }
 
-    /// Returns whether a slot is published to peers.
+    /// Returns whether the record `slot` currently publishes a region or window to peers.
     pub(crate) fn tells_region(&self, slot: u32) -> bool {
         self.tables.regions.read(slot as usize).is_some()
     }
 
-    /// Publishes a queue pair, in place of the previous content of its record.
+    /// Publishes a queue pair, and replaces the previous content of its record.
     pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
         let index = number::record(queue_pair.number);
         self.tables.queue_pairs.publish(index, &queue_pair.encode());
     }
 
-    /// Retracts a queue pair. Returns `false` if the queue pair was not published. Otherwise the caller has to wait for peers
-    /// that use the queue pair's memory.
+    /// Retracts a queue pair from peers. Returns whether it was published. If so, the caller has to wait for peers that still
+    /// use the queue pair's memory.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         let is_told = self.tables.queue_pair(number).is_some();
         if is_told {

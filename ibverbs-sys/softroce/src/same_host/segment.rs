@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The shared memory of a link: for each direction a ring of messages, a sleep word, and lanes.
+//! The shared memory of a link. It contains, for each direction, a ring of messages, a sleep word, and lanes.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,43 +10,43 @@ use super::shared::{self, Map, One, Part, Rights};
 use crate::descriptor::Descriptor;
 use crate::sync::Line;
 
-/// Number of slots of a ring: the maximum messages in flight in one direction.
+/// Number of slots (cache lines) of a ring, which is the maximum number of messages in flight in one direction.
 const SLOTS: usize = 2048;
 
-/// Number of chunks of a ring, for payloads that do not fit into a slot: 512 KiB.
+/// Number of chunks (cache lines of payload) of a ring, for payloads that do not fit into a slot: 512 KiB.
 const CHUNKS: usize = 8192;
 
-/// Number of lanes (see [`epoch`](crate::epoch)) of each process: the maximum threads that copy at the same time without
-/// waiting for each other.
+/// Number of lanes (shared words that mark a copy as in progress, see [`epoch`](crate::epoch)) of each process. Up to this
+/// number of its threads can copy at the same time without waiting for each other.
 const LANES: usize = 32;
 
-/// A ring in shared memory.
+/// The memory of a ring (message queue) in a mapped file.
 type Ring = Memory<Part<Slot>, Part<Chunk>, One<Marks>>;
 
-/// The sending end of a ring in shared memory.
+/// The sending end of a ring (message queue) in a mapped file.
 pub(super) type Sender = Producer<Part<Slot>, Part<Chunk>, One<Marks>>;
 
-/// The receiving end of a ring in shared memory.
+/// The receiving end of a ring (message queue) in a mapped file.
 pub(super) type Receiver = Consumer<Part<Slot>, Part<Chunk>, One<Marks>>;
 
-/// The view that one process has of the shared memory.
+/// The memory that two linked processes share, from the perspective of one of them.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
-    /// Slots of the ring by which this process receives.
+    /// Slots (cache lines for messages) of the ring from which this process receives.
     pub(super) slots: Part<Slot>,
-    /// Word that is set while this process sleeps; the peer reads it.
+    /// Word that names the sleeping thread of this process; the peer reads it.
     pub(super) own_sleep: One<Line>,
-    /// Word that is set while the peer sleeps.
+    /// Word that names the sleeping thread of the peer.
     pub(super) peer_sleep: One<Line>,
-    /// Lanes (see [`epoch`](crate::epoch)) in which this process marks its copies from and to the peer's memory.
+    /// Lanes (shared words, see [`epoch`](crate::epoch)) in which this process marks its copies from and to the peer's memory.
     pub(super) own_lanes: Part<Line>,
-    /// Lanes (see [`epoch`](crate::epoch)) in which the peer marks its copies from and to this process's memory.
+    /// Lanes (shared words, see [`epoch`](crate::epoch)) in which the peer marks its copies from and to this process's memory.
     pub(super) peer_lanes: Part<Line>,
 }
 
-/// Role of a process in the creation of the shared memory.
+/// Role of a process in the creation of the memory that two processes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// The process that created the memory.
@@ -55,35 +55,36 @@ pub(super) enum Role {
     Taker,
 }
 
-/// Byte offsets within one direction: sleep word, lanes, slots, chunks; and the length of a direction.
+/// Byte offsets in the shared memory within the part for one direction: the sleep word, the lanes, the slots, the chunks; and
+/// the length of that part.
 const SLEEP: usize = size_of::<Marks>();
 const LANE: usize = SLEEP + size_of::<Line>();
 const SLOT: usize = LANE + LANES * size_of::<Line>();
 const CHUNK: usize = SLOT + SLOTS * size_of::<Slot>();
 const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(4096);
 
-/// Length of the shared memory in bytes.
+/// Length in bytes of the memory that two linked processes share.
 pub(super) const LENGTH: usize = 2 * DIRECTION;
 
-/// Creates the shared memory of a link.
+/// Creates the memory that two processes will share. Returns its file, and the perspective of this process.
 pub(super) fn make() -> io::Result<(Descriptor, Side)> {
     let (file, map) = shared::create("softroce-link", LENGTH, false)?;
     Ok((file, Side::of(map, Role::Maker)?))
 }
 
-/// Maps the shared memory that a peer has created.
+/// Maps shared memory that a peer process has created. Returns the perspective of this process.
 pub(super) fn take(file: BorrowedFd<'_>) -> io::Result<Side> {
     let map = Map::of(file, 0..LENGTH as u64, Rights::Write)?;
     Side::of(map, Role::Taker)
 }
 
-/// Returns the slots of the direction that begins at offset `at`.
+/// Returns the slots (cache lines for messages) of the ring whose direction begins at byte offset `at` of the shared memory.
 fn slots(map: &Arc<Map>, at: usize) -> Option<Part<Slot>> {
     Part::of(map, at + SLOT, SLOTS)
 }
 
-/// Returns the parts of the direction that begins at offset `at`: the ring, the sleep word of the receiver, and the lanes of
-/// the sender.
+/// Returns what the shared memory contains for the direction that begins at byte offset `at`: the ring, the sleep word of the
+/// receiver, and the lanes of the sender.
 fn direction(map: &Arc<Map>, at: usize) -> Option<(Ring, One<Line>, Part<Line>)> {
     let ring = Memory {
         slots: slots(map, at)?,

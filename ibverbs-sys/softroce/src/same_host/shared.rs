@@ -51,7 +51,7 @@ pub(super) enum Rights {
     Write,
 }
 
-/// A mapping of a part of an in-memory file, unmapped on drop. Children of `fork` do not inherit it.
+/// A mapping of a range of an in-memory file, unmapped on drop. Children of `fork` do not inherit it.
 #[derive(Debug)]
 pub(super) struct Map {
     start: NonNull<c_void>,
@@ -64,8 +64,8 @@ unsafe impl Send for Map {}
 // SAFETY: a `Map` owns its mapping, and the bytes are only accessed atomically.
 unsafe impl Sync for Map {}
 
-/// Creates an in-memory file with a fixed length in bytes, and maps it for writing. With `keeps`, other processes cannot map
-/// the file for writing.
+/// Creates an in-memory file with a fixed length in bytes, and maps it for writing. If `keeps` is set, other processes cannot
+/// map the file for writing.
 ///
 /// # Errors
 /// Fails with `EFBIG` if the length exceeds the process's file size limit. Without this check, the kernel would end the process
@@ -91,7 +91,8 @@ pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Desc
     Ok((file, map))
 }
 
-/// Checks that a range of a file's bytes can be accessed without a fault as long as it is mapped, whatever other processes do.
+/// Checks that a mapping of a range of a file's bytes can be accessed without a fault, even if other processes change or close
+/// the file.
 pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
     /// `TMPFS_MAGIC` of `linux/magic.h`. Huge pages of another file system may be unavailable when they are first accessed.
     const TMPFS: i128 = 0x0102_1994;
@@ -148,7 +149,7 @@ impl Map {
         self.length
     }
 
-    /// Copies the bytes from `offset` on to `out`. Returns `None` if the range is not inside the mapping.
+    /// Copies bytes of the mapping to `out`, starting at `offset`. Returns `None` if the range is not inside the mapping.
     #[cfg(test)]
     pub(super) fn read(&self, offset: usize, out: &mut [u8]) -> Option<()> {
         let address = self.locate(offset, out.len())?;
@@ -156,8 +157,8 @@ impl Map {
         unsafe { copy::read(address, out) }.ok()
     }
 
-    /// Copies `data` to the bytes from `offset` on, in ascending order, so that the last bytes are written last. Returns `None`
-    /// if the range is not inside the mapping or the mapping is read-only.
+    /// Copies `data` to the mapping, starting at `offset`, in ascending order, so that the last bytes are written last. Returns
+    /// `None` if the range is not inside the mapping or the mapping is read-only.
     #[cfg(test)]
     pub(super) fn write(&self, offset: usize, data: &[u8]) -> Option<()> {
         let address = self.locate(offset, data.len())?;
@@ -169,8 +170,8 @@ impl Map {
         unsafe { copy::write(address, data) }.ok()
     }
 
-    /// Copies pieces of this process's memory, one after the other, to the bytes from `offset` on, in ascending order. Returns
-    /// `None` if the range is not inside the mapping, if the mapping is read-only, or if a byte could not be copied.
+    /// Copies pieces of this process's memory, one after the other, to the mapping, starting at `offset`, in ascending order.
+    /// Returns `None` if the range is not inside the mapping, if the mapping is read-only, or if a byte could not be copied.
     #[inline]
     pub(super) fn put(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -187,8 +188,8 @@ impl Map {
         Some(())
     }
 
-    /// Copies the bytes from `offset` on to pieces of this process's memory. Returns `None` if the range is not inside the
-    /// mapping, if a piece is not writable, or if a byte could not be copied.
+    /// Copies bytes of the mapping, starting at `offset`, to pieces of this process's memory. Returns `None` if the range is
+    /// not inside the mapping, if a piece is not writable, or if a byte could not be copied.
     #[inline]
     pub(super) fn get(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -219,7 +220,7 @@ impl Map {
         Some(unsafe { AtomicU64::from_ptr(pointer) })
     }
 
-    /// Returns the address of the `length` bytes from `offset` on, or `None` if they are not inside the mapping.
+    /// Returns the address of the `length` bytes at `offset` of the mapping, or `None` if they are not inside the mapping.
     #[inline]
     fn locate(&self, offset: usize, length: usize) -> Option<usize> {
         let end = offset.checked_add(length)?;
@@ -234,7 +235,7 @@ impl Drop for Map {
     }
 }
 
-/// An array of values in a mapping.
+/// An array of values in a mapping, which it keeps mapped.
 #[derive(Debug)]
 pub(super) struct Part<T> {
     _map: Arc<Map>,
@@ -249,8 +250,8 @@ unsafe impl<T: Plain> Send for Part<T> {}
 unsafe impl<T: Plain> Sync for Part<T> {}
 
 impl<T: Plain> Part<T> {
-    /// Returns the `count` values from `offset` on, or `None` if they are not inside the mapping or not aligned. Values of a
-    /// read-only mapping must only be loaded: a store would fault.
+    /// Returns the array of `count` values at byte `offset` of the mapping, or `None` if they are not inside the mapping or not
+    /// aligned. Values of a read-only mapping must only be loaded: a store would fault.
     pub(super) fn of(map: &Arc<Map>, offset: usize, count: usize) -> Option<Self> {
         let length = count.checked_mul(size_of::<T>())?;
         let start = ptr::with_exposed_provenance_mut::<T>(map.locate(offset, length)?);
@@ -273,13 +274,13 @@ impl<T> Deref for Part<T> {
     }
 }
 
-/// A single value in a mapping.
+/// A single value in a mapping, which it keeps mapped.
 #[derive(Debug)]
 pub(super) struct One<T>(Part<T>);
 
 impl<T: Plain> One<T> {
-    /// Returns the value at `offset`, or `None` if it is not inside the mapping or not aligned. A value of a read-only mapping
-    /// must only be loaded.
+    /// Returns the value at byte `offset` of the mapping, or `None` if it is not inside the mapping or not aligned. A value of
+    /// a read-only mapping must only be loaded.
     pub(super) fn of(map: &Arc<Map>, offset: usize) -> Option<Self> {
         Part::of(map, offset, 1).map(Self)
     }

@@ -20,10 +20,10 @@ use crate::memory::Piece;
 use crate::proto::Sequence;
 use crate::transfer::{Brief, Form, PART_CHUNKS, PartOf, Short, Unsent};
 
-/// Maximum time of each step.
+/// Maximum time to wait for each step of a test.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Tag and words of an invalid brief.
+/// Tag and words of an invalid brief (short message without packet headers).
 const NONSENSE: (u16, [u64; 7]) = (1 << 15 | 1, [u64::MAX; 7]);
 
 fn send(link: &Link, text: &str) {
@@ -35,7 +35,7 @@ fn violate(link: &Link) {
     assert_eq!(link.send_words(tag, &words), Ok(()));
 }
 
-/// Receives all messages that have arrived.
+/// Receives all messages that have arrived on a link, and returns a description of each.
 fn received(link: &Link) -> Vec<String> {
     let mut texts = Vec::new();
     while link.receive(2, |_, said| match said {
@@ -46,7 +46,7 @@ fn received(link: &Link) -> Vec<String> {
     texts
 }
 
-/// Returns a brief for a part of `length` bytes in chunks.
+/// Returns a brief (short message without packet headers) whose payload has `length` bytes, which are in chunks of the ring.
 fn part(length: u32, payload: &mut [u8; 4]) -> Brief<'_> {
     *payload = length.to_ne_bytes();
     Brief {
@@ -134,7 +134,7 @@ fn what_comes_before_a_message_that_is_none_is_received_and_nothing_behind_it() 
     assert!(!there.check(), "the peer is told");
 }
 
-/// Checks a peer that claims to have read messages that were never sent.
+/// Checks that if the peer claims to have read messages that were never sent, earlier messages are received and no later ones.
 #[test]
 fn what_comes_before_a_count_that_cannot_be_is_received_and_nothing_later() {
     let (here, there, file) = testing::links().unwrap();
@@ -204,7 +204,7 @@ fn slots_without_a_message_do_not_go_on_for_ever() {
     assert_eq!(received, 0);
 }
 
-/// Two processes whose engine threads only serve their directories.
+/// Two simulated processes whose engine threads only continue handshakes and remove ended links.
 struct Host {
     processes: [(SocketAddr, Arc<Directory>); 2],
     stop: Arc<AtomicBool>,
@@ -212,7 +212,7 @@ struct Host {
 }
 
 impl Host {
-    /// Creates two processes. `number` must be different for each test.
+    /// Creates two simulated processes. `number` must be different for each test.
     fn new(number: u8) -> Self {
         let processes = [1, 2].map(|last| {
             let id = std::process::id().to_ne_bytes();
@@ -248,7 +248,7 @@ impl Host {
         }
     }
 
-    /// Returns both ends of a link. The first process begins the handshake.
+    /// Returns both ends of a link between the two processes. The first process begins the handshake.
     fn links(&self) -> [Arc<Link>; 2] {
         let [(first, here), (second, there)] = &self.processes;
         let near = until("the process asked gets a link", || here.link(*second));
@@ -305,8 +305,8 @@ fn a_link_that_failed_is_removed_and_replaced_by_another() {
     }
 }
 
-/// Checks that memory is not released to its owner while a peer may still copy because the peer does not know of the link's
-/// end.
+/// Checks that memory is not released to its owner while a peer may still copy from it because the peer has not noticed the end
+/// of the link.
 #[test]
 fn a_copy_by_a_link_that_failed_is_waited_for() {
     let host = Host::new(2);

@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
 //! The choice of the thread that peers wake when they have sent a message to this process.
 //!
-//! Usually that is the engine's thread. While a thread of the program waits for an event of a completion channel, peers wake
-//! that thread instead, which saves a wakeup.
+//! Usually peers wake the engine (background thread). While a thread of the program waits for an event of a completion channel,
+//! peers wake that thread instead, which saves a wakeup.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -12,17 +12,17 @@ use super::neighbourhood::Neighbourhood;
 use super::wake::Sleeper;
 use crate::completion::Bell;
 
-/// State of the threads of this process that peers may wake.
+/// State of the threads of this process that peer processes may wake.
 #[derive(Debug, Default)]
 pub(super) struct Vigil {
     /// Set while the engine sleeps.
     is_engine_asleep: AtomicBool,
-    /// Set while a thread that waits at a channel has taken the engine's place. Further waiting threads do not replace the
+    /// Set while peers wake a thread that waits at a channel instead of the engine. Further waiting threads do not replace the
     /// first one.
     is_kept: AtomicBool,
 }
 
-/// A thread that waits at a completion channel, and that peers wake in place of the engine.
+/// A thread that waits at a completion channel, and that peer processes wake instead of the engine.
 pub(crate) struct Waiter<'a> {
     neighbourhood: &'a Neighbourhood,
     sleeper: Sleeper,
@@ -30,8 +30,8 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl Neighbourhood {
-    /// Marks the engine as asleep on all links, so that peers wake it. Returns whether the engine may sleep, because no link
-    /// has messages to receive or a backlog to send.
+    /// Marks the engine (background thread) as asleep in the memory shared with each peer, so that peers wake it. Returns
+    /// whether the engine may sleep, because no messages can be received and no waiting messages can be sent.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.vigil.is_engine_asleep.store(true, Ordering::Relaxed);
         // This fence pairs with the one in `leave`: a waiter that leaves sees the flag, or this thread sees the waiter's
@@ -44,7 +44,7 @@ impl Neighbourhood {
         !links.iter().any(|link| link.is_waiting())
     }
 
-    /// Marks the engine as awake on all links.
+    /// Marks the engine as awake on all links, so that peers do not send wakeups to it.
     pub(crate) fn wake_up(&self) {
         self.vigil.is_engine_asleep.store(false, Ordering::Relaxed);
         for link in self.links().iter().flat_map(|links| links.iter()) {
@@ -52,8 +52,8 @@ impl Neighbourhood {
         }
     }
 
-    /// Makes the calling thread the one that peers wake, by the eventfd of the thread's channel. Returns `None` if another
-    /// thread has already taken the engine's place, or if there are no links.
+    /// Registers the calling thread as the one that peers wake, by the eventfd of its completion channel. Returns `None` if
+    /// another thread is already registered, or if no memory is shared with other processes.
     pub(crate) fn keep_vigil(&self, bell: &Bell) -> Option<Waiter<'_>> {
         let links = self.links()?;
         let is_kept = &self.vigil.is_kept;
@@ -66,8 +66,8 @@ impl Neighbourhood {
 }
 
 impl Waiter<'_> {
-    /// Marks this thread as asleep on all links, so that peers wake it, and sends deferred wakeups. Returns whether this thread
-    /// may sleep, because no link has messages to receive or a backlog to send.
+    /// Marks this thread as asleep in the memory shared with each peer, so that peers wake it, and sends deferred wakeups.
+    /// Returns whether this thread may sleep, because no messages can be received and no waiting messages can be sent.
     pub(crate) fn fall_asleep(&mut self) -> bool {
         if let Some(links) = self.neighbourhood.links() {
             self.links = links;
@@ -81,13 +81,13 @@ impl Waiter<'_> {
         !self.links.iter().any(|link| link.is_waiting())
     }
 
-    /// Marks this thread as awake on all links.
+    /// Marks this thread as awake on all links, so that peers do not send wakeups to it.
     pub(crate) fn wake_up(&self) {
         (self.links.iter()).for_each(|link| link.wake_up(self.sleeper));
     }
 
-    /// Makes peers wake the engine again instead of this thread. Returns whether a link has messages or a backlog for which no
-    /// thread was woken.
+    /// Makes peers wake the engine (background thread) again instead of this thread. Returns `true` if messages may have
+    /// arrived, or waiting messages can be sent, for which no thread was woken.
     pub(crate) fn leave(self) -> bool {
         self.wake_up();
         let Neighbourhood { vigil, .. } = self.neighbourhood;

@@ -1,9 +1,9 @@
 #![forbid(unsafe_code)]
-//! A peer that may copy from and to memory of this process, and the wait for its copies.
+//! A peer process that may copy from and to memory of this process, and the wait until its copies have ended.
 //!
-//! A peer is a visitor from before it receives the permission to copy until it has closed its end of the connection. In the
-//! peer, a [`Link`](super::link::Link) closes that end when no thread can copy through the link any more. The state of the
-//! link in this process has no influence.
+//! A peer counts as a visitor from before it receives the permission to copy until it has closed its end of the connection. In
+//! the peer's process, a [`Link`](super::link::Link) closes that end when no thread can copy through the link any more. The
+//! state of the link in this process has no influence.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -20,14 +20,15 @@ use crate::descriptor::Descriptor;
 use crate::epoch::{Lanes, Occupied};
 use crate::sync::Line;
 
-/// Time for which a wait for a peer's copy spins, and the length of each sleep after that. Most copies end within this time.
+/// Time for which a thread that waits for a peer's copy spins, and the length of each sleep after that. Most copies end within
+/// this time.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
-/// Maximum wait for a copy of a stopped peer.
+/// Maximum time that this process waits for a peer to finish a copy if the peer is stopped by a signal or a debugger.
 const MAX_WAIT_FOR_STOPPED: Duration = Duration::from_secs(1);
 
-/// Maximum wait for a copy of any peer. A running peer finishes within microseconds; a peer that is frozen by its cgroup does
-/// not, and is not reported as stopped.
+/// Maximum time that this process waits for any peer to finish a copy. A running peer finishes within microseconds; a peer that
+/// is frozen by its cgroup does not, and is not reported as stopped.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// The process at the other end of a connection.
@@ -35,9 +36,9 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 pub(super) struct Process {
     /// Process ID.
     pub(super) number: Pid,
-    /// Thread of the process by which the kernel finds its memory; see [`process`].
+    /// ID of the thread by which the kernel finds the memory of the process; see [`process`].
     pub(super) thread: Pid,
-    /// Permission of the kernel to copy from and to the memory of the process.
+    /// Whether the kernel permits this process to copy from and to the memory of the other process.
     pub(super) copies: process::KernelCopies,
     /// Connection that ends with the process, or when the process calls `exec`.
     pub(super) socket: Descriptor,
@@ -46,18 +47,18 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Returns a new descriptor that is readable when a process has ended, or `None` if the system cannot open one. The
-    /// descriptor reports the end even if another process holds the end of the connection open.
+    /// Opens a descriptor that is readable when a process has ended. Returns `None` if the system cannot open one. The
+    /// descriptor reports the end even if another process holds the process's end of the connection open.
     pub(super) fn open_handle(number: Pid) -> Option<Descriptor> {
         Descriptor::open(|| pidfd_open(number, PidfdFlags::empty())).ok()
     }
 }
 
-/// A peer that may copy from and to memory of this process.
+/// A peer process that may copy from and to memory of this process.
 #[derive(Debug)]
 pub(super) struct Visitor {
     pub(super) process: Process,
-    /// Lanes (see [`epoch`](crate::epoch)) in which the peer marks its copies.
+    /// Lanes (shared words, see [`epoch`](crate::epoch)) in which the peer marks its copies as in progress.
     lanes: Part<Line>,
 }
 
@@ -96,14 +97,14 @@ impl Visitor {
             .flatten()
     }
 
-    /// Closes this side of the connection. The peer thus learns that this process does not copy any more.
+    /// Closes this side of the connection, which informs the peer that this process no longer copies from or to its memory.
     pub(super) fn leave(&self) {
         // An error means that the peer is gone.
         let _ = shutdown(&self.process.socket, Shutdown::Write);
     }
 }
 
-/// Copies of a peer that were in progress when [`Copies::of`] was called.
+/// Copies by one peer that were in progress when [`Copies::of`] was called.
 #[derive(Debug)]
 pub(super) struct Copies {
     visitor: Arc<Visitor>,
@@ -111,16 +112,16 @@ pub(super) struct Copies {
     wait: Wait,
 }
 
-/// Duration of the wait so far.
+/// Start of a wait until a peer's copies have ended, and the time since when the peer is stopped.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     since: Instant,
-    /// Time since which each check has found the peer stopped; `None` if the last check found that the peer runs.
+    /// Time since when the peer was found stopped at each check; `None` if the last check found that the peer runs.
     stopped: Option<Instant>,
 }
 
 impl Copies {
-    /// Returns the copies of a peer that are in progress. The caller must have retracted the region or window before.
+    /// Returns the copies that a peer has in progress now. The caller must have retracted the region or window before.
     pub(super) fn of(visitor: Arc<Visitor>) -> Self {
         Self {
             occupied: Lanes(&visitor.lanes).occupied(),
@@ -132,8 +133,8 @@ impl Copies {
         }
     }
 
-    /// Returns `Some(true)` if the copies have ended or the peer is gone, `None` if a copy is still in progress, and
-    /// `Some(false)` if the wait has exceeded its limit.
+    /// Checks whether the peer's copies have ended. Returns `Some(true)` if they have ended or the peer is gone, `None` if a
+    /// copy is still in progress, and `Some(false)` if the wait has exceeded its limit.
     pub(super) fn poll(&mut self) -> Option<bool> {
         if self.occupied.are_left(Lanes(&self.visitor.lanes)) {
             return Some(true);
@@ -149,8 +150,8 @@ impl Copies {
         self.wait.since.elapsed()
     }
 
-    /// Waits until the copies have ended or the peer is gone, and returns `true`. Returns `false` if the wait has exceeded its
-    /// limit: then the peer was stopped during a copy, and may finish that copy at any later time.
+    /// Waits until the peer's copies have ended or the peer is gone, and returns `true`. Returns `false` if the wait has
+    /// exceeded its limit: then the peer was stopped during a copy, and may finish that copy at any later time.
     pub(super) fn wait(self) -> bool {
         let Self {
             visitor,
@@ -171,7 +172,8 @@ impl Copies {
 }
 
 impl Wait {
-    /// Returns `Some(true)` if the peer is gone, `Some(false)` if the wait has exceeded its limit, and `None` to go on waiting.
+    /// Checks whether to go on waiting, and returns `None` if so. Returns `Some(true)` if the peer is gone, and `Some(false)`
+    /// if the wait has exceeded its limit.
     fn outlook(&mut self, visitor: &Visitor) -> Option<bool> {
         if visitor.is_gone() {
             return Some(true);

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Wakeups of a peer only while it sleeps, and of only one of its threads.
+//! Wakeups of sleeping peers: a peer is woken only while it sleeps, and only one of its threads.
 //!
 //! A thread that is about to sleep stores its identity in a word that its process shares with one peer, then checks once more
 //! for work. A peer that has sent a message loads the word afterwards, and wakes the thread only if the word names one. The
@@ -28,7 +28,7 @@ pub(super) enum Sleeper {
 
 const AWAKE: u64 = 0;
 const ENGINE: u64 = 1;
-/// The word of the channel with number 0.
+/// Value of the sleep word that names the channel with number 0.
 const CHANNELS: u64 = 2;
 
 impl Sleeper {
@@ -41,8 +41,8 @@ impl Sleeper {
 }
 
 impl Sleep<'_> {
-    /// Stores the identity of a thread that is about to sleep. The thread must check for work afterwards. The engine does not
-    /// replace a thread that waits at a channel.
+    /// Stores the identity of a thread that is about to sleep in the word. The thread must check for work afterwards. The
+    /// engine does not replace a thread that waits at a channel.
     pub(super) fn declare(self, sleeper: Sleeper) {
         let order = Ordering::Relaxed;
         match sleeper {
@@ -63,7 +63,8 @@ impl Sleep<'_> {
         }
     }
 
-    /// Clears the word. Returns the thread of the peer that has to be woken for messages that were sent before.
+    /// Clears the word. Returns the peer's thread that has to be woken for messages that were sent before, or `None` if no
+    /// thread sleeps.
     #[must_use]
     pub(super) fn interrupt(self) -> Option<Sleeper> {
         fence(Ordering::SeqCst);

@@ -1,16 +1,16 @@
 #![forbid(unsafe_code)]
-//! Withdrawals of memory windows from peers whose copies have not ended yet.
+//! Withdrawals of memory windows from peer processes whose copies have not ended yet.
 //!
-//! A work request that binds or invalidates a window cannot wait for the copies, because its queue pair is locked. So the
-//! withdrawal is recorded here, and the request checks it again later. [`Accesses`] limits the time that this may take. The
-//! same limit applies to verbs, which block until the copies have ended.
+//! A work request that binds or invalidates a window cannot wait for the peers' copies, because its queue pair is locked. So
+//! the withdrawal is recorded here, and the request checks its progress again later. [`Accesses`] limits the time that this may
+//! take. The same limit applies to verbs, which block until the copies have ended.
 
 use parking_lot::Mutex;
 
 use super::neighbourhood::{Accesses, Neighbourhood};
 use crate::proto::Withdrawal;
 
-/// Pending withdrawals, at most one for each slot of the table of regions.
+/// Pending withdrawals of memory windows, at most one for each record of the table of regions.
 #[derive(Debug, Default)]
 pub(super) struct Withdrawals(Mutex<Vec<Pending>>);
 
@@ -23,7 +23,7 @@ struct Pending {
 }
 
 impl Withdrawals {
-    /// Begins or continues to withdraw a slot from peers. Returns the progress of the withdrawal.
+    /// Begins or continues to withdraw a region or window from peers. Returns the progress of the withdrawal.
     pub(super) fn poll(&self, slot: u32, neighbourhood: &Neighbourhood) -> Withdrawal {
         let mut all = self.0.lock();
         let retracted = neighbourhood.retract_region(slot);
@@ -43,7 +43,7 @@ impl Withdrawals {
         withdrawal
     }
 
-    /// Removes the pending withdrawal of a slot. Returns whether there was one.
+    /// Removes the pending withdrawal of a region or window. Returns whether there was one.
     pub(super) fn forget(&self, slot: u32) -> bool {
         let mut all = self.0.lock();
         let known = all.iter().position(|pending| pending.slot == slot);

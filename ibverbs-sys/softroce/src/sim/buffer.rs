@@ -6,14 +6,15 @@ use super::content::difference;
 use super::memory::Memory;
 use super::random::Random;
 
-/// Number of guard bytes before and after each piece, which must not be written.
+/// Number of guard bytes before and after each memory segment of a buffer. They must not be written.
 const GUARD: usize = 16;
 
-/// Number of bytes after a message in a larger buffer that are checked for stray writes.
+/// Number of bytes behind a message, in a buffer longer than the message, that are checked for wrong writes.
 const LOOK: usize = 64;
 
-/// Local memory of one request. Each piece is in a region of its own, between guards of zeros. The regions are registered for
-/// this request only, so an access after the request's end fails for lack of a key.
+/// Local memory of one request, in one or more segments. Each segment is in a memory region of its own, between guard bytes of
+/// zeros. The regions are registered for this request only, so an access after the end of the request fails because its key is
+/// invalid.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     segments: GatherList,
@@ -21,7 +22,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Creates a buffer of zeros in up to four pieces.
+    /// Creates a buffer of zeros in up to four memory segments.
     pub(crate) fn blank(memory: &Memory, random: &mut Random, length: usize) -> Self {
         Self::new(memory, random, length, |_, _| ())
     }
@@ -66,12 +67,12 @@ impl Buffer {
         &self.segments
     }
 
-    /// Checks that the buffer begins with `message`, and that nothing else was written.
+    /// Checks that the buffer begins with `message`, and that the bytes behind it and the guard bytes are still zero.
     pub(crate) fn check(&self, memory: &Memory, message: &[u8]) -> Result<(), String> {
         self.check_with(memory, message, true)
     }
 
-    /// Checks that the buffer begins with `message`, and that nothing around the buffer was written. The rest of the buffer may
+    /// Checks that the buffer begins with `message`, and that the guard bytes are still zero. The rest of the buffer may
     /// contain bytes of a longer message that arrived incompletely.
     pub(crate) fn check_reused(&self, memory: &Memory, message: &[u8]) -> Result<(), String> {
         self.check_with(memory, message, false)

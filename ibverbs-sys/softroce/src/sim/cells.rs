@@ -4,11 +4,11 @@ use crate::proto::{AccessFlags, Remote};
 
 use super::memory::Memory;
 
-/// Number of words of each kind.
+/// Number of memory words of each kind: words for fetch-and-add, and words for compare-and-swap.
 pub(crate) const WORDS: usize = 3;
 
-/// Words of one node that all requesters change atomically. The results of the atomics prove afterwards that each atomic was
-/// executed exactly once.
+/// Memory words of one node that many requesters change by atomic operations. At the end, the results of the operations prove
+/// that each was executed exactly once.
 #[derive(Debug)]
 pub(crate) struct Cells {
     key: u32,
@@ -21,13 +21,13 @@ pub(crate) struct Cells {
 struct Added {
     /// Previous value and addend of each completed addition.
     done: Vec<(u64, u64)>,
-    /// Sum of the additions that may have been executed.
+    /// Sum of the addends of failed operations, which may or may not have been executed.
     maybe: u64,
 }
 
 #[derive(Debug, Default)]
 struct Swapped {
-    /// New value of each completed swap, by the compared value.
+    /// New value of each successful swap, by the compared value.
     done: HashMap<u64, u64>,
     maybe: HashMap<u64, Vec<u64>>,
     /// Values that failed swaps found instead of the compared value.
@@ -49,14 +49,14 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Returns the index of the word among those of its kind.
+    /// Returns the index of the changed word among the words of the same kind.
     pub(crate) fn word(self) -> usize {
         match self {
             Self::Add { word, .. } | Self::Swap { word, .. } => word,
         }
     }
 
-    /// Returns the value of the word after the operation, if its value was `was`.
+    /// Returns the value of the word after the operation, if the value before was `was`.
     fn leaves(self, was: u64) -> u64 {
         match self {
             Self::Add { add, .. } => was + add,
@@ -65,7 +65,7 @@ impl Change {
         }
     }
 
-    /// Returns the value that the next swap should compare with, if this is a swap that found `was`.
+    /// Returns the value to compare with in the next swap, after this swap found `was`. Returns `None` for an addition.
     pub(crate) fn guess(self, was: u64) -> Option<u64> {
         matches!(self, Self::Swap { .. }).then(|| self.leaves(was))
     }
@@ -95,7 +95,7 @@ impl Cells {
         }
     }
 
-    /// Records that an operation completed and found `was`.
+    /// Records that an operation completed and returned `was`, the value before the operation.
     pub(crate) fn done(&mut self, change: Change, was: u64) -> Result<(), String> {
         match change {
             Change::Add { word, add } => self.added[word].done.push((was, add)),
@@ -115,7 +115,7 @@ impl Cells {
         Ok(())
     }
 
-    /// Records that an operation failed, and may have been executed.
+    /// Records that an operation failed. It may have been executed all the same.
     pub(crate) fn maybe(&mut self, change: Change) {
         match change {
             Change::Add { word, add } => self.added[word].maybe += add,
@@ -150,8 +150,8 @@ impl Cells {
 }
 
 impl Added {
-    /// Checks that the additions cover the range from zero to `end` without overlaps. Gaps are allowed only for additions that
-    /// may have been executed.
+    /// Checks that the additions cover the range from zero to the final value `end` without overlaps. Gaps are allowed only for
+    /// failed additions, which may have been executed.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut done = self.done.clone();
         done.sort_unstable();
@@ -173,7 +173,8 @@ impl Added {
 }
 
 impl Swapped {
-    /// Checks that the swaps form a chain from zero to `end`.
+    /// Checks that the swaps form a chain from zero to the final value `end`: each compares with the new value of the one
+    /// before.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut seen = vec![0];
         let mut done = 0;
@@ -185,7 +186,8 @@ impl Swapped {
             } else if value == end && done == self.done.len() {
                 break;
             } else {
-                // One of the swaps that may have been executed was. Its value is either the end, or compared by another swap.
+                // One of the failed swaps was executed after all. Its new value is either the final value, or the compared
+                // value of another swap.
                 let all = self.maybe.get(&value).map_or(&[][..], Vec::as_slice);
                 let leads_on = |next: &&u64| {
                     **next == end || self.done.contains_key(next) || self.maybe.contains_key(next)

@@ -1,7 +1,7 @@
 use super::random::splitmix;
 
-/// Returns eight bytes of message `id`. The bytes of a message are derived from its id, so every byte can be checked on
-/// arrival, and bytes of another message or position are detected.
+/// Returns the eight bytes with index `index` of message `id`. All bytes of a message are derived from its id, so every byte
+/// can be checked on arrival, and bytes of another message or position are detected.
 fn word(id: u64, index: u64) -> [u8; 8] {
     let mut state = (id.wrapping_add(1) << 24) ^ index;
     splitmix(&mut state).to_le_bytes()

@@ -59,7 +59,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Returns, in some cases, the buffer of the read that was posted last, and the bytes that it will contain.
+    /// Returns, in some random cases, the buffer of the read that was posted last, and the bytes that the buffer will contain.
     fn just_read(&mut self, r: usize) -> Option<(Rc<Buffer>, Rc<[u8]>)> {
         let requester = &mut self.requesters[r];
         let last = requester.posted.back()?;
@@ -96,8 +96,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Returns a random location in the target with a key to it, either of the region or of a window: offset, remote address,
-    /// and index of the window.
+    /// Returns a random location of `length` bytes in the target: its offset, its remote address with the key of the region or
+    /// of a memory window, and the index of the window.
     fn place_of(
         &mut self,
         r: usize,
@@ -207,7 +207,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates an atomic on one of the shared words.
+    /// Creates an atomic on a word that several requesters share.
     fn draft_shared(&mut self, r: usize, id: u64) -> Draft {
         let requester = &mut self.requesters[r];
         let word = requester.random.below(WORDS);
@@ -239,7 +239,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates a binding of a window for the partner.
+    /// Creates a binding of a memory window that the partner may then use. Returns `None` if no window is free.
     fn draft_bind(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let random_key = self.requesters[r].random.range(0, 255) as u32;
@@ -268,7 +268,8 @@ impl Scenario<'_> {
         Some(Draft::new(Work::Bind, SendOperation::Bind(binding), effect))
     }
 
-    /// Creates an invalidation of a window that the partner does not use.
+    /// Creates a local invalidation of a memory window that no outstanding request of the partner uses. Returns `None` if there
+    /// is no such window.
     fn draft_local_invalidate(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let requester = &mut self.requesters[partner];
@@ -282,7 +283,7 @@ impl Scenario<'_> {
         Some(Draft::new(Work::LocalInvalidate, operation, effect))
     }
 
-    /// Creates a message or a write of an unreliable connection, which may not arrive.
+    /// Creates a random send or write of an unreliable connection, which the network may lose.
     pub(super) fn draft_unreliable(&mut self, r: usize, id: u64) -> Draft {
         let random = &mut self.requesters[r].random;
         let with_immediate = random.percent(40);
@@ -352,7 +353,7 @@ fn immediate_of(id: u64) -> [u8; 4] {
     (id as u32).wrapping_mul(0x9e37_79b1).to_be_bytes()
 }
 
-/// Creates the expectation of a message at the peer.
+/// Creates the model's record of a message that the peer must receive.
 pub(super) fn told(
     id: u64,
     content: Content,

@@ -11,14 +11,15 @@ use super::requester::{Content, Effect};
 use super::scenario::{Scenario, Token};
 use super::schedule::Ending;
 
-/// A key that is never valid.
+/// Local or remote key that is never valid.
 const NO_KEY: u32 = 0xdead_be00;
 
 /// Interval between checks whether requests are still outstanding.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Scenario<'_> {
-    /// Posts the request that must fail, if requester `r` has one and has posted all others.
+    /// Posts the request of requester `r` that is made to fail, if the schedule defines one. All other requests must have been
+    /// posted.
     pub(super) fn spoil(&mut self, r: usize) {
         let requester = &mut self.requesters[r];
         let connection = requester.connection;
@@ -175,7 +176,7 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Creates a request with an access to the peer's memory.
+    /// Creates a request that accesses the peer's memory at `remote` and must fail with one of `statuses`.
     fn draft_remote(
         &mut self,
         r: usize,
@@ -189,7 +190,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates a write or a read of at least five bytes.
+    /// Creates a write or a read of at least five bytes that must fail with one of `statuses`.
     fn draft_plain(
         &mut self,
         r: usize,

@@ -9,8 +9,8 @@ use super::schedule::{Ending, Kind};
 use super::target::Maybe;
 
 impl Scenario<'_> {
-    /// Checks the final state, when no events are left: that `requesters` have completed all their requests, and that all
-    /// memory has the expected content.
+    /// Checks the final state, when no events are left: `requesters` must have completed all their requests, and all memory
+    /// must have the expected content.
     pub(super) fn finish(&mut self, requesters: &[usize]) -> Result<(), String> {
         for &r in requesters {
             let number = self.world.queue_pair(self.requesters[r].place).number();

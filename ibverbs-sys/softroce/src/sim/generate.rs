@@ -22,7 +22,7 @@ pub(super) struct Draft {
     pub(super) buffer: Option<Rc<Buffer>>,
     pub(super) window: Option<usize>,
     pub(super) fence: bool,
-    /// Message that the peer must receive.
+    /// Message that the peer must receive if the request succeeds.
     pub(super) expected: Option<Expected>,
 }
 
@@ -75,7 +75,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Posts a request.
+    /// Posts the prepared request `draft` with the id `id`, and records what the model must expect.
     pub(super) fn post(&mut self, r: usize, id: u64, draft: Draft) {
         let requester = &mut self.requesters[r];
         let connection = &self.schedule.connections[requester.connection];
@@ -152,7 +152,7 @@ impl Scenario<'_> {
         length as usize
     }
 
-    /// Adds message `id` to the request, inline or in registered memory.
+    /// Adds the bytes of message `id` to the request, inline or in registered memory.
     pub(super) fn with_message(&mut self, r: usize, draft: &mut Draft, id: u64, length: usize) {
         let requester = &mut self.requesters[r];
         let message = content::message(id, length);

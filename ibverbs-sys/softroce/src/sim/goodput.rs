@@ -12,10 +12,10 @@ use super::random::Random;
 use super::schedule::ack_delay;
 use super::world::{Happening, Notice, Place, World};
 
-/// Loss rates of the columns, in packets per million.
+/// Loss rates of the table's columns, in lost packets per million.
 const LOSSES: [u32; 5] = [0, 1000, 10_000, 30_000, 100_000];
 
-/// Number of seeds over which each value is averaged.
+/// Number of simulation seeds over which each value of the table is averaged.
 const SEEDS: u64 = 3;
 
 /// Maximum number of requests in the send queue.
@@ -28,19 +28,19 @@ enum Flow {
     Read,
 }
 
-/// Parameters of one row of the table.
+/// Parameters of one row of the goodput table.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     flow: Flow,
     mtu: Mtu,
     message: u32,
     messages: u64,
-    /// Maximum number of bytes that wait between the nodes.
+    /// Maximum number of bytes that wait in a node to be sent. Further packets are lost.
     backlog: u64,
 }
 
-/// Returns a table of goodput by loss rate, in Mbit/s of virtual time. It depends only on the transport, so a change of the
-/// transport that makes recovery better or worse changes this text.
+/// Returns a table of goodput by loss rate, in Mbit/s of virtual time. The values depend only on the transport, so a change of
+/// the transport that improves or worsens the recovery from losses changes the table.
 pub fn goodput_table() -> String {
     let mut table = String::from(
         "Goodput in Mbit/s of one reliable connection: 10 Gbit/s, 5 us each way, a window of 128\n\
@@ -90,7 +90,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// Returns the goodput of a row's messages at this loss rate, or "failed".
+/// Returns the goodput of a row's messages in Mbit/s at the loss rate `loss`, or "failed" if a message failed.
 fn megabits(row: &Row, loss: u32) -> String {
     let mut time = Duration::ZERO;
     for seed in 0..SEEDS {
@@ -104,7 +104,7 @@ fn megabits(row: &Row, loss: u32) -> String {
     rate.to_string()
 }
 
-/// A stream of messages in one direction.
+/// Simulation of a stream of messages in one direction, for one value of the table.
 struct Stream<'r> {
     row: &'r Row,
     world: World<'static>,
@@ -178,7 +178,7 @@ impl<'r> Stream<'r> {
         }
     }
 
-    /// Returns the time that all messages take, or `None` if one fails.
+    /// Returns the virtual time that all messages take, or `None` if a message fails.
     fn run(mut self) -> Option<Duration> {
         for _ in 0..DEPTH {
             self.post_receive();

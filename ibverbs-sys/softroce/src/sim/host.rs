@@ -9,10 +9,10 @@ use crate::transfer::{Carrier, Peer, Transfer, Work, choose};
 use super::memory::Memory;
 use super::world::{Happening, Notice, Place};
 
-/// Receives of one queue.
+/// Posted receives of one receive queue, oldest first.
 pub(crate) type ReceiveQueue = VecDeque<ReceiveRequest>;
 
-/// Host of one queue pair in the simulation.
+/// Implementation of [`Host`] for a queue pair of the simulation.
 pub(crate) struct View<'a> {
     pub(crate) place: Place,
     pub(crate) queue_pair: u32,
@@ -138,7 +138,8 @@ impl View<'_> {
     }
 }
 
-/// Uses briefs for whole short messages only, because the simulated nodes share no memory.
+/// Sends whole short messages as [`Brief`](crate::transfer::Brief)s, and all others as packets, because the simulated nodes
+/// share no memory.
 impl Carrier for View<'_> {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
         match choose(&Work::of(request, upcoming), Peer::SameHost) {

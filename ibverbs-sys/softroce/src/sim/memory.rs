@@ -26,7 +26,7 @@ struct Entry {
 enum Kind {
     Free,
     Region(Region),
-    /// A type 2 window, if `Some` with its binding.
+    /// A type 2 memory window, with its binding, or `None` if it is not bound.
     Window(Option<Window>),
 }
 
@@ -43,11 +43,11 @@ struct Window {
     address: u64,
     length: u64,
     access: AccessFlags,
-    /// Queue pair that bound the window, and through which alone peers may use it (type 2B, IBTA 10.6.7.2.5).
+    /// Queue pair that bound the window. Peers may use the window only through this queue pair (type 2B, IBTA 10.6.7.2.5).
     queue_pair: u32,
 }
 
-/// First index. No key is below 0x100, so zero is never a valid key.
+/// Index of the first region or window. So no key is below 0x100, and zero is never a valid key.
 const FIRST: usize = 1;
 
 impl Memory {
@@ -97,7 +97,8 @@ impl Memory {
         matches!(table.entry(key), Some(entry) if matches!(entry.kind, Kind::Window(Some(_))))
     }
 
-    /// Copies bytes of a message that is gathered from `list`, beginning at byte `offset`, to `out`.
+    /// Copies bytes of the message that the scatter/gather list `list` describes, from byte `offset` of the message on, to
+    /// `out`.
     pub(crate) fn gather(
         &self,
         list: &[Segment],
@@ -119,7 +120,7 @@ impl Memory {
         }
     }
 
-    /// Copies `data` to the memory of a message that is scattered over `list`, beginning at byte `offset`.
+    /// Copies `data` to the memory of the scatter/gather list `list`, from byte `offset` of the message on.
     pub(crate) fn scatter(
         &self,
         list: &[Segment],
@@ -140,7 +141,8 @@ impl Memory {
         }
     }
 
-    /// Calls `work` with the bytes at a remote address, if the peer of `queue_pair` has the rights `access`.
+    /// Calls `work` with `length` bytes at a remote address. Fails if the peer of `queue_pair` lacks the rights `access` to
+    /// these bytes.
     pub(crate) fn remote<T>(
         &self,
         queue_pair: u32,
@@ -173,7 +175,7 @@ impl Memory {
         bytes.map(work).ok_or(RemoteFault::Access)
     }
 
-    /// Binds a window for the peer of `queue_pair`.
+    /// Binds a memory window, which the peer of `queue_pair` may then use.
     pub(crate) fn bind(&self, queue_pair: u32, binding: &WindowBinding) -> Result<(), LocalFault> {
         let mut table = self.table.borrow_mut();
         let end = binding.address.checked_add(binding.length);
@@ -260,8 +262,8 @@ fn index(key: u32) -> usize {
     (key >> 8) as usize
 }
 
-/// Returns the parts of segments that hold `length` bytes of a message from `offset` on: the segment, the number of bytes to
-/// skip in it, and the number of bytes to use.
+/// Returns the ranges of memory that contain `length` bytes of a message from byte `offset` on. Each range is a segment, the
+/// number of bytes to skip in the segment, and the number of bytes to use.
 fn pieces(
     list: &[Segment],
     offset: u32,

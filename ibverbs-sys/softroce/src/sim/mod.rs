@@ -12,10 +12,11 @@
 //! - fences, the window, the path MTU, consecutive sequence numbers;
 //! - termination: nothing hangs, and nothing continues forever.
 //!
-//! In some schedules reliable queue pairs send [briefs](crate::transfer::Brief), which the network transfers like packets.
+//! In some schedules reliable queue pairs send [briefs](crate::transfer::Brief) (short messages without packet headers), which
+//! the network transfers like packets.
 //!
-//! With losses of up to a tenth, every request must succeed. A schedule that is [`harsh`](Schedule::harsh) may end in exhausted
-//! retries, followed by flushes. An [`Ending`] is a request that is made to fail.
+//! With packet losses of up to 10 percent, every request must succeed. In a [`harsh`](Schedule::harsh) schedule, requests may
+//! fail with exhausted retries, and later requests are then flushed. An [`Ending`] is a request that is made to fail.
 //!
 //! # Running it
 //! `cargo test -p softroce --test simulation` runs a thousand schedules, or as many as `SOFTROCE_SIM_SCHEDULES` says, and

@@ -8,7 +8,7 @@ use super::schedule::{Ending, Kind};
 use super::world::{Happening, Place};
 
 impl Scenario<'_> {
-    /// Checks a completion or an event of a queue pair against the model.
+    /// Checks that a completion or an event of a queue pair is one that the model expects.
     pub(super) fn happened(&mut self, place: Place, what: Happening) -> Result<(), String> {
         let number = self.world.queue_pair(place).number();
         match what {
@@ -89,7 +89,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Handles the first failed completion of a requester: checks that the failure is allowed.
+    /// Checks that the first failed completion of a requester is allowed.
     fn end(&mut self, r: usize, completion: &Completion) -> Result<(), String> {
         let status = completion.status;
         // All earlier requests succeeded. They are settled before the requester counts as failed.
@@ -139,9 +139,10 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// Checks the time until retries are exhausted, on a network that is perfect until it is cut. Then only timeouts consume
-    /// retries. The second timeout without a response takes the configured time, the third twice that, and each later one four
-    /// times, which is the maximum (IBTA 9.7.6.1.3). The first may have begun before the cut.
+    /// Checks the time after which retries were exhausted, on a network without faults until the connection is cut. On such a
+    /// network only timeouts consume retries. The second timeout without a response takes the configured time, the third twice
+    /// that time, and each later one four times that time, which is the maximum (IBTA 9.7.6.1.3). The first timeout may have
+    /// begun before the cut.
     fn check_patience(&self, connection: usize) -> Result<(), String> {
         let conditions = &self.schedule.conditions;
         let disturbed = conditions.loss + conditions.corrupt + conditions.reorder;
@@ -166,7 +167,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Settles unsignaled requests as successful when nothing is outstanding any more.
+    /// Treats all unsignaled requests of a requester as successful once no request is outstanding.
     pub(super) fn sweep(&mut self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let queue_pair = self.world.queue_pair(requester.place);
@@ -189,7 +190,7 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// Handles a successful request: checks its effect.
+    /// Records that a request succeeded, and checks its effect on memory and on the peer.
     pub(super) fn settle(&mut self, r: usize, posted: Posted) -> Result<(), String> {
         self.outcome.completed += 1;
         let id = posted.id;

@@ -5,26 +5,26 @@ use crate::proto::Time;
 
 use super::random::Random;
 
-/// Properties of a simulated network. Probabilities are in parts per million.
+/// Properties of a simulated network. Probabilities are in packets per million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conditions {
     /// Probability that a packet is lost.
     pub loss: u32,
     /// Probability that a packet arrives twice.
     pub duplicate: u32,
-    /// Probability that a packet is overtaken by later ones.
+    /// Probability that a packet is overtaken by later packets.
     pub reorder: u32,
     /// Probability that a packet arrives changed.
     pub corrupt: u32,
-    /// Delay of a packet, besides its transmission time.
+    /// Delay of each packet, in addition to its transmission time.
     pub latency: Duration,
     /// Maximum additional delay. Packets stay in order.
     pub jitter: Duration,
-    /// Maximum delay of an overtaken packet or of a second copy.
+    /// Maximum additional delay of an overtaken packet, or of the second arrival of a duplicated packet.
     pub hold: Duration,
     /// Transmission rate of a node, in bits per second.
     pub bandwidth: u64,
-    /// Maximum number of bytes that wait in a node to be sent. Packets that exceed this are lost.
+    /// Maximum number of bytes that wait in a node to be sent. Further packets are lost.
     pub backlog: u64,
 }
 
@@ -43,34 +43,34 @@ impl Conditions {
     };
 }
 
-/// Treatment of a packet by the network.
+/// What the simulated network does with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The packet arrives.
     Deliver,
     /// The packet is lost.
     Lose,
-    /// The packet arrives twice, the second copy after this delay.
+    /// The packet arrives twice, the second time after the given delay.
     Duplicate(Duration),
-    /// The packet arrives this much later than the packets sent before and after it.
+    /// The packet arrives late by the given delay, so that later packets can overtake it.
     Hold(Duration),
-    /// The packet arrives with flipped bits, which this number selects.
+    /// The packet arrives with flipped bits. The number selects the bits.
     Corrupt(u64),
 }
 
-/// Source of the fates of packets.
+/// Determines the [`Fate`] of each packet.
 #[derive(Clone, Debug)]
 pub(crate) enum Faults {
     /// Fates are random.
     Random(Conditions),
-    /// Fates are scripted by packet number. Other packets are delivered.
+    /// Fates are given for some packets, by packet number. All other packets are delivered.
     Script(Conditions, BTreeMap<u64, Fate>),
 }
 
 /// Outgoing link of a node.
 #[derive(Debug)]
 struct Egress {
-    /// Time at which its last packet has been transmitted.
+    /// Time at which the transmission of the node's last packet ends.
     free: Time,
     /// Arrival time of the last packet that was not reordered.
     last: Time,
@@ -83,7 +83,7 @@ pub(crate) struct Network {
     random: Random,
     ways: Vec<Egress>,
     packets: u64,
-    /// Queue pairs to which all packets are lost.
+    /// Numbers of the queue pairs to which all packets are lost.
     cut: Vec<u32>,
 }
 
@@ -107,7 +107,7 @@ impl Network {
         });
     }
 
-    /// Makes the network lose all further packets to this queue pair.
+    /// Makes the network lose all further packets to the queue pair with the number `queue_pair`.
     pub(crate) fn cut(&mut self, queue_pair: u32) {
         self.cut.push(queue_pair);
     }

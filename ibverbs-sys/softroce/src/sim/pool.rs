@@ -16,7 +16,7 @@ pub(crate) enum Queue {
     Shared { node: usize, number: usize },
 }
 
-/// Receives of one queue, with their buffers.
+/// Posted receives of one receive queue, with their buffers.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) queue: Queue,
@@ -24,9 +24,9 @@ pub(crate) struct Pool {
     pub(crate) length: usize,
     /// Number of receives to keep posted.
     pub(crate) depth: usize,
-    /// Delay between the use of a receive and the posting of the next one.
+    /// Delay from the completion of a receive to the posting of the next receive.
     pub(crate) refill: Duration,
-    /// Set if no more receives are posted.
+    /// Set once receives must no longer be posted.
     pub(crate) stopped: bool,
     posted: VecDeque<(u64, Option<Buffer>)>,
     random: Random,
@@ -96,7 +96,7 @@ impl Pool {
         }
     }
 
-    /// Removes all receives that have not been used, and posts no more.
+    /// Removes all receives that have not been used, and prevents further ones from being posted.
     pub(crate) fn empty(&mut self, world: &mut World<'_>) {
         if let Queue::Own(place) = self.queue {
             world.drop_receives(place);

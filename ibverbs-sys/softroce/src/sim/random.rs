@@ -5,7 +5,7 @@ pub(crate) struct Random {
     state: [u64; 4],
 }
 
-/// Returns the next number of splitmix64.
+/// Returns the next number of the generator splitmix64 with the state `state`.
 pub(crate) fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -39,7 +39,7 @@ impl Random {
         result
     }
 
-    /// Returns a number from `low` to `high`, both inclusive.
+    /// Returns a random number from `low` to `high`, both inclusive.
     pub(crate) fn range(&mut self, low: u64, high: u64) -> u64 {
         debug_assert!(low <= high);
         let count = (high - low).wrapping_add(1);
@@ -50,7 +50,7 @@ impl Random {
         low + ((u128::from(self.bits()) * u128::from(count)) >> 64) as u64
     }
 
-    /// Returns a number below `count`.
+    /// Returns a random number below `count`.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         self.range(0, count as u64 - 1) as usize
     }
@@ -70,7 +70,7 @@ impl Random {
         choices[self.below(choices.len())].clone()
     }
 
-    /// Returns a number up to `high`, with every order of magnitude equally likely.
+    /// Returns a random number up to `high`, with every number of bits equally likely.
     pub(crate) fn magnitude(&mut self, high: u64) -> u64 {
         let bits = u64::from(64 - high.leading_zeros());
         let bound = 1u64.checked_shl(self.range(0, bits) as u32);
@@ -83,7 +83,7 @@ impl Random {
 mod tests {
     use super::{Random, splitmix};
 
-    /// Expected values of the generators' authors.
+    /// Checks the generators against the values that their authors published.
     #[test]
     fn a_seed_is_a_stream_for_ever() {
         let mut state = 1_234_567;

@@ -125,7 +125,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks that the bytes of a write are present when the receiver gets its completion.
+    /// Checks that the bytes of a write with immediate data are in the target memory when the receiver gets the completion.
     fn check_told_write(&mut self, sender: usize, expected: &Expected) -> Result<(), String> {
         let requester = &mut self.requesters[sender];
         let posted = requester.posted.iter().chain(&requester.undone);

@@ -25,33 +25,33 @@ pub(crate) struct Requester {
     pub(crate) random: Random,
     /// Number of requests that are still to be posted.
     pub(crate) remaining: u32,
-    /// Set until the request of maximum length has been posted.
+    /// Set while a request of maximum length must still be posted.
     pub(crate) owes_largest: bool,
-    /// Number of bytes that may still be posted in large messages.
+    /// Number of bytes that may still be used for large messages.
     pub(crate) budget: u64,
     pub(crate) posted: VecDeque<Posted>,
-    /// Requests that failed, or of an unreliable service, so that their effect at the peer is unknown.
+    /// Requests whose effect at the peer is unknown, because they failed or use an unreliable service.
     pub(crate) undone: Vec<Posted>,
     pub(crate) target: Target,
-    /// Memory windows to the target.
+    /// Memory windows through which this requester may access the target.
     pub(crate) windows: Vec<PeerWindow>,
     /// Offset in the target of the next write of an unreliable connection.
     pub(crate) cursor: usize,
     /// Last known value of each shared word at the peer's node.
     pub(crate) seen: [u64; super::cells::WORDS],
-    /// Messages that the peer has not received.
+    /// Messages that the peer has not received yet, oldest first.
     pub(crate) expected: VecDeque<Expected>,
     /// Id of the last message that the peer received.
     pub(crate) told: u64,
     /// Status of the first failed completion.
     pub(crate) ended: Option<CompletionStatus>,
-    /// Set once the request that must fail was posted.
+    /// Set once the request that is made to fail was posted.
     pub(crate) spoiled: bool,
-    /// Set while the requester waits for a wakeup to continue posting.
+    /// Set while the requester pauses posting until a scheduled wakeup.
     pub(crate) resting: bool,
 }
 
-/// A request that has not completed.
+/// A posted request that has not completed.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) id: u64,
@@ -60,11 +60,11 @@ pub(crate) struct Posted {
     pub(crate) length: usize,
     pub(crate) effect: Effect,
     pub(crate) buffer: Option<Rc<Buffer>>,
-    /// Index of the window whose key the request uses or invalidates.
+    /// Index of the memory window whose key the request uses or invalidates.
     pub(crate) window: Option<usize>,
 }
 
-/// Effect of a successful request.
+/// Effect that a request must have if it succeeds.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// The peer receives a message.
@@ -76,7 +76,7 @@ pub(crate) enum Effect {
         /// Set if the peer gets a completion too.
         told: bool,
     },
-    /// The buffer contains these bytes of the target.
+    /// The buffer contains `bytes`, which are the bytes `range` of the target.
     Read {
         range: Range<usize>,
         bytes: Rc<[u8]>,
@@ -87,11 +87,11 @@ pub(crate) enum Effect {
         was: u64,
         becomes: u64,
     },
-    /// A shared word changes.
+    /// A word that several requesters share changes by an atomic operation.
     Shared(Change),
-    /// A window to the partner's target is bound.
+    /// A memory window is bound, through which the partner may access its target.
     Bind { window: usize },
-    /// A window to the partner's target is invalidated.
+    /// A memory window, through which the partner could access its target, is invalidated.
     Invalidate { window: usize },
     /// No effect: the request must fail with one of these statuses.
     Fault(&'static [CompletionStatus]),
@@ -121,18 +121,19 @@ impl Content {
 pub(crate) struct Expected {
     pub(crate) id: u64,
     pub(crate) content: Content,
-    /// Set if the bytes go to the receive's memory. Otherwise they are written to the target.
+    /// Set if the message is a send, whose bytes go to the memory of the receive. Otherwise the message is a write to the
+    /// target.
     pub(crate) is_send: bool,
     pub(crate) length: usize,
     pub(crate) immediate: Option<[u8; 4]>,
     pub(crate) invalidated: Option<u32>,
     pub(crate) solicited: bool,
     pub(crate) srq: Option<u32>,
-    /// Statuses of which the receive must have one. Empty if it must succeed.
+    /// Statuses with which the receive may fail. Empty if the receive must succeed.
     pub(crate) fault: &'static [CompletionStatus],
 }
 
-/// A memory window to a target. The peer binds it, and the requester uses its key.
+/// A memory window to a target. The peer binds the window, and the requester uses its key.
 #[derive(Debug)]
 pub(crate) struct PeerWindow {
     pub(crate) state: WindowState,
@@ -154,7 +155,8 @@ pub(crate) enum WindowState {
 }
 
 impl Requester {
-    /// Returns whether an outstanding read overlaps `range`. If so, a write there needs a fence.
+    /// Returns whether an outstanding read overlaps the bytes `range` of the target. If so, a write to these bytes needs a
+    /// fence.
     pub(crate) fn is_reading(&self, range: &Range<usize>) -> bool {
         self.posted.iter().any(|posted| match &posted.effect {
             Effect::Read { range: read, .. } => read.start < range.end && range.start < read.end,
@@ -168,7 +170,7 @@ impl Requester {
         self.posted.iter().any(is_read)
     }
 
-    /// Returns whether an outstanding write or atomic overlaps `range`.
+    /// Returns whether an outstanding write or atomic overlaps the bytes `range` of the target.
     pub(crate) fn is_writing(&self, range: &Range<usize>) -> bool {
         let overlaps =
             |start: usize, length: usize| start < range.end && range.start < start + length;
@@ -179,7 +181,7 @@ impl Requester {
         })
     }
 
-    /// Returns whether an outstanding request uses this window.
+    /// Returns whether an outstanding request uses the memory window with the index `window`.
     pub(crate) fn uses(&self, window: usize) -> bool {
         self.posted
             .iter()

@@ -6,12 +6,12 @@ use super::requester::{PeerWindow, WindowState};
 use super::scenario::Scenario;
 use super::schedule::{Ending, Kind};
 
-/// Range of the number of requests of each requester after a reset.
+/// Range from which the number of requests after a reset is drawn, for each requester.
 const REQUESTS: Range<u64> = 5..20;
 
 impl Scenario<'_> {
     /// Resets the reliable queue pairs, which are all in the error state, connects them again with other sequence numbers, and
-    /// runs more requests. Nothing from before the reset may have an effect.
+    /// runs more requests. Packets and requests from before the reset must have no effect.
     pub(super) fn revive(&mut self) -> Result<(), String> {
         self.life += 1;
         let mut revived = Vec::new();

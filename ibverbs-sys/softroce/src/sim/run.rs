@@ -19,7 +19,7 @@ pub struct Outcome {
     pub requests: u64,
     /// Number of successful requests.
     pub completed: u64,
-    /// Number of failed requesters.
+    /// Number of queue pairs whose requests failed.
     pub failed: u64,
     /// Number of requests that failed or were flushed.
     pub flushed: u64,
@@ -29,7 +29,7 @@ pub struct Outcome {
     pub counters: [u64; Counter::COUNT],
     /// Duration of the run in virtual time.
     pub time: Duration,
-    /// Hash over all packets: equal for two identical runs.
+    /// Hash of all packets. Two identical runs have equal hashes.
     pub digest: u64,
 }
 
@@ -48,7 +48,7 @@ impl Default for Outcome {
     }
 }
 
-/// A run that violated a rule.
+/// Error: a run of the simulation violated a rule.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Seed of the schedule.
@@ -71,7 +71,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Schedule {
-    /// Runs the schedule, and checks every byte and every completion. Writes a trace of all packets to `lines`.
+    /// Runs the schedule, and checks every byte and every completion. Passes a trace of all packets to `lines`, if given.
     pub fn run(&self, lines: Option<&mut Lines<'_>>) -> Result<Outcome, Failure> {
         let run = AssertUnwindSafe(|| match lines {
             Some(lines) => {

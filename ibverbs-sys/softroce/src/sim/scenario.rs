@@ -14,21 +14,21 @@ use super::setup::address;
 use super::trace::Lines;
 use super::world::{Notice, Place, World};
 
-/// A running schedule.
+/// State of a running [`Schedule`]: the simulated world, and the model that checks it.
 pub(super) struct Scenario<'t> {
     pub(super) schedule: &'t Schedule,
     pub(super) world: World<'t>,
     pub(super) requesters: Vec<Requester>,
     pub(super) pools: Vec<Pool>,
-    /// Role of each queue pair.
+    /// What the model knows about each queue pair.
     pub(super) roles: HashMap<Place, Role>,
-    /// Shared words of each node.
+    /// For each node, the memory words that several requesters change by atomic operations.
     pub(super) cells: Vec<Cells>,
     /// Pools of the shared receive queues of each XRC connection.
     pub(super) xrc: HashMap<usize, [usize; 2]>,
-    /// Set for each connection of which an end has failed.
+    /// For each connection, set once one of its queue pairs has failed.
     pub(super) broken: Vec<bool>,
-    /// Time at which a connection was cut.
+    /// Time at which a connection was cut, by the index of the connection.
     pub(super) cut: HashMap<usize, Time>,
     pub(super) outcome: Outcome,
     /// Number of times that queue pairs were reset and connected again.
@@ -37,12 +37,12 @@ pub(super) struct Scenario<'t> {
     pub(super) random: Random,
 }
 
-/// Role of a queue pair in the model.
+/// What the model knows about a queue pair.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Role {
     /// Requester that posts to this queue pair.
     pub(super) asks: Option<usize>,
-    /// Requester at the other end.
+    /// Requester at the other end of the connection, which sends to this queue pair.
     pub(super) asked_by: Option<usize>,
     /// Pool of the queue pair's receives.
     pub(super) pool: Option<usize>,
@@ -55,13 +55,13 @@ pub(super) struct Role {
 /// Purpose of a scheduled wakeup.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Token {
-    /// The requester continues posting.
+    /// The requester must continue posting.
     Post(usize),
-    /// A receive is posted to the pool.
+    /// A receive must be posted to the pool.
     Refill(usize),
-    /// The requester's send queue is drained.
+    /// The requester must drain its send queue.
     Drain(usize),
-    /// The requester leaves the send queue drained state.
+    /// The requester must leave the send queue drained state.
     Resume(usize),
 }
 
@@ -89,12 +89,12 @@ impl Token {
     }
 }
 
-/// Maximum numbers of events, and maximum virtual time, of a run that ends.
+/// Maximum number of events of a run. A run with more events would never end.
 const MOST_EVENTS: u64 = 20_000_000;
 const LATEST: Time = Time::from_nanos(10_000 * 1_000_000_000);
 
 impl<'t> Scenario<'t> {
-    /// Creates everything that the schedule defines, with connected queue pairs.
+    /// Creates the nodes, the network and the connected queue pairs that the schedule defines.
     pub(super) fn new(schedule: &'t Schedule, lines: Option<&'t mut Lines<'t>>) -> Self {
         let faults = match &schedule.script {
             Some(script) => Faults::Script(schedule.conditions, script.clone()),
@@ -131,7 +131,7 @@ impl<'t> Scenario<'t> {
         scenario
     }
 
-    /// Runs until no events are left, and checks everything.
+    /// Runs the schedule until no events are left, and checks all results.
     pub(super) fn run(mut self) -> Result<Outcome, String> {
         let result = self.play();
         let now = self.world.now();
@@ -238,7 +238,7 @@ impl<'t> Scenario<'t> {
         Duration::from_nanos(self.random.magnitude(300_000))
     }
 
-    /// Posts a receive to the pool if it has too few.
+    /// Posts a receive to the queue of the pool, if fewer receives than its depth are posted.
     pub(super) fn refill(&mut self, pool: usize) {
         let id = self.next_id();
         if let Queue::Own(place) = self.pools[pool].queue {
@@ -257,7 +257,7 @@ impl<'t> Scenario<'t> {
         }
     }
 
-    /// Returns the pool of a node's shared receive queue.
+    /// Returns the index of the pool that belongs to a node's shared receive queue.
     pub(super) fn shared_pool(&self, node: usize, number: u32) -> Option<usize> {
         let number = number as usize;
         let queue = Queue::Shared { node, number };

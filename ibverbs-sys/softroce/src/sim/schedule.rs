@@ -9,11 +9,11 @@ use super::random::Random;
 /// Complete definition of a run: the network, the connections, and the requests. The same schedule always gives the same run.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// Seed of everything that the other fields leave open.
+    /// Seed of the random choices that the other fields do not determine.
     pub seed: u64,
     /// Properties of the network.
     pub conditions: Conditions,
-    /// Fates of single packets by packet number, instead of random ones.
+    /// What the network does with single packets, by packet number. If set, other packets are not disturbed at random.
     pub script: Option<BTreeMap<u64, Fate>>,
     /// Set if requests may fail with an exhausted retry count.
     pub harsh: bool,
@@ -21,12 +21,12 @@ pub struct Schedule {
     pub nodes: usize,
     /// Set if nodes have IPv6 addresses.
     pub ipv6: bool,
-    /// Time for which a node collects packets before it answers.
+    /// Time for which a node collects packets before it sends responses.
     pub batch: Duration,
-    /// Delay of the acknowledgement of a brief, so that it can be sent with the next message. `None`: reliable queue pairs send
-    /// packets only, no briefs.
+    /// Delay of the acknowledgement of a brief (a short message without packet headers), so that the acknowledgement can be
+    /// sent with the next message. `None`: queue pairs send packets only.
     pub briefs: Option<Duration>,
-    /// Set if reliable queue pairs are reset at the end, and connected again for more requests.
+    /// Set if reliable queue pairs are reset after the run, and connected again for more requests.
     pub again: bool,
     /// Connections between the nodes.
     pub connections: Vec<Connection>,
@@ -45,7 +45,7 @@ pub enum Kind {
     Extended,
 }
 
-/// Fault with which the requests of a connection end.
+/// Fault that makes the last request of a connection fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// A write, read or atomic with an unknown key.
@@ -71,7 +71,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// All endings.
+    /// All kinds of faults that can end the requests of a connection.
     pub const ALL: [Self; 10] = [
         Self::UnknownKey,
         Self::OutOfBounds,
@@ -115,11 +115,11 @@ pub struct Connection {
     pub rnr_retry: u8,
     /// RNR timer code.
     pub rnr_timer: u8,
-    /// Maximum number of posted requests.
+    /// Maximum number of requests that are posted and not complete.
     pub depth: usize,
     /// Number of receives to keep posted.
     pub receives: usize,
-    /// Delay between the use of a receive and the posting of the next one.
+    /// Delay from the completion of a receive to the posting of the next receive.
     pub refill: Duration,
     /// Set if receives come from a queue that the queue pairs of a node share.
     pub shared_receive: bool,
@@ -127,7 +127,7 @@ pub struct Connection {
     pub signal_all: bool,
     /// Set if send queues are drained during the run, and continue afterwards.
     pub drain: bool,
-    /// Fault with which the requests of the first queue pair end.
+    /// Fault that makes the last request of the first queue pair fail. `None`: no request is made to fail.
     pub ending: Option<Ending>,
 }
 
@@ -138,7 +138,7 @@ const RNR_TIMERS_US: [u32; 32] = [
     327_680, 491_520,
 ];
 
-/// Returns the waiting time of the RNR timer code `code`.
+/// Returns the time that a requester waits after an RNR NAK with the timer code `code`.
 pub(crate) fn rnr_delay(code: u8) -> Duration {
     Duration::from_micros(RNR_TIMERS_US[usize::from(code & 31)].into())
 }
@@ -281,7 +281,7 @@ impl Schedule {
         }
     }
 
-    /// Adds requests until there are at least `least`.
+    /// Adds requests to the first connection until the schedule has at least `least` requests.
     fn top_up(&mut self, least: u32) {
         let posts = |connection: &Connection| match connection.kind {
             Kind::Extended => connection.requests[0],
@@ -328,7 +328,7 @@ fn conditions(random: &mut Random, class: u64) -> Conditions {
 }
 
 impl Connection {
-    /// Sets how the connection ends, and adjusts its other properties.
+    /// Sets the fault that makes the last request of the connection fail, and adjusts the other properties to it.
     fn end_with(&mut self, ending: Ending, random: &mut Random) {
         self.ending = Some(ending);
         if matches!(

@@ -23,7 +23,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates both ends of a connection.
+    /// Creates both queue pairs of a connection.
     pub(super) fn connect(&mut self, number: usize, shared: &mut HashMap<usize, usize>) {
         let connection = &self.schedule.connections[number];
         let services = match connection.kind {
@@ -90,7 +90,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Returns a number that no queue pair has.
+    /// Returns a random number that no queue pair has.
     fn new_number(&mut self) -> u32 {
         loop {
             let number = self.random.range(2, 0xff_fffe) as u32;
@@ -102,7 +102,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates a shared receive queue of a node. Returns its pool.
+    /// Creates a shared receive queue of a node. Returns the index of its pool of receives.
     fn shared_queue(&mut self, node: usize) -> usize {
         let number = self.world.add_shared_queue(node);
         let random = Random::new(self.random.bits(), 0);
@@ -171,7 +171,8 @@ impl Scenario<'_> {
         }
         let mut random = Random::new(self.random.bits(), 0);
         let base = random.range(1, 1 << 40) * 8;
-        // Memory for the longest message. On unreliable connections each message has its own location, so for their sum.
+        // The memory has room for the longest message. On unreliable connections each message has its own location, so the
+        // memory has room for all of them.
         let length = match connection.kind {
             Kind::Reliable | Kind::Extended => connection.largest as usize + 4096,
             Kind::Unreliable => 2 << 20,
@@ -212,7 +213,7 @@ impl Scenario<'_> {
     }
 }
 
-/// Number of bytes that a requester may post in large messages, besides one of maximum length.
+/// Number of bytes that a requester may use for large messages, besides one message of maximum length.
 const BUDGET: u64 = 1 << 20;
 
 /// Returns the length of a receive for the longest message, including the GRH of a datagram.

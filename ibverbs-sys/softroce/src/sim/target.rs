@@ -5,27 +5,27 @@ use crate::proto::AccessFlags;
 use super::content;
 use super::memory::Memory;
 
-/// Memory of one node that only one requester at another node may access remotely. So the order of that requester's requests
-/// determines every byte.
+/// Memory of one node that only a single requester, at another node, may access remotely. So the order of the requester's
+/// requests determines every byte.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) node: usize,
     pub(crate) key: u32,
     pub(crate) base: u64,
-    /// Content once everything that was posted so far has been executed.
+    /// Expected content after all posted requests have been executed.
     current: Vec<u8>,
-    /// Content according to the completed requests.
+    /// Expected content after the completed requests.
     committed: Vec<u8>,
 }
 
-/// Data of a write whose execution is uncertain.
+/// Data of a write that may or may not have been executed.
 pub(crate) struct Maybe<'a> {
     pub(crate) offset: usize,
     pub(crate) bytes: &'a [u8],
 }
 
 impl Target {
-    /// Creates `length` bytes of memory of `node`, filled with message `id`.
+    /// Registers `length` bytes of memory at `node`, filled with the bytes of message `id`.
     pub(crate) fn new(node: usize, memory: &Memory, id: u64, base: u64, length: usize) -> Self {
         let access = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_WRITE
@@ -46,35 +46,35 @@ impl Target {
         self.current.len()
     }
 
-    /// Returns the bytes that a read which is posted now must return.
+    /// Returns the bytes that a read of `range` must return if it is posted now.
     pub(crate) fn read(&self, range: Range<usize>) -> &[u8] {
         &self.current[range]
     }
 
-    /// Returns the eight bytes at `offset` as a number.
+    /// Returns the eight expected bytes at `offset` as a number in native byte order.
     pub(crate) fn number(&self, offset: usize) -> u64 {
         let mut eight = [0; 8];
         eight.copy_from_slice(&self.current[offset..offset + 8]);
         u64::from_ne_bytes(eight)
     }
 
-    /// Records that a request which writes these bytes was posted.
+    /// Records that a request which writes `bytes` at `offset` was posted.
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.current[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Records that a request which wrote these bytes completed.
+    /// Records that a request which wrote `bytes` at `offset` completed.
     pub(crate) fn commit(&mut self, offset: usize, bytes: &[u8]) {
         self.committed[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Takes the actual content as the expected one, after requests whose execution is uncertain.
+    /// Sets the expected content to the actual content, after requests that may or may not have been executed.
     pub(crate) fn look(&mut self, memory: &Memory) {
         memory.inspect(self.key, |found| self.committed.copy_from_slice(found));
         self.current.clone_from(&self.committed);
     }
 
-    /// Checks that the bytes of a completed write are present. Nothing that was posted later may overlap them.
+    /// Checks that the bytes of a completed write are in memory. No request that was posted later may overlap `range`.
     pub(crate) fn check_written(&self, memory: &Memory, range: Range<usize>) -> Result<(), String> {
         let expected = &self.committed[range.clone()];
         memory.inspect(self.key, |found| {
@@ -85,7 +85,8 @@ impl Target {
         })
     }
 
-    /// Checks the whole content: it must be as completed requests left it, except where one of `maybe` writes.
+    /// Checks the whole content of the memory. It must be the result of the completed requests, except where one of the
+    /// uncertain writes `maybe` wrote.
     pub(crate) fn check(&self, memory: &Memory, maybe: &[Maybe<'_>]) -> Result<(), String> {
         memory.inspect(self.key, |found| {
             if found == self.committed {

@@ -10,7 +10,7 @@ use super::world::Happening;
 /// Callback that receives the lines of a trace.
 pub type Lines<'a> = dyn FnMut(&str) + 'a;
 
-/// Time as formatted in the first column of the trace.
+/// Time, formatted in microseconds for the first column of the trace.
 pub(crate) struct Clock(pub(crate) Time);
 
 impl fmt::Display for Clock {
@@ -20,7 +20,7 @@ impl fmt::Display for Clock {
     }
 }
 
-/// Packet as formatted in the trace.
+/// Packet, formatted for the trace.
 pub(crate) struct Line<'a>(pub(crate) &'a Packet<'a>);
 
 impl fmt::Display for Line<'_> {
@@ -72,7 +72,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// Formats a brief as a line.
+/// Formats a [`Brief`] (a short message without packet headers) for the trace.
 pub(crate) fn brief(brief: &Brief<'_>) -> String {
     let mut line = format!("qp {:#x} brief", brief.destination);
     // Writing to a string cannot fail.
@@ -86,7 +86,7 @@ pub(crate) fn brief(brief: &Brief<'_>) -> String {
     line
 }
 
-/// Formats the fate of a packet. The result is empty if the packet is delivered unchanged.
+/// Formats what the network did with a packet. The result is empty if the packet is delivered unchanged.
 pub(crate) fn fate(fate: Fate) -> &'static str {
     match fate {
         Fate::Deliver => "",
@@ -97,7 +97,7 @@ pub(crate) fn fate(fate: Fate) -> &'static str {
     }
 }
 
-/// Formats a completion or an event of a queue pair.
+/// Formats a completion or an event of a queue pair for the trace.
 pub(crate) fn happening(what: &Happening) -> String {
     let of = |completion: &Completion| {
         let mut line = format!(

@@ -4,25 +4,25 @@ use crate::proto::{Attributes, Sequence};
 use crate::transfer::Brief;
 use crate::wire::{Nak, Operation, Packet, Syndrome, Transport};
 
-/// Checks the packets of one queue pair against rules whose violation no completion shows. It may take more packets as
-/// acknowledged than really are, but never fewer, so it never reports a violation wrongly.
+/// Checker of the packets of one queue pair, for rules whose violation no completion shows. It may count packets as
+/// acknowledged that are not, but never the reverse, so every reported violation is real.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     /// Outstanding requests, oldest first.
     under_way: VecDeque<UnderWay>,
     /// Sequence number after the highest one that was sent.
     next: Option<Sequence>,
-    /// Packet for which a NAK was sent, and which has not arrived since.
+    /// Sequence number of a packet that a NAK requested and that has not arrived since.
     missed: Option<Sequence>,
-    /// Set while the queue pair has reported its send queue as drained.
+    /// Set while the queue pair is in the send queue drained state and has reported that its send queue is drained.
     drained: bool,
 }
 
 #[derive(Debug)]
 struct UnderWay {
-    /// Last sequence number that the request takes.
+    /// Last sequence number of the request.
     last: Sequence,
-    /// Set if the request occupies a responder resource.
+    /// Set if the request is a read or an atomic, which occupies a resource of the responder.
     is_read_or_atomic: bool,
 }
 
@@ -70,7 +70,7 @@ impl Watch {
         self.asked(sequence, span, is_read_or_atomic, attributes)
     }
 
-    /// Checks a brief that the queue pair sent.
+    /// Checks a [`Brief`] that the queue pair sent. The error describes the violated rule.
     pub(crate) fn sent_brief(
         &mut self,
         brief: &Brief<'_>,
@@ -82,7 +82,7 @@ impl Watch {
         }
     }
 
-    /// Checks a request that takes `span` sequence numbers.
+    /// Checks a request with `span` sequence numbers that the queue pair sent.
     fn asked(
         &mut self,
         sequence: Sequence,
@@ -153,7 +153,7 @@ impl Watch {
         self.executed(sequence, refused);
     }
 
-    /// Records a brief that arrived at the queue pair.
+    /// Records a [`Brief`] that arrived at the queue pair.
     pub(crate) fn heard(&mut self, brief: &Brief<'_>) {
         if let Some(message) = &brief.message {
             self.came(message.sequence);
@@ -170,7 +170,7 @@ impl Watch {
         }
     }
 
-    /// Records that the peer answered everything up to this sequence number, possibly refusing the last request.
+    /// Records that the peer answered all requests up to `sequence`. `refused` is set if it refused the last of them.
     fn executed(&mut self, sequence: Sequence, refused: bool) {
         if self.next.is_none_or(|next| sequence.distance(next) >= 0) {
             return;

@@ -9,19 +9,19 @@ use super::Sleeper;
 use super::clock::Clock;
 use crate::proto::Time;
 
-/// The NIC's clock, and the times at which users of the timers must be called.
+/// Clock of the NIC, and the set of its timers: the times at which queue pairs and other users must be called.
 #[derive(Debug)]
 pub(crate) struct Timers {
     clock: Clock,
-    /// Scheduled users, with at most one entry per key.
+    /// Times and keys of the scheduled users, with at most one entry for each key.
     set: Mutex<BTreeSet<(Time, u32)>>,
     /// Time of the first entry, or `u64::MAX` if there is none.
     earliest: AtomicU64,
     sleeper: Sleeper,
 }
 
-/// The time for which a user of the timers is scheduled, stored by the user. It may be earlier than the user's present
-/// deadline, but is never later.
+/// State of a timer: the time for which its user is scheduled. The user stores the value. The time may be earlier than the
+/// user's present deadline, but is never later.
 #[derive(Debug)]
 pub(crate) struct Alarm(AtomicU64);
 
@@ -49,30 +49,30 @@ impl Timers {
         }
     }
 
-    /// Returns the sleeper of the engine.
+    /// Returns the [`Sleeper`], which wakes the engine.
     pub(crate) fn sleeper(&self) -> &Sleeper {
         &self.sleeper
     }
 
-    /// Returns the present time.
+    /// Returns the present time of the NIC's clock.
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
 
-    /// Returns the present time plus some milliseconds, inexactly and cheaply.
+    /// Returns the present time plus some milliseconds. Takes less time than [`now`](Self::now), but the result is not exact.
     pub(crate) fn coarse_now(&self) -> Time {
         self.clock.coarse()
     }
 
-    /// Returns the time of the earliest timer.
+    /// Returns the time of the earliest timer, or `None` if no timer is set.
     pub(crate) fn earliest(&self) -> Option<Time> {
         let earliest = self.earliest.load(Ordering::SeqCst);
         (earliest != NEVER).then(|| Time::from_nanos(earliest))
     }
 
-    /// Schedules the user with this key and alarm for `deadline`. Does nothing if the user is scheduled for an earlier time: it
-    /// is called then, and must schedule its deadline again. So a deadline that is extended with every packet costs one
-    /// comparison.
+    /// Schedules the user with the given key and alarm for `deadline`. Does nothing if the user is scheduled for an earlier
+    /// time: the user is called at that time, and must then schedule its deadline again. So a deadline that is extended with
+    /// every packet costs one comparison.
     ///
     /// The state that determines the deadline must be visible to other threads before the call, for example through a lock that
     /// is released. Then either this call finds that the user is no longer scheduled, or the thread that removes the user sees
@@ -99,7 +99,7 @@ impl Timers {
         }
     }
 
-    /// Removes a user that need not be called any more.
+    /// Cancels the timer of a user that need not be called any more.
     pub(crate) fn cancel(&self, key: u32, alarm: &Alarm) {
         if alarm.0.load(Ordering::SeqCst) == NEVER {
             return;
@@ -110,8 +110,8 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Removes due keys and appends them to `out`, as many as fit into its capacity. Their alarms are still set: the caller
-    /// must clear each with [`Timers::called`] before it determines the next deadline.
+    /// Removes the keys of due timers and appends them to `out`, as many as fit into its capacity. The alarms are still set:
+    /// the caller must clear each with [`Timers::called`] before it determines the next deadline.
     pub(crate) fn take_due(&self, now: Time, out: &mut Vec<(u32, Time)>) {
         if self.earliest.load(Ordering::SeqCst) > now.as_nanos() {
             return;
@@ -126,7 +126,7 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Clears the alarm of a user that was scheduled for `time`, has been removed, and is being called.
+    /// Clears the alarm of a user that was scheduled for `time` and is being called now.
     pub(crate) fn called(alarm: &Alarm, time: Time) {
         // A new user with the same key may have been scheduled for another time in the meantime: its alarm stays.
         let _ =
@@ -135,7 +135,7 @@ impl Timers {
                 .compare_exchange(time.as_nanos(), NEVER, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Publishes the time of the first entry. Returns whether it is earlier than before.
+    /// Publishes the time of the first entry of `set`. Returns whether the time is earlier than before.
     fn publish(&self, set: &BTreeSet<(Time, u32)>) -> bool {
         let first = set.first().map_or(NEVER, |(time, _)| time.as_nanos());
         self.earliest.swap(first, Ordering::SeqCst) > first

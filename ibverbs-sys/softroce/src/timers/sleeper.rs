@@ -11,13 +11,13 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::descriptor::{self, Descriptor, Opening};
 use crate::proto::Time;
 
-/// Maximum delay of a timer, in nanoseconds, for which a sleeping engine is not woken.
+/// Maximum delay of a timer in nanoseconds. If a sleeping engine would run a timer at most so late, it is not woken.
 const TOLERANCE: u64 = 1_000_000;
 
 /// Interval at which the engine checks its timers when no descriptor can wake it.
 const REST: Duration = Duration::from_millis(10);
 
-/// The sleep of the engine, and its wakeup by other threads and by peers.
+/// Sleep of the engine (the background thread of the device), and its wakeup by other threads and processes.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     /// Time until which the engine sleeps at most, in nanoseconds. 0 while it is awake.
@@ -25,7 +25,7 @@ pub(crate) struct Sleeper {
     bell: Descriptor,
     /// Both ends of a pipe. Closing both wakes a thread that sleeps on the first end.
     ends: [Descriptor; 2],
-    /// Set after one of these descriptors was found to be closed.
+    /// Set after a descriptor on which the engine sleeps was found to be closed.
     has_lost: AtomicBool,
 }
 
@@ -48,8 +48,8 @@ impl Sleeper {
         self.bell.try_clone()
     }
 
-    /// Wakes the engine if it sleeps. State that the engine must then see must have been stored before, with sequentially
-    /// consistent ordering.
+    /// Wakes the engine if it sleeps. Before the call, the caller must store the state that the engine must see, with
+    /// sequentially consistent ordering.
     pub(crate) fn wake(&self) {
         self.wake_if(|until| until > 0);
     }
@@ -72,13 +72,13 @@ impl Sleeper {
         }
     }
 
-    /// Ends the engine's present sleep, or prevents its next one.
+    /// Wakes the engine by its eventfd: ends its present sleep, or prevents its next one.
     pub(crate) fn ring(&self) {
         descriptor::count_up(self.bell.as_fd());
     }
 
-    /// Sleeps until `deadline`, until `watched` is readable, or until another thread wakes the caller. `still` is called once
-    /// the sleep is visible to other threads, and returns whether there is still nothing to do.
+    /// Sleeps until `deadline`, until `watched` is readable, or until another thread wakes the caller. Calls `still` once the
+    /// sleep is visible to other threads, and does not sleep if `still` returns `false` (there is work to do).
     pub(crate) fn sleep(
         &self,
         now: Time,

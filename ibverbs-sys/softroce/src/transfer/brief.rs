@@ -1,9 +1,9 @@
 //! Briefs: short messages and acknowledgements without packet headers, sent through the shared-memory ring to a peer process on
 //! the same host.
 //!
-//! A brief contains a short message, or describes a part of a longer one whose bytes are in chunks of the ring or in memory of
-//! one of the processes. It uses the sequence numbers that packets would have, so briefs and packets can follow each other in
-//! any order.
+//! A brief contains a short message, or describes a range of a longer message. The bytes of the longer message are in chunks
+//! (data blocks) of the ring or in memory of one of the processes. A brief uses the sequence numbers that packets would have,
+//! so briefs and packets can follow each other in any order.
 
 use smallvec::SmallVec;
 
@@ -16,8 +16,8 @@ use crate::proto::{
     QueuePair, Segment, SendOperation, SendRequest, Sequence, Service, State, Time, Upcoming,
 };
 
-/// A short message that is sent without packet headers: the content of a ring slot, from one queue pair of a reliable
-/// connection to the other. It contains an acknowledgement, a message, or both.
+/// A short message without packet headers, from a queue pair of a reliable connection to its peer in another process of the
+/// host. It is the content of a slot (one cache line of the shared ring), and contains an acknowledgement, a message, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Brief<'a> {
     /// Number of the destination queue pair.
@@ -26,16 +26,16 @@ pub(crate) struct Brief<'a> {
     pub(crate) partition_key: u16,
     /// Acknowledgement: all packets up to this sequence number have been executed.
     pub(crate) acknowledged: Option<Sequence>,
-    /// The message, if any.
+    /// The message, or `None` for a mere acknowledgement.
     pub(crate) message: Option<Short<'a>>,
 }
 
-/// A message that consumes a receive, or a part of such a message.
+/// The message in a [`Brief`], or a part of the message. The message consumes a receive of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Short<'a> {
-    /// Sequence number of the first packet that the part stands for.
+    /// Sequence number of the first packet that the message or part replaces.
     pub(crate) sequence: Sequence,
-    /// Meaning of the payload.
+    /// Meaning of [`payload`](Self::payload).
     pub(crate) form: Form,
     /// Immediate data, or the key that the message invalidates.
     pub(crate) immediate: Option<[u8; 4]>,
@@ -45,20 +45,22 @@ pub(crate) struct Short<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// Meaning of a brief's payload.
+/// Meaning of the payload of a [`Short`] message in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// The payload is the whole send.
+    /// The payload contains all bytes of the send.
     Whole,
-    /// The payload is the length of a part of a send, whose bytes are in chunks of the ring.
+    /// The payload is a length in bytes. That many bytes of a send are in chunks (data blocks) of the shared ring.
     Chunks(PartOf),
-    /// The payload is the list of segments of the sender's memory that hold a part of a send. The receiver copies the bytes.
+    /// The payload is a list of segments (address, length, key) of the sender's memory, which contain a part of a send. The
+    /// receiving process copies the bytes from there.
     Fetch(PartOf),
-    /// The payload is the length of a write with immediate data, whose bytes the sender has already written.
+    /// The payload is the length of a write with immediate data. The sending process has already written the bytes to the
+    /// peer's memory.
     Written,
 }
 
-/// Position of a part within its message, and whether the message invalidates a key.
+/// Flags of a part of a message: its position within the message, and the meaning of the field for immediate data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartOf {
     /// Set if the part is the first of the message.
@@ -70,7 +72,7 @@ pub(crate) struct PartOf {
 }
 
 impl PartOf {
-    /// The only part of a message, without a key to invalidate.
+    /// Flags of a message that is sent as a single part and invalidates no key.
     const WHOLE: Self = Self {
         starts: true,
         ends: true,
@@ -78,20 +80,20 @@ impl PartOf {
     };
 }
 
-/// Bytes of a message that the sender copies to chunks of the ring.
+/// Range of the bytes of a message that the sender copies to chunks (data blocks) of the shared ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Portion<'a> {
     /// All bytes of the message.
     pub(crate) data: Data<'a>,
-    /// Number of bytes of the message before this portion.
+    /// Offset of the range within the message, in bytes.
     pub(crate) offset: u32,
     pub(crate) length: u32,
 }
 
-/// Reason why a brief was not sent.
+/// Reason why a message could not be put into the shared ring of the peer process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unsent {
-    /// The ring is full.
+    /// The shared ring of the peer process is full.
     Full,
     /// The bytes of the message cannot be read.
     Unreadable,
@@ -100,31 +102,35 @@ pub(crate) enum Unsent {
 /// Result of [`poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
-    /// A brief was sent, and more may follow.
+    /// A message or an acknowledgement was put into the shared ring. The caller may poll again.
     Sent,
-    /// The ring is full.
+    /// The shared ring of the peer process is full.
     Full,
-    /// No brief is to be sent now.
+    /// The queue pair has no message or acknowledgement to send through the shared ring now.
     Nothing,
 }
 
-/// Maximum number of segments in the payload of a brief.
+/// Maximum number of memory segments that a slot (one cache line of the shared ring) can describe.
 pub(crate) const SEGMENTS: usize = SHORT / SEGMENT;
 
-/// Length of an encoded segment in the payload of a brief, in bytes.
+/// Length of an encoded memory segment (address, length, key) in a slot of the shared ring, in bytes.
 const SEGMENT: usize = 16;
 
-/// Access to the memory of a peer in another process. The default methods are those of a peer without shared memory.
+/// Access to the memory of a peer in another process. By default, the methods fail, as for a peer whose memory is not
+/// accessible.
 pub(crate) trait PeerMemory<H> {
-    /// Writes the bytes of a request to memory of the peer. Returns `None` if the request must be sent as packets.
+    /// Writes the bytes of a write request from memory of this process to memory of the peer. Returns `None` if the request
+    /// must be sent as packets.
     fn write(&mut self, _request: &SendRequest, _host: &H) -> Option<()> {
         None
     }
 
-    /// Copies segments of the peer's memory to the memory of a message that is scattered over `to`, beginning at byte `offset`.
+    /// Copies the segments `_from` of the peer's memory to the receive memory `_to` of this process, from byte `_offset` of the
+    /// message on.
     ///
     /// # Errors
-    /// [`Misplaced::Here`] if `to` cannot be written, and [`Misplaced::There`] if the sender must send the bytes.
+    /// [`Misplaced::Here`] if `_to` cannot be written, and [`Misplaced::There`] if the peer's memory cannot be read, so that
+    /// the peer must send the bytes.
     fn fetch(
         &mut self,
         _from: &[Segment],
@@ -135,11 +141,11 @@ pub(crate) trait PeerMemory<H> {
         Err(Misplaced::There)
     }
 
-    /// Copies `_length` bytes from the chunks of the brief that is being received to the memory of a message that is scattered
-    /// over `_to`, beginning at byte `_offset`.
+    /// Copies `_length` bytes of the message that is being received, from its chunks (data blocks) of the shared ring to the
+    /// receive memory `_to`, from byte `_offset` of the message on.
     ///
     /// # Errors
-    /// See [`fetch`](Self::fetch).
+    /// [`Misplaced::Here`] if `_to` cannot be written, and [`Misplaced::There`] if the chunks cannot be read.
     fn take(
         &mut self,
         _length: u32,
@@ -151,12 +157,12 @@ pub(crate) trait PeerMemory<H> {
     }
 }
 
-/// A peer without shared memory.
+/// Implementation for a peer whose memory is not accessible: all methods fail.
 impl<H> PeerMemory<H> for () {}
 
 impl Brief<'_> {
-    /// Returns the length in bytes that the brief would have as a packet, for the traffic counters: a base transport header, an
-    /// acknowledgement or immediate data, and the message with its pad.
+    /// Returns the length in bytes that a packet with the same content would have, for the traffic counters: a base transport
+    /// header, an acknowledgement or immediate data, and the message with its pad.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         12 + self.message.as_ref().map_or(4, |message| {
@@ -170,7 +176,7 @@ impl Brief<'_> {
 }
 
 impl Short<'_> {
-    /// Returns whether the sender may delay its next message until this one is acknowledged.
+    /// Returns whether the sender may be waiting for the acknowledgement of this message before it sends the next one.
     #[inline]
     pub(crate) fn holds_up_sender(&self) -> bool {
         match self.form {
@@ -196,8 +202,8 @@ impl Short<'_> {
     }
 }
 
-/// Calls `send` with the next brief: the acknowledgement that is due, the next part of a message that is sent in a brief, or
-/// both. `now` may return a time somewhat later than the present.
+/// Sends the next message or acknowledgement of the queue pair through the shared ring: passes the acknowledgement that is due,
+/// the next part of a message, or both to `send`. `now` may return a time somewhat later than the present.
 pub(crate) fn poll<H: Carrier>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -219,7 +225,7 @@ pub(crate) fn poll<H: Carrier>(
     }
 }
 
-/// Calls `send` with the acknowledgement that is due.
+/// Sends the acknowledgement that is due, if any: passes it to `send`.
 fn acknowledge<H>(
     queue_pair: &mut QueuePair,
     host: &H,
@@ -236,21 +242,23 @@ fn acknowledge<H>(
     Polled::Sent
 }
 
-/// Content of the brief of a message that is sent while it is posted.
+/// Content of the slot (one cache line of the shared ring) of a message that is sent at the time of posting, before it is
+/// queued.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Content<'a> {
-    /// The bytes of a send: at most [`SHORT`].
+    /// All bytes of a send, at most [`SHORT`].
     Bytes(&'a [u8]),
-    /// The length of a send, whose bytes are in chunks of the ring.
+    /// The length of a send. Its bytes are in chunks (data blocks) of the ring.
     Chunks,
-    /// The segments of a send, whose bytes the peer copies.
+    /// The memory segments of a send. The peer process copies the bytes from there.
     Segments,
-    /// The length of a write with immediate data, whose bytes are already written.
+    /// The length of a write with immediate data. Its bytes are already in the peer's memory.
     Written,
 }
 
-/// Returns the brief of a message that is sent while it is posted, where [`may_post_sent`](QueuePair::may_post_sent) allows
-/// this. The message has one segment or inline bytes. Once the brief has been sent, the caller must call [`sent`].
+/// Creates the [`Brief`] of a message that is sent at the time of posting. [`may_post_sent`](QueuePair::may_post_sent) must
+/// have returned `true`, and the message has one segment or inline bytes. Once the brief is in the ring, the caller must call
+/// [`sent`].
 #[inline(always)]
 pub(crate) fn posted<'a>(
     queue_pair: &QueuePair,
@@ -289,7 +297,7 @@ pub(crate) fn posted<'a>(
     to_peer(queue_pair, Some(message))
 }
 
-/// Returns a brief to the peer, with the acknowledgement that is due.
+/// Creates a [`Brief`] to the connected peer, from `message` and the acknowledgement that is due.
 #[inline(always)]
 fn to_peer<'a>(queue_pair: &QueuePair, message: Option<Short<'a>>) -> Brief<'a> {
     let attributes = queue_pair.attributes();
@@ -301,8 +309,8 @@ fn to_peer<'a>(queue_pair: &QueuePair, message: Option<Short<'a>>) -> Brief<'a> 
     }
 }
 
-/// Queues a message whose [brief](posted) has been sent. The caller must then [set](QueuePair::arm) the timeout for the
-/// response.
+/// Queues a message that has been put into the ring as a [brief](posted), to await its acknowledgement. The caller must then
+/// [set](QueuePair::arm) the timeout for the response.
 #[inline(always)]
 pub(crate) fn sent(
     queue_pair: &mut QueuePair,
@@ -316,9 +324,10 @@ pub(crate) fn sent(
     queue_pair.post_sent(message, data, length, is_offered);
 }
 
-/// Receives a brief, as [`QueuePair::receive`] receives packets. The caller must have checked that the brief came from the
-/// peer's address. `now` may return a time somewhat later than the present: only the timeout of the next response depends on
-/// it. Returns the amount of data that was taken from the brief's message: zero if the message is not the next one.
+/// Receives a message or acknowledgement from the shared ring, as [`QueuePair::receive`] receives packets. The caller must have
+/// checked that the brief came from the peer's address. `now` may return a time somewhat later than the present: only the
+/// timeout of the next response depends on it. Returns the amount of data that was received: zero if the message is not the
+/// next one expected.
 #[inline]
 pub(crate) fn receive<H: Host>(
     queue_pair: &mut QueuePair,
@@ -394,7 +403,8 @@ impl Incoming {
     }
 }
 
-/// Calls `send` with the next part of a message and the acknowledgement that is due, if the part is sent in a brief now.
+/// Sends the next part of a message through the shared ring, if it may be sent there now: passes it to `send`, with the
+/// acknowledgement that is due.
 fn poll_message<H: Carrier>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -468,28 +478,28 @@ fn fail<H: Carrier>(
     polled
 }
 
-/// Result of preparing the brief of a part.
+/// Result of preparing a part of a message to be sent through the shared ring.
 enum Prepared<'a> {
     Ready(Ready<'a>),
-    /// The window has no room.
+    /// Too many sequence numbers are unacknowledged. The part must wait.
     Wait,
-    /// The message must take another path.
+    /// The message must be sent in another way.
     Left,
     Failed(CompletionStatus),
 }
 
 struct Ready<'a> {
-    /// Number of sequence numbers of the part.
+    /// Number of sequence numbers (packets) of the part.
     packets: u32,
     /// Length of the payload in bytes.
     length: usize,
-    /// Bytes to be copied to chunks of the ring.
+    /// Bytes to be copied to chunks (data blocks) of the ring.
     portion: Option<Portion<'a>>,
     form: Form,
     immediate: Option<[u8; 4]>,
 }
 
-/// Writes the bytes of a send to the payload.
+/// Prepares a short send: copies all its bytes to the slot payload `room`.
 fn put_bytes(
     queue_pair: &QueuePair,
     request: &SendRequest,
@@ -522,7 +532,8 @@ fn put_bytes(
     })
 }
 
-/// Writes the segments of the next part of a send to the payload. At most two parts are unacknowledged at a time.
+/// Prepares the next part of a send whose bytes the peer process will copy: writes its memory segments to the slot payload
+/// `room`. At most two such parts are unacknowledged at a time.
 fn describe(
     queue_pair: &QueuePair,
     request: &SendRequest,
@@ -577,7 +588,7 @@ fn describe(
     })
 }
 
-/// Writes the length of the next part of a send to the payload.
+/// Prepares the next part of a send whose bytes go to chunks of the ring: writes its length to the slot payload `room`.
 fn portion<'a>(
     queue_pair: &'a QueuePair,
     request: &'a SendRequest,
@@ -602,7 +613,7 @@ fn portion<'a>(
     })
 }
 
-/// Returns the position of a part of a send, and its immediate data or the key that the message invalidates.
+/// Returns the flags of a part of a send. The last part also has the immediate data or the key that the message invalidates.
 fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartOf, Option<[u8; 4]>) {
     let invalidated = match request.operation {
         SendOperation::Send { invalidate, .. } => invalidate,
@@ -617,7 +628,7 @@ fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartOf, Option<[
     (part, immediate.filter(|_| ends))
 }
 
-/// Writes the bytes of a write with immediate data to memory of the peer, and their length to the payload.
+/// Prepares a write with immediate data: writes its bytes to memory of the peer, and its length to the slot payload `room`.
 fn write<H: Host>(
     request: &SendRequest,
     upcoming: &Upcoming,
@@ -649,7 +660,7 @@ fn immediate(request: &SendRequest) -> Option<[u8; 4]> {
     }
 }
 
-/// Encodes segments into the payload of a brief. Returns their encoded length in bytes.
+/// Encodes memory segments into the slot payload `room`. Returns their encoded length in bytes.
 fn put_segments(segments: impl Iterator<Item = Segment>, room: &mut [u8; SHORT]) -> usize {
     let mut taken = 0;
     for (segment, bytes) in segments.zip(room.chunks_exact_mut(SEGMENT)) {
@@ -661,7 +672,7 @@ fn put_segments(segments: impl Iterator<Item = Segment>, room: &mut [u8; SHORT])
     taken
 }
 
-/// Decodes the segments in the payload of a brief.
+/// Decodes the memory segments in the payload of a slot.
 fn segments(payload: &[u8]) -> impl Iterator<Item = Segment> {
     let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
     let (whole, _) = payload.as_chunks::<SEGMENT>();

@@ -1,47 +1,49 @@
 use crate::proto::{SendOperation, SendRequest, Upcoming};
 
-/// Path by which the next part of a request reaches the peer.
+/// Way in which the next bytes of a request are transferred to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transfer {
     /// The sender's thread reads or writes the target's memory; no thread of the target is involved.
     OneSided,
-    /// The sender's thread copies the bytes, and completes a receive of a queue pair in the same process.
+    /// The peer is in the same process: the sender's thread copies the bytes and completes the peer's receive.
     TwoSided,
-    /// The sender's thread writes the bytes to the target's memory. A ring slot contains only their length.
+    /// The sender's thread writes the bytes to the memory of the target process. A slot of the shared ring contains only their
+    /// length.
     Written,
-    /// A ring slot contains the bytes.
+    /// The bytes are in a slot (one cache line) of the ring that is shared with the target process.
     Slot,
-    /// Chunks of the ring contain the bytes.
+    /// The bytes are in chunks (data blocks) of the ring that is shared with the target process.
     Chunks,
-    /// A ring slot contains the addresses of the bytes, and the receiver copies them.
+    /// A slot of the shared ring contains the addresses of the bytes. The receiving process copies the bytes from the sender's
+    /// memory.
     Descriptor,
     /// The message is sent as packets.
     Packets,
 }
 
-/// Location of a peer, as far as known.
+/// Location of a peer queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// In this process.
+    /// The peer is in this process.
     SameProcess,
-    /// In another process of the host, with which memory is shared.
+    /// The peer is in another process of the host, with which this process shares memory.
     SameHost,
-    /// On any host, or not known to be connected to this queue pair.
+    /// The peer is on another host, or not known to be connected to this queue pair.
     #[default]
     Elsewhere,
 }
 
-/// Properties of a request that determine its path.
+/// Properties of a request that determine the way of its transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     pub(crate) kind: Kind,
     /// Length of the message in bytes.
     pub(crate) length: u32,
-    /// Set if the bytes are in registered memory, not in the request.
+    /// Set if the bytes are in registered memory, not inline in the request.
     pub(crate) is_gathered: bool,
-    /// Set if the peer can map the memory of the bytes. Valid where [`depends_on_memory`] returns `true`.
+    /// Set if the peer process can map the memory that contains the bytes. Valid if [`depends_on_memory`] returns `true`.
     pub(crate) is_mappable: bool,
-    /// Set if a part of the message has been sent.
+    /// Set if the beginning of the message has been sent.
     pub(crate) is_begun: bool,
     /// Set if earlier requests are not acknowledged.
     pub(crate) is_behind_others: bool,
@@ -49,7 +51,8 @@ pub(crate) struct Work {
     pub(crate) is_gap_untold: bool,
     /// Set if the peer acknowledges messages.
     pub(crate) is_reliable: bool,
-    /// Set if the peer could not copy the bytes of this message, or of several messages in a row.
+    /// Set if the peer process could not copy the bytes of this message, or of several messages in a row, from the sender's
+    /// memory.
     pub(crate) is_declined: bool,
 }
 
@@ -66,28 +69,30 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// Maximum length in bytes of a message that fits into a ring slot.
+/// Maximum length in bytes of a message that fits into a slot (one cache line of the shared ring).
 pub(crate) const SHORT: usize = 32;
 
-/// Minimum length in bytes of a message that is sent by descriptor. For shorter messages the ring takes less time than a copy
-/// by the kernel.
+/// Minimum length in bytes of a message whose bytes the receiving process copies from the sender's memory by a system call. For
+/// shorter messages, a copy through the shared ring takes less time.
 pub(crate) const OFFERED: u32 = 32 << 10;
 
-/// Minimum length in bytes of a message that is sent by descriptor if the peer can map its memory.
+/// Minimum length in bytes of a message whose bytes the receiving process copies from the sender's memory, if it can map that
+/// memory and needs no system call.
 pub(crate) const OFFERED_MAPPED: u32 = 512;
 
-/// Maximum length in bytes of a part that is sent in chunks of the ring. The ring has room for 32 such parts.
+/// Maximum number of bytes of a message that are put into chunks (data blocks) of the shared ring at once. The ring has room
+/// for 32 times as many.
 pub(crate) const PART_CHUNKS: u32 = 16 << 10;
 
-/// Maximum length in bytes of a part that is sent by descriptor and copied by the kernel. A smaller part would waste time: a
-/// system call takes more than a microsecond besides the copy. With a larger one the receiver's other queue pairs would wait
-/// too long.
+/// Maximum number of bytes that the receiving process copies from the sender's memory in one system call. A smaller maximum
+/// would waste time, because a system call takes more than a microsecond besides the copying. With a larger maximum, the
+/// receiver's other queue pairs would wait too long.
 pub(crate) const PART: u32 = 256 << 10;
 
-/// Maximum length in bytes of a part that is sent by descriptor if the peer can map its memory.
+/// Maximum number of bytes that the receiving process copies at once from memory of the sender that it has mapped.
 pub(crate) const PART_MAPPED: u32 = 64 << 10;
 
-/// Chooses the path of the next part of a request. No other code makes this decision.
+/// Chooses the way in which the next bytes of a request are transferred. No other code makes this decision.
 ///
 /// | work | peer in this process | peer in another process of the host | else | why |
 /// |---|---|---|---|---|
@@ -128,7 +133,8 @@ pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
     }
 }
 
-/// Returns whether the path of a request, or the size of its parts, depends on whether the peer can map its memory.
+/// Returns whether [`Work::is_mappable`] makes a difference to a request: to the way of its transfer, or to the number of bytes
+/// that are copied at once.
 #[inline]
 pub(crate) fn depends_on_memory(kind: Kind, length: u32) -> bool {
     let is_part = (OFFERED..=PART_MAPPED).contains(&length);
@@ -156,14 +162,14 @@ fn tell_first(work: &Work, transfer: Transfer) -> Transfer {
 }
 
 impl Transfer {
-    /// Returns whether the part must not be sent as packets.
+    /// Returns whether the next bytes must wait for this way of transfer and must not be sent as packets instead.
     pub(crate) fn excludes_packets(self) -> bool {
         matches!(self, Self::Chunks | Self::Descriptor | Self::Written)
     }
 }
 
 impl Work {
-    /// Returns the properties of a request of a reliable connection that is posted when all earlier requests have been sent.
+    /// Returns the properties of a new request of a reliable connection on which all earlier requests have been sent.
     #[inline]
     pub(crate) fn posted(kind: Kind, length: u32, is_mappable: bool) -> Self {
         Self {
@@ -179,7 +185,7 @@ impl Work {
         }
     }
 
-    /// Returns the properties of the request whose next part begins at `upcoming`.
+    /// Returns the properties of a request whose next unsent bytes begin at `upcoming`.
     pub(crate) fn of(request: &SendRequest, upcoming: &Upcoming) -> Self {
         Self {
             kind: Kind::of(request),

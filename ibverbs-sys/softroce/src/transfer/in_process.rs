@@ -1,5 +1,5 @@
-//! Transfer of parts to a queue pair of the same process: the sender's thread copies the bytes and updates the state of both
-//! queue pairs.
+//! Transfer of messages to a queue pair of the same process, in parts (ranges of a message): the sender's thread copies the
+//! bytes and updates the state of both queue pairs.
 //!
 //! If the peer does not expect the part, or the request is not allowed, the part is sent as packets. Their responses report the
 //! reason.
@@ -15,10 +15,11 @@ use crate::proto::{
     Outcome, Part, Place, QueuePair, Remote, Segment, SendOperation, Source, Upcoming,
 };
 
-/// Maximum length of a part in bytes. Other threads cannot use the two queue pairs during the copy.
+/// Maximum number of bytes that are copied at once between two queue pairs of this process. Other threads cannot use the two
+/// queue pairs during the copy.
 const MAX_PART: u32 = 64 << 10;
 
-/// Returns the next part of a queue pair, with a length that [`carry`] accepts.
+/// Returns the next range of the message that a queue pair is sending (a part), with a length that [`carry`] accepts.
 pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> Option<Part<'a>> {
     let request = queue_pair.next_request()?;
     let largest = MAX_PART / queue_pair.mtu();
@@ -33,7 +34,8 @@ pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> O
     queue_pair.part(upcoming, packets)
 }
 
-/// Transfers a part to `peer`, which must be connected to the sender. `host` is the peer's host.
+/// Transfers a part of a message to the queue pair `peer`, which must be connected to the sender. `sender` gives access to the
+/// sender's memory, and `host` to the peer's.
 pub(crate) fn carry<H: Host>(
     part: &Part<'_>,
     transfer: Transfer,
@@ -67,7 +69,8 @@ pub(crate) fn carry<H: Host>(
     }
 }
 
-/// Executes a part of a read or a write, or an atomic, and records it at the peer.
+/// Executes a part of a read or a write, or a whole atomic, in the peer's memory, and records the execution at the peer's queue
+/// pair.
 fn execute<H: Host>(part: &Part<'_>, peer: &mut QueuePair, host: &mut H, sender: &H) -> Outcome {
     match copy(part, rights(peer), host, sender) {
         Ok(()) => {
@@ -82,7 +85,7 @@ fn execute<H: Host>(part: &Part<'_>, peer: &mut QueuePair, host: &mut H, sender:
     }
 }
 
-/// Executes a part of a read or a write, or an atomic.
+/// Executes a part of a read or a write, or a whole atomic, in the peer's memory.
 fn copy<H: Memory>(
     part: &Part<'_>,
     access: AccessFlags,
@@ -98,7 +101,7 @@ fn copy<H: Memory>(
     work.execute(part.offset..part.offset + part.length, &mut both)
 }
 
-/// Returns the access rights of the sender at its peer.
+/// Returns the access rights to the memory of `peer` that its queue pair grants to the sender.
 fn rights(peer: &QueuePair) -> AccessFlags {
     let attributes = peer.attributes();
     let mut access = attributes.access;
@@ -108,7 +111,7 @@ fn rights(peer: &QueuePair) -> AccessFlags {
     access
 }
 
-/// Source of a write with immediate data: the bytes go to the memory that the write names.
+/// Source of the bytes of a write with immediate data. Copies the bytes to the memory that the write names, not to the receive.
 struct Write<'a, H> {
     part: &'a Part<'a>,
     access: AccessFlags,
@@ -122,7 +125,7 @@ impl<H: Memory> Source<H> for Write<'_, H> {
     }
 }
 
-/// Makes the peer take a part of a message.
+/// Passes a part of a message that consumes a receive to the queue pair `peer`, which copies the bytes.
 fn take<H: Host>(
     part: &Part<'_>,
     kind: Kind,
@@ -179,8 +182,8 @@ fn take<H: Host>(
     }
 }
 
-/// Returns whether the bytes of a send or a write can be read, and the whole range of a write or a read at the peer may be
-/// accessed.
+/// Returns whether a part can be executed: the local bytes of a send or a write can be read, and the sender may access the
+/// whole range of a write or a read at the peer.
 fn may_go<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sender: &H) -> bool {
     let request = part.request;
     let (right, remote) = match request.operation {
@@ -201,7 +204,7 @@ fn may_go<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sender: &H)
     is_readable && access.contains(right) && is_allowed
 }
 
-/// Access to the memory of two queue pairs of this process.
+/// Access to the memory of two queue pairs of this process, the sender's and the peer's.
 struct Both<'a, H> {
     /// Access rights of the sender at the peer.
     access: AccessFlags,

@@ -1,4 +1,4 @@
-//! Paths from a queue pair to its peer that need no packets, and the choice between them.
+//! Ways to transfer a message from a queue pair to its peer on the same host without packets, and the choice between them.
 //!
 //! | file | content |
 //! |---|---|
@@ -32,8 +32,8 @@ pub(crate) use volume::{Sent, Volume};
 
 use crate::proto::{Host, SendRequest, Upcoming};
 
-/// A [`Host`] that chooses the path of each request.
+/// A [`Host`] that chooses in which way each request is transferred.
 pub(crate) trait Carrier: Host {
-    /// Returns the path of the next part of a request, as [`choose`] does.
+    /// Returns the way in which the next bytes of a request are transferred, as [`choose`] determines it.
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer;
 }

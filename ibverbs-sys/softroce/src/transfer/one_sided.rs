@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use crate::proto::{Data, Posted, Remote, Segment, SendOperation, SendRequest, Work};
 
-/// Maximum number of bytes of one copy. A process that withdraws memory waits until a running copy ends.
+/// Maximum number of bytes that are copied at once to or from the peer's memory. A process that withdraws a key of its memory
+/// waits until the running copy operation ends.
 pub(crate) const STRIDE: u32 = 1 << 20;
 
-/// An operation that needs no thread of the target.
+/// A read, write or atomic that the sender's thread executes directly in the target's memory, without a thread of the target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OneSided<'a> {
     pub(crate) id: u64,
@@ -17,7 +18,7 @@ pub(crate) struct OneSided<'a> {
     pub(crate) signaled: bool,
 }
 
-/// Operation of the request.
+/// Operation of a [`OneSided`] request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     Write,
@@ -32,21 +33,23 @@ pub(crate) enum Atomic {
     FetchAdd { add: u64 },
 }
 
-/// Reason why an operation was not executed.
+/// Reason why a one-sided operation did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Undone {
     /// The operation was not executed, or only in part, and can be repeated.
     Left,
-    /// The operation was executed and cannot be repeated, but its result could not be stored.
+    /// The operation was executed and cannot be repeated, but its result could not be stored in local memory.
     Lost,
 }
 
 /// Access to the memory of both sides of an operation. Implementations check the keys, the bounds and the access rights.
 pub(crate) trait Reach {
-    /// Copies a range of the bytes of `from` to memory of the peer. Returns `None` on failure; some bytes may have been copied.
+    /// Copies the bytes `range` of the local message `from` to memory of the peer. Returns `None` on failure; some bytes may
+    /// then have been copied.
     fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()>;
 
-    /// Copies memory of the peer to a range of the bytes of `to`. Returns `None` on failure; some bytes may have been copied.
+    /// Copies memory of the peer to the bytes `range` of the local message `to`. Returns `None` on failure; some bytes may then
+    /// have been copied.
     fn get(&mut self, to: Data<'_>, range: Range<u32>, from: Remote) -> Option<()>;
 
     /// Executes an atomic operation on memory of the peer, and stores the previous value in the first eight bytes of `result`.
@@ -54,11 +57,11 @@ pub(crate) trait Reach {
 }
 
 impl<'a> OneSided<'a> {
-    /// Executes a range of the bytes of a read or a write, or a whole atomic. A range has at most [`STRIDE`] bytes.
+    /// Executes the bytes `range` of a read or a write, or a whole atomic. The range has at most [`STRIDE`] bytes.
     ///
     /// # Errors
-    /// [`Undone::Left`] also for an operation that is invalid or not allowed. The caller then sends packets, whose responses
-    /// report the reason.
+    /// Returns [`Undone::Left`] also for an operation that is invalid or not allowed. The caller then sends packets, whose
+    /// responses report the reason.
     #[inline(always)]
     pub(crate) fn execute(&self, range: Range<u32>, reach: &mut impl Reach) -> Result<(), Undone> {
         let address = self.remote.address.checked_add(range.start.into());
@@ -81,7 +84,7 @@ impl<'a> OneSided<'a> {
         }
     }
 
-    /// Returns the write part of a posted write with immediate data, or `None` for a send.
+    /// Returns the RDMA write of a posted write with immediate data, or `None` for a send.
     pub(crate) fn posted(message: &Posted, data: Data<'a>) -> Option<Self> {
         Some(Self {
             id: message.id,
@@ -92,8 +95,8 @@ impl<'a> OneSided<'a> {
         })
     }
 
-    /// Returns a request as a one-sided operation; for a write with immediate data, its write part. Returns `None` for a
-    /// request that needs a receive at the target, or that does nothing there.
+    /// Returns the one-sided operation of a read, a write or an atomic; for a write with immediate data, the operation without
+    /// the immediate data. Returns `None` for any other request.
     pub(crate) fn of(request: &'a SendRequest) -> Option<Self> {
         let (action, remote) = match request.operation {
             SendOperation::Write { remote, .. } => (Action::Write, remote),
@@ -122,7 +125,7 @@ impl<'a> OneSided<'a> {
 }
 
 impl Action {
-    /// Returns the kind of work that a completion reports.
+    /// Returns the operation that a work completion reports (`ibv_wc_opcode`).
     pub(crate) fn work(self) -> Work {
         match self {
             Self::Write => Work::Write,

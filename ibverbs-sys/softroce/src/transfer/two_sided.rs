@@ -1,11 +1,12 @@
-//! Sources of the bytes of messages that consume a receive. [`QueuePair::take_part`](crate::proto::QueuePair::take_part) and
-//! [`receive_part`](crate::proto::QueuePair::receive_part) execute the messages with one of these sources.
+//! Sources of the bytes of messages that consume a receive: a slot, data blocks of the shared ring, memory of the peer.
+//! [`QueuePair::take_part`](crate::proto::QueuePair::take_part) and [`receive_part`](crate::proto::QueuePair::receive_part)
+//! execute the messages with one of these sources.
 
 use crate::proto::{Data, Host, Memory, Misplaced, Place, Segment, Source};
 
 use super::PeerMemory;
 
-/// Bytes in a ring slot.
+/// Source of bytes that are in a slot (one cache line of the shared ring).
 #[derive(Debug)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
@@ -17,7 +18,7 @@ impl<H: Host> Source<H> for Bytes<'_> {
     }
 }
 
-/// Bytes in chunks of the ring.
+/// Source of bytes that are in chunks (data blocks) of the shared ring.
 #[derive(Debug)]
 pub(super) struct Chunks<'a, P> {
     pub(super) length: u32,
@@ -30,7 +31,7 @@ impl<H, P: PeerMemory<H>> Source<H> for Chunks<'_, P> {
     }
 }
 
-/// Bytes of a write with immediate data, which the sender has already written.
+/// Source for a write with immediate data whose bytes the sender has already written. Copies nothing.
 #[derive(Debug)]
 pub(super) struct Written;
 
@@ -40,13 +41,13 @@ impl<H> Source<H> for Written {
     }
 }
 
-/// Bytes in the memory of another process, described by segments.
+/// Source of bytes that are in the memory of another process and described by segments.
 #[derive(Debug)]
 pub(super) struct Described<'a, P> {
     /// Segments of the peer's memory that hold the bytes.
     pub(super) segments: &'a [Segment],
     pub(super) peer: &'a mut P,
-    /// Number of copies that were made.
+    /// Number of times that bytes were copied from the peer's memory.
     pub(super) copies: u64,
 }
 
@@ -58,11 +59,11 @@ impl<H, P: PeerMemory<H>> Source<H> for Described<'_, P> {
     }
 }
 
-/// Bytes of a message from a queue pair of this process.
+/// Source of bytes that are in the memory of another queue pair of this process, the sender.
 #[derive(Debug)]
 pub(super) struct Local<'a, H> {
     pub(super) data: Data<'a>,
-    /// Number of bytes of the message before the part.
+    /// Offset of the bytes within the message.
     pub(super) offset: u32,
     pub(super) length: u32,
     pub(super) sender: &'a H,

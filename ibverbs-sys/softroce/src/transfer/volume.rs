@@ -1,21 +1,22 @@
-//! Amounts of messages, bytes and copies, for the counters.
+//! Amounts of messages, bytes and copy operations, for the statistics counters.
 
 use super::{Form, STRIDE, Short};
 use crate::wire::{Opcode, Transport};
 
-/// Amount of data that was transferred by one path in one direction.
+/// Amount of data that was transferred in one direction, in one of the ways that [`Transfer`](super::Transfer) lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Volume {
-    /// Number of messages whose last part was transferred.
+    /// Number of messages that were transferred to the end.
     pub(crate) messages: u64,
-    /// Number of bytes of all parts.
+    /// Number of message bytes.
     pub(crate) bytes: u64,
-    /// Number of copies of parts by this process, where it is not constant for the path.
+    /// Number of copy operations of this process, where the number is not the same for every message.
     pub(crate) copies: u64,
 }
 
 impl Volume {
-    /// Adds a part of a message whose bytes were copied `copies` times. A part without bytes counts no copy.
+    /// Adds a range of a message with `length` bytes, copied in `copies` operations. `ends` is set if the range ends the
+    /// message. A range without bytes counts no copy.
     #[inline]
     pub(crate) fn add_part(&mut self, length: u32, ends: bool, copies: u64) {
         self.messages += u64::from(ends);
@@ -25,7 +26,7 @@ impl Volume {
         }
     }
 
-    /// Adds a whole message whose bytes were read from the memory of the peer, or written to it.
+    /// Adds a whole message of `length` bytes that was read from the memory of the peer or written to it.
     #[inline]
     pub(crate) fn add_one_sided(&mut self, length: u32) {
         self.add_part(length, true, length.div_ceil(STRIDE).into());
@@ -42,7 +43,7 @@ impl Volume {
     }
 }
 
-/// Amounts of messages that were sent in briefs.
+/// Amounts of data that were sent through the shared ring without packet headers, for each way of sending.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) slot: Volume,
@@ -52,7 +53,7 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Adds the message of a brief.
+    /// Adds a message or a part of a message that was sent through the shared ring.
     pub(crate) fn add(&mut self, message: &Short<'_>) {
         let length = message.length();
         match message.form {

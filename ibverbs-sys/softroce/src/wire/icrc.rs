@@ -10,14 +10,14 @@
 
 use crc32fast::Hasher;
 
-/// CRC of eight bytes of ones.
+/// CRC of eight `0xff` bytes, which the ICRC covers in place of an InfiniBand local route header.
 const SEED: u32 = 0x2144_df1c;
 
 /// Number of bytes that are copied for masking: the BTH. The rest is often a multiple of sixteen bytes, for which the CRC is
 /// fastest.
 const HEAD: usize = 12;
 
-/// Intermediate ICRC over the headers before the BTH. It is the same for all packets with one path and one length.
+/// Intermediate ICRC over the headers before the BTH. It is the same for all packets that have the same path and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun(u32);
 
@@ -101,15 +101,15 @@ pub fn explained_by_identification(
     identification(header, udp, transport, received).is_some()
 }
 
-/// Returns whether an ICRC over IPv4 is valid for some identification. `difference` is its exclusive or with the ICRC for an
-/// assumed identification, and `transport` the length of the packet from BTH to pad. This is the check of
-/// [`explained_by_identification`] with a known difference.
+/// Returns whether an ICRC over IPv4 is valid for some identification in the IP header. `difference` is the exclusive or of the
+/// received ICRC and the ICRC for an assumed identification, and `transport` is the length of the packet from BTH to pad. Makes
+/// the same check as [`explained_by_identification`], from a known difference.
 pub fn is_identification(difference: u32, transport: usize) -> bool {
     unshift(difference, following(transport)) & 0xffff == 0
 }
 
-/// Returns the exclusive or of the ICRCs of a packet over IPv4 with this identification and with identification 0. `transport`
-/// is the length of the packet from BTH to pad.
+/// Returns the difference (exclusive or) between the ICRC of a packet over IPv4 with the given identification and with
+/// identification 0. `transport` is the length of the packet from BTH to pad.
 pub fn of_identification(identification: u16, transport: usize) -> u32 {
     // A CRC is linear: the two bytes are shifted by everything that follows them.
     let [high, low] = identification.to_be_bytes();
@@ -149,7 +149,7 @@ fn identification(
 /// The CRC polynomial in reflected bit order: bit 31 is x^0, bit 0 is x^31; x^32 is left out.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// x^-(8 * 2^i) modulo the polynomial.
+/// Powers of x for [`unshift`]: element `i` is x^-(8 * 2^i) modulo the CRC polynomial.
 const UNSHIFTS: [u32; 32] = {
     let mut powers = [0; 32];
     let mut power = 1 << 31;
@@ -167,7 +167,7 @@ const UNSHIFTS: [u32; 32] = {
     powers
 };
 
-/// x^(8 * 2^i) modulo the polynomial.
+/// Powers of x for [`shift`]: element `i` is x^(8 * 2^i) modulo the CRC polynomial.
 const SHIFTS: [u32; 32] = {
     let mut powers = [0; 32];
     // x^8
@@ -181,12 +181,12 @@ const SHIFTS: [u32; 32] = {
     powers
 };
 
-/// Multiplies by x^(8 * bytes).
+/// Multiplies `value` by x^(8 * bytes), modulo the CRC polynomial.
 fn shift(value: u32, bytes: usize) -> u32 {
     by_powers(&SHIFTS, value, bytes)
 }
 
-/// Divides by x^(8 * bytes).
+/// Divides `value` by x^(8 * bytes), modulo the CRC polynomial.
 fn unshift(value: u32, bytes: usize) -> u32 {
     by_powers(&UNSHIFTS, value, bytes)
 }
@@ -200,7 +200,7 @@ fn by_powers(powers: &[u32; 32], mut value: u32, bytes: usize) -> u32 {
     value
 }
 
-/// Returns the product modulo the polynomial.
+/// Returns the product of `a` and `b` modulo the CRC polynomial.
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut bit = 1 << 31;
@@ -222,7 +222,8 @@ const fn multiply_by_x(value: u32) -> u32 {
     }
 }
 
-/// Divides by x. Because the polynomial's x^0 is 1, the top bit in this order shows whether the polynomial was subtracted.
+/// Divides `value` by x, modulo the CRC polynomial. Because the polynomial's x^0 is 1, the top bit in this order shows whether
+/// the polynomial was subtracted.
 const fn divide_by_x(value: u32) -> u32 {
     if value & 1 << 31 != 0 {
         (value ^ POLYNOMIAL) << 1 | 1

@@ -9,10 +9,10 @@ pub enum Transport {
     UnreliableDatagram,
     /// Extended reliable connection, 0b101.
     ExtendedReliableConnection,
-    /// Opcodes for manufacturers, 0b110, of which this device uses three. A send without payload requests a receipt: it asks
-    /// whether the receiver has taken the earlier packets of an unreliable service from its socket. An acknowledgement is the
-    /// receipt. A write without payload ([`Opcode::SKIP`]) announces sequence numbers that were used without packets. The first
-    /// two are sent through sockets, and only affect how many packets a sender has in flight.
+    /// Opcodes for manufacturers, 0b110, of which this device uses three. A send without payload requests a receipt: a
+    /// confirmation that the receiver has taken the earlier packets of an unreliable service from its socket. An
+    /// acknowledgement is the receipt. Both are sent through sockets, and only affect how many packets a sender has in flight.
+    /// A write without payload ([`Opcode::SKIP`]) announces sequence numbers that were used without packets.
     Manufacturer,
 }
 
@@ -140,8 +140,9 @@ impl Operation {
 }
 
 impl Opcode {
-    /// Packet that announces sequence numbers which were used without packets. It is accepted only from memory that is shared
-    /// with the peer: through a socket, any process could send it and make a connection lose messages.
+    /// Opcode of a packet that announces sequence numbers which were used without packets. Such a packet is accepted only from
+    /// memory that is shared with the peer. Otherwise any process could send one to a socket, and make a connection lose
+    /// messages.
     pub const SKIP: Self = Self::new(Transport::Manufacturer, Operation::WriteOnly);
 
     /// Creates the opcode of an operation of the service.

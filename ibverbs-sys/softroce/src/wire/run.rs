@@ -1,8 +1,8 @@
 use super::Packet;
 use super::header::BASE;
 
-/// A run of packets: one packet, or several packets from the middle of a message that have the same length. Their headers
-/// differ only in the sequence number and the acknowledgement request.
+/// Received packets that are handled in one step (a run): one packet, or several packets from the middle of a message that have
+/// the same length. Their headers differ only in the sequence number and the acknowledgement request.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
     first: Packet<'a>,
@@ -27,8 +27,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Collects the longest run at the front of `datagrams`, which have `stride` bytes each. `first` is the parsed first
-    /// packet. The run ends before a packet that does not continue it, or for which `is_right` returns `false`.
+    /// Creates the longest run from the first of the `datagrams`, which have `stride` bytes each. `first` is the parsed first
+    /// packet. The run ends before a packet that does not continue the run, or for which `is_right` returns `false`.
     pub fn gather(
         first: Packet<'a>,
         datagrams: &'a [u8],
@@ -111,13 +111,13 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Mask of a sequence number.
+/// Mask of the 24 bits of a packet sequence number.
 const NUMBERS: u32 = 0xff_ffff;
 
 /// Offset of the byte before the sequence number in a packet.
 const FLAGS: usize = 8;
 
-/// Bit of that byte that requests an acknowledgement.
+/// Bit that requests an acknowledgement, in the byte before the sequence number.
 const ACKNOWLEDGE: u8 = 0x80;
 
 /// Sets the acknowledgement request bit of an encoded packet.
@@ -125,7 +125,7 @@ pub(crate) fn ask_for_acknowledgement(packet: &mut [u8]) {
     packet[FLAGS] |= ACKNOWLEDGE;
 }
 
-/// Returns whether a packet requests an acknowledgement, and its sequence number. Returns `None` if any other field of its BTH
+/// Returns the acknowledgement request bit and the sequence number of a packet. Returns `None` if any other field of its BTH
 /// differs from `head`.
 fn following(head: &[u8; BASE], packet: &[u8]) -> Option<(bool, u32)> {
     let bth = packet.first_chunk::<BASE>()?;

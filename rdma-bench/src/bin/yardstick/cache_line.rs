@@ -10,7 +10,7 @@ use super::{Measured, Other, Role};
 /// Round trips per sample: few, so that most samples are not disturbed by other programs.
 const TRIPS: u64 = 200;
 
-/// Measures round trips for about `time`.
+/// Measures the round trip of a cache line between this process and another for about `time`.
 pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     let mut other = Other::start(Role::Line, 0, [Stdio::null(), Stdio::inherit()])?;
     other.ready()?;
@@ -34,7 +34,8 @@ pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     Measured::time(samples)
 }
 
-/// Runs the other end: replaces every odd number in the word by the next even number.
+/// Runs the other process of the measurement: replaces every odd number in the shared word by the next
+/// even number.
 pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     shared.store(word::READY, 1);
     let mut turn = 1;

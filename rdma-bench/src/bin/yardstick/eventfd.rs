@@ -12,7 +12,8 @@ use super::other::word;
 use super::system::Shared;
 use super::{Measured, Other, Role};
 
-/// Measures round trips for about `time`. Both ends sleep while they wait.
+/// Measures the round trip of a wakeup between this process and another for about `time`. Both
+/// processes sleep while they wait.
 pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     let make = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC).context("an eventfd");
     let (there, back) = (make()?, make()?);
@@ -30,7 +31,8 @@ pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     Measured::time(samples)
 }
 
-/// Runs the other end, whose standard input and output are the eventfds.
+/// Runs the other process of the measurement, whose standard input and output are the eventfds:
+/// answers every wakeup with a wakeup.
 pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     let (there, back) = (io::stdin(), io::stdout());
     shared.store(word::READY, 1);

@@ -1,7 +1,8 @@
-//! Measures what this machine does without RDMA, as yardsticks for the figures of a device.
+//! Measures operations of this machine without RDMA (copies, system calls, sockets). The results are
+//! the yardsticks, the reference values that measurements of an RDMA device are compared with.
 //!
-//! `yardstick NAME` measures one quantity, with two processes on two processors if it needs two, and
-//! prints the result as a line of JSON.
+//! `yardstick NAME` measures one quantity, with two processes on two processors if the quantity needs
+//! them, and prints the result as a line of JSON.
 
 #![deny(unsafe_code)]
 
@@ -24,12 +25,12 @@ use clap::{Parser, Subcommand, ValueEnum};
 use other::Other;
 use result::Measured;
 
-/// Measures what this machine does without RDMA.
+/// Measures one operation of this machine without RDMA.
 #[derive(Debug, Parser)]
 struct CommandLine {
     #[command(subcommand)]
     what: What,
-    /// For how long, about.
+    /// The approximate duration of the measurement.
     #[arg(
         long,
         value_name = "MILLISECONDS",
@@ -41,70 +42,71 @@ struct CommandLine {
 
 #[derive(Debug, Clone, Subcommand)]
 enum What {
-    /// Copies from private memory into a memfd: each second, or the time of one.
+    /// Copies from private memory into a memfd: copies per second, or the time of a copy.
     Memcpy {
-        /// The bytes of a copy.
+        /// The size of a copy in bytes.
         #[arg(short = 's', long)]
         size: usize,
-        /// The time of one.
+        /// Report the time of a copy instead of copies per second.
         #[arg(long)]
         latency: bool,
     },
-    /// Writes to another process's memory by `process_vm_writev`: each second, or the time of one.
+    /// Writes to another process's memory by `process_vm_writev`: writes per second, or the time of a
+    /// write.
     VmWrite {
-        /// The bytes of a write.
+        /// The size of a write in bytes.
         #[arg(short = 's', long)]
         size: usize,
-        /// The time of one.
+        /// Report the time of a write instead of writes per second.
         #[arg(long)]
         latency: bool,
     },
     /// The round trip of a cache line between two processors.
     CacheLine,
-    /// The round trip of a datagram between two sockets, both of which spin.
+    /// The round trip of a datagram between two sockets; both processes poll without sleeping.
     UdpPing {
-        /// The bytes of a datagram.
+        /// The size of a datagram in bytes.
         #[arg(short = 's', long)]
         size: usize,
     },
-    /// Datagrams each second, one way, at the receiver's pace.
+    /// Datagrams per second in one direction, at the receiver's pace.
     UdpPump {
-        /// The bytes of a datagram.
+        /// The size of a datagram in bytes.
         #[arg(short = 's', long)]
         size: usize,
-        /// How they go through the kernel.
+        /// How the datagrams pass through the kernel.
         #[arg(long, value_enum)]
         by: udp::By,
     },
-    /// The round trip of a wake-up by eventfds between two processors.
+    /// The round trip of a wakeup by eventfds between two processors.
     Eventfd,
-    /// The other process of a measurement.
+    /// Run the other process of a measurement; the measuring process starts it.
     #[command(hide = true)]
     Other {
-        /// Of which.
+        /// What the other process does.
         #[arg(value_enum)]
         role: Role,
-        /// The memory that both have.
+        /// The path of the memory that both processes share.
         memory: String,
-        /// The bytes that it is about.
+        /// The size of an operation in bytes.
         size: usize,
     },
 }
 
-/// What the other process does.
+/// The task of the other process of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Role {
-    /// Answers writes to a cache line.
+    /// Answers writes to a shared cache line.
     Line,
-    /// Has memory that is written to.
+    /// Provides the memory that the measuring process writes to.
     Memory,
-    /// Answers datagrams.
+    /// Returns each datagram to its sender.
     Echo,
-    /// Takes datagrams one by one.
+    /// Receives one datagram per system call.
     Sink,
-    /// Takes datagrams many at once.
+    /// Receives many datagrams per system call, merged by the kernel (GRO).
     GatheringSink,
-    /// Answers wake-ups.
+    /// Answers each wakeup by an eventfd with a wakeup.
     Wake,
 }
 

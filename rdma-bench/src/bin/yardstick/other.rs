@@ -10,24 +10,25 @@ use clap::ValueEnum;
 use crate::Role;
 use crate::system::Shared;
 
-/// Maximum time that either process waits for the other.
+/// Maximum time that either process of a measurement waits for the other.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Number of polls between two checks of the clock.
 const LOOKS: u32 = 1 << 14;
 
-/// Words of the shared memory, each on its own cache lines.
+/// Indices of the words of the shared memory. Each word has its own cache lines.
 pub(crate) mod word {
-    /// Set by the other process when it is ready: a port or an address, never 0.
+    /// Index of the word that the other process sets when it is ready: to its UDP port, to the address
+    /// of its memory, or to 1; never to 0.
     pub(crate) const READY: usize = 0;
-    /// Set by the measuring process: its port.
+    /// Index of the word that the measuring process sets to its UDP port.
     pub(crate) const PORT: usize = 1;
-    /// The word that is sent back and forth, or the number of bytes received.
+    /// Index of the word that the two processes increment in turn, or that counts the received bytes.
     pub(crate) const LINE: usize = 2;
-    /// Number of words.
+    /// Number of words in the shared memory.
     pub(crate) const COUNT: usize = 3;
 }
 
-/// The other process, which is killed when this value is dropped.
+/// The other process of a measurement, which is killed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Other {
     child: Child,
@@ -35,8 +36,8 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Starts the other process. `ends` become its standard input and output, by which it gets
-    /// resources other than the shared memory.
+    /// Starts the other process for `role`. `ends` become the standard input and output of that
+    /// process, for instance two eventfds.
     pub(crate) fn start(role: Role, size: usize, ends: [Stdio; 2]) -> anyhow::Result<Self> {
         let shared = Shared::new(word::COUNT)?;
         let name = role.to_possible_value().context("a role without a name")?;
@@ -56,12 +57,13 @@ impl Other {
         &self.shared
     }
 
-    /// Returns the process ID.
+    /// Returns the process ID of the other process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until the other process has set [`word::READY`], and returns the value.
+    /// Waits until the other process has set the word [`word::READY`], and returns the value of the
+    /// word.
     pub(crate) fn ready(&mut self) -> anyhow::Result<u64> {
         let begun = Instant::now();
         loop {

@@ -1,4 +1,5 @@
-//! Pins the two processes to different processors, the same ones in every measurement.
+//! Pins the two processes of a measurement to different processors, the same ones in every
+//! measurement.
 
 use std::thread;
 
@@ -6,17 +7,17 @@ use anyhow::Context;
 use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
-/// One of the two processes.
+/// One of the two processes of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     /// The process that measures.
     Near,
-    /// The process that answers.
+    /// The other process, which answers the measuring process.
     Far,
 }
 
-/// Pins this process to the processor of its side. On a machine with one processor, both sides run on
-/// it.
+/// Pins this process to the processor of `side`. On a machine with one processor, both processes run
+/// on that processor.
 pub(crate) fn pin(side: Side) -> anyhow::Result<()> {
     let count = thread::available_parallelism().map_or(1, usize::from);
     let allowed = rustix::thread::sched_getaffinity(None).context("asking for the processors")?;

@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-/// The format of the line; the number changes with the meaning.
+/// Name of the JSON format. The number at its end is incremented when the meaning of a field changes.
 const SCHEMA: &str = "rdma-bench/yardstick/1";
 
 /// The result of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Measured {
-    /// A rate.
+    /// The rate of an operation.
     Rate {
         /// Number of operations.
         count: u64,
@@ -19,11 +19,11 @@ pub(crate) enum Measured {
     Time {
         /// Number of samples.
         count: usize,
-        /// The minimum.
+        /// The minimum of the samples.
         min: f64,
-        /// The median.
+        /// The median of the samples.
         median: f64,
-        /// The 90th percentile.
+        /// The 90th percentile of the samples.
         percentile_90: f64,
     },
 }

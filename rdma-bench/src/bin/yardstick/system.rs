@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Distance of two words in bytes: two cache lines, because processors fetch lines in pairs.
+/// Distance between two words of a [`Shared`] memory in bytes: two cache lines, because processors
+/// fetch lines in pairs.
 const LINE: usize = 128;
 
 /// Memory shared between processes: a mapped memfd whose pages are present.
@@ -27,12 +28,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Creates memory of `words` words, all 0.
+    /// Creates shared memory of `words` words, all 0.
     pub(crate) fn new(words: usize) -> io::Result<Self> {
         Self::with_bytes(words * LINE)
     }
 
-    /// Creates memory of `len` bytes.
+    /// Creates shared memory of `len` bytes, all 0.
     pub(crate) fn with_bytes(len: usize) -> io::Result<Self> {
         let file = File::from(rustix::fs::memfd_create("yardstick", MemfdFlags::CLOEXEC)?);
         file.set_len(len as u64)?;
@@ -85,7 +86,7 @@ impl Shared {
         self.word(number).store(value, Ordering::Release);
     }
 
-    /// Copies `bytes` into the memory. Their length must be that of the memory.
+    /// Copies `bytes` into this memory. Panics if `bytes` does not have the size of this memory.
     #[inline(never)]
     pub(crate) fn fill(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len, "all of it is filled");
@@ -138,7 +139,7 @@ pub(crate) fn write_remote(process: u32, address: u64, bytes: &[u8]) -> io::Resu
 pub(crate) enum UdpOption {
     /// Makes the kernel split sent data into datagrams of this many bytes (`UDP_SEGMENT`).
     Segment,
-    /// Allows the kernel to deliver several datagrams of one sender as one (`UDP_GRO`).
+    /// Allows the kernel to deliver several datagrams of one sender in one call (`UDP_GRO`).
     Gather,
 }
 

@@ -20,16 +20,16 @@ const LARGEST: usize = 65_507;
 /// Maximum number of segments that are sent together.
 const SEGMENTS: usize = 64;
 
-/// How datagrams go through the kernel.
+/// How datagrams pass through the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum By {
-    /// Each by a call of its own, on both ends.
+    /// One datagram per system call, on both ends.
     Sendto,
-    /// Many as one, cut apart and put together by the kernel (GSO and GRO).
+    /// Many datagrams per system call: the kernel splits and merges them (GSO and GRO).
     Gso,
 }
 
-/// Measures round trips of datagrams for about `time`.
+/// Measures the round trip of a datagram to another process and back for about `time`.
 pub(crate) fn ping(size: usize, time: Duration) -> anyhow::Result<Measured> {
     ensure!(size <= LARGEST, "a datagram has at most {LARGEST} bytes");
     let (_other, socket) = connected(Role::Echo, size)?;
@@ -46,7 +46,7 @@ pub(crate) fn ping(size: usize, time: Duration) -> anyhow::Result<Measured> {
     Measured::time(samples)
 }
 
-/// Runs the other end of [`ping`].
+/// Runs the other process of [`ping`]: returns each datagram to its sender.
 pub(crate) fn echo(shared: &Shared, size: usize) -> anyhow::Result<()> {
     let socket = answering(shared, By::Sendto)?;
     let mut room = vec![0_u8; size];
@@ -56,8 +56,8 @@ pub(crate) fn echo(shared: &Shared, size: usize) -> anyhow::Result<()> {
     }
 }
 
-/// Measures the rate of datagrams in one direction for about `time`. No more are in flight than fit
-/// into the receive buffer, so none is lost.
+/// Measures the rate of datagrams to another process for about `time`. The datagrams in flight always
+/// fit into the receive buffer, so no datagram is lost.
 pub(crate) fn pump(size: usize, by: By, time: Duration) -> anyhow::Result<Measured> {
     ensure!(size <= LARGEST, "a datagram has at most {LARGEST} bytes");
     let role = match by {
@@ -92,14 +92,14 @@ pub(crate) fn pump(size: usize, by: By, time: Duration) -> anyhow::Result<Measur
     Ok(Measured::rate(sent, begun.elapsed().as_secs_f64()))
 }
 
-/// Returns the number of datagrams that the receiver has taken.
+/// Returns the number of datagrams that the other process has received.
 #[inline]
 fn received(shared: &Shared, size: usize) -> u64 {
     shared.load(word::LINE) / size as u64
 }
 
-/// Returns the number of datagrams that fit into a receive buffer of `room` bytes. The kernel counts
-/// the memory that they occupy, not their bytes, and a quarter is kept free.
+/// Returns the number of datagrams that fit into a receive buffer of `room` bytes, of which a quarter
+/// is kept free. The kernel counts the memory that a datagram occupies, not the bytes of its payload.
 fn window(by: By, size: usize, room: usize) -> usize {
     let room = room / 4 * 3;
     match by {
@@ -115,7 +115,7 @@ fn window(by: By, size: usize, room: usize) -> usize {
     }
 }
 
-/// Runs the other end of [`pump`].
+/// Runs the other process of [`pump`]: receives datagrams and counts their bytes.
 pub(crate) fn sink(shared: &Shared, by: By) -> anyhow::Result<()> {
     let socket = answering(shared, by)?;
     let mut room = vec![0_u8; 1 << 16];
@@ -142,7 +142,8 @@ fn socket() -> anyhow::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Starts the other process, and returns it with a socket connected to its socket.
+/// Starts the other process. Returns the process, and a socket that is connected to the socket of that
+/// process.
 fn connected(role: Role, size: usize) -> anyhow::Result<(Other, UdpSocket)> {
     let socket = socket()?;
     let mut other = Other::start(role, size, [Stdio::null(), Stdio::inherit()])?;
@@ -153,7 +154,7 @@ fn connected(role: Role, size: usize) -> anyhow::Result<(Other, UdpSocket)> {
     Ok((other, socket))
 }
 
-/// Returns the socket of the other process, connected to that of the measuring process.
+/// Creates the socket of the other process and connects it to the socket of the measuring process.
 fn answering(shared: &Shared, by: By) -> anyhow::Result<UdpSocket> {
     let socket = socket()?;
     if by == By::Gso {

@@ -1,6 +1,7 @@
 //! Capability masks of devices and ports.
 //!
-//! Bits that this crate has no name for are kept: `bits()` returns the value of the device.
+//! Bits that this crate has no name for are kept: `bits()` returns the unchanged mask of the
+//! device.
 
 mod device;
 mod packet;

@@ -22,21 +22,21 @@ bitflags! {
     #[doc(alias = "ibv_odp_transport_cap_bits")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct OnDemandOperations: u32 {
-        /// Sends from the memory.
+        /// Sends from on-demand memory.
         const SEND = 1;
-        /// Receives into the memory.
+        /// Receives into on-demand memory.
         const RECV = 1 << 1;
-        /// RDMA writes.
+        /// RDMA writes from or to on-demand memory.
         const WRITE = 1 << 2;
-        /// RDMA reads.
+        /// RDMA reads from or into on-demand memory.
         const READ = 1 << 3;
-        /// Atomics.
+        /// Atomics on on-demand memory.
         const ATOMIC = 1 << 4;
-        /// Receives into the memory from a shared receive queue.
+        /// Receives of a shared receive queue into on-demand memory.
         const SRQ = 1 << 5;
-        /// Flushes.
+        /// Flushes of on-demand memory.
         const FLUSH = 1 << 6;
-        /// Atomic writes.
+        /// Atomic writes to on-demand memory.
         const ATOMIC_WRITE = 1 << 7;
 
         const _ = !0;

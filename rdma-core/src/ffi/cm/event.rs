@@ -29,7 +29,7 @@ pub(crate) struct Details {
     pub(crate) token: usize,
 }
 
-/// The parameters in an event.
+/// The connection or datagram parameters in an event of the connection manager.
 #[derive(Clone, Copy)]
 pub(crate) enum RawParameters {
     Connected(sys::rdma_conn_param),

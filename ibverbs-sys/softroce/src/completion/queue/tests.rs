@@ -72,7 +72,7 @@ impl Fixture {
         ids
     }
 
-    /// Returns the number of events, and acknowledges them.
+    /// Fetches and acknowledges all completion events of the channel. Returns their number.
     fn events(&self) -> usize {
         let mut count = 0;
         while let Ok(element) = self.channel.next_event() {
@@ -262,7 +262,7 @@ fn entries_of_a_queue_pair_can_be_discarded() {
     assert!(all.queue.is_empty());
 }
 
-/// Creates an armed queue that waits for three entries, or for 10 µs.
+/// Creates an armed queue whose event is moderated: it is raised after three entries or 10 µs.
 fn moderated() -> Fixture {
     let all = fixture(16, false);
     let period = Duration::from_micros(10);
@@ -368,7 +368,7 @@ fn nobody_sleeps_over_an_entry() {
     }
 }
 
-/// Checks that a thread that learns of an entry by other means finds the queue not empty.
+/// Checks that a thread which knows of an entry by other means never finds the queue empty.
 #[test]
 fn the_empty_check_sees_what_was_announced() {
     let all = fixture(4, false);

@@ -1,10 +1,9 @@
-//! Rare operations on the ring, during which other threads wait: removing entries out of order, and changing the number of
-//! slots.
+//! Rare operations on the ring: removing entries out of order, and changing the number of slots. Other threads wait meanwhile.
 
 use super::sync::{Ordering, relax};
 use super::{Place, Ring, Slots};
 
-/// Factor by which the number of slots grows when all are full.
+/// Factor by which the number of slots grows when all slots are full.
 const GROWTH: usize = 4;
 
 /// Error: the ring contains more entries than the new capacity.
@@ -62,7 +61,7 @@ impl<T: Copy + Send> Ring<T> {
         Ok(())
     }
 
-    /// Adds slots, if all are full.
+    /// Adds slots to the ring, if all slots are full and the capacity allows more.
     pub(super) fn grow(&self) {
         let (head, tail) = self.hold_both();
         let length = self.table.slots().lap.length();
@@ -74,7 +73,8 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Moves the entries to laps of another length, and releases both ends, which the caller holds.
+    /// Changes the number of slots to `length`, and moves the entries. The caller must hold exclusive control of head and tail,
+    /// which this function releases.
     fn rebuild(&self, head: Place, tail: Place, length: usize) {
         let slots = self.table.slots();
         let count = head.distance(tail, slots.lap);
@@ -107,7 +107,8 @@ impl<T: Copy + Send> Ring<T> {
         self.release_both(start, start.nth(count, slots.lap));
     }
 
-    /// Takes exclusive control of the head: no other thread can remove entries until it is released. Returns the head.
+    /// Takes exclusive control of the head, so that no other thread can remove entries until [`release`](Self::release).
+    /// Returns the position of the head.
     fn hold(&self) -> Place {
         let mut attempt = 0;
         loop {
@@ -132,8 +133,8 @@ impl<T: Copy + Send> Ring<T> {
         self.head.0.store(head.0, Ordering::Release);
     }
 
-    /// Takes exclusive control of both ends: no other thread can add or remove entries until they are released. Returns head
-    /// and tail.
+    /// Takes exclusive control of head and tail, so that no other thread can add or remove entries until
+    /// [`release_both`](Self::release_both). Returns the positions of head and tail.
     fn hold_both(&self) -> (Place, Place) {
         let head = self.hold();
         let tail = self.tail.0.fetch_or(Place::HELD, Ordering::Acquire);
@@ -149,7 +150,8 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Waits until the slot of a position has the turn. The thread that claimed it is about to set it.
+/// Waits until the slot at `place` has the state that `turn` returns. The thread that claimed the slot is about to set that
+/// state.
 fn wait<T: Copy>(slots: &Slots<'_, T>, place: Place, turn: fn(Place) -> u64) {
     let mut attempt = 0;
     while !slots.of(place).says(turn(place)) {

@@ -24,7 +24,7 @@ impl Ring<u64> {
     }
 }
 
-/// A slot is not overwritten before it was read, and not read before it was written.
+/// Checks that a slot is not overwritten before it was read, and not read before it was written.
 #[test]
 fn entries_come_in_order_and_whole() {
     loom::model(|| {
@@ -45,7 +45,7 @@ fn entries_come_in_order_and_whole() {
     });
 }
 
-/// Two threads add at the same time: both entries are added, once each.
+/// Checks that entries which two threads add at the same time are each added once.
 #[test]
 fn pushers_do_not_take_each_others_room() {
     loom::model(|| {
@@ -62,7 +62,7 @@ fn pushers_do_not_take_each_others_room() {
     });
 }
 
-/// Two threads remove at the same time: each entry is removed once, and its slot is reused.
+/// Checks that, if two threads remove entries at the same time, each entry is removed once and its slot is reused.
 #[test]
 fn pollers_do_not_take_each_others_entries() {
     loom::model(|| {
@@ -87,7 +87,7 @@ fn pollers_do_not_take_each_others_entries() {
     });
 }
 
-/// Slots are added while entries are added and removed.
+/// Checks that no entry is lost if slots are added to the ring while entries are added and removed.
 #[test]
 fn growth_loses_nothing() {
     loom::model(|| {
@@ -103,7 +103,7 @@ fn growth_loses_nothing() {
     });
 }
 
-/// Laps become shorter, within the same memory, while another thread reads an entry.
+/// Checks that the number of slots can be reduced while another thread reads an entry.
 #[test]
 fn shrinking_waits_for_who_reads() {
     loom::model(|| {
@@ -128,7 +128,7 @@ fn shrinking_waits_for_who_reads() {
     });
 }
 
-/// Entries are removed out of order while others are added and removed.
+/// Checks that entries can be removed out of order while other entries are added and removed.
 #[test]
 fn what_is_removed_is_not_found_and_the_rest_is() {
     loom::model(|| {
@@ -150,7 +150,7 @@ fn what_is_removed_is_not_found_and_the_rest_is() {
     });
 }
 
-/// A removal out of order waits for entries whose positions are claimed.
+/// Checks that a removal out of order waits for entries whose positions are claimed but not written yet.
 #[test]
 fn entries_that_come_during_a_removal_stay() {
     loom::model(|| {
@@ -165,7 +165,8 @@ fn entries_that_come_during_a_removal_stay() {
     });
 }
 
-/// A thread sets a mark, waits for earlier claims, and finds no entry. Then the thread that adds the next entry sees the mark.
+/// Checks that a thread which sets a mark and waits for earlier claims finds the entry, or that the thread which adds the entry
+/// sees the mark.
 #[test]
 fn no_entry_slips_by_a_mark() {
     loom::model(|| {
@@ -182,7 +183,7 @@ fn no_entry_slips_by_a_mark() {
     });
 }
 
-/// A mark is seen even while slots are added.
+/// Checks that a thread which adds an entry sees a mark even while slots are added to the ring.
 #[test]
 fn no_entry_slips_by_a_mark_while_the_ring_grows() {
     // All orders would take too long.
@@ -201,7 +202,7 @@ fn no_entry_slips_by_a_mark_while_the_ring_grows() {
     });
 }
 
-/// One of two threads finds the ring full and closes it, unless there is room again.
+/// Checks that exactly one of two threads that find the ring full closes it.
 #[test]
 fn a_full_ring_is_closed_once() {
     loom::model(|| {

@@ -1,34 +1,37 @@
-/// Position in the order of all entries, as a word: a lap and an index within the lap, with flags in the low bits. With
-/// [`Place::FULL`] in place of the index, it is also the turn of a slot.
+/// Position of an entry in the ring, as a word: the number of the lap (pass through all slots) and the index of the slot, with
+/// flags in the low bits. A word with [`Place::FULL`] in place of the index is used as the state (turn) of a slot.
 ///
-/// Laps wrap after 2^36. A thread that was interrupted for exactly that many laps would mistake one position for the other.
+/// The lap number wraps after 2^36. A thread that was interrupted for exactly 2^36 laps would take an old position for the
+/// present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct Place(pub(super) u64);
 
-/// Length of laps, in a form that can be compared with a position: the index of the last slot.
+/// Number of slots in a lap (a pass through the ring), stored as the index of the last slot, in the form that a [`Place`]
+/// contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
 const INDEX_BITS: u32 = 22;
 
 impl Place {
-    /// Set while a thread holds this end: no other thread may add or remove here.
+    /// Flag of the head or tail: a thread has exclusive control, so that no other thread can remove or add entries there.
     pub(super) const HELD: u64 = 1;
-    /// Set if no more entries may be added.
+    /// Flag of the tail: no more entries may be added.
     pub(super) const CLOSED: u64 = 1 << 1;
-    /// Flags whose meaning is defined by the user of the ring.
+    /// Flags of the tail whose meaning the user of the ring defines.
     pub(super) const MARKS: u64 = 0b11 << 2;
 
-    /// Step from one index to the next. It is the size of a slot in bytes, so that no multiplication is needed.
+    /// Difference between the words of two neighbouring positions. It is the size of a slot in bytes, so that an address is
+    /// computed without a multiplication.
     const STEP: u64 = 1 << 6;
     const INDEX: u64 = ((1 << INDEX_BITS) - 1) * Self::STEP;
     const LAP: u64 = Self::INDEX + Self::STEP;
     const FLAGS: u64 = Self::STEP - 1;
 
-    /// In the turn of a slot: the slot contains the entry of the lap.
+    /// Flag in the state word (turn) of a slot: the slot contains the entry of this lap.
     const FULL: u64 = 1 << 4;
 
-    /// Beginning of the first lap.
+    /// First position of the ring: the first slot in the first lap.
     pub(super) const START: Self = Self(0);
 
     #[inline]
@@ -36,7 +39,7 @@ impl Place {
         ((self.0 & Self::INDEX) / Self::STEP) as usize
     }
 
-    /// Returns the position without flags.
+    /// Returns the position with all flags cleared.
     #[inline]
     pub(super) fn plain(self) -> Self {
         Self(self.0 & !Self::FLAGS)
@@ -52,21 +55,21 @@ impl Place {
         Self(self.0 | flags)
     }
 
-    /// Returns the turn of the slot while it waits for the entry of this position. No slot has the turn of a position that is
-    /// held or closed.
+    /// Returns the state word (turn) that a slot has while it is free for the entry of this position. For a position with
+    /// [`Place::HELD`] or [`Place::CLOSED`], no slot ever has the returned state.
     #[inline]
     pub(super) fn free(self) -> u64 {
         self.0 & !(Self::INDEX | Self::MARKS)
     }
 
-    /// Returns the turn of the slot while it contains the entry of this position. No slot has the turn of a position that is
-    /// held or closed.
+    /// Returns the state word (turn) that a slot has while it contains the entry of this position. For a position with
+    /// [`Place::HELD`] or [`Place::CLOSED`], no slot ever has the returned state.
     #[inline]
     pub(super) fn full(self) -> u64 {
         self.free() | Self::FULL
     }
 
-    /// Returns the next position, with the same flags.
+    /// Returns the position of the next entry in the ring. The flags stay unchanged.
     #[inline]
     pub(super) fn next(self, lap: Lap) -> Self {
         // `>=`, not `==`: a stale position from a longer lap, which no thread can claim any more, must not lead out of a
@@ -83,18 +86,18 @@ impl Place {
         Self(self.0 & !Self::INDEX).next_lap()
     }
 
-    /// Returns the position with the same index, one lap later.
+    /// Returns the position with the same slot index, one lap (pass through the ring) later.
     #[inline]
     pub(super) fn next_lap(self) -> Self {
         Self(self.0.wrapping_add(Self::LAP))
     }
 
-    /// Returns the beginning of the next lap.
+    /// Returns the first position of the next lap (pass through the ring), without flags.
     pub(super) fn new_lap(self) -> Self {
         self.plain().at_next_lap()
     }
 
-    /// Returns the position `count` steps later, at most one lap, without flags.
+    /// Returns the position `count` entries after this one, without flags. `count` must be at most the number of slots.
     pub(super) fn nth(self, count: usize, lap: Lap) -> Self {
         let index = self.index() + count;
         let start = Self(self.plain().0 & !Self::INDEX);
@@ -105,13 +108,13 @@ impl Place {
         }
     }
 
-    /// Returns the number of positions from this one to `end`, which is at most one lap later.
+    /// Returns the number of entries from this position to `end`, which must be at most one lap (the number of slots) later.
     pub(super) fn distance(self, end: Self, lap: Lap) -> usize {
         let same_lap = (self.0 ^ end.0) & !(Self::INDEX | Self::FLAGS) == 0;
         end.index() + if same_lap { 0 } else { lap.length() } - self.index()
     }
 
-    /// Returns whether this position is before `other`.
+    /// Returns whether this position is before `other` in the order of entries.
     pub(in crate::completion) fn is_before(self, other: Self) -> bool {
         let ahead = self.plain().0.wrapping_sub(other.plain().0);
         ahead.cast_signed() < 0
@@ -123,10 +126,10 @@ impl Place {
 }
 
 impl Lap {
-    /// Maximum number of slots in a lap.
+    /// Maximum number of slots of a ring.
     pub(super) const MAX: usize = (1 << INDEX_BITS) - 1;
 
-    /// Creates the lap of `length` slots, at least one.
+    /// Creates the value for a ring of `length` slots, at least one.
     pub(super) fn of(length: usize) -> Self {
         debug_assert!((1..=Self::MAX).contains(&length));
         Self((length - 1) as u64 * Place::STEP)

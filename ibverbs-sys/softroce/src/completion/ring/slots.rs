@@ -5,10 +5,10 @@ use std::ptr::NonNull;
 use super::place::{Lap, Place};
 use super::sync::{AtomicPtr, AtomicU64, Ordering, UnsafeCell};
 
-/// Memory for an entry. It takes one cache line, for entries of completion queues.
+/// Slot of the ring: memory for one entry, with its state. A slot with a completion queue entry fills one cache line.
 #[repr(align(64))]
 pub(super) struct Slot<T> {
-    /// State of the slot: [`Place::free`] or [`Place::full`] of the next position that uses it.
+    /// State of the slot: [`Place::free`] or [`Place::full`] of the position that the slot is used for.
     pub(super) turn: AtomicU64,
     entry: UnsafeCell<MaybeUninit<T>>,
 }
@@ -33,8 +33,9 @@ impl<T: Copy> Slot<T> {
     }
 
     /// # Safety
-    /// No other thread may use the entry. Either the slot was free for a position that the caller has claimed, and is not
-    /// marked full yet; or the caller holds the ends that the position is between.
+    /// The caller must have exclusive use of the entry. Either the slot was free for a position that the caller has claimed,
+    /// and is not marked full yet; or the caller holds exclusive control of the head (and of the tail, if the position is not
+    /// before it).
     #[inline]
     pub(super) unsafe fn write(&self, entry: T) {
         // SAFETY: by the contract of this function, no other thread uses the entry.
@@ -43,9 +44,9 @@ impl<T: Copy> Slot<T> {
     }
 
     /// # Safety
-    /// The slot must contain an entry, and no thread may write another one while the reference is used. Either the slot was
-    /// full for a position that the caller has claimed, and is not marked free yet; or the caller holds the head, and the
-    /// position is behind it.
+    /// The slot must contain an entry, and no thread may write to the slot while the reference is used. Either the slot was
+    /// full for a position that the caller has claimed, and is not marked free yet; or the caller holds exclusive control of
+    /// the head, and the position is behind it.
     #[inline]
     pub(super) unsafe fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         // SAFETY: by the contract of this function, the slot contains an entry that no other thread writes.
@@ -54,7 +55,7 @@ impl<T: Copy> Slot<T> {
     }
 }
 
-/// The slots of a ring, whose number may grow.
+/// Memory of the slots of a ring. The number of slots may grow.
 ///
 /// Threads read slots without a registration, so no slot is freed before the ring. Each new array has at least twice the size
 /// of the one before, so all earlier ones together are smaller than the last one.
@@ -84,7 +85,7 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Returns the present slots, for a position that was read from the ring before this call.
+    /// Returns the present slots. The caller may use them for a position that it read from the ring before this call.
     #[inline]
     pub(super) fn slots(&self) -> Slots<'_, T> {
         // The lap is loaded first, so there are at least as many slots as the lap has.
@@ -96,7 +97,8 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Sets the length of laps, and allocates memory if there is not enough. The caller must set the turns of all slots.
+    /// Sets the number of slots that the ring uses, and allocates memory if there are not enough. The caller must then set the
+    /// states (turns) of all slots.
     ///
     /// # Safety
     /// The caller must hold the ring's head.
@@ -133,7 +135,7 @@ impl<T> Drop for Table<T> {
     }
 }
 
-/// The slots as a thread found them at one moment.
+/// Slots of the ring, as a thread found them at one moment.
 pub(super) struct Slots<'a, T> {
     first: *const Slot<T>,
     pub(super) lap: Lap,
@@ -141,8 +143,8 @@ pub(super) struct Slots<'a, T> {
 }
 
 impl<'a, T> Slots<'a, T> {
-    /// Returns the slot of a position. The position must have been read from the ring before these slots were, or computed from
-    /// such a position with their lap.
+    /// Returns the slot of a position. The position must have been read from the ring before these slots were read, or computed
+    /// from such a position with the lap of these slots.
     #[inline]
     pub(super) fn of(&self, place: Place) -> &'a Slot<T> {
         // SAFETY: the index of such a position is below the length of a present or earlier lap. There are at least as many

@@ -31,7 +31,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Lets other threads run while this thread waits for one of them, which may not be scheduled.
+/// Pauses this thread briefly while it waits for another thread, which may not be scheduled. `attempt` counts the calls of the
+/// same wait: later calls yield the processor or sleep.
 #[cold]
 pub(super) fn relax(attempt: &mut u32) {
     #[cfg(not(all(test, loom)))]

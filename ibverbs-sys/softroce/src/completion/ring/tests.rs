@@ -34,7 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The ring behaves like a bounded queue, whatever the initial number of slots.
+    /// Checks that the ring behaves like a bounded queue, whatever its initial number of slots.
     #[test]
     fn it_is_a_queue(capacity in 1_usize..20, room in 1_usize..20, steps in vec(step(), 1..200)) {
         let ring = Ring::new(capacity, room);
@@ -125,7 +125,7 @@ fn there_is_room_again_after_it_was_full() {
     assert_eq!(rest(&ring), [2]);
 }
 
-/// A panic of a consumer frees the slots of the claimed entries.
+/// Checks that the slots of claimed entries are freed if the consumer panics.
 #[test]
 fn entries_that_were_claimed_are_gone_after_a_panic() {
     let ring = Ring::new(4, 4);
@@ -136,7 +136,8 @@ fn entries_that_were_claimed_are_gone_after_a_panic() {
     assert_eq!(rest(&ring), [4, 5, 6, 7]);
 }
 
-/// Threads that add, remove and resize at the same time lose no entry, and keep the order of each producer.
+/// Checks that threads which add, remove and resize at the same time lose no entry, and that the entries of each producer stay
+/// in order.
 #[test]
 fn threads_lose_nothing() {
     const EACH: u64 = 20_000;

@@ -9,7 +9,7 @@ use super::table::entry;
 macro_rules! copy {
     ($(#[$doc:meta])* $name:ident, $load:literal, $store:literal, $release:literal) => {
         $(#[$doc])*
-        /// With `RELEASE`, the store has release ordering.
+        /// With `RELEASE`, the store to `to` has release ordering.
         ///
         /// # Safety
         /// The caller must ensure that no references to the bytes of either range exist, except to atomics. With `RELEASE`, the
@@ -51,19 +51,19 @@ macro_rules! copy {
 }
 
 copy! {
-    /// Copies eight bytes: by a single access to each range that is aligned.
+    /// Copies eight bytes, by a single load and a single store where they are aligned.
     copy_8, "ldr {value}, [{from}]", "str {value}, [{to}]", "stlr {value}, [{to}]"
 }
 copy! {
-    /// Copies four bytes: by a single access to each range that is aligned.
+    /// Copies four bytes, by a single load and a single store where they are aligned.
     copy_4, "ldr {value:w}, [{from}]", "str {value:w}, [{to}]", "stlr {value:w}, [{to}]"
 }
 copy! {
-    /// Copies two bytes: by a single access to each range that is aligned.
+    /// Copies two bytes, by a single load and a single store where they are aligned.
     copy_2, "ldrh {value:w}, [{from}]", "strh {value:w}, [{to}]", "stlrh {value:w}, [{to}]"
 }
 copy! {
-    /// Copies a byte.
+    /// Copies one byte.
     copy_1, "ldrb {value:w}, [{from}]", "strb {value:w}, [{to}]", "stlrb {value:w}, [{to}]"
 }
 

@@ -14,12 +14,12 @@ use libc::{c_int, c_void, siginfo_t};
 use super::processor::instruction;
 use super::table;
 
-/// Actions for SIGSEGV and SIGBUS that were installed before.
+/// The actions for SIGSEGV and SIGBUS that the process had before the handler was installed.
 static BEFORE: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Installs the handler. Only the first call has an effect.
+/// Installs the handler of SIGSEGV and SIGBUS. Only the first call has an effect.
 pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {

@@ -1,4 +1,5 @@
-//! The accesses on other processors, and for tools that do not support assembly. Not guarded: a fault ends the program.
+//! The accesses on other processors, and for tools that do not support assembly. They are not guarded: a fault ends the
+//! program.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -44,19 +45,19 @@ macro_rules! copy {
 }
 
 copy! {
-    /// Copies eight bytes: by a single access to each range that is aligned.
+    /// Copies eight bytes, by a single load and a single store where they are aligned.
     copy_8, AtomicU64, u64
 }
 copy! {
-    /// Copies four bytes: by a single access to each range that is aligned.
+    /// Copies four bytes, by a single load and a single store where they are aligned.
     copy_4, AtomicU32, u32
 }
 copy! {
-    /// Copies two bytes: by a single access to each range that is aligned.
+    /// Copies two bytes, by a single load and a single store where they are aligned.
     copy_2, AtomicU16, u16
 }
 copy! {
-    /// Copies a byte.
+    /// Copies one byte.
     copy_1, AtomicU8, u8
 }
 

@@ -4,7 +4,8 @@
 //! and provides symbols for the start and the end of the section. The fields of an entry are distances from themselves, so the
 //! table needs no relocation when the program is loaded.
 
-/// A range of instructions, from `start` to before `end`, and the address at which a thread continues after a fault of one.
+/// A range of instructions, from `start` to before `end`, and the address at which a thread continues after a fault in the
+/// range.
 #[derive(Debug)]
 #[repr(C)]
 struct Entry {
@@ -25,8 +26,8 @@ impl Distance {
     }
 }
 
-/// Returns the assembly of an entry. The arguments are the labels around the instructions, and the operand with the recovery
-/// address.
+/// Returns the assembly that adds an entry to the table. The arguments are the labels before and after the instructions, and
+/// the operand with the recovery address.
 macro_rules! entry {
     ($start:literal, $end:literal, $recovery:literal) => {
         concat!(

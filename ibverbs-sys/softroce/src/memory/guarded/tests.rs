@@ -1,4 +1,4 @@
-//! Tests of copies at the border of accessible memory.
+//! Tests of copies that reach beyond the end of accessible memory.
 
 use std::ptr;
 
@@ -7,7 +7,7 @@ use crate::memory::copy;
 
 const PAGE: usize = 4096;
 
-/// Two mapped pages, of which the second has other access rights.
+/// Two mapped pages. The second page has other access rights than the first.
 struct Border {
     start: *mut libc::c_void,
 }
@@ -26,7 +26,7 @@ impl Border {
         }
     }
 
-    /// Returns the address that is `before` bytes before the border.
+    /// Returns the address that is `before` bytes before the border between the two pages.
     fn at(&self, before: usize) -> usize {
         self.start.expose_provenance() + PAGE - before
     }
@@ -39,7 +39,7 @@ impl Drop for Border {
     }
 }
 
-/// Returns lengths that need all sizes of pieces, each with every possible number of accessible bytes.
+/// Returns lengths that need accesses of all sizes, each with every possible number of accessible bytes.
 fn cases() -> impl Iterator<Item = (usize, usize)> {
     let lengths = (1..70).chain([511, 512, 513, 520, 1031, 3000]);
     lengths.flat_map(|length| {

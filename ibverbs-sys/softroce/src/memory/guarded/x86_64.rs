@@ -40,19 +40,19 @@ macro_rules! copy {
 }
 
 copy! {
-    /// Copies eight bytes: by a single access to each range that is aligned.
+    /// Copies eight bytes, by a single load and a single store where they are aligned.
     copy_8, "mov {value}, qword ptr [{from}]", "mov qword ptr [{to}], {value}"
 }
 copy! {
-    /// Copies four bytes: by a single access to each range that is aligned.
+    /// Copies four bytes, by a single load and a single store where they are aligned.
     copy_4, "mov {value:e}, dword ptr [{from}]", "mov dword ptr [{to}], {value:e}"
 }
 copy! {
-    /// Copies two bytes: by a single access to each range that is aligned.
+    /// Copies two bytes, by a single load and a single store where they are aligned.
     copy_2, "movzx {value:e}, word ptr [{from}]", "mov word ptr [{to}], {value:x}"
 }
 copy! {
-    /// Copies a byte.
+    /// Copies one byte.
     copy_1, "movzx {value:e}, byte ptr [{from}]", "mov byte ptr [{to}], {value:l}"
 }
 

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The packets of an outbox.
+//! The buffers of an outbox: the packets that are about to be sent.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut, Range};
@@ -14,56 +14,58 @@ use crate::wire::ip::Headers;
 /// Length of an ICRC in bytes.
 pub(super) const ICRC: usize = 4;
 
-/// Number of packets at which an outbox is full and sent.
+/// Number of packets at which an outbox is full, and is therefore sent.
 pub(super) const PACKETS: usize = 64;
 
-/// Number of bytes at which an outbox is full and sent: the length of two bursts.
+/// Number of bytes at which an outbox is full, and is therefore sent: the length of two bursts.
 pub(super) const BYTES: usize = 128 << 10;
 
-/// The packets of an outbox, in two buffers that are reused.
+/// The packets of an outbox, in two buffers that are reused: one for single packets, one for runs (consecutive packets of one
+/// size).
 #[derive(Debug, Default)]
 pub(in crate::net) struct Batch {
     pub(super) bytes: Vec<u8>,
-    /// Buffer for runs of packets, in use up to `runs_end`.
+    /// Buffer for runs (consecutive packets of one size), used up to the offset `runs_end`.
     pub(super) runs: Vec<u8>,
     pub(super) runs_end: usize,
     pub(super) sealed: Vec<Sealed>,
     /// Number of packets in `sealed`.
     pub(super) packets: usize,
-    /// Units that are passed to the system, in order.
+    /// Units of adjacent datagrams that are passed to the kernel, in order.
     pub(super) pieces: Vec<Piece>,
-    /// Ranges of `pieces` that are sent as one burst each.
+    /// Ranges of `pieces`. Each range is sent to the kernel as one message.
     pub(super) bursts: Vec<Range<usize>>,
     pub(super) known: Lately,
 }
 
-/// A complete packet, or a run of complete packets.
+/// A complete packet, or a run of complete packets (consecutive packets of one size).
 #[derive(Clone, Debug)]
 pub(super) struct Sealed {
-    /// The range of the first packet's datagram. Packets of a run are adjacent in the buffer for runs.
+    /// The range of the first packet's datagram in the buffer. The packets of a run are adjacent in the buffer for runs.
     pub(super) datagram: Range<usize>,
-    /// The range from the BTH to the ICRC of the first packet.
+    /// The range from the BTH to the ICRC of the first packet in the buffer.
     pub(super) transport: Range<usize>,
-    /// Number of packets in the run; `None` for a single packet.
+    /// Number of packets in the run (consecutive packets of one size); `None` for a single packet.
     pub(super) run: Option<usize>,
     pub(super) headers: Headers,
     pub(super) shipment: Shipment,
 }
 
-/// Returns the offset at which a packet that is put after `bytes` bytes begins.
+/// Returns the offset at which the next packet begins in a buffer with `bytes` used bytes, so that its payload is aligned.
 pub(super) fn place_behind(bytes: usize) -> usize {
     bytes.saturating_sub(FRONT).next_multiple_of(GRAIN) + FRONT
 }
 
-/// A single packet, or adjacent packets of a run: the unit that is passed to the system as one slice.
+/// A single packet, or adjacent packets of a run (consecutive packets of one size), which are passed to the kernel as one
+/// slice.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) sealed: usize,
-    /// Indices of the packets in their run.
+    /// Indices of these packets in their run.
     packets: Range<usize>,
 }
 
-/// The properties of a datagram apart from its bytes.
+/// The properties of a datagram that the kernel needs besides its bytes: socket, destination and header fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::net) struct Shipment {
     pub(in crate::net) endpoint: usize,
@@ -73,7 +75,8 @@ pub(in crate::net) struct Shipment {
     pub(in crate::net) company: Company,
 }
 
-/// A batch that is borrowed from the network's pool at the first packet, and returned on drop.
+/// An outbox's packet buffers ([`Batch`]), which are taken from the network's pool when the first packet is added, and returned
+/// on drop.
 #[derive(Debug)]
 pub(super) struct Lent<'a> {
     network: &'a Network,
@@ -94,13 +97,13 @@ impl Batch {
         self.bursts.clear();
     }
 
-    /// Adds a packet `copies` times.
+    /// Adds a packet or run (consecutive packets of one size) to the outbox `copies` times.
     pub(super) fn put(&mut self, sealed: Sealed, copies: usize) {
         self.sealed.extend(std::iter::repeat_n(sealed, copies));
         self.packets += copies;
     }
 
-    /// Determines the bursts in which the packets are sent.
+    /// Divides the packets into the bursts in which they are sent.
     pub(super) fn arrange(&mut self, network: &Network) {
         let (mut sealed, mut packet) = (0, 0);
         while let Some(first) = self.sealed.get(sealed) {
@@ -127,8 +130,8 @@ impl Batch {
         }
     }
 
-    /// Changes the headers and the ICRCs of a burst's packets to the identifications that the system will assign, from 0 on. An
-    /// ICRC that an injected fault has damaged stays wrong.
+    /// Changes the headers and the ICRCs of a burst's packets to the IPv4 identifications that the kernel will assign, from 0
+    /// on. An ICRC that an injected fault has damaged stays wrong.
     fn number(&mut self, burst: Range<usize>) {
         let mut number = 0;
         for piece in &self.pieces[burst] {
@@ -153,7 +156,7 @@ impl Batch {
         }
     }
 
-    /// Returns the adjacent datagrams of a piece.
+    /// Returns the bytes of the datagrams that are passed to the kernel as one slice.
     pub(super) fn datagrams(&self, piece: &Piece) -> &[u8] {
         let Sealed { datagram, run, .. } = &self.sealed[piece.sealed];
         let bytes = match run {
@@ -166,14 +169,14 @@ impl Batch {
 }
 
 impl Sealed {
-    /// Returns the number of packets.
+    /// Returns the number of packets: more than 1 for a run.
     pub(super) fn count(&self) -> usize {
         self.run.unwrap_or(1)
     }
 }
 
 impl<'a> Lent<'a> {
-    /// Creates an empty holder, without a batch.
+    /// Creates a holder without packet buffers. [`open`](Self::open) takes them from the pool.
     pub(super) fn none(network: &'a Network) -> Self {
         Self {
             network,
@@ -181,13 +184,13 @@ impl<'a> Lent<'a> {
         }
     }
 
-    /// Borrows a batch from the pool, if that was not done before.
+    /// Takes packet buffers from the network's pool, if this holder has none yet.
     pub(super) fn open(&mut self) {
         let network = self.network;
         self.batch.get_or_insert_with(|| network.batch());
     }
 
-    /// Returns the batch, or `None` if none was borrowed.
+    /// Returns the packet buffers, or `None` if none were taken from the pool.
     pub(super) fn opened(&mut self) -> Option<&mut Batch> {
         self.batch.as_deref_mut()
     }

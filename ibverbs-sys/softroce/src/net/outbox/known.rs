@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! A cache of routes and headers, which are usually those of an earlier packet.
+//! A cache of routes and headers: most packets have the same ones as an earlier packet.
 
 use super::batch::Shipment;
 use crate::net::network::Network;
@@ -8,7 +8,7 @@ use crate::proto::Path;
 use crate::wire::icrc;
 use crate::wire::ip::Headers;
 
-/// A cache of the routes and headers of recent packets: the next packet probably has those of one of them.
+/// A cache of the routes and headers of the last four different destinations and lengths.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
     known: [Option<Known>; 4],
@@ -16,7 +16,7 @@ pub(super) struct Lately {
     newest: usize,
 }
 
-/// The route of a packet, and its headers for a length from BTH to pad.
+/// The cached route of a packet, and its IP and UDP headers for a length from BTH to pad.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     path: Path,
@@ -28,7 +28,8 @@ pub(super) struct Known {
 }
 
 impl Lately {
-    /// Returns the route and the headers of a packet that has `len` bytes from BTH to pad, or `None` if the path is not usable.
+    /// Returns the route and the headers of a packet of `len` bytes from BTH to pad, or `None` if it cannot be sent on the
+    /// path.
     pub(super) fn of(
         &mut self,
         network: &Network,

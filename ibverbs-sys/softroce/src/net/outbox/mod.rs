@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The outbox: packets get their route and their ICRC here, and wait to be sent with others.
+//! The outbox: adds the route and the ICRC to packets, and collects packets that are sent together.
 
 mod batch;
 mod known;
@@ -21,11 +21,11 @@ use batch::{BYTES, ICRC, Lent, PACKETS, Sealed, place_behind};
 pub(super) use batch::{Batch, Shipment};
 pub(super) use ship::goes_in_pages;
 
-/// First byte of packets that may be sent only through shared memory.
+/// First byte of packets that must be sent only through shared memory.
 const PRIVATE: u8 = Opcode::SKIP.to_byte();
 
-/// Packets that are about to be sent. Each gets its ICRC when it is added. All are sent in order when the outbox is full,
-/// flushed, or dropped.
+/// Packets that are about to be sent. Each packet gets its ICRC when it is added. All packets are sent, in order, when the
+/// outbox is full, flushed, or dropped.
 ///
 /// A queue pair's packets must be flushed before the queue pair is unlocked; otherwise packets of another thread could overtake
 /// them.
@@ -33,28 +33,28 @@ const PRIVATE: u8 = Opcode::SKIP.to_byte();
 pub(crate) struct Outbox<'a> {
     network: &'a Network,
     batch: Lent<'a>,
-    /// Shared memory through which packets are sent instead of a socket.
+    /// Link (shared memory with another process) through which packets are sent instead of a socket.
     shared: Option<Shared>,
-    /// State of datagrams that are sent through shared memory; `None` if they use sockets only.
+    /// State of datagrams that use shared memory where possible; `None` if datagrams use sockets only.
     datagrams: Option<Datagrams>,
-    /// Set while wakeups of processes that share memory are deferred.
+    /// Set while wakeups of peer processes that share memory are deferred.
     is_quiet: bool,
-    /// Counts of packets that were sent through shared memory and are not added to the counters yet.
+    /// Number and length of packets that were sent through shared memory and are not added to the counters yet.
     shares: Shares,
 }
 
-/// Counts of packets that were sent through shared memory.
+/// Number and length of packets that were sent through shared memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shares {
     pub(crate) packets: u64,
     /// Total length of the packets in bytes, from BTH to pad.
     pub(crate) bytes: u64,
-    /// Volume of the messages that the packets are parts of.
+    /// Number and length of the messages to which the packets belong.
     pub(crate) volume: Volume,
 }
 
 impl Shares {
-    /// Adds a packet, given from BTH to pad.
+    /// Adds a packet to the numbers. `packet` contains the bytes from BTH to pad.
     fn add(&mut self, packet: &[u8]) {
         self.packets += 1;
         self.bytes += packet.len() as u64;
@@ -69,24 +69,24 @@ impl Shares {
     }
 }
 
-/// The shared memory through which packets are sent.
+/// The link (shared memory with another process) through which packets of a queue pair are sent.
 #[derive(Debug)]
 struct Shared {
     link: Arc<Link>,
-    /// Tag of the packets, which names their GIDs to the peer.
+    /// Number that identifies the GIDs of the packets to the peer process.
     tag: u16,
     /// Number of the queue pair that sends the packets.
     queue_pair: u32,
-    /// Set if packets were sent for which the peer has not been woken.
+    /// Set if packets were sent and the peer process has not been woken yet.
     has_sent: bool,
 }
 
-/// State of datagrams, each of which may be for another process.
+/// State of datagrams that are sent through shared memory. Each datagram may be for another process.
 #[derive(Debug, Default)]
 struct Datagrams {
-    /// The process that the last datagrams were sent to, and that has not been woken for them.
+    /// Link to the process to which the last datagrams were sent, and which has not been woken yet.
     last: Option<Arc<Link>>,
-    /// Address of a process to which a datagram was sent by a socket, and with which no memory is shared yet.
+    /// Address of a process to which a datagram was sent by a socket because no memory is shared with that process yet.
     unknown: Option<SocketAddr>,
 }
 
@@ -102,22 +102,22 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Sets whether wakeups of processes that share memory are deferred.
+    /// Sets whether wakeups of peer processes that share memory are deferred.
     pub(crate) fn quiet(mut self, is_quiet: bool) -> Self {
         self.is_quiet = is_quiet;
         self
     }
 
-    /// Returns whether wakeups of processes that share memory are deferred.
+    /// Returns whether wakeups of peer processes that share memory are deferred.
     pub(crate) fn is_quiet(&self) -> bool {
         self.is_quiet
     }
 
-    /// Adds the packet that `write` appends, from BTH to pad. `write` returns the packet's path, or `None` if there is no
-    /// packet. Returns whether there was a packet.
+    /// Adds the packet that `write` appends to the buffer, from BTH to pad. `write` returns the packet's path, or `None` if
+    /// there is no packet. Returns whether a packet was added or discarded.
     ///
-    /// A packet without a usable path is discarded and counted, like one that the system refuses; the transport handles lost
-    /// packets. If shared memory has no room for a packet, `write` is not called.
+    /// A packet that cannot be sent on its path is discarded and counted, as a packet that the kernel refuses; the transport
+    /// handles lost packets. If shared memory is used and has no free space, `write` is not called.
     pub(crate) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool {
         let shared = self.shared.as_ref();
         if shared.is_some_and(|shared| !shared.link.may_send(shared.queue_pair)) {
@@ -126,7 +126,7 @@ impl<'a> Outbox<'a> {
         self.batch.open();
         let begin = place_behind(self.batch.bytes.len());
         let transport = begin + tunnel::OVERHEAD;
-        // Reserves room for a tunnel's headers, because the path is not known before the packet is written.
+        // Reserves space for the headers of a tunnel, because the path is not known before the packet is written.
         self.batch.bytes.resize(transport, 0);
         let path = write(&mut self.batch.bytes);
         let Some(path) = &path else {
@@ -149,9 +149,9 @@ impl<'a> Outbox<'a> {
         true
     }
 
-    /// Adds a run of packets. `write` gets the number of packets and a buffer with one equal part for each, and writes the
-    /// bytes from BTH to pad at the beginning of each part. Returns `false`, and adds nothing, if a run cannot be sent here or
-    /// `write` fails.
+    /// Adds a run of packets (consecutive packets of one size in a message). `write` gets the number of packets and a buffer
+    /// with an equal part for each packet, and writes the bytes from BTH to pad at the beginning of each part. Returns `false`,
+    /// and adds nothing, if packets must be sent separately or `write` fails.
     pub(crate) fn push_run(
         &mut self,
         run: &Run,
@@ -199,13 +199,14 @@ impl<'a> Outbox<'a> {
         true
     }
 
-    /// Flips a bit in the buffer of runs.
+    /// Flips a bit in the buffer for runs, to test that the damaged packet is dropped.
     #[cfg(test)]
     pub(super) fn damage(&mut self, byte: usize) {
         self.batch.runs[byte] ^= 1;
     }
 
-    /// Sends all packets. Never blocks, but yields to the scheduler a few times while the system has no room.
+    /// Sends all packets of the outbox. Never blocks, but yields to the scheduler a few times if the kernel has no buffer
+    /// space.
     pub(crate) fn flush(&mut self) {
         if let Some(shared) = &mut self.shared
             && std::mem::take(&mut shared.has_sent)
@@ -235,8 +236,8 @@ impl<'a> Outbox<'a> {
         batch.clear();
     }
 
-    /// Sends the packets added from now on through the memory of a link, as those of one queue pair. `tag` names their GIDs to
-    /// the peer.
+    /// Makes packets that are added from now on use a link (shared memory with another process). All packets are of one queue
+    /// pair. `tag` is a number that identifies the packets' GIDs to the peer process.
     pub(crate) fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         self.shared = Some(Shared {
             link: Arc::clone(link),
@@ -246,23 +247,25 @@ impl<'a> Outbox<'a> {
         });
     }
 
-    /// Sends each datagram added from now on through memory shared with its receiver, if there is such memory and room.
+    /// Makes datagrams that are added from now on use memory that is shared with their receivers, where there is such memory
+    /// with free space.
     pub(crate) fn share_datagrams(&mut self) {
         self.datagrams.get_or_insert_default();
     }
 
-    /// Returns the volume of packets that were sent through shared memory since the last call, and resets it.
+    /// Returns the number and the length of packets that were sent through shared memory since the last call, and resets both.
     pub(crate) fn take_shares(&mut self) -> Shares {
         std::mem::take(&mut self.shares)
     }
 
-    /// Removes and returns the address of a process to which datagrams were sent by a socket, and with which no memory is
-    /// shared yet.
+    /// Removes and returns the address of a process to which datagrams were sent by a socket because no memory is shared with
+    /// that process yet.
     pub(crate) fn take_unknown(&mut self) -> Option<SocketAddr> {
         self.datagrams.as_mut()?.unknown.take()
     }
 
-    /// Sends the datagram from `begin` on through shared memory. Returns `None` if it must be sent by a socket.
+    /// Sends the datagram that begins at offset `begin` of the buffer through shared memory. Returns `None` if it must be sent
+    /// by a socket.
     fn share_datagram(&mut self, begin: usize, path: &Path) -> Option<()> {
         let datagrams = self.datagrams.as_mut()?;
         let network = self.network;
@@ -300,8 +303,8 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Sends the packet from `begin` on through shared memory. Returns `None` if no shared memory is set, or if its link has
-    /// ended.
+    /// Sends the packet that begins at offset `begin` of the buffer through the shared memory that was set by
+    /// [`through`](Self::through). Returns `None` if none was set, or if its peer has ended.
     fn share(&mut self, begin: usize) -> Option<()> {
         let shared = self.shared.as_mut()?;
         let written = self.batch.bytes.get(begin..)?;
@@ -320,8 +323,9 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Sends the packet from `begin` on through shared memory, even while injected faults require all packets to go through
-    /// sockets, because the peer accepts it only there. If this is not possible, the packet is counted as discarded.
+    /// Sends a packet that the peer accepts only through shared memory, even while injected faults require all packets to go
+    /// through sockets. The packet begins at offset `begin` of the buffer. If shared memory cannot be used, counts the packet
+    /// as discarded.
     #[cold]
     fn confide(&mut self, begin: usize, path: &Path) {
         let Some(written) = self.batch.bytes.get(begin..) else {
@@ -352,7 +356,8 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Completes the packet from `begin` on with its headers and ICRC, and adds it. Returns `None` if the path is not usable.
+    /// Completes the packet that begins at offset `begin` of the buffer with its headers and ICRC, and adds it to the outbox.
+    /// Returns `None` if it cannot be sent on the path.
     fn seal(&mut self, begin: usize, path: &Path) -> Option<()> {
         let network = self.network;
         let batch: &mut Batch = &mut self.batch;
@@ -387,7 +392,8 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Adds the packet at the end of the buffer, after injected faults were applied to it.
+    /// Applies injected faults to the packet at the end of the buffer, and adds the packet to the outbox unless it is lost or
+    /// held back.
     fn commit(&mut self, sealed: Sealed) {
         let network = self.network;
         let Some(fate) = network.faults.fate(sealed.transport.len()) else {
@@ -435,7 +441,7 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Adds a packet that was held back.
+    /// Adds a packet that injected faults had held back to the outbox.
     pub(super) fn put(&mut self, packet: Packet) {
         self.batch.open();
         let begin = self.batch.bytes.len();
@@ -459,7 +465,7 @@ impl<'a> Outbox<'a> {
     }
 }
 
-/// Returns the number of the destination queue pair in a packet.
+/// Returns the destination queue pair number in a packet's BTH, or `None` if the packet is too short.
 fn number_in(packet: &[u8]) -> Option<u32> {
     let destination = packet.get(4..8)?;
     Some(u32::from_be_bytes(destination.try_into().ok()?) & 0xff_ffff)

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Sending the packets of an outbox to the system, in bursts.
+//! Sending the packets of an outbox to the kernel, in bursts.
 
 use std::io::{ErrorKind, IoSlice};
 use std::ops::Range;
@@ -16,19 +16,20 @@ use crate::net::route::Company;
 use crate::net::socket::{Burst, Socket};
 use crate::proto::Counter;
 
-/// Maximum attempts to send bursts for which the system has no room.
+/// Maximum number of attempts to send bursts while the kernel has no buffer space.
 const TRIES: u32 = 16;
 
-/// Minimum length in bytes of a datagram that is sent as a burst of one if it is sent alone. The system then stores it in
-/// pages, which takes about half of the memory of a normal buffer, whose size is a power of two.
+/// Minimum length in bytes of a single datagram that is sent as a burst of one. The kernel then stores it in pages, which takes
+/// about half of the memory of a normal buffer, whose size is a power of two.
 const LARGE: usize = 512;
 
-/// Returns whether single packets of this MTU are sent as bursts, if the socket supports bursts.
+/// Returns whether single packets of this MTU are sent as bursts of one, if the socket supports bursts.
 pub(in crate::net) fn goes_in_pages(mtu: usize) -> bool {
     mtu >= LARGE
 }
 
-/// Creates a burst of packets with the same shipment. `segment` is the length of the first datagram.
+/// Creates a burst of datagrams with the same socket, destination and header fields. `segment` is the length of the first
+/// datagram.
 fn burst<'a>(
     shipment: Shipment,
     payloads: &'a [IoSlice<'a>],
@@ -47,7 +48,8 @@ fn burst<'a>(
 }
 
 impl Network {
-    /// Sends the packets of a batch as the bursts that were [arranged](Batch::arrange).
+    /// Sends the packets of an outbox to the kernel, in the bursts (messages of several packets) that were
+    /// [arranged](Batch::arrange).
     pub(super) fn send(&self, batch: &Batch) {
         // Usually there is one burst, and an acknowledgement after it.
         let mut payloads: SmallVec<[IoSlice<'_>; 2]> = SmallVec::new();
@@ -75,7 +77,8 @@ impl Network {
         }
     }
 
-    /// Returns the number of packets that can be sent as one burst, from packet `packet` of the first entry on.
+    /// Returns the number of packets that can be sent as one burst, starting with the packet with index `packet` in the first
+    /// entry.
     pub(super) fn burst(&self, sealed: &[Sealed], packet: usize) -> usize {
         let Some(first) = sealed.first() else {
             return 0;
@@ -94,8 +97,8 @@ impl Network {
         bursts::together(sizes.skip(packet))
     }
 
-    /// Sends bursts by a socket. Datagrams for which the system has no room after [`TRIES`] attempts are discarded, as on any
-    /// network.
+    /// Sends bursts by a socket. Datagrams are discarded, as on any network, if the kernel has no buffer space after [`TRIES`]
+    /// attempts.
     fn ship(&self, socket: &Socket, bursts: &[Burst<'_>]) {
         if descriptor::has_lost() {
             // The socket's descriptor may now be a file of the program.
@@ -140,7 +143,7 @@ impl Network {
         }
     }
 
-    /// Sends each datagram of a burst separately.
+    /// Sends each datagram of a burst as a message of its own.
     fn ship_apart(&self, socket: &Socket, burst: &Burst<'_>) {
         let size = burst.segment.map_or(usize::MAX, usize::from);
         for datagram in burst
@@ -158,7 +161,7 @@ impl Network {
     }
 }
 
-/// Returns whether the system may accept the same datagram soon.
+/// Returns whether an error is temporary, so that the kernel may soon accept the same datagram.
 fn is_shortage(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
         || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))

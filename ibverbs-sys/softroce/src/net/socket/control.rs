@@ -5,12 +5,12 @@ use libc::{c_int, cmsghdr};
 
 use super::Burst;
 
-/// Socket option for the segment size of bursts, from linux/udp.h.
+/// Socket option that sets the segment size of bursts, from linux/udp.h.
 pub(super) const UDP_SEGMENT: c_int = 103;
-/// Socket option for the reception of bursts, from linux/udp.h.
+/// Socket option that enables merging of received datagrams, from linux/udp.h.
 pub(super) const UDP_GRO: c_int = 104;
 
-/// A control message with a value of at most the size of an int.
+/// A control message (`cmsg(3)`) whose value is at most as long as an int.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Control {
@@ -18,7 +18,7 @@ pub(super) struct Control {
     value: [u8; size_of::<c_int>()],
 }
 
-// Checks that the layout is that of the macros of cmsg(3).
+// Checks that the layout equals that of the macros of cmsg(3).
 const _: () = {
     // SAFETY: these functions only calculate.
     unsafe {
@@ -28,10 +28,10 @@ const _: () = {
     }
 };
 
-/// The control messages of a message: traffic class, hop limit, segment size.
+/// The control messages that accompany a sent or received message: traffic class, hop limit, segment size.
 pub(super) type Controls = [Control; 3];
 
-/// The values in the control messages of a received message.
+/// The values that the control messages of a received message contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) traffic_class: u8,
@@ -63,7 +63,7 @@ impl Control {
         control
     }
 
-    /// Sets the control messages that a burst needs. Returns their number.
+    /// Writes the control messages that a burst needs to `controls`. Returns their number.
     pub(super) fn set(controls: &mut Controls, burst: &Burst<'_>) -> usize {
         let (level, class, limit) = match burst.to {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
@@ -86,7 +86,7 @@ impl Control {
         set
     }
 
-    /// Returns the values of control messages.
+    /// Returns the values that received control messages contain.
     pub(super) fn read(controls: &[Self]) -> Said {
         let mut said = Said::default();
         for control in controls {

@@ -1,8 +1,8 @@
-//! A socket filter in the kernel for packets of other programs of this host. Refused packets take no room in the socket's
-//! buffer and no time of this process.
+//! A filter in the kernel that drops packets of other programs of this host before they reach a socket. Dropped packets take no
+//! space in the socket's buffer and no time of this process.
 //!
-//! The filter is classic BPF, which needs no privileges and which Linux translates to machine code. The UDP header is at offset
-//! 0.
+//! The filter is classic BPF, which needs no privileges and which Linux translates to machine code. In the filter, the UDP
+//! header is at offset 0.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -19,31 +19,31 @@ use crate::descriptor::Descriptor;
 use crate::net::tunnel;
 use crate::wire::{Opcode, Operation, Transport};
 
-/// The opcode of a datagram without immediate data.
+/// Opcode of a UD packet without immediate data.
 const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
 /// Offset of the network header in a filter's address space (linux/filter.h).
 const NETWORK: u32 = -0x10_0000_i32 as u32;
-/// Offset of the sender's address in an IPv4 header.
+/// Offset of the sender's address in an IPv4 header, in the filter's address space.
 const SENDER: u32 = NETWORK + 12;
-/// Offset of the sender's port in the UDP header.
+/// Offset of the sender's port in the UDP header, in the filter's address space.
 const PORT: u32 = 0;
-/// Offset of the UDP payload: a BTH, or the headers of a tunnel.
+/// Offset of the UDP payload (a BTH, or the headers of a tunnel) in the filter's address space.
 const PAYLOAD: u32 = 8;
-/// Offset of the sender's GID in the IPv6 header of a tunnel.
+/// Offset of the sender's GID in the IPv6 header of a tunnel, in the filter's address space.
 const GID: u32 = PAYLOAD + 8;
 
-/// Maximum peers in a filter's list: each costs one comparison for every packet.
+/// Maximum number of peers in a filter's list. Each peer costs one comparison for every packet.
 pub(super) const MAX_PEERS: usize = 128;
 
 /// A filter for the socket of an IPv4 address.
 ///
 /// Drops datagrams of senders in 127/8, unless
-/// - the sender is a device: the source port is that of a slot, or a tunnel's header has the port and the address that the
-///   datagram came from, and
-/// - the packet is a UD packet, or the sender is one of `peers`. Without a list, every device may send to connections.
+/// - the sender is a device: the source port is a device's port, or the header of a tunnel contains the port and the address
+///   from which the datagram came, and
+/// - the packet is a UD packet, or the sender is one of `peers`. Without a list, every device may send packets of connections.
 ///
-/// The receiver checks the remaining packets.
+/// The receiver checks the packets that the filter passes.
 struct Filter {
     code: Vec<sock_filter>,
 }
@@ -68,7 +68,8 @@ impl Filter {
         filter
     }
 
-    /// Adds code that loads the opcode of a device's packet, and drops packets of other senders.
+    /// Adds code that loads the opcode of a device's packet into the accumulator, and drops packets of senders that are no
+    /// devices.
     fn load_opcode_of_device(&mut self, base: u16) {
         let mut prefix = [0; 6];
         let example = unique_local(SocketAddrV4::new([127, 0, 0, 1].into(), 1));
@@ -114,7 +115,7 @@ impl Filter {
         self.land(plain);
     }
 
-    /// Adds the end of the filter: code that passes packets of peers and drops others.
+    /// Adds the end of the filter: code that passes packets of `peers` and drops others.
     fn give_of(&mut self, peers: &[SocketAddrV4]) {
         self.load(BPF_H, PORT);
         self.push(BPF_MISC | BPF_TAX, 0);
@@ -142,7 +143,8 @@ impl Filter {
         self.code.len() - 1
     }
 
-    /// Adds a load of a word, half word or byte into the accumulator. Shorter datagrams are dropped.
+    /// Adds a load of a word, half word or byte of the datagram into the accumulator. The filter drops datagrams that are too
+    /// short.
     fn load(&mut self, size: u32, offset: u32) {
         self.push(BPF_LD | size | BPF_ABS, offset);
     }
@@ -168,7 +170,7 @@ impl Filter {
         }
     }
 
-    /// Adds an unconditional jump.
+    /// Adds an unconditional jump. [`land`](Self::land) sets its target.
     fn always(&mut self) -> Jump {
         Jump {
             from: self.push(BPF_JMP | BPF_JA, 0),
@@ -176,12 +178,12 @@ impl Filter {
         }
     }
 
-    /// Adds a store of the accumulator.
+    /// Adds a store of the accumulator to the filter's memory.
     fn keep(&mut self) {
         self.push(BPF_ST, 0);
     }
 
-    /// Adds a jump that is taken if the accumulator differs from the stored value.
+    /// Adds a jump that is taken if the accumulator differs from the value in the filter's memory.
     fn unless_kept(&mut self) -> Jump {
         self.push(BPF_LDX | BPF_MEM, 0);
         Jump {
@@ -190,7 +192,7 @@ impl Filter {
         }
     }
 
-    /// Sets the target of a jump to the next instruction.
+    /// Sets the target of a jump to the next instruction that is added.
     fn land(&mut self, jump: Jump) {
         let distance = self.code.len() - jump.from - 1;
         let from = &mut self.code[jump.from];
@@ -203,13 +205,13 @@ impl Filter {
         }
     }
 
-    /// Adds the end of the filter: passes `bytes` bytes of the datagram.
+    /// Adds an instruction that ends the filter and passes `bytes` bytes of the datagram; 0 drops the datagram.
     fn give(&mut self, bytes: u32) {
         self.push(BPF_RET | BPF_K, bytes);
     }
 }
 
-/// A jump whose target is not set yet.
+/// A jump instruction whose target is not set yet.
 #[derive(Clone, Copy)]
 struct Jump {
     from: usize,
@@ -217,8 +219,8 @@ struct Jump {
     on: Option<bool>,
 }
 
-/// Makes the kernel drop packets of programs of this host that a socket of an IPv4 address does not expect; see [`Filter`].
-/// `base` is the port of slot 0.
+/// Makes the kernel drop unexpected packets of programs of this host for a socket of an IPv4 address; see [`Filter`]. `base` is
+/// the first port of the devices' port range.
 pub(super) fn attach(
     socket: &Descriptor,
     base: u16,
@@ -247,7 +249,7 @@ pub(super) fn attach(
     }
 }
 
-/// Removes the filter, so that the kernel passes all packets.
+/// Removes the filter from a socket, so that the kernel passes all packets.
 pub(super) fn detach(socket: &Descriptor) -> io::Result<()> {
     super::set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
 }

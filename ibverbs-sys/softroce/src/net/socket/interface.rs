@@ -9,15 +9,15 @@ use super::name::Name;
 /// A network interface of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
-    /// Name of the interface.
+    /// Name of the interface, such as `eth0`.
     pub(crate) name: String,
-    /// Index of the interface.
+    /// Index of the interface in the kernel (`if_nametoindex(3)`).
     pub(crate) index: u32,
 }
 
 impl Interface {
-    /// Returns the interface that has an address. All addresses in 127/8 belong to the interface of 127.0.0.1, the only one
-    /// that the system lists.
+    /// Returns the interface that has an address, or `None` if no interface has it. All addresses in 127/8 belong to the
+    /// interface of 127.0.0.1, the only one of them that the kernel lists.
     pub(crate) fn of(address: IpAddr) -> Option<Self> {
         let wanted = match address {
             IpAddr::V4(address) if address.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),

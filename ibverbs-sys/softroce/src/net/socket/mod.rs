@@ -1,9 +1,9 @@
 //! UDP sockets with the features that RoCEv2 needs, and all unsafe code for them: batches of datagrams, and bursts.
 //!
-//! The cost of a UDP socket is mainly the processing of each message in the layers of the system, and less the system call. So
-//! datagrams of one size to one destination are sent as one message, a [`Burst`], which the system splits as late as possible
-//! (`UDP_SEGMENT`, Linux 4.18). Datagrams that arrive are merged (`UDP_GRO`, Linux 5.0). Between processes of one host, bursts
-//! are never split.
+//! The cost of a UDP socket is mainly the processing of each message in the layers of the kernel, and less the system call. So
+//! datagrams of one size to one destination are sent as one message, a [`Burst`], which the kernel splits as late as possible
+//! (`UDP_SEGMENT`, Linux 4.18). Received datagrams are merged (`UDP_GRO`, Linux 5.0). Between processes of one host, bursts are
+//! never split.
 
 mod control;
 mod filter;
@@ -35,13 +35,13 @@ pub(crate) const BATCH: usize = 32;
 /// Maximum datagrams of a burst: the limit of Linux until 6.9, which doubled it.
 pub(crate) const SEGMENTS: usize = 64;
 
-/// Maximum bytes of a burst: with IPv6 and UDP headers, the maximum of an IP packet.
+/// Maximum bytes of a burst: with IPv6 and UDP headers, the burst has the maximum length of an IP packet.
 pub(crate) const LONGEST: usize = 65_535 - 40 - 8;
 
-/// Requested size of the send buffer in bytes. Packets wait there for a network interface.
+/// Requested size of the send buffer in bytes. Packets wait in the buffer for a network interface.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// Hop limit of packets without an explicit one.
+/// Hop limit of packets that have no explicit hop limit.
 const HOP_LIMIT: u32 = 64;
 
 /// A bound, unconnected UDP socket. Its IPv4 packets have identification 0 and are not fragmented, as the ICRC of sent packets
@@ -50,11 +50,11 @@ const HOP_LIMIT: u32 = 64;
 pub(crate) struct Socket {
     socket: Descriptor,
     local: SocketAddr,
-    /// Set if the system supports bursts.
+    /// Set if the kernel supports bursts (`UDP_SEGMENT`).
     segments: AtomicBool,
 }
 
-/// Datagrams that are sent to the system as one message.
+/// A burst: datagrams that are passed to the kernel as one message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst<'a> {
     /// Payloads of the datagrams. A slice may contain several whole payloads. There are at most [`SEGMENTS`] payloads with at
@@ -64,13 +64,13 @@ pub(crate) struct Burst<'a> {
     pub(crate) segment: Option<u16>,
     /// Destination address, of the socket's family.
     pub(crate) to: SocketAddr,
-    /// TOS or traffic class.
+    /// TOS or traffic class of the datagrams.
     pub(crate) traffic_class: u8,
-    /// TTL or hop limit; `None` for the socket's default.
+    /// TTL or hop limit of the datagrams; `None` for the socket's default.
     pub(crate) hop_limit: Option<u8>,
 }
 
-/// A received message: a datagram, or several datagrams of one sender that the system has merged.
+/// A received message: a datagram, or several datagrams of one sender that the kernel has merged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message<'a> {
     /// Payloads of the datagrams, one after the other.
@@ -79,16 +79,16 @@ pub(crate) struct Message<'a> {
     pub(crate) segment: usize,
     /// Address of the sender.
     pub(crate) from: SocketAddr,
-    /// TOS or traffic class.
+    /// TOS or traffic class of the datagrams.
     pub(crate) traffic_class: u8,
-    /// TTL or hop limit.
+    /// TTL or hop limit of the datagrams.
     pub(crate) hop_limit: u8,
     /// Set if the message was longer than its buffer.
     pub(crate) truncated: bool,
 }
 
 impl Burst<'_> {
-    /// Returns the number of datagrams.
+    /// Returns the number of datagrams in the burst.
     pub(crate) fn datagrams(&self) -> usize {
         let size = self.segment.map_or(usize::MAX, usize::from).max(1);
         let payloads = self.payloads.iter();
@@ -99,12 +99,12 @@ impl Burst<'_> {
 }
 
 impl<'a> Message<'a> {
-    /// Returns the number of datagrams.
+    /// Returns the number of datagrams in the message.
     pub(crate) fn datagrams(&self) -> usize {
         self.bytes.len().div_ceil(self.segment).max(1)
     }
 
-    /// Returns the payload of a datagram, or `None` if there are fewer datagrams.
+    /// Returns the payload of the datagram with an index, or `None` if the message has fewer datagrams.
     pub(crate) fn datagram(&self, number: usize) -> Option<&'a [u8]> {
         let rest = self.bytes.get(number * self.segment..)?;
         // An empty datagram is the only one of its message.
@@ -114,14 +114,15 @@ impl<'a> Message<'a> {
 }
 
 impl Socket {
-    /// Creates a socket and binds it to an address. The receive buffer may be smaller than requested, if the system limits it.
+    /// Creates a UDP socket and binds it to an address. The kernel may limit the receive buffer to a smaller size than
+    /// requested.
     pub(crate) fn bind(address: SocketAddr, receive_buffer: usize) -> io::Result<Self> {
         let socket = Descriptor::open(|| UdpSocket::bind(address).map(Into::into))?;
         Self::prepare(socket, receive_buffer)
     }
 
-    /// Creates a socket and binds it to a multicast group. Other processes may do so, too; each gets every datagram.
-    /// `interface` is an address of the network interface.
+    /// Creates a UDP socket that receives the datagrams of a multicast group. Other processes may join the group, too; each
+    /// gets every datagram. `interface` is an address of the network interface.
     pub(crate) fn join(
         group: SocketAddr,
         interface: IpAddr,
@@ -194,13 +195,14 @@ impl Socket {
         })
     }
 
-    /// Lets the system merge received datagrams. Returns whether the system supports that.
+    /// Allows the kernel to merge received datagrams. Returns whether the kernel supports merging.
     pub(crate) fn coalesce(&self) -> bool {
         set_option(&self.socket, libc::SOL_UDP, UDP_GRO, 1).is_ok()
     }
 
-    /// Makes the kernel drop packets of programs of this host that are not devices, and packets of connections that are not
-    /// from `peers`. The receiver checks the remaining packets, and packets over IPv6. `base` is the port of slot 0.
+    /// Makes the kernel drop packets of programs of this host that are not devices, and packets of connections whose sender is
+    /// not in `peers`. The receiver checks the remaining packets, and packets over IPv6. `base` is the first port of the
+    /// devices' port range.
     pub(crate) fn refuse_strangers(&self, base: u16, peers: &[SocketAddrV4]) {
         if !self.local.is_ipv4() {
             return;
@@ -213,7 +215,7 @@ impl Socket {
         }
     }
 
-    /// Makes the kernel pass all packets.
+    /// Removes the filter, so that the kernel passes all packets.
     #[cfg(test)]
     pub(crate) fn pass_strangers(&self) {
         if self.local.is_ipv4() {
@@ -221,12 +223,12 @@ impl Socket {
         }
     }
 
-    /// Returns whether bursts can be sent.
+    /// Returns whether the socket can send bursts.
     pub(crate) fn segments(&self) -> bool {
         self.segments.load(Ordering::Relaxed)
     }
 
-    /// Disables bursts on this socket.
+    /// Disables bursts on this socket. Later datagrams are sent separately.
     pub(crate) fn stop_segments(&self) {
         self.segments.store(false, Ordering::Relaxed);
     }
@@ -241,7 +243,8 @@ impl Socket {
         Ok(sockopt::socket_recv_buffer_size(&self.socket)?)
     }
 
-    /// Sends at most [`BATCH`] bursts without blocking. Returns the number of sent bursts. An error concerns the first burst.
+    /// Sends at most [`BATCH`] bursts without blocking. Returns the number of sent bursts. An error concerns only the first
+    /// burst.
     pub(crate) fn send(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
         match bursts {
             [] => Ok(0),
@@ -251,7 +254,7 @@ impl Socket {
         }
     }
 
-    /// Sends a single burst, with a system call that is slightly cheaper than that for a list.
+    /// Sends a single burst with `sendmsg`, which is slightly cheaper than `sendmmsg`.
     fn send_one(&self, burst: &Burst<'_>) -> io::Result<usize> {
         let (mut name, mut controls) = (Name::NONE, [Control::NONE; 3]);
         let header = header(burst, &mut name, &mut controls);
@@ -270,7 +273,7 @@ impl Socket {
         Ok(1)
     }
 
-    /// Sends up to `N` bursts.
+    /// Sends up to `N` bursts with one system call. Returns the number of sent bursts.
     fn send_some<const N: usize>(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
         let count = bursts.len().min(N);
         let mut names = [const { Name::NONE }; N];
@@ -294,7 +297,7 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives available messages into the ring without blocking, as many as it has room for. Returns their number.
+    /// Receives available messages into the ring without blocking, up to the ring's capacity. Returns the number of messages.
     pub(crate) fn receive(&self, ring: &mut Ring) -> io::Result<usize> {
         let (headers, count) = ring.prepare();
         let received = if count == 1 {
@@ -324,8 +327,8 @@ impl Socket {
         }
     }
 
-    /// Receives one message into the first header of a ring, with the system call for a single message. Returns 1, or -1 after
-    /// an error.
+    /// Receives one message into the first header of a ring with `recvmsg`, which is cheaper than `recvmmsg`. Returns 1, or -1
+    /// after an error.
     fn receive_one(&self, header: *mut mmsghdr) -> c_int {
         // SAFETY: `header` is the first header of a ring that the caller has borrowed mutably. It points to a name, control
         // messages and a buffer in the ring's allocation, with their lengths.
@@ -343,7 +346,8 @@ impl Socket {
     }
 }
 
-/// Returns the header of a burst, which points to the burst and to the contents of `name` and `controls`.
+/// Returns the `msghdr` of a burst. It points to the burst and to the contents of `name` and `controls`, which this function
+/// sets.
 fn header(burst: &Burst<'_>, name: &mut Name, controls: &mut Controls) -> msghdr {
     let mut header = NO_HEADER.msg_hdr;
     header.msg_namelen = name.set(burst.to);
@@ -364,7 +368,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Socket option to accept IPv6 packets without a UDP checksum, from linux/udp.h.
+/// Socket option that accepts IPv6 packets without a UDP checksum, from linux/udp.h.
 const UDP_NO_CHECK6_RX: c_int = 102;
 
 fn set_option(socket: &Descriptor, level: c_int, option: c_int, value: c_int) -> io::Result<()> {

@@ -4,7 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use libc::{c_int, sockaddr_in, sockaddr_in6};
 
-/// A socket address in the form of the C ABI.
+/// A socket address in the form of the C ABI: `sockaddr_in` or `sockaddr_in6`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) union Name {
@@ -16,7 +16,7 @@ impl Name {
     // SAFETY: all fields are integers, for which zero is valid.
     pub(super) const NONE: Self = unsafe { mem::zeroed() };
 
-    /// Sets the address. Returns its length in bytes.
+    /// Stores an address. Returns its length in bytes.
     pub(super) fn set(&mut self, address: SocketAddr) -> libc::socklen_t {
         match address {
             SocketAddr::V4(address) => {

@@ -8,18 +8,18 @@ use super::control::{Control, Controls};
 use super::name::Name;
 use crate::net::{FRONT, GRAIN};
 
-/// Maximum messages that are received in one system call. Few enough that their bytes are still in the processor's cache when
-/// they are processed.
+/// Maximum messages that are received in one system call. The number is small, so that their bytes are still in the processor's
+/// cache when they are processed.
 pub(super) const MESSAGES: usize = 8;
 
-/// Size of a message's buffer in bytes: the maximum size to which the system merges datagrams.
+/// Size of a message's buffer in bytes: the maximum size to which the kernel merges datagrams.
 pub(super) const ROOM: usize = 1 << 16;
 
-/// Buffers for messages that are received together.
+/// Buffers for messages that are received by one system call.
 pub(crate) struct Ring {
-    /// An owned allocation. It is only accessed through this pointer, because the headers in it point into it.
+    /// An owned allocation. The storage is only accessed through this pointer, because its headers contain pointers into it.
     storage: NonNull<Storage>,
-    /// Number of headers that the kernel has filled since they were prepared.
+    /// Number of headers that the kernel has filled since the last [`prepare`](Self::prepare).
     filled: usize,
 }
 
@@ -36,7 +36,7 @@ struct Storage {
     places: [Place; MESSAGES],
 }
 
-/// Buffer of a message.
+/// Buffer of a received message.
 #[repr(C, align(16))]
 struct Place {
     front: [u8; FRONT],
@@ -74,8 +74,9 @@ impl Ring {
         }
     }
 
-    /// Resets the lengths in the headers that the kernel has changed. Returns the headers to fill, and their number. If no
-    /// message arrived the last time, the number is 1, because a system call for a single message is cheaper.
+    /// Prepares the headers for the next system call, by resetting the lengths that the kernel has changed. Returns the
+    /// headers, and the number of headers to fill. If no message arrived the last time, the number is 1, because a system call
+    /// for a single message is cheaper.
     pub(super) fn prepare(&mut self) -> (*mut mmsghdr, usize) {
         let count = if self.filled == 0 { 1 } else { MESSAGES };
         let storage = self.storage.as_ptr();
@@ -91,12 +92,12 @@ impl Ring {
         (headers, count)
     }
 
-    /// Records the number of headers that the kernel has filled after [`prepare`](Self::prepare).
+    /// Records the number of headers that the kernel has filled, after [`prepare`](Self::prepare).
     pub(super) fn fill(&mut self, filled: usize) {
         self.filled = filled.min(MESSAGES);
     }
 
-    /// Returns the message with an index, which must be below the result of [`super::Socket::receive`].
+    /// Returns the received message with an index, which must be below the result of [`super::Socket::receive`].
     pub(crate) fn message(&self, index: usize) -> Message<'_> {
         assert!(index < self.filled);
         let storage = self.storage.as_ptr();

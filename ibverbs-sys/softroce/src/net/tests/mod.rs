@@ -19,23 +19,23 @@ use crate::proto::{Arrival, Counter, Mtu, Path};
 use crate::timers::{Sleeper, Timers};
 use crate::wire::{Bth, Deth, Header, Opcode, Operation, Transport};
 
-/// Timeout for packets: longer than any step takes.
+/// Maximum time to wait for packets in a test: longer than any step takes.
 const LOST: Duration = Duration::from_secs(60);
 
-/// Returns an unused port, for a test that depends on the slots of the port.
+/// Returns an unused base port, for a test that depends on the port range of devices.
 fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Opens a network that accepts packets from all senders, although nothing is connected.
+/// Opens a network without filters, which accepts packets of connections from all senders.
 fn open(config: &Config) -> Network {
     let network = open_filtered(config);
     network.pass_strangers();
     network
 }
 
-/// Opens a network with its filters in place.
+/// Opens a network with its packet filters in place.
 fn open_filtered(config: &Config) -> Network {
     let (counters, faults) = (Arc::<Counters>::default(), Arc::new(config.faults()));
     let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
@@ -46,7 +46,7 @@ fn networks() -> (Network, Network) {
     (open(&Config::default()), open(&Config::default()))
 }
 
-/// A packet that arrived: its origin, number and payload.
+/// A packet that was received: its origin, sequence number and payload.
 #[derive(Clone, Debug, PartialEq)]
 struct Got {
     arrival: Arrival,
@@ -122,12 +122,12 @@ fn datagram(queue_pair: u32, sequence: u32, payload: &[u8], out: &mut Vec<u8>) {
     ));
 }
 
-/// Returns a queue pair number of a NIC.
+/// Returns a queue pair number that belongs to the NIC of a network.
 fn number(network: &Network) -> u32 {
     u32::from(network.slot()) << 20 | 0x1234
 }
 
-/// Sends numbered packets with a payload of 64 bytes.
+/// Sends packets with the given sequence numbers and a payload of 64 bytes.
 fn send(from: &Network, path: &Path, queue_pair: u32, sequences: std::ops::Range<u32>) {
     let mut outbox = from.outbox();
     for sequence in sequences {
@@ -333,7 +333,7 @@ fn a_tunnel_to_another_nic_or_from_another_sender_is_refused() {
     assert_eq!(b.counters.value(Counter::Malformed), 1);
 }
 
-/// Checks that the kernel drops packets of programs that are not devices, before they take room in the socket.
+/// Checks that the kernel drops packets of programs that are not devices, before they take space in the socket's buffer.
 #[test]
 fn what_is_no_devices_takes_no_room() {
     let of_port = |port| {
@@ -369,7 +369,7 @@ fn what_is_no_devices_takes_no_room() {
     assert!(got.iter().map(|got| got.sequence).eq(8..10));
 }
 
-/// Sends a packet of a connection from the socket of a NIC to another one.
+/// Sends a packet of a connection from the socket of a NIC to another NIC.
 fn send_connected(from: &Network, gid: u8, to: &Network, sequence: u32) {
     let opcode = Opcode::new(Transport::ReliableConnection, Operation::SendOnly);
     let header = Header::new(Bth::new(opcode, number(to), sequence));
@@ -421,7 +421,7 @@ fn packets_for_connections_come_from_peers_alone() {
     assert_eq!(receive(&b, 1)[0].sequence, 8);
 }
 
-/// Checks a list of peers that is too long for a filter.
+/// Checks that all peers are accepted if their list is too long for a filter.
 #[test]
 fn many_peers_are_all_heard() {
     let (a, b) = (open(&Config::default()), open_filtered(&Config::default()));
@@ -480,7 +480,7 @@ fn nothing_goes_over_a_link_that_is_down() {
     assert_eq!(receive(&b, 1)[0].sequence, 5);
 }
 
-/// Sends a hundred packets with injected faults. Returns their numbers in the order of arrival.
+/// Sends a hundred packets with injected faults. Returns their sequence numbers in the order of arrival.
 fn accidents(faults: NetworkFaults) -> Vec<u32> {
     let (a, b) = networks();
     a.faults.set_network(faults);

@@ -12,7 +12,7 @@ use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
 const PAYLOAD: usize = 1024;
 const LENGTH: usize = 12 + PAYLOAD;
 
-/// Returns a packet of a write, from the BTH to its end.
+/// Returns a packet of an RDMA write, from the BTH to its end.
 fn packet(to: &Network, operation: Operation, sequence: u32) -> Vec<u8> {
     let opcode = Opcode::new(Transport::ReliableConnection, operation);
     let header = Header::new(Bth {
@@ -31,8 +31,8 @@ fn payload(sequence: u32) -> Vec<u8> {
         .collect()
 }
 
-/// Sends `packets` middle packets of a message, numbered from 0 on, as runs where possible, and then the last packet. Returns
-/// the number of packets that were sent in runs.
+/// Sends `packets` middle packets of a message, numbered from 0 on, as runs (consecutive packets of one size) where possible,
+/// and then the last packet. Returns the number of packets that were sent in runs.
 fn send(from: &Network, to: &Network, gid: u8, packets: u32) -> u32 {
     let mut outbox = from.outbox();
     let (mut sequence, mut in_runs) = (0, 0);
@@ -70,7 +70,7 @@ fn send(from: &Network, to: &Network, gid: u8, packets: u32) -> u32 {
     in_runs
 }
 
-/// Checks that the packets arrived, once each and in order.
+/// Checks that `packets` packets arrived, once each and in order.
 fn check(got: &[Got], packets: u32) {
     let numbers = got.iter().map(|got| got.sequence);
     assert!(numbers.eq(0..=packets), "{}", got.len());

@@ -22,7 +22,7 @@ pub(super) const ALL: [Segmentation; 3] = [
     Segmentation::Always,
 ];
 
-/// Sends packets numbered from 0 on, with payloads of these sizes.
+/// Sends packets with payloads of these sizes, numbered from 0 on.
 fn send(from: &Network, to: &Network, gid: u8, sizes: &[usize]) {
     let mut outbox = from.outbox();
     for (sequence, &size) in sizes.iter().enumerate() {
@@ -43,7 +43,8 @@ pub(super) fn supported(network: &Network) -> bool {
     socket.segments() && socket.coalesce()
 }
 
-/// Receives messages until `datagrams` datagrams have arrived. Returns the number of datagrams in each message.
+/// Receives messages until `datagrams` datagrams have arrived. Returns how many datagrams the kernel has merged in each
+/// message.
 pub(super) fn messages(network: &Network, datagrams: usize) -> Vec<usize> {
     let (mut ring, mut got) = (Ring::new(), Vec::new());
     let end = Instant::now() + Duration::from_secs(20);
@@ -122,7 +123,7 @@ fn packets_of_mixed_sizes_come_in_order_and_whole() {
     }
 }
 
-/// Returns the packets that arrive when packets are sent with injected faults.
+/// Sends packets with injected faults. Returns the packets that arrive.
 fn accidents(segmentation: Segmentation, faults: NetworkFaults) -> Vec<Got> {
     let (a, b) = (of(segmentation), of(segmentation));
     a.faults.set_network(faults);
@@ -201,7 +202,7 @@ fn every_packet_of_a_burst_stands_in_the_capture() {
     assert_eq!(written.len(), 24 + 2 * 50 * packet);
 }
 
-/// Returns an address of this host that is not in 127/8, or `None` if the host has no other.
+/// Returns an address of this host that is not in 127/8, or `None` if the host has no such address.
 pub(super) fn elsewhere() -> Option<std::net::Ipv4Addr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     // Nothing is sent: the system only chooses a source address.

@@ -31,7 +31,7 @@ fn port(slot: u8) -> u16 {
     port_of_slot(Config::default().port, slot).unwrap()
 }
 
-/// Returns the socket address that packets to a queue pair are sent to.
+/// Returns the socket address to which packets for the host's queue pair must be sent.
 fn socket_of(host: &Host) -> SocketAddrV4 {
     let slot = number::slot(host.queue_pair.number());
     SocketAddrV4::new(host.address().to_ipv4_mapped().unwrap(), port(slot))
@@ -58,7 +58,7 @@ fn send(socket: &UdpSocket, to: SocketAddrV4, header: &Header) {
     assert_eq!(socket.send_to(&bytes, to).unwrap(), bytes.len());
 }
 
-/// Returns the header of an empty message with immediate data, for a queue pair.
+/// Returns the header of an empty message to the host's queue pair, with `number` as immediate data.
 fn message(transport: Transport, to: &Host, number: u32) -> Header {
     let opcode = Opcode::new(transport, Operation::SendOnlyImmediate);
     let mut header = Header::new(Bth::new(opcode, to.queue_pair.number(), 0));

@@ -1,17 +1,19 @@
-//! Tests of windows that are invalidated while a peer on the host copies through shared memory. The NICs are in one process and
-//! are peers of each other. The tests hold a lane, which is all that one NIC sees of a copy by the other.
+//! Tests of memory windows that are invalidated while a peer process copies bytes from or to their memory. Two NICs in one
+//! process are peers of each other. The tests hold a lane, the record of a memory access, so that one NIC believes that the
+//! other is copying.
 
 use super::*;
 use crate::memory::{Peers, RegionAttributes, Span, WindowKind};
 use crate::proto::{AccessFlags, WindowBinding};
 use crate::same_host::Link;
 
-/// Timeout, on a busy machine, for operations that must not wait for a copy. It is shorter than the wait for a copy.
+/// Timeout for operations that must not wait until a peer has finished copying. It is long enough for a busy machine, and
+/// shorter than the maximum of that wait.
 const SOON: Duration = Duration::from_secs(10);
 
 const LENGTH: u64 = 4096;
 
-/// Two pairs of connected queue pairs on two NICs, and the link of the second NIC to the first.
+/// Two NICs with two connections between them, and the shared memory of the second NIC with the first (its link).
 struct Pairs {
     a: Host,
     b: Host,
@@ -74,7 +76,7 @@ impl Host {
         window + 1
     }
 
-    /// Returns whether a window is published to peers.
+    /// Returns whether the memory window with the key `key` is published to peer processes.
     fn tells(&self, key: u32) -> bool {
         let slot = self.nic.memory.slot(key).unwrap();
         let neighbourhood = self.nic.neighbourhood.as_ref().unwrap();
@@ -88,7 +90,7 @@ impl Host {
 }
 
 impl Pairs {
-    /// Checks that the other pair of queue pairs of the same NICs keeps working, whichever thread receives.
+    /// Checks that the other connection between the same NICs still works, whichever thread receives.
     fn others_are_undisturbed(&self) {
         let begin = Instant::now();
         let (from, to) = &self.others;

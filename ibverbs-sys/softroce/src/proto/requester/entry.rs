@@ -11,11 +11,13 @@ use crate::proto::{
 pub(super) struct Entry {
     pub(super) request: SendRequest,
     pub(super) progress: Progress,
-    /// Result of [`Host::is_mappable`]. Valid once the request has started.
+    /// Set if another process can map the memory of the message: the result of [`Host::is_mappable`]. Valid once the request
+    /// has started.
     pub(super) is_mappable: bool,
-    /// Set if the last part was sent as a description, whose bytes the peer copies.
+    /// Set if only a description of the last transferred bytes was sent, from which the peer copies the bytes itself.
     pub(super) is_offered: bool,
-    /// Set if the message must not be sent as a description, nor written directly to the peer's memory.
+    /// Set if this side must send the bytes of the message: it must neither send a description of them, nor write them directly
+    /// to the peer's memory.
     pub(super) is_declined: bool,
 }
 
@@ -24,9 +26,9 @@ pub(super) struct Entry {
 pub(super) enum Progress {
     /// Nothing has been done for the request.
     Waiting,
-    /// The request has its sequence numbers: of its packets, or for a read of the response's packets.
+    /// The request has sequence numbers: one for each packet, or for a read, one for each packet of the response.
     Started { first: Sequence, packets: u32 },
-    /// The request needed no peer, and has been executed.
+    /// The request is complete without the peer: it was a local operation, or a datagram that is too long to be sent.
     Done,
     /// The request will fail once all earlier requests have completed.
     Failed(CompletionStatus),
@@ -44,8 +46,8 @@ impl Entry {
         }
     }
 
-    /// Returns whether the request is a read. Its response takes the sequence numbers, and each read request packet covers a
-    /// run of them.
+    /// Returns whether the request is an RDMA read. The packets of its response take the sequence numbers, and each read
+    /// request packet covers several of them (a run).
     pub(super) fn is_read(&self) -> bool {
         matches!(self.request.operation, SendOperation::Read { .. })
     }
@@ -61,7 +63,7 @@ impl Entry {
     }
 
     /// Returns the number of sequence numbers that packet `packet` of `packets` takes. A read request packet takes the numbers
-    /// up to the end of its run; runs have `run` numbers.
+    /// up to the next multiple of `run`; any other packet takes one.
     pub(super) fn covers(&self, packet: u32, packets: u32, run: u32) -> u32 {
         if self.is_read() {
             (run - packet % run).min(packets - packet)
@@ -73,8 +75,8 @@ impl Entry {
     /// Executes a request that needs no peer, or assigns sequence numbers from `next` on to any other request.
     ///
     /// # Errors
-    /// The time after which the caller must call this again, if the key of the request is still in use. The request is then
-    /// still [waiting](Progress::Waiting).
+    /// Time after which the caller must call `start` again, if other processes still use the key of the request. The request is
+    /// then still [waiting](Progress::Waiting).
     #[inline]
     pub(super) fn start(
         &mut self,
@@ -115,7 +117,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Publishes the key again that was withdrawn for this request.
+    /// Publishes a key to other processes again that was withdrawn for this request, because the request will not be executed.
     pub(super) fn give_up(&self, memory: &impl Memory) {
         match &self.request.operation {
             SendOperation::Bind(binding) => memory.keep(binding.window),
@@ -124,8 +126,8 @@ impl Entry {
         }
     }
 
-    /// Returns the number of sequence numbers that the request takes. Fails if the service does not support the operation, or
-    /// the length is invalid.
+    /// Returns the number of sequence numbers that the request needs. Fails if the service does not support the operation, or
+    /// if the length is invalid.
     #[inline]
     fn check(&self, endpoint: &Endpoint) -> Result<u32, CompletionStatus> {
         use SendOperation as O;
@@ -161,7 +163,7 @@ impl Entry {
         }
     }
 
-    /// Returns the completion of the request with this status.
+    /// Returns the completion of the request with the status `status`.
     #[inline]
     pub(super) fn completion(&self, status: CompletionStatus) -> Completion {
         let request = &self.request;

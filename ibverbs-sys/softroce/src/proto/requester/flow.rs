@@ -13,11 +13,11 @@ pub(super) struct Flow {
     taken: Sequence,
     /// Sequence number after the newest packet.
     next: Sequence,
-    /// Number of packets since the last receipt request.
+    /// Number of packets sent since the last receipt request.
     unasked: u32,
-    /// Set if a receipt request must follow the next packet.
+    /// Set if a receipt must be requested after the next packet.
     asks_soon: bool,
-    /// Receipt request that is due.
+    /// Receipt request that must be sent.
     question: Option<Question>,
     /// Sequence number that the last receipt request was sent for.
     asked: Option<Sequence>,
@@ -35,16 +35,16 @@ struct Question {
     sequence: Sequence,
 }
 
-/// Time that each packet takes up when the peer sends no receipts.
+/// Average interval between packets to a peer that sends no receipts.
 const INTERVAL: Duration = Duration::from_micros(2);
 
 /// Maximum time to wait for a receipt. On a busy machine, the peer's process may not run for that long.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Number of missed receipts after which the peer is considered not to send receipts.
+/// Number of receipts missing in a row after which the peer is considered not to support receipts.
 const MISSES: u32 = 3;
 
-/// Number of windows after which a peer that sends no receipts is asked for a receipt again.
+/// Number of windows of packets after which a receipt is requested again from a peer that has sent none.
 const SELDOM: u32 = 16;
 
 impl Flow {
@@ -89,7 +89,7 @@ impl Flow {
         self.pacer.take(now, window, INTERVAL)
     }
 
-    /// Records that a packet was sent. Makes a receipt request due after a part of the window.
+    /// Records that a packet was sent. Makes a receipt request due after every half window of packets.
     pub(super) fn sent(&mut self, sequence: Sequence, path: Path, destination: u32, window: u32) {
         self.next = sequence.next();
         self.unasked += 1;
@@ -109,7 +109,7 @@ impl Flow {
         }
     }
 
-    /// Records that a sequence number was used without a packet.
+    /// Records that the sequence number `sequence` was used without a packet.
     pub(super) fn skipped(&mut self, sequence: Sequence) {
         if self.taken == self.next {
             self.taken = sequence.next();
@@ -117,7 +117,7 @@ impl Flow {
         self.next = sequence.next();
     }
 
-    /// Returns whether no packet is in flight, as far as is known.
+    /// Returns whether all sent packets have a receipt, or no receipt is expected for them.
     pub(super) fn is_settled(&self) -> bool {
         self.taken == self.next
     }
@@ -168,7 +168,7 @@ impl Flow {
         self.pacer.forget();
     }
 
-    /// Returns the time at which sending continues at the latest.
+    /// Returns the time at which waiting packets may be sent even if no receipt arrives.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let times = [self.patience, self.pacer.again()];
         times.into_iter().flatten().min()

@@ -43,10 +43,11 @@ use super::{
 /// Minimum number of unacknowledged packets at which a small message may wait for their acknowledgement.
 const BUSY: u32 = 16;
 
-/// Number of waiting messages, and of their bytes, from which on messages no longer wait. The kernel sends no more at once.
+/// Maximum number of small messages that are delayed to be sent together, and maximum number of their bytes. The kernel sends
+/// no more than this at once.
 const LOAD: (u32, u32) = (64, 64 << 10);
 
-/// Failure of the oldest request, with the status of its completion.
+/// Error of the requester: the oldest request failed. Contains the status of its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failed(pub(super) CompletionStatus);
 
@@ -74,19 +75,19 @@ pub(super) struct Requester {
     /// Set if the peer is known not to exist any more, so that longer timeouts are useless.
     is_peer_gone: bool,
     not_ready_retries: u8,
-    /// Set if the cursor was already set back to the oldest unanswered packet, so that repeated NAKs for it are ignored.
+    /// Set once a NAK has set the cursor back to the oldest unanswered packet. Further NAKs for that packet are ignored.
     gone_back: bool,
-    /// Set if a response of the peer set the cursor back, and no packet that was sent since has timed out.
+    /// Set if a response of the peer caused the current retransmission, and no retransmitted packet has timed out.
     sent_back: bool,
     answer_by: AnswerBy,
-    /// Set if the peer already got extra time because this side noticed the timeout late.
+    /// Set if the timeout was already extended because this side noticed its expiry late.
     excused: bool,
     probe: Probe,
     /// Time of the next attempt after an RNR NAK.
     again_at: Option<Time>,
     pause: Pause,
     skips: Skips,
-    /// Number of messages in a row whose bytes the peer could not copy.
+    /// Number of messages in a row whose bytes the peer could not copy from this process's memory.
     declined: u32,
     /// Flow control of an unreliable service.
     flow: Flow,
@@ -95,7 +96,7 @@ pub(super) struct Requester {
 /// Position of the packet that is sent next.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
-    /// Index of its request in the queue.
+    /// Index of the packet's request in the queue.
     entry: usize,
     /// Index of the packet within the request.
     packet: u32,
@@ -143,9 +144,9 @@ impl Requester {
         self.queue.len()
     }
 
-    /// Returns whether the request that was posted last may be delayed until an acknowledgement arrives that is due. It is then
-    /// sent together with requests that are posted in the meantime, because many packets at once cost the kernel little more
-    /// than one. Only messages of one packet are delayed.
+    /// Returns whether the request that was posted last may be delayed until the next acknowledgement, which is due soon. The
+    /// request is then sent together with requests that are posted in the meantime: sending many packets at once costs the
+    /// kernel little more than sending one. Only messages of one packet are delayed.
     pub(super) fn may_wait(&self, endpoint: &Endpoint) -> bool {
         let Some(Entry {
             request, progress, ..
@@ -216,8 +217,8 @@ impl Requester {
         self.transmit(first, packets, now, endpoint, host, out)
     }
 
-    /// Starts the request at the cursor, unless it must wait. Returns its first sequence number and its number of sequence
-    /// numbers.
+    /// Starts the request at the cursor, unless the request must wait. Returns its first sequence number and its number of
+    /// sequence numbers, or `None` if no request can be sent.
     fn select(
         &mut self,
         endpoint: &Endpoint,
@@ -252,7 +253,8 @@ impl Requester {
         }
     }
 
-    /// Returns whether the next part must not be sent as packets.
+    /// Returns whether the next bytes of the queue must not be sent as packets, because they will be transferred without
+    /// packets.
     pub(super) fn is_held_back(&self, endpoint: &Endpoint, host: &impl Host) -> bool {
         let next = self.started(endpoint);
         next.is_some_and(|(upcoming, request)| host.holds_back(request, &upcoming))
@@ -330,14 +332,15 @@ impl Requester {
         Ok(Some(path))
     }
 
-    /// Returns whether a packet within a message requests an acknowledgement. The packet covers `covers` sequence numbers,
-    /// after `on_the_way` unacknowledged ones.
+    /// Returns whether a packet that is not the last of its message must request an acknowledgement. The packet covers `covers`
+    /// sequence numbers, and `on_the_way` sequence numbers before it are unacknowledged.
     fn asks(&self, on_the_way: u32, covers: u32) -> bool {
         self.unasked + 1 >= self.window.acknowledge_every()
             || on_the_way + covers >= self.window.size()
     }
 
-    /// Records that all packets before `end` were sent. Returns whether the last of them was sent for the first time.
+    /// Records that all packets before `end` were sent. Returns whether the last one was sent for the first time, and counts a
+    /// retransmission otherwise.
     fn went(&mut self, end: Sequence, host: &mut impl Host) -> bool {
         let new = end.distance(self.sent) > 0;
         if new {
@@ -348,7 +351,7 @@ impl Requester {
         new
     }
 
-    /// Sends the oldest unanswered packet again, as a probe.
+    /// Sends the oldest unanswered packet again, as a probe: the response shows which packets the peer has received.
     fn transmit_probe(
         &mut self,
         now: Time,
@@ -382,14 +385,14 @@ impl Requester {
         Ok(Some(path))
     }
 
-    /// Returns the position after a request, skipping completed requests that have no packets.
+    /// Returns the cursor behind the request at index `entry`, and behind completed requests without packets that follow it.
     fn after(&self, entry: usize) -> Cursor {
         let next = self.queue.iter().skip(entry + 1);
         let done = next.take_while(|entry| matches!(entry.progress, Progress::Done));
         Cursor::at(entry + 1 + done.count())
     }
 
-    /// Returns the number of unanswered sequence numbers before `next`.
+    /// Returns the number of sequence numbers before `next` that are not answered.
     #[inline]
     fn on_the_way(&self, next: Sequence) -> u32 {
         next.distance(self.unanswered).max(0) as u32
@@ -495,7 +498,7 @@ impl Requester {
         }
     }
 
-    /// Publishes the keys again that were withdrawn for unfinished requests.
+    /// Publishes keys to other processes again that were withdrawn for unfinished requests.
     pub(super) fn give_up(&self, host: &impl Host) {
         let mut waiting = self.queue.iter();
         let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));

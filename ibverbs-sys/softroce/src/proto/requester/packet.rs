@@ -36,8 +36,8 @@ pub(super) fn write(
     write_message(header, &request.payload, begin, length, memory, out)
 }
 
-/// Writes `count` packets from the middle of a message, beginning with `place`. `out` is divided into `count` equal parts, and
-/// each packet is written to the beginning of one.
+/// Writes `count` packets from the middle of a message, beginning with the packet at `place`. Divides `out` into `count` equal
+/// parts, and writes each packet to the beginning of a part.
 pub(super) fn write_run(
     entry: &Entry,
     place: Place,
@@ -158,7 +158,8 @@ fn header(entry: &Entry, place: Place, endpoint: &Endpoint) -> Result<Header, Co
     Ok(header)
 }
 
-/// Appends the headers and `length` bytes of the message, beginning at byte `begin`.
+/// Appends a packet to `out`: the header, `length` bytes of the message from byte `begin` on, and the pad. On an error, `out`
+/// is unchanged.
 fn write_message(
     mut header: Header,
     payload: &Payload,
@@ -198,7 +199,8 @@ fn write_message(
     Ok(())
 }
 
-/// Returns the opcode's operation for a packet, by its position in the message.
+/// Returns the operation for the opcode of a packet. `first` and `last` are set if the packet is the first or last of its
+/// message.
 fn operation(request: &SendOperation, first: bool, last: bool) -> Operation {
     use Operation as O;
     match request {

@@ -1,4 +1,4 @@
-//! The sender's side of messages that are transferred in parts, without packets.
+//! The sender's side of messages that are transferred without packets. A part is a range of such a message.
 
 use super::entry::{Entry, Progress};
 use super::patience::AnswerBy;
@@ -9,11 +9,13 @@ use crate::proto::{
     Sequence, Step, Time, Upcoming,
 };
 
-/// Number of messages in a row whose bytes the peer could not copy, after which no more messages are sent as descriptions.
+/// Number of messages in a row whose bytes the peer could not copy from this process's memory. After so many, all further
+/// messages are sent with their bytes, not as descriptions.
 const MAX_DECLINED: u32 = 3;
 
 impl Requester {
-    /// Starts the request at the cursor, unless it must wait, and returns the position of its next part.
+    /// Starts the request at the cursor, unless the request must wait, and returns the position of its next unsent bytes. If
+    /// nothing can be transferred without packets, returns the next step.
     pub(in crate::proto) fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -34,8 +36,8 @@ impl Requester {
             .ok_or(Step::Packets))
     }
 
-    /// Returns the next step, as far as this side knows. A part may only be sent while no packet is unacknowledged: the peer
-    /// takes everything in the order of the sequence numbers, and this side does not know which packets the peer has received.
+    /// Returns the next step in sending. A part may only be sent while no packet is unacknowledged: the peer receives in the
+    /// order of the sequence numbers, and this side does not know which packets the peer has received.
     pub(in crate::proto) fn next_step(
         &self,
         now: impl FnOnce() -> Time,
@@ -53,7 +55,7 @@ impl Requester {
         }
     }
 
-    /// Returns the position of the next part and its request, if the request has started.
+    /// Returns the position of the next unsent bytes and their request, if the request has started.
     pub(super) fn started(&self, endpoint: &Endpoint) -> Option<(Upcoming, &SendRequest)> {
         let entry = self.queue.get(self.cursor.entry)?;
         let Progress::Started { first, packets } = entry.progress else {
@@ -74,13 +76,13 @@ impl Requester {
         Some((upcoming, &entry.request))
     }
 
-    /// Returns the request whose next part or packet is sent next.
+    /// Returns the request that the next packet or part belongs to.
     pub(in crate::proto) fn next_request(&self) -> Option<&SendRequest> {
         let entry = self.queue.get(self.cursor.entry)?;
         Some(&entry.request)
     }
 
-    /// Returns the part of at most `most` sequence numbers that begins at `upcoming`.
+    /// Returns the part of the message that begins at `upcoming` and has at most `most` sequence numbers.
     pub(in crate::proto) fn part(
         &self,
         upcoming: &Upcoming,
@@ -103,7 +105,7 @@ impl Requester {
         })
     }
 
-    /// Returns whether the window has room for `packets` sequence numbers after the unacknowledged ones.
+    /// Returns whether the window allows `packets` more sequence numbers in flight after `on_the_way` unacknowledged ones.
     pub(in crate::proto) fn has_window(&self, on_the_way: u32, packets: u32) -> bool {
         self.window.has_room(on_the_way, packets)
     }
@@ -164,16 +166,16 @@ impl Requester {
         }
     }
 
-    /// Excludes the next message from paths on which the peer copies its bytes, or on which this side writes them to the peer's
-    /// memory.
+    /// Marks the next message as one whose bytes must be sent: the peer must not copy them from this process's memory, and this
+    /// side must not write them to the peer's memory.
     pub(in crate::proto) fn leave_to_packets(&mut self) {
         if let Some(entry) = self.queue.get_mut(self.cursor.entry) {
             entry.is_declined = true;
         }
     }
 
-    /// Makes this side transfer the bytes of the oldest message, if it was sent as a description and the peer could not copy
-    /// its bytes. Returns whether that was so.
+    /// Handles a NAK of the oldest message if only its description was sent: the peer could not copy its bytes, so this side
+    /// sends the message again with its bytes. Returns `false` if the message was not sent as a description.
     pub(super) fn decline(&mut self) -> bool {
         let oldest = self.queue.front_mut();
         let Some(entry) = oldest.filter(|entry| entry.is_offered && !entry.is_declined) else {
@@ -186,20 +188,20 @@ impl Requester {
         true
     }
 
-    /// Returns whether the peer could not copy the bytes of so many messages in a row that this side must transfer the bytes of
-    /// further messages.
+    /// Returns whether this side must send the bytes of all further messages, because the peer failed to copy the bytes of
+    /// several messages in a row from this process's memory.
     #[inline]
     pub(in crate::proto) fn is_declined(&self) -> bool {
         self.declined >= MAX_DECLINED
     }
 
-    /// Returns the number of unacknowledged sequence numbers.
+    /// Returns the number of sequence numbers of started requests that are not acknowledged.
     #[inline]
     pub(in crate::proto) fn all_on_the_way(&self) -> u32 {
         self.on_the_way(self.next)
     }
 
-    /// Returns whether all requests so far are complete, and nothing is to be transmitted.
+    /// Returns whether all requests are complete, and nothing is to be transmitted.
     #[inline]
     pub(in crate::proto) fn is_idle(&self) -> bool {
         self.queue.is_empty()
@@ -211,8 +213,8 @@ impl Requester {
             && self.flow.is_settled()
     }
 
-    /// Returns whether the peer may not yet have received all packets that an unreliable connection sent. If so, the peer is
-    /// asked for a receipt of the next packet.
+    /// Returns whether packets of an unreliable connection may still be on the way to the peer. If so, requests a receipt after
+    /// the next packet.
     pub(in crate::proto) fn awaits_receipt(&mut self) -> bool {
         let awaits = !self.flow.is_settled();
         if awaits {
@@ -221,8 +223,8 @@ impl Requester {
         awaits
     }
 
-    /// Records that messages with `packets` sequence numbers, which were never queued, were executed without the peer's queue
-    /// pair.
+    /// Advances the send sequence number by `packets`, for messages that were never queued here and were executed directly in
+    /// the peer's memory.
     #[inline]
     pub(in crate::proto) fn skip(&mut self, packets: u32) {
         debug_assert!(self.is_idle(), "nothing is overtaken");
@@ -287,7 +289,8 @@ impl Requester {
         self.expect_answer_later(endpoint);
     }
 
-    /// Records that the peer has executed everything up to `sequence`. `now` may be somewhat later than the present.
+    /// Records that the peer has executed all requests up to `sequence`. `now` may return a time somewhat later than the
+    /// present.
     #[inline]
     pub(in crate::proto) fn acknowledged(
         &mut self,
@@ -303,13 +306,13 @@ impl Requester {
         Ok(())
     }
 
-    /// Returns whether nothing is left to be sent.
+    /// Returns whether all packets of the queue were sent, and no probe or receipt request is due.
     #[inline]
     pub(in crate::proto) fn is_silent(&self) -> bool {
         self.cursor.entry >= self.queue.len() && !self.probe.is_due() && !self.flow.asks()
     }
 
-    /// Records that everything before `limit` is answered, and nothing is in flight.
+    /// Records that all sequence numbers before `limit` are answered, and that no packet is in flight.
     fn moved(&mut self, limit: Sequence) {
         self.sent = limit;
         self.unanswered = limit;

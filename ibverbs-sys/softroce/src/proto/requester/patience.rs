@@ -1,4 +1,4 @@
-//! Timeouts of the requester: how long it waits for a response.
+//! Timeouts of the requester: the time that it waits for a response.
 
 use super::entry::Progress;
 use super::{Failed, Requester, sooner};
@@ -17,7 +17,7 @@ pub(super) enum AnswerBy {
 }
 
 impl Requester {
-    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) or another packet is due.
+    /// Returns the earliest time at which [`handle_timeout`](Self::handle_timeout) must be called or a packet may be sent.
     #[inline]
     pub(in crate::proto) fn next_timeout(&self) -> Option<Time> {
         let paused = if self.queue.is_empty() {
@@ -70,7 +70,7 @@ impl Requester {
         }
     }
 
-    /// Records that a message was sent that must be answered by a time that [`arm`](Self::arm) will set.
+    /// Records that a message was sent and awaits an answer. [`arm`](Self::arm) will set the timeout.
     #[inline]
     pub(super) fn expect_answer_later(&mut self, endpoint: &Endpoint) {
         if self.answer_by == AnswerBy::Never && endpoint.attributes.ack_timeout.is_some() {
@@ -92,7 +92,8 @@ impl Requester {
         }
     }
 
-    /// Records that the peer's ring has no room for the next packet. The peer has as long to make room as it has to respond.
+    /// Records that the ring in shared memory from which the peer receives packets is full. Waiting for room is limited by the
+    /// acknowledgement timeout.
     pub(in crate::proto) fn expect_room(&mut self, now: Time, endpoint: &Endpoint) {
         let Some(next) = self.queue.get(self.cursor.entry) else {
             return;
@@ -104,8 +105,8 @@ impl Requester {
         }
     }
 
-    /// Records that the peer has made room in its ring. If nothing is in flight, the wait for room starts again, because other
-    /// senders may have used the room first.
+    /// Records that the peer has removed packets from its ring in shared memory. If nothing is in flight, the wait for room
+    /// starts again, because other senders may have filled the ring first.
     pub(in crate::proto) fn room_came(&mut self) {
         let all_answered = self.sent == self.unanswered || self.sent_back;
         if all_answered && self.position() == self.unanswered && self.again_at.is_none() {
@@ -130,13 +131,14 @@ impl Requester {
         AnswerBy::At(now + timeout * (1 << doublings))
     }
 
-    /// Records that the peer is known not to exist any more: its timeout is not extended.
+    /// Records that the peer does not exist any more, so that the timeout of its responses is no longer extended.
     pub(in crate::proto) fn peer_is_gone(&mut self) {
         self.is_peer_gone = true;
     }
 
-    /// Returns whether this side's own delay may explain a timeout, and then extends the timeout once by that delay. A side
-    /// that checks its clock late was not scheduled, and a peer on the same machine may not have been scheduled either.
+    /// Extends an expired timeout once, by the time that has passed since its expiry, if this side noticed the expiry late.
+    /// Returns whether the timeout was extended. A late check means that this process was not scheduled, and then a peer on the
+    /// same machine may not have been scheduled either.
     fn excuse(&mut self, now: Time, endpoint: &Endpoint) -> bool {
         let (Some(at), Some(timeout)) = (self.answer_by.time(), endpoint.attributes.ack_timeout)
         else {

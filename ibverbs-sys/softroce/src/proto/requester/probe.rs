@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::proto::{Sequence, Time};
 
-/// Detects losses that no other response reveals: the last packets in flight, which no later packet follows, and a packet that
+/// Detection of losses that no NAK reveals: of the last packets in flight, which no later packet follows, and of a packet that
 /// is lost a second time, for which a peer sends no second NAK (IBTA 9.7.4.1.2).
 ///
 /// The oldest unanswered packet is sent again when no response arrives for some round trips. The response shows which packets
@@ -10,14 +10,14 @@ use crate::proto::{Sequence, Time};
 /// do not count as retries. Their number is limited.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Probe {
-    /// Estimated round trip. Known from the first response on.
+    /// Estimated round trip time. `None` before the first response.
     round_trip: Option<RoundTrip>,
-    /// A packet that was sent once, and the time at which it was sent.
+    /// Packet whose round trip is being measured, with the time at which it was sent.
     timed: Option<(Sequence, Time)>,
     at: Option<Time>,
     /// Number of probes since the last response.
     count: u32,
-    /// Set if a probe must be sent.
+    /// Set if a probe packet must be sent.
     due: bool,
     /// Sequence number after the packet that the probe repeated.
     end: Option<Sequence>,
@@ -30,7 +30,7 @@ struct RoundTrip {
     deviation: u64,
 }
 
-/// Minimum time before a probe, in nanoseconds: the peer is a process, which may not be scheduled for that long.
+/// Minimum time before a probe, in nanoseconds. The peer is a process, which may not be scheduled for this long.
 const SHORTEST: u64 = 1_000_000;
 
 /// Maximum round trip sample, in nanoseconds. It keeps the calculation within 64 bits.
@@ -55,7 +55,7 @@ impl Probe {
     }
 
     /// Records that all packets before `limit` are answered. `waiting` is set if later packets are unanswered. Returns whether
-    /// this is the answer to the probe and covers no packet after the probe, so that the later packets were lost.
+    /// the later packets were lost: the answer is to the probe, and covers no packet after it.
     pub(super) fn progress(
         &mut self,
         limit: Sequence,
@@ -96,7 +96,7 @@ impl Probe {
             && self.end.is_none()
     }
 
-    /// Cancels measurement and probe, because the unanswered packets are sent again.
+    /// Cancels the round trip measurement and the probe, because the unanswered packets are sent again.
     pub(super) fn gone_back(&mut self) {
         self.timed = None;
         self.at = None;
@@ -104,12 +104,12 @@ impl Probe {
         self.end = None;
     }
 
-    /// Excludes the next answer from the measurement, because its time of arrival is not known exactly.
+    /// Excludes the next answer from the round trip measurement, because its time of arrival is not known exactly.
     pub(super) fn forgo_measuring(&mut self) {
         self.timed = None;
     }
 
-    /// Returns the time at which a probe becomes due.
+    /// Returns the time at which a probe becomes due, or `None` if no probe is planned.
     pub(super) fn at(&self) -> Option<Time> {
         self.at
     }

@@ -66,9 +66,9 @@ impl Requester {
         }
     }
 
-    /// Treats all packets before `end` as executed, because a response to a packet acknowledges all earlier packets. If the
-    /// data of an earlier read or atomic is missing, the data was lost and is requested again (an implied NAK, IBTA 9.7.5.1.2).
-    /// Returns `false` in this case.
+    /// Treats all packets before `end` as executed, because a response to a packet acknowledges all earlier packets. Returns
+    /// `false` if the data of an earlier read or atomic is missing: the data was lost and is requested again (an implied NAK,
+    /// IBTA 9.7.5.1.2).
     #[inline]
     pub(super) fn acknowledge_before(
         &mut self,
@@ -219,7 +219,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Takes the next data of a read.
+    /// Copies the payload of a read response packet to the memory of the read.
     fn take_data(
         &mut self,
         packet: &Packet<'_>,
@@ -259,7 +259,7 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// Takes the result of an atomic.
+    /// Stores the result of an atomic: the value that the peer's memory had before.
     fn take_original(
         &mut self,
         original: u64,
@@ -282,7 +282,8 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// Records that the last data of a request arrived. After a retransmission, that request may not have been repeated yet.
+    /// Records that the last data of a read request packet or an atomic arrived. After a retransmission, that request may not
+    /// have been repeated yet.
     fn fetched(&mut self, sequence: Sequence) {
         if self.position().distance(sequence) > 0 {
             self.fetches_sent = self.fetches_sent.saturating_sub(1);

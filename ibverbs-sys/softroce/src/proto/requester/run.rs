@@ -6,7 +6,8 @@ use crate::proto::{Counter, Host, Path, Run, Sequence, Time};
 use crate::wire::{BASE, ask_for_acknowledgement};
 
 impl Requester {
-    /// Returns the run that is sent next: several packets from the middle of a message that no other packet must precede.
+    /// Returns the packets from the middle of a message (a run) that can be sent next, at least two, if no other packet must be
+    /// sent before them.
     pub(in crate::proto) fn next_run(
         &self,
         endpoint: &Endpoint,
@@ -31,8 +32,8 @@ impl Requester {
         })
     }
 
-    /// Writes `count` packets of the next run, each to the beginning of one of `count` equal parts of `out`. Returns `false` if
-    /// the message cannot be gathered; then nothing was sent.
+    /// Writes `count` packets of the next run. Divides `out` into `count` equal parts, and writes each packet to the beginning
+    /// of a part. Returns `false` if the memory of the message cannot be read; then nothing was sent.
     pub(in crate::proto) fn write_run(
         &mut self,
         count: u32,

@@ -2,8 +2,8 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{Path, Sequence};
 use crate::wire::{Header, Opcode, Operation, Reth};
 
-/// Sequence numbers that were used without packets and that the peer's queue pair did not count. The peer must know of them
-/// before the next packet, or it would detect a gap.
+/// Sequence numbers of messages that were executed directly in the peer's memory, so that the peer's queue pair has not counted
+/// them. They must be announced to the peer before the next packet; otherwise the peer would detect a gap.
 ///
 /// The sequence numbers of several messages in a row form one gap. A skip packet announces its end and length. The skip packet
 /// has no response of its own: the response to the packet after it shows that both have arrived. Until then, the skip packet is
@@ -22,7 +22,7 @@ struct Gap {
 }
 
 impl Skips {
-    /// Records that `count` sequence numbers from `first` on were used without packets.
+    /// Records that the `count` sequence numbers from `first` on were used without packets.
     pub(super) fn extend(&mut self, first: Sequence, count: u32) {
         let before = self.gap.filter(|gap| gap.end == first);
         self.gap = Some(Gap {
@@ -32,21 +32,22 @@ impl Skips {
         });
     }
 
-    /// Makes the skip packet due again: the next packet repeats the oldest unanswered one.
+    /// Makes the skip packet (announcement of the gap) due again, because the oldest unanswered packet will be retransmitted.
     pub(super) fn again(&mut self) {
         if let Some(gap) = &mut self.gap {
             gap.told = false;
         }
     }
 
-    /// Returns whether a skip packet must be sent before the packet `next`. Everything before `unanswered` is answered.
+    /// Returns whether a skip packet (announcement of the gap) must be sent before the packet `next`. All packets before
+    /// `unanswered` are answered.
     pub(super) fn is_untold(&self, next: Sequence, unanswered: Sequence) -> bool {
         let untold = |gap: &Gap| gap.end == unanswered && !gap.told && next == unanswered;
         self.gap.as_ref().is_some_and(untold)
     }
 
-    /// Appends the skip packet to `out`, if it must be sent before the packet `next`, and returns its path. Everything before
-    /// `unanswered` is answered.
+    /// Appends the skip packet (announcement of the gap) to `out`, if it must be sent before the packet `next`, and returns its
+    /// path. All packets before `unanswered` are answered.
     pub(super) fn poll_transmit(
         &mut self,
         next: Sequence,
@@ -76,7 +77,7 @@ impl Skips {
     }
 }
 
-/// Returns the gap that a skip packet announces: its end and its length.
+/// Returns the gap in the sequence numbers that a skip packet announces: the number after the gap, and the length of the gap.
 pub(in crate::proto) fn skipped(header: &Header) -> Option<(Sequence, u64)> {
     let reth = header.reth.as_ref()?;
     Some((Sequence::new(header.bth.sequence), reth.address))

@@ -12,19 +12,20 @@ pub(super) struct Window {
     /// Size below which the window grows with each acknowledged packet.
     threshold: u32,
     gained: u32,
-    /// Until this sequence number is acknowledged, further losses belong to the last reaction and cause no new one.
+    /// End of the packets in flight at the last loss. Until this sequence number is acknowledged, further losses do not reduce
+    /// the window again.
     recovered: Option<Sequence>,
-    /// Size and threshold before the last loss.
+    /// Window size and threshold before the last loss, for [`not_lost`](Self::not_lost).
     before: (u32, u32),
 }
 
-/// Initial size: what a socket buffer of the smallest usual size holds.
+/// Initial window size in packets: so many packets fit into a socket buffer of the smallest usual size.
 const FIRST: u32 = 16;
 
 /// Maximum length of a read response in bytes.
 const RESPONSE: u32 = 32 << 10;
 
-/// Minimum size after a loss. A smaller window would only make the loss of a single packet harder to detect.
+/// Minimum window size after a loss, in packets. A smaller window would only make the loss of a single packet harder to detect.
 const SMALLEST: u32 = 4;
 
 impl Window {
@@ -47,13 +48,13 @@ impl Window {
         self.size
     }
 
-    /// Returns whether a packet with `covers` sequence numbers may be sent after `on_the_way` unacknowledged ones. If
-    /// `on_the_way` is 0, a packet may always be sent.
+    /// Returns whether a packet that covers `covers` sequence numbers may be sent while `on_the_way` others are unacknowledged.
+    /// If `on_the_way` is 0, any packet may be sent.
     pub(super) fn has_room(&self, on_the_way: u32, covers: u32) -> bool {
         on_the_way == 0 || on_the_way + covers <= self.size
     }
 
-    /// Returns the number of packets that may be sent after `on_the_way` unacknowledged ones.
+    /// Returns the number of packets that may be sent while `on_the_way` packets are unacknowledged.
     pub(super) fn room(&self, on_the_way: u32) -> u32 {
         self.size.saturating_sub(on_the_way)
     }
@@ -102,8 +103,8 @@ impl Window {
         self.recovered = Some(sent);
     }
 
-    /// Undoes the reaction to the last loss: the peer has received packets that counted as lost and were not sent again, so the
-    /// peer was only slow.
+    /// Restores the window from before the last loss: packets that counted as lost were acknowledged without being sent again,
+    /// so the peer was only slow.
     pub(super) fn not_lost(&mut self) {
         if self.recovered.take().is_some() {
             (self.size, self.threshold) = self.before;

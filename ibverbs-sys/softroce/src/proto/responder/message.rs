@@ -10,17 +10,17 @@ use crate::wire::{Packet, Run};
 /// Maximum length of a message that a peer may announce, in bytes (IBTA 9.7.2).
 pub(super) const MAX_ANNOUNCED: u32 = 1 << 31;
 
-/// Reason why a packet of a message is not taken.
+/// Reason why the responder does not accept a packet of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// No receive is posted for the message. Nothing has changed.
     NotReady,
-    /// The key that the message invalidates is still in use. Nothing has changed, except that the message may have taken a
-    /// receive.
+    /// Other processes still use the key that the message invalidates. Nothing has changed, except that the message may have
+    /// taken a receive.
     Later { key: u32, again: Duration },
     /// The packet is out of order, has a wrong length, or is not allowed at all.
     Invalid,
-    /// The request has no right to access the memory.
+    /// The peer has no right to access the memory that the request names.
     Access,
     /// The message is longer than the receive, or the memory of the receive cannot be used. The receive completes with this
     /// status.
@@ -50,7 +50,7 @@ pub(super) struct Receive {
     pub(super) xrc_srq: Option<u32>,
 }
 
-/// Fields of a message that its last packet contains.
+/// Header fields of the last packet of a message that its completion reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trailer {
     pub(super) immediate: Option<[u8; 4]>,
@@ -74,12 +74,12 @@ pub(super) enum Progress {
 }
 
 impl Message {
-    /// Returns whether a part of the message has arrived and more must follow.
+    /// Returns whether a message is in progress: its beginning has arrived, and more packets must follow.
     pub(super) fn is_under_way(&self) -> bool {
         !matches!(self.progress, Progress::None)
     }
 
-    /// Takes the next packet of a send or a write. Returns whether the packet ends its message.
+    /// Receives the next packet of a send or a write. Returns whether the packet is the last of its message.
     pub(super) fn accept(
         &mut self,
         endpoint: &Endpoint,
@@ -125,8 +125,8 @@ impl Message {
         Ok(ends)
     }
 
-    /// Takes the next packets of a send or a write, if all of them are middle packets and valid. Returns `false` if nothing was
-    /// done; then the packets can be [taken](Self::accept) one by one.
+    /// Receives the next packets of a send or a write in one step, if all are valid middle packets. Returns `false` if nothing
+    /// was done; then the caller must [receive](Self::accept) the packets one by one.
     pub(super) fn accept_run(
         &mut self,
         endpoint: &Endpoint,
@@ -177,8 +177,9 @@ impl Message {
         }
     }
 
-    /// Takes a part of a message without packets, and copies its bytes from `source`. Returns `false` if the bytes cannot be
-    /// read and the peer must transfer them. Then nothing is changed, except that the message may have taken a receive.
+    /// Receives a part of a message without packets: copies its bytes from `source` to the receive. Returns `false` if the
+    /// bytes cannot be read from the peer's memory, so that the peer must send them. Then nothing is changed, except that the
+    /// message may have taken a receive.
     #[inline(always)]
     pub(super) fn take<H: Host>(
         &mut self,
@@ -220,7 +221,7 @@ impl Message {
     }
 
     /// Copies the bytes of a part to the memory of its receive. `before` is the number of bytes of the message that arrived
-    /// before, and `total` that number with the part.
+    /// before the part, and `total` is their number including the part.
     #[inline(always)]
     fn fill<H: Host>(
         &mut self,
@@ -355,7 +356,7 @@ impl Message {
         Ok(())
     }
 
-    /// Takes a receive for the message, unless an earlier packet has taken one.
+    /// Takes a posted receive for the message, unless an earlier packet of the message has taken one.
     pub(super) fn take_receive(
         &mut self,
         xrc_srq: Option<u32>,
@@ -389,7 +390,7 @@ impl Message {
         host.complete_receive(completion, receive.xrc_srq);
     }
 
-    /// Drops the received part of the message. Its receive is used for the next message.
+    /// Drops the message in progress. Its receive is used for the next message.
     pub(super) fn drop_packets(&mut self) {
         self.progress = Progress::None;
     }
@@ -421,7 +422,7 @@ impl Receive {
     }
 }
 
-/// Returns the destination and length of a write, if the peer may write there.
+/// Returns the destination and the length that a write announces, after checking that the peer may write there.
 fn announced(
     endpoint: &Endpoint,
     packet: &Packet<'_>,
@@ -449,7 +450,7 @@ fn announced(
     Ok((remote, reth.length))
 }
 
-/// Withdraws the key that a message invalidates. Succeeds if the key is no longer in use.
+/// Withdraws the key that a message invalidates from other processes. Succeeds if no process uses the key any more.
 pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     match host.withdraw(key) {
         Withdrawal::Complete => Ok(()),
@@ -458,7 +459,7 @@ pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the refusal for a receive whose memory cannot be used.
+/// Returns the [`Refusal`] of a message because the memory of its receive cannot be used.
 pub(super) fn local(_: LocalFault) -> Refusal {
     Refusal::Receive(CompletionStatus::LocalProtection)
 }

@@ -1,8 +1,8 @@
 //! The responder: executes requests in the order of their sequence numbers, and answers them.
 //!
-//! Responses are flags and cursors, not a queue. An acknowledgement always covers everything that was executed, so one serves
-//! any number of packets. Read responses are built when they are sent, from the reads that are kept anyway for retransmission.
-//! So a peer cannot make this side allocate memory by sending packets.
+//! Responses are flags and cursors, not a queue. An acknowledgement always covers all executed requests, so a single one
+//! answers any number of packets. Read responses are built when they are sent, from the reads that are kept anyway for
+//! retransmission. So a peer cannot make this side allocate memory by sending packets.
 
 mod message;
 mod part;
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::wire::{Aeth, Header, Nak, Operation, Packet, Run, Syndrome};
 
-/// Time that each packet takes up in a read response that is longer than the window.
+/// Average interval between the packets of a read response that is longer than the window.
 const RESPONSE_INTERVAL: Duration = Duration::from_micros(1);
 
 #[derive(Debug, Default)]
@@ -41,14 +41,15 @@ pub(super) struct Responder {
     resources: Resources,
     /// Set if an acknowledgement must be sent.
     acknowledge: bool,
-    /// Set if the acknowledgement that is due covers a message whose receive was completed.
+    /// Set if the newest message that the due acknowledgement covers has completed a receive.
     told: bool,
     /// Syndrome of a NAK that must be sent: the expected packet was lost, or cannot be taken now.
     refusal: Option<Syndrome>,
-    /// Set once that NAK was sent: one per gap until the packet arrives (IBTA 9.7.4.1.2, 9.7.5.2.8).
+    /// Set once a NAK for the expected packet was scheduled. Only one is sent until the packet arrives (IBTA 9.7.4.1.2,
+    /// 9.7.5.2.8).
     refused: bool,
-    /// Key that the expected packet invalidates and that is still in use. The packet is not kept: a NAK requests it again once
-    /// the key is no longer in use. Later packets are dropped until then.
+    /// Key that the expected packet invalidates and that other processes still use. The packet is not kept: a NAK requests it
+    /// again once the key is no longer in use. Later packets are dropped until then.
     held: Option<u32>,
     pause: Pause,
     end: Option<End>,
@@ -82,8 +83,8 @@ impl Responder {
         self.expected
     }
 
-    /// Handles a skip packet: the peer used `length` sequence numbers before `end` for requests that it executed without this
-    /// queue pair.
+    /// Handles a skip packet: the peer used the `length` sequence numbers before `end` for requests that it executed directly
+    /// in this side's memory. Expects the packet `end` next.
     pub(super) fn skip_to(&mut self, end: Sequence, length: u64) {
         /// Maximum distance from the expected number to `end`. It is far below half of the sequence space, so the expected
         /// number is certainly before `end`.
@@ -149,7 +150,8 @@ impl Responder {
         }
     }
 
-    /// Takes the next packets if they are from the middle of a message. Returns `false` if nothing was done.
+    /// Receives a run of packets in one step, if they are the next expected ones and from the middle of a message. Returns
+    /// `false` if nothing was done.
     pub(super) fn receive_run(
         &mut self,
         endpoint: &Endpoint,
@@ -169,7 +171,7 @@ impl Responder {
         true
     }
 
-    /// Handles a packet after a gap: the first one causes a NAK.
+    /// Handles a packet after a gap in the sequence numbers. The first such packet causes a NAK.
     fn miss(&mut self, host: &mut impl Host) {
         host.count(Counter::OutOfSequenceRequest, 1);
         if !self.refused {
@@ -334,13 +336,13 @@ impl Responder {
         self.acknowledge
     }
 
-    /// Returns whether only an acknowledgement must be sent, for a message that was reported to the program. The program may be
-    /// about to send a response.
+    /// Returns whether the acknowledgement that is due may be delayed: nothing else must be sent, and the message was completed
+    /// to the program, which may be about to send a message in response.
     pub(super) fn is_patient(&self) -> bool {
         self.acknowledge && self.told && self.has_no_packet()
     }
 
-    /// Returns the pending end of the connection, once all earlier requests are answered.
+    /// Returns how the connection must be ended because of an invalid request, once all earlier requests are answered.
     pub(super) fn due_end(&self) -> Option<End> {
         self.end.filter(|_| self.resources.is_idle())
     }
@@ -359,7 +361,7 @@ impl Responder {
         };
     }
 
-    /// Flushes the receive that a message has taken.
+    /// Flushes the receive that the message in progress has taken, and discards the other state except the final NAK.
     pub(super) fn flush(&mut self, host: &mut impl Host) {
         self.give_up(host);
         self.message.abort(CompletionStatus::Flushed, host);
@@ -398,7 +400,8 @@ impl Responder {
         true
     }
 
-    /// Requests the packet that waits for a key to be released, if the key is no longer in use.
+    /// Requests the expected packet again if it was not accepted because other processes used its key, and no process uses the
+    /// key any more.
     fn look_at_held(&mut self, now: Time, endpoint: &Endpoint, host: &mut impl Host) {
         let Some(key) = self.held else {
             return;
@@ -419,17 +422,18 @@ impl Responder {
         }
     }
 
-    /// Publishes the key again that was withdrawn for a packet, because the packet is not taken any more.
+    /// Publishes a key to other processes again that was withdrawn for the expected packet, because the packet will not be
+    /// accepted.
     pub(super) fn give_up(&self, host: &impl Host) {
         if let Some(key) = self.held {
             host.keep(key);
         }
     }
 
-    /// Returns the sequence number of an acknowledgement. If the newest requests are reads and atomics, it is the number before
-    /// them. Their responses were sent, but may have been lost. A peer that follows IBTA 9.7.5.1.2 would detect this from an
-    /// acknowledgement with their number, but Linux's Soft-RoCE takes it for the response, and completes the request without
-    /// its result.
+    /// Returns the sequence number of an acknowledgement. If the newest requests are reads and atomics, the result is the
+    /// number before them: their responses were sent, but may have been lost. A peer that follows IBTA 9.7.5.1.2 would detect
+    /// the loss from an acknowledgement with their number. Linux's Soft-RoCE would take the acknowledgement for the response,
+    /// and complete the request without its result.
     #[inline]
     fn acknowledged(&self) -> Sequence {
         let newest = self.expected + 0xff_ffff;
@@ -548,7 +552,7 @@ fn aeth(syndrome: Syndrome, message_sequence: u32) -> Aeth {
     }
 }
 
-/// Appends the headers and `length` bytes of memory that the peer may read.
+/// Appends a read response packet to `out`: the header, and `length` bytes from byte `begin` of the memory `remote`.
 fn write_data(
     mut header: Header,
     remote: Remote,

@@ -1,4 +1,4 @@
-//! The receiver's side of messages that are transferred in parts, without packets.
+//! The receiver's side of messages that are transferred without packets. A part is a range of such a message.
 
 use super::Responder;
 use super::message::Refusal;
@@ -6,7 +6,7 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{Counter, Host, Incoming, Kind, NotTaken, Part, Sequence, Source};
 
 impl Responder {
-    /// Returns whether the part is the next one expected, and nothing must be transmitted before it.
+    /// Returns whether `part` has the expected sequence number, and no response must be transmitted first.
     #[inline]
     pub(in crate::proto) fn expects(&self, part: &Part<'_>) -> bool {
         let is_skipped = self.skipping && !part.starts;
@@ -26,8 +26,8 @@ impl Responder {
         self.advance(part.sequence + part.packets, part.ends);
     }
 
-    /// Takes a part that the sender's thread passes in. On failure nothing is changed, except that the message may have taken a
-    /// receive, and an RNR NAK is counted.
+    /// Receives a part of a message that the sender's thread passes in. On failure nothing is changed, except that the message
+    /// may have taken a receive, and that an RNR NAK may have been counted.
     pub(in crate::proto) fn take_part<H: Host>(
         &mut self,
         part: &Incoming,
@@ -54,7 +54,7 @@ impl Responder {
         }
     }
 
-    /// Receives a part of a reliable connection. Acknowledgements and NAKs are sent later.
+    /// Receives a part of a message of a reliable connection. Acknowledgements and NAKs are sent later.
     #[inline(always)]
     pub(in crate::proto) fn receive_part<H: Host>(
         &mut self,
@@ -93,7 +93,7 @@ impl Responder {
         }
     }
 
-    /// Returns whether nothing is to be transmitted except, possibly, an acknowledgement.
+    /// Returns whether the responder has nothing to transmit except, possibly, an acknowledgement.
     #[inline]
     pub(in crate::proto) fn has_no_packet(&self) -> bool {
         self.end.is_none()
@@ -102,13 +102,13 @@ impl Responder {
             && self.resources.is_idle()
     }
 
-    /// Returns whether nothing is to be transmitted.
+    /// Returns whether the responder has nothing to transmit, not even an acknowledgement.
     #[inline]
     pub(in crate::proto) fn is_silent(&self) -> bool {
         self.has_no_packet() && !self.acknowledge && self.farewell.is_none()
     }
 
-    /// Returns the sequence number to acknowledge up to, if an acknowledgement is due, and marks it as sent.
+    /// Returns the sequence number of the acknowledgement that is due, if any, and marks the acknowledgement as sent.
     #[inline]
     pub(in crate::proto) fn take_acknowledgement(&mut self) -> Option<Sequence> {
         let number = self.acknowledgement();
@@ -122,7 +122,7 @@ impl Responder {
         self.acknowledge = false;
     }
 
-    /// Returns the sequence number to acknowledge up to, if an acknowledgement is due.
+    /// Returns the sequence number of the acknowledgement that is due, if any.
     #[inline]
     pub(in crate::proto) fn acknowledgement(&self) -> Option<Sequence> {
         self.acknowledge.then(|| self.acknowledged())

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use crate::proto::{Remote, Sequence};
 
-/// A read or an atomic of the peer, kept to be answered, or answered again after a loss.
+/// A read or an atomic of the peer that the responder keeps in order to answer it, and to answer it again after a loss.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resource {
     /// Sequence number of the request and of the first response packet.
@@ -18,7 +18,7 @@ pub(super) struct Resource {
     answered: bool,
 }
 
-/// The operation, with what is needed to answer it again.
+/// A read or an atomic, with the data that is needed to answer it again.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fetch {
     Read {
@@ -38,17 +38,18 @@ pub(super) struct Answer {
     pub(super) packet: u32,
     pub(super) first: bool,
     pub(super) last: bool,
-    /// Number of packets of the response that are sent in a row.
+    /// Number of response packets that are scheduled together with this one.
     pub(super) turn: u32,
     /// Set if the whole response was sent before.
     pub(super) again: bool,
 }
 
-/// The newest reads and atomics of the peer, oldest first: as many as the peer may have outstanding (`max_dest_rd_atomic`).
+/// The newest reads and atomics of the peer, oldest first. Their maximum number is that which the peer may have outstanding
+/// (`max_dest_rd_atomic`).
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     ring: VecDeque<Resource>,
-    /// Number of entries with packets to send.
+    /// Number of stored reads and atomics with response packets to send.
     unfinished: usize,
 }
 
@@ -106,8 +107,8 @@ impl Resources {
         self.ring.iter().find(|resource| resource.holds(sequence))
     }
 
-    /// Returns the newest sequence number up to `newest` that does not belong to a response. `messages` is the number of
-    /// messages up to `newest`.
+    /// Returns the largest sequence number, not after `newest`, that belongs to no stored read or atomic. `messages` is the
+    /// message sequence number (MSN) at `newest`.
     #[inline(always)]
     pub(super) fn before(&self, newest: Sequence, messages: u32) -> Sequence {
         if self.ring.is_empty() {
@@ -143,7 +144,7 @@ impl Resources {
             self.unfinished += 1;
             (resource.start, resource.next, resource.end) = (start, start, end);
         } else if start < resource.next {
-            // The rest of the current turn follows.
+            // The rest of the packets that were already scheduled follows.
             (resource.start, resource.next) = (start, start);
             resource.end = resource.end.max(end);
         } else {
@@ -151,7 +152,7 @@ impl Resources {
         }
     }
 
-    /// Returns the oldest entry with packets to send, and its next packet.
+    /// Returns the oldest read or atomic with response packets to send, and the next of these packets.
     pub(super) fn next(&self) -> Option<(&Resource, Answer)> {
         if self.unfinished == 0 {
             return None;
@@ -167,7 +168,7 @@ impl Resources {
         Some((resource, answer))
     }
 
-    /// Records that the next packet was sent.
+    /// Records that the next response packet was sent.
     pub(super) fn advance(&mut self) {
         let mut unfinished = self
             .ring
@@ -182,7 +183,7 @@ impl Resources {
         }
     }
 
-    /// Drops the rest of the response whose packet is next.
+    /// Cancels the remaining packets of the response that is being sent.
     pub(super) fn give_up(&mut self) {
         let mut unfinished = self
             .ring
@@ -199,7 +200,7 @@ impl Resources {
         self.unfinished == 0
     }
 
-    /// Removes all entries.
+    /// Removes all stored reads and atomics.
     pub(super) fn clear(&mut self) {
         self.ring.clear();
         self.unfinished = 0;

@@ -6,7 +6,7 @@ use crate::wire::{Packet, Run};
 
 const MTU: usize = 256;
 
-/// A message: its length, whether it is a write, and what is wrong with it.
+/// A message to be sent, with its length and a possible fault.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     length: usize,
@@ -22,14 +22,14 @@ enum Wrong {
     Gone,
 }
 
-/// Way in which packets are written and received: singly, or in runs of at most so many.
+/// Way in which packets are written and received: one by one, or in runs of at most the given number.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Packets,
     Runs(usize),
 }
 
-/// Returns all packets that may be sent.
+/// Sends all packets that may be sent now, and returns their bytes.
 fn transmit(node: &mut Node, now: Time, by: By) -> Vec<Vec<u8>> {
     let By::Runs(most) = by else {
         return node.transmit_all(now);
@@ -87,7 +87,7 @@ fn receive(node: &mut Node, now: Time, packets: &[Vec<u8>], by: By) {
     }
 }
 
-/// Sends the messages between two nodes. Returns a log of what both did.
+/// Sends the messages from one node to the other. Returns a log of the packets, completions and memory of both.
 fn talk(messages: &[Message], window: u32, fates: &[bool], by: By) -> Vec<String> {
     let mut a = Node::ready_to_receive(1, Service::ReliableConnection);
     a.queue_pair.attributes_mut().window = window;
@@ -115,7 +115,7 @@ fn talk(messages: &[Message], window: u32, fates: &[bool], by: By) -> Vec<String
             send()
         };
         let key = a.machine.register(pattern(message.length));
-        // In two pieces, the first of which ends somewhere in a packet.
+        // The message has two segments; the first ends within a packet.
         let cut = (message.length / 3) as u32;
         let list = [
             a.machine.segment(key, 0, cut),
@@ -235,7 +235,7 @@ fn the_middle_of_a_message_is_a_run() {
         "there are no two left"
     );
     node.transmit_all(now);
-    // A run of the next message is as long as the window allows.
+    // The run of the next message has as many packets as the window allows.
     node.post_send(2, pattern(MTU * 10));
     node.transmit(now).unwrap();
     assert_eq!(node.queue_pair.next_run(&node.machine).unwrap().count, 5);

@@ -3,7 +3,7 @@ use std::ops::Deref;
 use super::{Broken, Chunk, Marks, Memory, NOTHING, Position, Room, Slot, WORDS, head_of};
 use crate::sync::{Ordering, fence};
 
-/// The receiving end of a ring.
+/// The receiving end of a ring (message queue in shared memory).
 #[derive(Debug)]
 pub(in crate::same_host) struct Consumer<S, C, M> {
     memory: Memory<S, C, M>,
@@ -12,10 +12,11 @@ pub(in crate::same_host) struct Consumer<S, C, M> {
     owes_waking: bool,
 }
 
-/// A received message: the words, copied out of the slot, and the chunks, which are still in the ring.
+/// A received message: the words, copied out of its slot (cache line of the ring), and the chunks (cache lines of payload),
+/// which are still in the ring.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::same_host) struct Message<'a> {
-    /// Tag that the producer has assigned to the message; not 0.
+    /// Number that the producer has added to the message: the message type, and the indices of the GIDs; not 0.
     pub(in crate::same_host) tag: u16,
     pub(in crate::same_host) words: [u64; WORDS],
     pub(in crate::same_host) room: Room<'a>,
@@ -32,7 +33,7 @@ where
         Self::at(Position::of(0), memory)
     }
 
-    /// Creates the consumer of a ring in which all messages before `position` have been consumed.
+    /// Creates the consumer of a ring in which all messages before `position` were consumed.
     pub(super) fn at(position: Position, memory: Memory<S, C, M>) -> Self {
         Self {
             memory,
@@ -42,13 +43,13 @@ where
         }
     }
 
-    /// Returns whether there is no message at present.
+    /// Returns whether the ring has no message at present.
     pub(in crate::same_host) fn is_empty(&self) -> bool {
         self.head().is_none()
     }
 
-    /// Passes the next message to `take` and removes it. Returns `None` if there is no message at present, or if the producer
-    /// has published a whole ring of slots without a message; then the caller has to call this again.
+    /// Passes the next message to `take`, and then removes the message. Returns `None` if there is no message at present. Also
+    /// returns `None` after a whole ring of slots without a message; the caller then has to call this function again.
     pub(in crate::same_host) fn pop<T>(
         &mut self,
         take: impl FnOnce(Message<'_>) -> T,
@@ -79,18 +80,17 @@ where
         Ok(None)
     }
 
-    /// Returns whether, since the last call, room has become free for a producer that has requested a wakeup. The caller then
-    /// has to wake the producer's process, if it sleeps.
+    /// Returns whether the producer has to be woken: it has requested a wakeup, and space was freed since the last call.
     pub(in crate::same_host) fn owes_waking(&mut self) -> bool {
         std::mem::take(&mut self.owes_waking)
     }
 
-    /// Returns the number of the slot of the next message, for [`has_come`].
+    /// Returns the number of the slot (cache line of the ring) in which the next message arrives, for [`has_come`].
     pub(in crate::same_host) fn next_slot(&self) -> u32 {
         self.position.slot
     }
 
-    /// Returns the number of the first slot that has not been published yet.
+    /// Returns the number of the first slot (cache line of the ring) that the producer has not published yet.
     pub(in crate::same_host) fn end(&self) -> u32 {
         let slots = &self.memory.slots;
         let next = self.position.slot;
@@ -99,14 +99,14 @@ where
         next.wrapping_add(come.count() as u32)
     }
 
-    /// Returns the first word of the next message, if it was published.
+    /// Returns the first word of the next message's slot (cache line of the ring), or `None` if no message was published.
     #[inline]
     fn head(&self) -> Option<u64> {
         head_of(&self.memory.slots, self.position.slot)
     }
 
-    /// Moves on behind a message. Publishes the position to the producer once a quarter of the slots or chunks has been
-    /// consumed.
+    /// Moves the consumer's position past a message with this number of chunks (cache lines of payload). Makes the position
+    /// visible to the producer once a quarter of the slots or chunks was consumed.
     fn advance(&mut self, chunks: u16) {
         self.position = self.position.after(chunks);
         let slots = self.position.slot.wrapping_sub(self.released.slot) as usize;

@@ -1,8 +1,9 @@
-//! A ring of messages in shared memory, from the threads of one process to another process.
+//! A ring: a queue of messages in shared memory, from the threads of one process to another process.
 //!
-//! A ring has slots of one cache line, and chunks for payloads that do not fit into a slot. The low half of a slot's first word
-//! is the slot's number plus one once the slot is published. A message is one slot, whose first word is stored last. The chunks
-//! of a message follow those of the message before, so their position is not transmitted.
+//! A ring has slots of one cache line, and chunks (also of one cache line) for payloads that do not fit into a slot. The low
+//! half of a slot's first word is the slot's number plus one once the slot is published. A message is one slot, whose first
+//! word is stored last, and any number of chunks. The chunks of a message follow those of the message before, so their position
+//! is not transmitted.
 //!
 //! The producers are threads of one process. A producer claims a slot and chunks by a single compare-and-swap in the process's
 //! own memory, and waits for no other thread. There is one consumer, in another process. The consumer publishes its position
@@ -28,15 +29,16 @@ mod tests;
 pub(super) use consumer::Consumer;
 pub(super) use producer::{Producer, PushError};
 
-/// A slot of one cache line: the head, then [`WORDS`] words of the message.
+/// A slot of a ring, which is one cache line: the head, then [`WORDS`] words of the message.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slot([AtomicU64; 8]);
 
-/// A cache line of memory for payloads that do not fit into a slot.
+/// A chunk of a ring: a cache line for payloads that do not fit into a slot.
 pub(super) type Chunk = [AtomicU64; CHUNK_WORDS];
 
-/// The consumer's position, and the producer's request for a wakeup. `released` is written by the consumer, `starved` by both.
+/// Two shared words of a ring: the consumer's position, and the producer's request for a wakeup. `released` is written by the
+/// consumer, `starved` by both.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Marks {
@@ -44,19 +46,19 @@ pub(super) struct Marks {
     starved: Line,
 }
 
-/// Number of words of a slot that belong to the message.
+/// Number of words of a slot that belong to the message: all words of the cache line except the first.
 pub(super) const WORDS: usize = 7;
 
-/// Number of words of a chunk.
+/// Number of words of a chunk (cache line of payload).
 pub(super) const CHUNK_WORDS: usize = 8;
 
-/// Length of a chunk in bytes.
+/// Length of a chunk (cache line of payload) in bytes.
 pub(super) const CHUNK: usize = 8 * CHUNK_WORDS;
 
-/// Tag of a claimed slot without a message.
+/// Tag of a published slot (cache line of the ring) that contains no message, because the producer failed after the claim.
 const NOTHING: u16 = 0;
 
-/// The memory of a ring. The numbers of slots and of chunks must be powers of two.
+/// The shared memory of a ring (message queue). The numbers of slots and of chunks must be powers of two.
 #[derive(Debug)]
 pub(super) struct Memory<S, C, M> {
     pub(super) slots: S,
@@ -69,7 +71,7 @@ pub(super) struct Memory<S, C, M> {
 #[error("the peer's memory makes no sense")]
 pub(super) struct Broken;
 
-/// A position in a ring: the numbers of the next slot and of the next chunk, both modulo 2^32.
+/// A position in a ring: the number of the next slot and the number of the next chunk, both modulo 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
     slot: u32,
@@ -96,20 +98,20 @@ impl Position {
     }
 }
 
-/// Returns whether the slot with this number has been published.
+/// Returns whether the producer has published a message in the slot (cache line of the ring) with this number.
 #[inline]
 pub(super) fn has_come(slots: &[Slot], number: u32) -> bool {
     head_of(slots, number).is_some()
 }
 
-/// Returns the first word of the slot with this number, if the slot has been published.
+/// Returns the first word of the slot (cache line of the ring) with this number, or `None` if the slot is not published.
 #[inline]
 fn head_of(slots: &[Slot], number: u32) -> Option<u64> {
     let head = slots[number as usize & (slots.len() - 1)].0[0].load(Ordering::Acquire);
     (head as u32 == number.wrapping_add(1)).then_some(head)
 }
 
-/// Composes the first word of a slot.
+/// Composes the first word of a slot (cache line of the ring) from its number, the message's tag, and the number of chunks.
 fn head(position: Position, tag: u16, chunks: u16) -> u64 {
     u64::from(tag) << 48 | u64::from(chunks) << 32 | u64::from(position.slot.wrapping_add(1))
 }
@@ -123,7 +125,8 @@ where
         &self.slots[position.slot as usize & (self.slots.len() - 1)].0
     }
 
-    /// Returns `count` chunks from number `from` on, which may wrap around the end of the memory.
+    /// Returns `count` chunks (cache lines of payload) of the ring, starting with number `from`. The range may wrap around the
+    /// end of the memory.
     fn room(&self, from: u32, count: u16) -> Room<'_> {
         let (start, count) = (
             from as usize & (self.chunks.len() - 1),
@@ -137,7 +140,7 @@ where
     }
 }
 
-/// The chunks of a message, which the other process may write at any time.
+/// The chunks (cache lines of payload) of a message. The other process may write to them at any time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room<'a> {
     first: &'a [Chunk],
@@ -145,17 +148,17 @@ pub(super) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Returns the memory of the chunks, in order.
+    /// Returns the memory of the chunks (cache lines of payload), in order: two pieces, since the range may wrap around.
     pub(super) fn pieces(&self) -> [Piece<'a>; 2] {
         [self.first, self.second].map(|chunks| Piece::of_atomics(chunks.as_flattened()))
     }
 
-    /// Returns the length of the chunks in bytes.
+    /// Returns the length of the chunks (cache lines of payload) in bytes.
     pub(super) fn length(&self) -> usize {
         (self.first.len() + self.second.len()) * CHUNK
     }
 
-    /// Copies `data` to the chunks, from the beginning on. Bytes that exceed the length of the chunks are dropped.
+    /// Copies `data` to the message's chunks (cache lines of payload). Bytes that exceed the length of the chunks are dropped.
     pub(super) fn write(&self, data: &[u8]) {
         let chunks = self.first.iter().chain(self.second);
         for (words, bytes) in chunks.zip(data.chunks(CHUNK)) {
@@ -172,8 +175,8 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Copies bytes of the chunks to `out`, from the beginning on. Bytes of `out` beyond the length of the chunks are
-    /// unchanged.
+    /// Copies bytes of the message's chunks (cache lines of payload) to `out`. Bytes of `out` beyond the length of the chunks
+    /// stay unchanged.
     pub(super) fn read(&self, out: &mut [u8]) {
         let chunks = self.first.iter().chain(self.second);
         for (words, bytes) in chunks.zip(out.chunks_mut(CHUNK)) {
@@ -195,7 +198,7 @@ pub(super) mod memory {
 
     use super::*;
 
-    /// Memory of a ring within one process.
+    /// A ring whose memory is shared by threads of one process.
     pub(in crate::same_host) type Here = Memory<Arc<[Slot]>, Arc<[Chunk]>, Arc<Marks>>;
 
     pub(in crate::same_host) fn memory(slots: usize, chunks: usize) -> (Here, Here) {

@@ -1,4 +1,4 @@
-//! Loom models of the ring: every order in which threads can run, and every value that their loads can return.
+//! Loom models of the ring (message queue): every order in which threads can run, and every value that their loads can return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test --release -p softroce --lib models
@@ -10,7 +10,7 @@ use loom::thread;
 use super::memory::memory;
 use super::*;
 
-/// Pops at most `times` messages, checks their chunks, and returns their numbers.
+/// Removes at most `times` messages from the ring, checks their payloads, and returns their numbers.
 fn take<S, C, M>(consumer: &mut Consumer<S, C, M>, times: usize) -> Vec<u64>
 where
     S: Deref<Target = [Slot]>,
@@ -40,7 +40,8 @@ fn fill(number: u64) -> impl FnOnce(Room<'_>) -> Result<(), ()> {
     }
 }
 
-/// Checks that a slot and its chunk are not overwritten before they were read, and not read before they were written.
+/// Checks that a slot and its chunk (cache lines of the ring) are not overwritten before they were read, and not read before
+/// they were written.
 #[test]
 fn a_message_is_all_there_or_not_at_all() {
     loom::model(|| {
@@ -78,7 +79,7 @@ fn producers_do_not_take_each_others_room() {
     });
 }
 
-/// Checks that a producer that requests a wakeup gets one, or finds room at once.
+/// Checks that a producer that requests a wakeup gets a wakeup, or finds free space at once.
 #[test]
 fn nobody_starves() {
     loom::model(|| {

@@ -3,10 +3,10 @@ use std::ops::Deref;
 use super::{Broken, Chunk, Marks, Memory, NOTHING, Position, Room, Slot, head};
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Reason why a message was not sent.
+/// Reason why a message was not sent on a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::same_host) enum PushError<E> {
-    /// There is no room at present.
+    /// The ring has no free space at present.
     Full,
     /// The consumer has violated the protocol.
     Broken,
@@ -14,12 +14,12 @@ pub(in crate::same_host) enum PushError<E> {
     Content(E),
 }
 
-/// The sending end of a ring, which several threads may use at the same time.
+/// The sending end of a ring (message queue in shared memory). Several threads may use it at the same time.
 #[derive(Debug)]
 pub(in crate::same_host) struct Producer<S, C, M> {
     memory: Memory<S, C, M>,
     claimed: AtomicU64,
-    /// The consumer's position when a thread of this process last loaded it.
+    /// The consumer's position when a thread of this process last loaded it from shared memory.
     released: AtomicU64,
 }
 
@@ -45,8 +45,8 @@ where
         }
     }
 
-    /// Sends a message of `words` and `chunks` chunks, which `fill` writes. `tag` must not be 0. If `fill` fails, the claimed
-    /// slot is published without a message.
+    /// Sends a message of `words` and `chunks` chunks (cache lines of payload), which `fill` writes. `tag` must not be 0. If
+    /// `fill` fails, publishes the claimed slot without a message.
     pub(in crate::same_host) fn push<E>(
         &self,
         tag: u16,
@@ -91,8 +91,8 @@ where
         }
     }
 
-    /// Returns whether there is room for a slot and `chunks` chunks behind `claimed`. The result is only valid if `claimed` is
-    /// still the current position.
+    /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of payload) after the position
+    /// `claimed`. The result is only valid if `claimed` is still the current position.
     fn has_room(&self, claimed: u64, chunks: u16) -> Result<bool, Broken> {
         let used = |released: u64| {
             let (claimed, released) = (Position::of(claimed), Position::of(released));
@@ -123,8 +123,8 @@ where
         Ok(fits((slots, chunks_used)))
     }
 
-    /// Returns whether there is room for a slot and `chunks` chunks, unless another thread takes it first. Also returns `true`
-    /// if the consumer has violated the protocol.
+    /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of payload). Another thread may take
+    /// the space before the caller does. Also returns `true` if the consumer has violated the protocol.
     pub(in crate::same_host) fn may_have_room(&self, chunks: u16) -> bool {
         loop {
             let claimed = self.claimed.load(Ordering::Relaxed);
@@ -138,7 +138,8 @@ where
         }
     }
 
-    /// Requests a wakeup for when there is room. Returns whether there is room for a slot and `chunks` chunks now.
+    /// Requests that the consumer wakes this process when it has freed space. Returns whether there is space for a message with
+    /// `chunks` chunks (cache lines of payload) now.
     pub(in crate::same_host) fn starve(&self, chunks: u16) -> bool {
         let starved = &self.memory.marks.starved.0;
         // A load first: usually the consumer has not answered an earlier request yet.
@@ -156,7 +157,8 @@ impl<E> From<Broken> for PushError<E> {
     }
 }
 
-/// A claimed slot, which is published on drop: as a slot without a message unless the message was completed.
+/// A slot (cache line of the ring) that a producer has claimed. Dropping it publishes the slot: with a message if `head` was
+/// completed, and otherwise without.
 struct Claim<'a> {
     slot: &'a [AtomicU64; 8],
     head: u64,

@@ -14,7 +14,7 @@ fn messages_come_in_order_with_their_bytes() {
     let (producer, mut consumer) = (Producer::new(here), Consumer::new(there));
     assert!(consumer.is_empty());
     for round in 0..100_u64 {
-        // Payloads of all lengths, so that chunks wrap around the end.
+        // Uses payloads of all lengths, so that chunks wrap around the end of the memory.
         let data: Vec<u8> = (0..round % 190).map(|at| (at + round) as u8).collect();
         let chunks = data.len().div_ceil(CHUNK) as u16;
         let fill = |room: Room<'_>| {
@@ -32,7 +32,7 @@ fn messages_come_in_order_with_their_bytes() {
             let mut out = vec![0; data.len()];
             message.room.read(&mut out);
             assert_eq!(out, data);
-            // Reads a part of the bytes, and more bytes than there are.
+            // Reads a part of the bytes, and more bytes than the message has.
             let mut begin = vec![0; data.len() / 2];
             message.room.read(&mut begin);
             assert_eq!(begin, data[..data.len() / 2]);
@@ -67,7 +67,7 @@ fn a_full_ring_takes_no_more_until_there_is_room() {
     assert_eq!(producer.push(1, &[], 2, fill), Err(PushError::Full));
     producer.push(1, &[], 1, fill).unwrap();
     assert_eq!(producer.push(1, &[], 1, fill), Err(PushError::Full));
-    // There is room for a message without chunks.
+    // There is space for a message without chunks.
     producer.push(1, &[], 0, no_content).unwrap();
     assert!(producer.starve(0));
     assert!(!producer.starve(1));

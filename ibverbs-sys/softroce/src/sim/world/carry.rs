@@ -12,10 +12,10 @@ use crate::sim::trace::{self, Clock, Line};
 use crate::transfer::{self, Brief, SHORT};
 use crate::wire::Packet;
 
-/// Simulated error of the coarse clock for briefs, which is ahead by this much.
+/// Simulated error of the coarse clock: the time that [`Brief`] handling gets is later than the real time by this value.
 const TICK: Duration = Duration::from_millis(12);
 
-/// Number of header bytes before a brief on the simulated network, as for a packet.
+/// Number of header bytes that a [`Brief`] has on the simulated network, as if it were a packet.
 const HEADERS: usize = 40;
 
 impl World<'_> {
@@ -53,7 +53,7 @@ impl World<'_> {
         self.answer_after(place, self.batch);
     }
 
-    /// Delivers a brief.
+    /// Delivers an encoded [`Brief`] (a short message without packet headers) to its queue pair.
     pub(super) fn hear(&mut self, node: usize, words: &[u64; 7]) {
         let mut room = [0; SHORT];
         let Some(brief) = brief::decode(words, &mut room) else {
@@ -115,7 +115,7 @@ impl World<'_> {
         self.transmit(place);
     }
 
-    /// Transmits what a queue pair has to send.
+    /// Transmits all messages and packets that a queue pair may send now, and schedules its timer.
     pub(super) fn transmit(&mut self, place: Place) {
         if !self.transmit_briefs(place) {
             self.transmit_packets(place);
@@ -132,7 +132,8 @@ impl World<'_> {
         }
     }
 
-    /// Sends briefs, up to the first message that is not sent in a brief. Returns whether nothing else must be sent.
+    /// Sends the next messages of a queue pair as [`Brief`]s, up to the first message that must be sent as packets. Returns
+    /// `true` if the queue pair has nothing left to send.
     fn transmit_briefs(&mut self, place: Place) -> bool {
         if self.briefs.is_none() || self.queue_pair(place).service() != Service::ReliableConnection
         {
@@ -191,7 +192,8 @@ impl World<'_> {
         }
     }
 
-    /// Sends a run of packets that are written in one step, if a run is next. Returns whether it did.
+    /// Sends several packets from the middle of a message that are written in one step (a run), if these are next. Returns
+    /// whether packets were sent.
     fn transmit_run(&mut self, place: Place) -> bool {
         let Some(run) = self.with(place, |queue_pair, view, _| queue_pair.next_run(view)) else {
             return false;
@@ -265,8 +267,8 @@ impl World<'_> {
         self.schedule(arrival, What::Arrive { node, packet });
     }
 
-    /// Sends a request as a brief while it is posted, if it is a short message that can be sent at once. Returns whether it was
-    /// sent.
+    /// Sends a request as a [`Brief`] at the time of posting, if the request is a short message that can be sent at once.
+    /// Returns whether the request was sent.
     pub(super) fn say(&mut self, place: Place, request: &SendRequest) -> bool {
         let SendOperation::Send {
             immediate,
@@ -311,7 +313,7 @@ impl World<'_> {
         brief.is_some()
     }
 
-    /// Sends a brief. A brief that the network changes does not arrive.
+    /// Sends a [`Brief`] over the simulated network. A brief that the network corrupts does not arrive.
     fn send_brief(&mut self, place: Place, brief: &Brief<'_>) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let attributes = slot.queue_pair.attributes();

@@ -22,7 +22,7 @@ pub(super) fn emit(source: Ipv6Addr, path: &Path, transport: &[u8], out: &mut Ve
     out.extend_from_slice(&headers.icrc(transport).to_le_bytes());
 }
 
-/// Parses a packet with its headers. Returns `None` if the bytes were changed.
+/// Parses a packet with its IP and UDP headers. Returns `None` if the ICRC shows that the bytes were changed.
 pub(super) fn accept(bytes: &[u8]) -> Option<(Headers, Packet<'_>)> {
     let (headers, rest) = Headers::parse(bytes)?;
     let (transport, found) = icrc::split(rest)?;

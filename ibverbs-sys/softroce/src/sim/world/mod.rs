@@ -16,7 +16,7 @@ use super::network::Network;
 use super::trace::{self, Clock, Lines};
 use super::watch::Watch;
 
-/// Location of a queue pair.
+/// Location of a queue pair in the simulation: its node, and its index there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) node: usize,
@@ -32,16 +32,16 @@ pub(crate) enum Happening {
     Raised(Event),
 }
 
-/// Result of a simulated event, for the model.
+/// Report of the simulated world to the model that checks the run.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// A queue pair reported a completion or an event.
     At(Place, Happening),
-    /// A wakeup that was requested is due.
+    /// A requested wakeup is due. Contains its token.
     Wake(u64),
 }
 
-/// Violation of a rule of the simulation.
+/// Description of a violated rule, which ends the run.
 #[derive(Debug)]
 pub(crate) struct Breach(pub(crate) String);
 
@@ -68,9 +68,9 @@ pub(crate) struct World<'t> {
     network: Network,
     notices: Vec<Notice>,
     breach: Option<Breach>,
-    /// Time for which a node collects packets before it answers.
+    /// Time for which a node collects packets before it sends responses.
     batch: Duration,
-    /// Delay of the acknowledgement of a brief. `None` if nodes send no briefs.
+    /// Delay of the acknowledgement of a [`Brief`](crate::transfer::Brief). `None` if nodes send only packets.
     briefs: Option<Duration>,
     traffic: Traffic,
     digest: u64,
@@ -91,7 +91,7 @@ struct Slot {
     queue_pair: QueuePair,
     receives: ReceiveQueue,
     from_shared: Option<usize>,
-    /// Time of the next timer event.
+    /// Time of the queue pair's next timer event.
     timer: Option<Time>,
     /// Set while an event that makes the queue pair transmit is scheduled.
     polled: bool,
@@ -105,7 +105,8 @@ struct Scheduled {
     what: What,
 }
 
-/// The derived order is needed for the event queue, but never decides, because event numbers are unique.
+/// Kind of a simulated event, with its parameters. The derived order is required by the event queue, but never decides, because
+/// event numbers are unique.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Arrive { node: usize, packet: Vec<u8> },
@@ -115,7 +116,7 @@ enum What {
     Wake { token: u64 },
 }
 
-/// Maximum number of packets that a queue pair may send at one moment. More mean that it never stops.
+/// Maximum number of packets that a queue pair may send at one moment. A queue pair that sends more would never stop.
 const BURST: usize = 100_000;
 
 impl<'t> World<'t> {
@@ -150,7 +151,7 @@ impl<'t> World<'t> {
         self.traffic
     }
 
-    /// Returns a hash over every packet and the time at which it was sent: equal for two identical runs.
+    /// Returns a hash of all packets and of the times at which they were sent. Two identical runs have equal hashes.
     pub(crate) fn digest(&self) -> u64 {
         self.digest
     }
@@ -227,7 +228,7 @@ impl<'t> World<'t> {
         &mut self.nodes[place.node].slots[place.slot].queue_pair
     }
 
-    /// Removes the receives of a queue pair's own queue.
+    /// Removes all receives from a queue pair's own receive queue.
     pub(crate) fn drop_receives(&mut self, place: Place) {
         self.nodes[place.node].slots[place.slot].receives.clear();
     }
@@ -246,7 +247,7 @@ impl<'t> World<'t> {
         self.nodes[node].shared[queue].push_back(request);
     }
 
-    /// Posts a send request, and transmits at once.
+    /// Posts a send request, and transmits all packets that the queue pair may send now.
     pub(crate) fn post(&mut self, place: Place, request: SendRequest) {
         if self.lines.is_some() {
             let line = format!(
@@ -267,7 +268,7 @@ impl<'t> World<'t> {
         self.transmit(place);
     }
 
-    /// Moves a queue pair to a state.
+    /// Moves a queue pair to the state `state`.
     pub(crate) fn enter(&mut self, place: Place, state: State) {
         if self.lines.is_some() {
             let line = format!("{} {} enters {state:?}", Clock(self.now), self.name(place));
@@ -292,12 +293,12 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Requests a notice after `delay`.
+    /// Requests a [`Notice::Wake`] with the token `token` after `delay`.
     pub(crate) fn wake_after(&mut self, delay: Duration, token: u64) {
         self.schedule(self.now + delay, What::Wake { token });
     }
 
-    /// Processes the next event. Returns `false` if there is none.
+    /// Processes the next event. Returns `false` if no event is left.
     pub(crate) fn step(&mut self) -> Result<bool, Breach> {
         let Some(Reverse(event)) = self.events.pop() else {
             return Ok(false);
@@ -323,7 +324,7 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Moves the notices since the last call to `into`.
+    /// Appends the notices since the last call to `into`.
     pub(crate) fn take_notices(&mut self, into: &mut Vec<Notice>) {
         if self.lines.is_some() {
             for place in 0..self.notices.len() {

@@ -15,7 +15,7 @@ pub(super) fn two() -> (Node, Node) {
     (pair.a, pair.b)
 }
 
-/// An encoded brief that was sent.
+/// An encoded [`Brief`] that a node sent, with the bytes in its chunks.
 #[derive(Debug, PartialEq)]
 pub(super) struct Said {
     words: [u64; 7],
@@ -33,7 +33,7 @@ impl Said {
         self.with(|brief| matches!(brief.message, Some(message) if matches!(message.form, Form::Chunks(_))))
     }
 
-    /// Returns whether the brief contains a description of the message, not its bytes.
+    /// Returns whether the brief contains the location of the message's bytes, not the bytes themselves.
     pub(super) fn is_offer(&self) -> bool {
         self.with(|brief| matches!(brief.message, Some(message) if matches!(message.form, Form::Fetch(_))))
     }
@@ -82,7 +82,7 @@ impl PeerMemory<Machine> for Chunks<'_> {
     }
 }
 
-/// Returns the next brief of a node.
+/// Returns the next brief that a node sends, or `None` if it sends none now.
 pub(super) fn poll(node: &mut Node, peer: &mut impl PeerMemory<Machine>) -> Option<Said> {
     let (queue_pair, host) = (&mut node.queue_pair, &mut node.machine);
     let mut said = None;
@@ -213,7 +213,7 @@ fn without_a_receive_it_goes_again() {
     b.machine.post_receive(5, 8);
     let again = a.queue_pair.next_timeout().unwrap();
     a.queue_pair.handle_timeout(again, &mut a.machine);
-    // The retransmission waits for a point in time, so it is a packet.
+    // A retransmission must wait for an exact time, so it is sent as a packet.
     let packet = a.transmit(again).unwrap();
     b.receive(again, &packet);
     say(&mut b, &mut a);

@@ -16,7 +16,7 @@ const UC: Service = Service::UnreliableConnection;
 const UD: Service = Service::UnreliableDatagram;
 
 impl Pair {
-    /// Transfers all parts that can go directly, in both directions. Returns their number.
+    /// Transfers all parts of messages that can be transferred without packets, in both directions. Returns their number.
     fn move_directly(&mut self) -> usize {
         let mut parts = 0;
         let Self { a, b, now } = self;
@@ -34,8 +34,8 @@ impl Pair {
         }
     }
 
-    /// Runs both nodes like [`run`](Self::run), but transfers parts directly where possible. No packet may be sent if `packets`
-    /// is false.
+    /// Runs both nodes like [`run`](Self::run), but transfers messages without packets where possible. If `packets` is `false`,
+    /// checks that no packet is sent.
     fn run_directly(&mut self, packets: bool) {
         for _ in 0..10_000 {
             self.move_directly();
@@ -45,7 +45,7 @@ impl Pair {
                     From::A => (&mut self.a, &mut self.b),
                     From::B => (&mut self.b, &mut self.a),
                 };
-                // A failed queue pair is sent packets.
+                // Packets may always be sent to a failed queue pair.
                 let packets = packets || target.queue_pair.state() == State::Error;
                 if let Some(bytes) = source.transmit(self.now) {
                     assert!(packets, "a packet goes");
@@ -69,7 +69,7 @@ impl Pair {
     }
 }
 
-/// Transfers the next part from one node to the other.
+/// Transfers the next part of a message without packets from one node to the other.
 fn step(from: &mut Node, to: &mut Node, now: Time) -> Step {
     let (queue_pair, host) = (&mut from.queue_pair, &mut from.machine);
     host.peer = Peer::SameProcess;
@@ -91,7 +91,7 @@ fn step(from: &mut Node, to: &mut Node, now: Time) -> Step {
     queue_pair.conclude_part(&upcoming, packets, outcome, || now, host)
 }
 
-/// A request, with what may be wrong with it.
+/// A request with its parameters and possible faults.
 #[derive(Clone, Debug)]
 enum Order {
     Send { immediate: bool, invalidate: bool },
@@ -127,7 +127,7 @@ enum Act {
         at_a: bool,
         length: u32,
     },
-    /// Transfers everything that can be transferred.
+    /// Transfers all messages that can be transferred now.
     Settle,
 }
 
@@ -174,7 +174,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..40)
 }
 
-/// Performs all actions with the memory that they need, and calls `settle` to transfer the parts.
+/// Performs all actions on two nodes, and calls `settle` to transfer the messages.
 fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pair {
     let mut pair = Pair::new(service);
     let mut sender = None;
@@ -291,7 +291,7 @@ fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pa
     pair
 }
 
-/// Returns what the program at a node observes.
+/// Returns all that a program at the node can observe: completions, events and memory.
 fn seen(node: &Node) -> impl PartialEq + std::fmt::Debug + use<> {
     let machine = &node.machine;
     let mut counts = Vec::new();
@@ -330,7 +330,7 @@ fn seen(node: &Node) -> impl PartialEq + std::fmt::Debug + use<> {
 
 fn compare(service: Service, acts: &[Act], mixed: bool) {
     let by_packets = play(service, acts, |pair| pair.run());
-    // Packets find out what is wrong with a request. Without an error no packet is sent.
+    // A request with an error is sent as packets, whose responses report the error. Without an error no packet is sent.
     let nodes = [&by_packets.a, &by_packets.b];
     let fails = nodes
         .iter()

@@ -11,7 +11,7 @@ use crate::transfer::{self, Form, Peer, PeerMemory, SHORT, Volume};
 
 const LONG: usize = 200_000;
 
-/// Access to the memory of a peer node.
+/// Access of a node to the memory of its peer node.
 struct Shared<'a>(&'a Node);
 
 impl PeerMemory<Machine> for Shared<'_> {
@@ -43,12 +43,12 @@ impl PeerMemory<Machine> for Shared<'_> {
     }
 }
 
-/// Returns the next brief from one node to the other, where the two share memory.
+/// Returns the next brief from one node to the other. Each node can access the memory of the other.
 fn offer(from: &mut Node, to: &Node) -> Option<Said> {
     poll(from, &mut Shared(to))
 }
 
-/// Receives a brief of a peer with shared memory. Returns the amount of data that was taken from its message.
+/// Receives a brief from a peer whose memory is accessible. Returns the amount of data that was received.
 fn fetch(to: &mut Node, from: &Node, said: &Said) -> Volume {
     let Node {
         queue_pair,
@@ -66,7 +66,8 @@ fn fetch(to: &mut Node, from: &Node, said: &Said) -> Volume {
     })
 }
 
-/// Delivers all offers of `a` and all responses of `b`, as briefs or packets. Returns the number of offers.
+/// Delivers all messages of `a` and all responses of `b`, as briefs or packets. Returns the number of offers: messages whose
+/// bytes `b` copies from the memory of `a`.
 fn exchange(a: &mut Node, b: &mut Node) -> usize {
     let now = Time::default();
     let mut offers = 0;
@@ -158,7 +159,8 @@ fn a_message_without_a_receive_counts_nothing() {
     assert_eq!(fetch(&mut b, &a, &said), Volume::default());
 }
 
-/// Checks which messages the receiver copies if the peer can map the memory, and which if the kernel must copy.
+/// Checks from which length on the receiver copies the bytes of a message from the sender's memory, if it can map that memory
+/// and if only the kernel can copy.
 #[test]
 fn shorter_messages_are_fetched_from_memory_that_can_be_mapped() {
     for (length, is_mappable, is_fetched) in [
@@ -182,7 +184,8 @@ fn shorter_messages_are_fetched_from_memory_that_can_be_mapped() {
     }
 }
 
-/// Checks that messages are offered while they are posted, as long as few enough are unacknowledged.
+/// Checks that a message is offered (sent as the location of its bytes) at the time of posting, as long as few enough messages
+/// are unacknowledged.
 #[test]
 fn a_posted_message_is_offered_at_once() {
     const LENGTH: usize = 2000;
@@ -266,7 +269,7 @@ fn messages_of_all_kinds_keep_their_order() {
         &[piece(&a, 5, 70_000), piece(&a, 0, 0), piece(&a, 3, 9)],
     ));
     a.post(request(3, write, &[all]));
-    // More segments than fit into a brief.
+    // The message has more segments than fit into a brief.
     let many = [0, 1, 2].map(|from| piece(&a, from, 30_000));
     a.post(request(4, send(), &many));
     a.post_send(5, vec![2; SHORT]);
@@ -340,7 +343,7 @@ fn memory_that_is_not_the_senders_ends_the_sender_alone() {
     assert_eq!(b.machine.received.len(), 0);
 }
 
-/// Checks that a peer that declines costs no retry, and gets fewer and fewer offers.
+/// Checks that a peer which cannot copy the bytes of messages causes no retry, and after a while gets the bytes instead.
 #[test]
 fn bytes_that_cannot_be_fetched_go_by_chunks() {
     let (mut a, mut b) = two();

@@ -35,7 +35,7 @@ fn an_acknowledgement_is_asked_for_at_the_end_of_a_message_and_on_the_way() {
         let places = 0..packets.len();
         places.filter(|place| asked(&packets[*place])).collect()
     };
-    // A quarter of the window, which grows.
+    // An acknowledgement is requested after each quarter of the window.
     assert_eq!(asked(&mut node), [3, 7, 11, 15]);
     node.receive_made(ack(15), &[]);
     assert_eq!(asked(&mut node), [7, 15, 23]);

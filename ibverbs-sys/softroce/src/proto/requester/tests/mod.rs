@@ -31,7 +31,7 @@ fn sequence(bytes: &[u8]) -> u32 {
     Packet::parse(bytes).unwrap().header.bth.sequence
 }
 
-/// Returns the header of a response to node 1's packet `place`.
+/// Returns the header of a response to packet number `place` of node 1.
 fn response(operation: O, place: u32, syndrome: Syndrome) -> Header {
     let opcode = Opcode::new(Transport::ReliableConnection, operation);
     let sequence = Sequence::new(FIRST.wrapping_add(place)).value();
@@ -55,7 +55,7 @@ fn not_ready(place: u32, timer: u8) -> Header {
     response(O::Acknowledge, place, Syndrome::ReceiverNotReady { timer })
 }
 
-/// Returns a read of `length` bytes into a new region, and the key of that region.
+/// Creates a read of `length` bytes into a new region. Returns the request and the key of the region.
 fn read(pair: &mut Pair, id: u64, length: u32) -> (SendRequest, u32) {
     let there = pair.b.machine.register(pattern(length as usize));
     let here = pair.a.machine.register(vec![0; length as usize]);
@@ -64,7 +64,7 @@ fn read(pair: &mut Pair, id: u64, length: u32) -> (SendRequest, u32) {
     (request(id, SendOperation::Read { remote }, &list), here)
 }
 
-/// Returns a read by a node without a peer.
+/// Creates a read of `length` bytes by a node without a peer.
 fn lone_read(node: &mut Node, id: u64, length: u32) -> SendRequest {
     let here = node.machine.register(vec![0; length as usize]);
     let list = [node.machine.segment(here, 0, length)];

@@ -37,7 +37,7 @@ fn windows_are_bound_and_invalidated_in_their_turn() {
     pair.a.post(request(2, SendOperation::Bind(binding), &[]));
     pair.a.transmit_all(pair.now);
     assert!(pair.a.machine.is_valid(window));
-    // Its completion waits for the completion of the send.
+    // The completion of the local operation waits for the completion of the send.
     assert_eq!(pair.a.machine.ends(), []);
     pair.a.receive_made(ack(0), &[]);
     pair.a.post(request(

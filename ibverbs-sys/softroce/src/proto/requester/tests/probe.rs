@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Creates a node that has received a response, so that the round trip is known.
+/// Creates a node with `sends` posted sends that knows the round trip time, because it has received a response before.
 fn acquainted(sends: u64) -> Node {
     let mut node = lone_sends(1);
     node.queue_pair.attributes_mut().ack_timeout = Some(Duration::from_millis(67));

@@ -118,7 +118,7 @@ fn a_peer_that_is_silent_is_given_up_after_the_retries() {
         );
         assert_eq!(pair.a.machine.receive_ends(), [(77, S::Flushed)]);
         assert_eq!(pair.a.queue_pair.state(), State::Error);
-        // Twice the time after the second retry, four times after all others.
+        // The timeout doubles after the second retry, and is four times as long from the third on.
         let waited = match retries {
             0 => 1,
             1 => 1 + 1,

@@ -29,7 +29,7 @@ fn node() -> Node {
     Node::ready_to_receive(2, RC)
 }
 
-/// Returns the header of a request's packet `place`.
+/// Returns the header of the request packet number `place` to node 2.
 fn made(operation: O, place: u32) -> Header {
     let opcode = Opcode::new(Transport::ReliableConnection, operation);
     let sequence = Sequence::new(FIRST.wrapping_add(place)).value();
@@ -64,7 +64,7 @@ fn atomic(place: u32, remote: Remote, add: u64) -> Header {
     }
 }
 
-/// A response: its operation, place, and syndrome.
+/// A response packet: its operation, its packet number, and its syndrome.
 type Answer = (O, u32, Option<Syndrome>);
 
 const ACK: Option<Syndrome> = Some(Syndrome::Ack { credits: 31 });

@@ -58,7 +58,7 @@ impl Settings {
         }
     }
 
-    /// What decides which connections share a shard.
+    /// Returns the settings that decide which connections share a shard.
     pub(crate) fn profile(&self) -> Profile {
         Profile {
             completion: self.completion,
@@ -288,7 +288,7 @@ enum DeviceChoice {
     Open(RdmaDevice),
 }
 
-/// What the connections of one builder have in common.
+/// Device and settings that the connections of one builder have in common.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) device: RdmaDevice,

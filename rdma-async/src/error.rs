@@ -63,7 +63,7 @@ pub enum Error {
     DeadlineExceeded {
         /// The time limit of the operation that took too long.
         limit: Duration,
-        /// Whether the peer may have executed the operation that ends with this error.
+        /// Tells whether the peer may have executed the operation that ends with this error.
         execution: Execution,
     },
 
@@ -93,7 +93,7 @@ pub enum Error {
     },
 }
 
-/// Whether the peer executed an operation that has failed.
+/// Knowledge about whether the peer executed an operation that has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Execution {

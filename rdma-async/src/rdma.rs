@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdma_core::QueuePair;
+use rdma_core::{QueuePair, RemoteMemory};
 use tokio::sync::oneshot;
 
 use crate::connection::{Connection, Message, Poster, Push, Work};
@@ -66,6 +66,10 @@ impl Rdma {
     /// The peer's TCP address.
     pub fn peer_address(&self) -> SocketAddr {
         self.peer
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// Returns the device of the connection.
@@ -251,9 +255,12 @@ impl Rdma {
         local: &impl LocalMrReadAccess,
         remote: &mut impl RemoteMrWriteAccess,
     ) -> Result<()> {
-        fits(local.length(), remote)?;
+        let remote = fits(local.length(), remote)?;
+        if let Some(operation) = self.connection.try_write(local, remote)? {
+            return operation.await.map(drop);
+        }
         let push = Push::Write {
-            remote: remote.memory(),
+            remote,
             immediate: None,
         };
         self.connection.write(local, push).await
@@ -273,9 +280,8 @@ impl Rdma {
         remote: &mut impl RemoteMrWriteAccess,
         immediate: u32,
     ) -> Result<()> {
-        fits(local.length(), remote)?;
         let push = Push::Write {
-            remote: remote.memory(),
+            remote: fits(local.length(), remote)?,
             immediate: Some(immediate),
         };
         self.connection.write_and_tell(local, push).await
@@ -303,8 +309,10 @@ impl Rdma {
         local: &mut impl LocalMrWriteAccess,
         remote: &impl RemoteMrReadAccess,
     ) -> Result<()> {
-        fits(local.length(), remote)?;
-        let remote = remote.memory();
+        let remote = fits(local.length(), remote)?;
+        if let Some(operation) = self.connection.try_read(local, remote)? {
+            return operation.await.map(drop);
+        }
         self.connection.read(local, Work::Read { remote }).await
     }
 
@@ -457,15 +465,20 @@ impl Drop for Rdma {
     }
 }
 
-fn fits(len: usize, remote: &impl RemoteMrReadAccess) -> Result<()> {
-    if len <= remote.length() {
-        return Ok(());
+/// Returns the remote memory, which has room for `len` bytes.
+#[inline]
+fn fits(len: usize, remote: &impl RemoteMrReadAccess) -> Result<RemoteMemory> {
+    let memory = remote.memory();
+    if len as u64 <= memory.len {
+        return Ok(memory);
     }
-    let reason = format!(
-        "it has {} bytes, and the local memory {len}",
-        remote.length()
-    );
-    Err(Error::invalid("remote memory", reason))
+    Err(too_long(len, memory))
+}
+
+#[cold]
+fn too_long(len: usize, memory: RemoteMemory) -> Error {
+    let reason = format!("it has {} bytes, and the local memory {len}", memory.len);
+    Error::invalid("remote memory", reason)
 }
 
 fn word(remote: &impl RemoteMrReadAccess) -> Result<()> {

@@ -73,7 +73,7 @@ async fn settled(region: &mut LocalMr) {
     }
 }
 
-/// What the operations of one task did to the counter and the memory of the peer.
+/// Numbers of additions that one task made to the counter.
 #[derive(Debug, Default)]
 struct Account {
     /// Additions whose futures resolved, and those that were dropped.

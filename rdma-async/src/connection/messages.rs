@@ -34,7 +34,7 @@ pub(crate) enum Incoming {
     },
 }
 
-/// What follows the header of a message.
+/// Bytes that follow the header of a message.
 #[derive(Debug)]
 pub(super) enum Payload<'a> {
     Nothing,

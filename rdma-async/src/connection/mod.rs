@@ -19,12 +19,12 @@ mod waiters;
 mod work;
 
 use std::future::poll_fn;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, ready};
 
 use crossbeam_queue::SegQueue;
-use rdma_core::{Claim, QueuePair, WorkError, WorkStatus};
+use rdma_core::{Claim, QueuePair, RemoteMemory, WorkError, WorkStatus};
 use tokio::sync::Notify;
 use tokio::task::coop::poll_proceed;
 use tokio::time::timeout;
@@ -37,6 +37,7 @@ pub use self::handler::{Message, Poster};
 use self::inbox::Inbox;
 use self::leases::Leases;
 pub(crate) use self::messages::Incoming;
+use self::operation::Operation;
 use self::outbox::Outbox;
 use self::replies::Replies;
 use self::results::Place;
@@ -53,6 +54,9 @@ use crate::memory::{
 };
 use crate::shard::{Reservation, Shard};
 
+/// Polls of futures that together count as one unit of tokio's budget of 128.
+const POLLS_PER_UNIT: u32 = 4;
+
 /// How many messages an end takes before it returns credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Depths {
@@ -62,7 +66,7 @@ pub(crate) struct Depths {
     pub(crate) control: u16,
 }
 
-/// What a connection is made of.
+/// Parts that a connection is made of.
 pub(crate) struct Parts {
     pub(crate) queue_pair: QueuePair,
     pub(crate) device: RdmaDevice,
@@ -105,6 +109,8 @@ pub(crate) struct Connection {
     replies: Replies,
     outbox: Outbox,
 
+    /// Number of polls of futures, about.
+    polls: AtomicU32,
     failure: OnceLock<Error>,
     /// Tells the control task of the failure.
     has_failed: Arc<Notify>,
@@ -140,6 +146,7 @@ impl Connection {
             leases: Leases::new(settings.remote_access),
             replies: Replies::default(),
             outbox: Outbox::new(),
+            polls: AtomicU32::new(0),
             failure: OnceLock::new(),
             has_failed: Arc::default(),
             itself: itself.clone(),
@@ -271,6 +278,50 @@ impl Connection {
         self.failure().map_or(Ok(()), |error| Err(error.clone()))
     }
 
+    /// Begins a write, if that needs no wait.
+    #[inline]
+    pub(crate) fn try_write(
+        &self,
+        local: &impl LocalMrReadAccess,
+        remote: RemoteMemory,
+    ) -> Result<Option<Operation<'_>>> {
+        self.checked()?;
+        let push = Push::Write {
+            remote,
+            immediate: None,
+        };
+        if local.length() <= self.inline {
+            let bytes = local.try_as_slice()?;
+            return self.begun(self.submit_copied(push, [bytes, &[]], ATTENDED));
+        }
+        let memory = (None, Some(claim_read(local)?.into()));
+        let submitted = self.submit_held(Work::Push(push), memory, ATTENDED, None);
+        self.begun(submitted.map_err(|(not_accepted, _)| not_accepted))
+    }
+
+    /// Begins a read, if that needs no wait.
+    #[inline]
+    pub(crate) fn try_read(
+        &self,
+        local: &mut impl LocalMrWriteAccess,
+        remote: RemoteMemory,
+    ) -> Result<Option<Operation<'_>>> {
+        self.checked()?;
+        let memory = (None, Some(claim_write(local)?.into()));
+        let submitted = self.submit_held(Work::Read { remote }, memory, ATTENDED, None);
+        self.begun(submitted.map_err(|(not_accepted, _)| not_accepted))
+    }
+
+    /// Returns the future of a request, unless it was not accepted because it has to wait.
+    #[inline]
+    fn begun(&self, submitted: Result<u64, NotAccepted>) -> Result<Option<Operation<'_>>> {
+        match submitted {
+            Ok(number) => Ok(Some(self.operation(number, None))),
+            Err(NotAccepted::Full) => Ok(None),
+            Err(NotAccepted::Refused(error)) => Err(*error),
+        }
+    }
+
     /// Writes memory of this end into memory of the peer.
     pub(crate) async fn write(&self, local: &impl LocalMrReadAccess, push: Push) -> Result<()> {
         if local.length() > self.inline {
@@ -320,14 +371,27 @@ impl Connection {
 
     /// Does an operation without a result that keeps memory of the application.
     async fn perform_held(&self, work: Work, claim: Claim) -> Result<()> {
+        let number = self.begin_held(work, claim).await?;
+        self.operation(number, None).await.map(drop)
+    }
+
+    /// Has an operation accepted that keeps memory of the application. Returns its number.
+    pub(crate) async fn begin_held(&self, work: Work, claim: Claim) -> Result<u64> {
         self.checked()?;
         let mut memory = Some((None, Some(claim)));
         let mut attempt = || self.submit_kept(work, &mut memory, None);
-        let number = match attempt() {
-            Ok(number) => number,
-            Err(first) => self.retry(first, attempt).await?,
-        };
-        self.operation(number, None).await.map(drop)
+        match attempt() {
+            Ok(number) => Ok(number),
+            Err(first) => self.retry(first, attempt).await,
+        }
+    }
+
+    /// Waits until the operation of a number has ended, and so those before it; `None` is no operation.
+    pub(crate) async fn finish(&self, last: Option<u64>) -> Result<()> {
+        match last {
+            Some(number) => self.operation(number, None).await.map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Accepts a request that takes `memory`. If it is not accepted, the memory stays there.
@@ -375,6 +439,16 @@ impl Connection {
         }
     }
 
+    /// Returns whether the next poll of a future counts against tokio's budget: one of several does, since
+    /// operations are short.
+    #[inline]
+    fn counts(&self) -> bool {
+        // Threads that overwrite each other's count do no harm.
+        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
+        polls.is_multiple_of(POLLS_PER_UNIT)
+    }
+
     /// Polls for a short time, if no operation of this end is in flight and nobody else polls.
     #[inline(never)]
     fn linger<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
@@ -392,13 +466,16 @@ impl Connection {
     ) -> Result<T> {
         let found = poll_fn(|cx| {
             // A task that receives what is there already lets others run too.
-            let turn = ready!(poll_proceed(cx));
+            let turn = match self.counts() {
+                true => Some(ready!(poll_proceed(cx))),
+                false => None,
+            };
             let found = attempt().or_else(|| {
                 self.shard.poll();
                 attempt()
             });
             let found = found.or_else(|| self.linger(&mut attempt));
-            if found.is_some() {
+            if let (Some(_), Some(turn)) = (&found, turn) {
                 turn.made_progress();
             }
             Poll::Ready(found)

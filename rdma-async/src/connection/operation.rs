@@ -15,7 +15,7 @@ use crate::error::Result;
 /// Dropping it leaves the operation in flight; its memory stays claimed until it completes.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
-pub(super) struct Operation<'c> {
+pub(crate) struct Operation<'c> {
     connection: &'c Connection,
     number: u64,
     place: Option<Place>,
@@ -57,18 +57,19 @@ impl<'c> Operation<'c> {
     #[inline(never)]
     fn wait(&mut self, cx: &Context<'_>) -> Poll<Result<u64>> {
         let connection = self.connection;
-        let registered = connection.sender.lock().register(self.number, cx.waker());
+        // Where no other future waits, nobody else is kept from running.
+        if connection.sender.lock().is_attended_once()
+            && let Some(outcome) = connection.shard.linger(|| self.take())
+        {
+            return Poll::Ready(outcome);
+        }
+        connection.sender.lock().register(self.number, cx.waker());
         // It may have ended before the waker was there.
         if let Some(outcome) = self.take() {
             return Poll::Ready(outcome);
         }
         if connection.sender.is_forsaken() {
             return Poll::Ready(Err(connection.ended()));
-        }
-        if registered == Some(true)
-            && let Some(outcome) = connection.shard.linger(|| self.take())
-        {
-            return Poll::Ready(outcome);
         }
         connection.shard.attend();
         Poll::Pending
@@ -85,7 +86,10 @@ impl Future for Operation<'_> {
             "an operation was polled after it had completed"
         );
         // Many devices are done at once: a task that only does such operations lets others run too.
-        let turn = ready!(poll_proceed(cx));
+        let turn = match self.connection.counts() {
+            true => Some(ready!(poll_proceed(cx))),
+            false => None,
+        };
         if !self.connection.sender.has_ended(self.number) {
             self.connection.shard.poll();
         }
@@ -93,7 +97,7 @@ impl Future for Operation<'_> {
             Some(outcome) => Poll::Ready(outcome),
             None => self.wait(cx),
         };
-        if polled.is_ready() {
+        if let (Poll::Ready(_), Some(turn)) = (&polled, turn) {
             turn.made_progress();
         }
         polled

@@ -19,7 +19,7 @@ const MAX_STAGED: usize = 32;
 /// is free again early.
 const LARGE: usize = 16 << 10;
 
-/// Who waits for a request.
+/// Waiter of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attendance {
     /// A future.
@@ -28,7 +28,7 @@ pub(super) enum Attendance {
     Nobody,
 }
 
-/// When an accepted request leaves.
+/// Time at which an accepted request is handed to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Departure {
     /// At once, and whatever was staged before it.
@@ -40,7 +40,7 @@ pub(super) enum Departure {
 /// How requests are accepted that futures wait for.
 pub(super) const ATTENDED: (Attendance, Departure) = (Attendance::Future, Departure::WithTurn);
 
-/// Why a request was not accepted.
+/// Reason for not accepting a request.
 #[derive(Debug)]
 pub(super) enum NotAccepted {
     /// As many requests as fit have not ended, or the connection has ended.
@@ -71,7 +71,7 @@ pub(super) struct Accepted {
     pub(super) has_turn: bool,
 }
 
-/// What the connection keeps of a request beside its memory.
+/// State of a request that has not ended, beside its memory.
 #[derive(Debug, Default)]
 struct Slot {
     waker: Option<Waker>,
@@ -347,18 +347,20 @@ impl SendState {
         }
     }
 
-    /// Has `waker` woken when the request has ended. Returns whether the request is the only one that a
-    /// future waits for; `None` if it has ended.
-    pub(super) fn register(&mut self, number: u64, waker: &Waker) -> Option<bool> {
+    /// Returns whether futures wait for no more than one request.
+    pub(super) fn is_attended_once(&self) -> bool {
+        self.attended <= 1
+    }
+
+    /// Has `waker` woken when the request has ended, unless it has.
+    pub(super) fn register(&mut self, number: u64, waker: &Waker) {
         if number < self.ended || number >= self.accepted {
-            return None;
+            return;
         }
-        let is_alone = self.attended == 1;
         match &mut self.slot(number).waker {
             Some(known) if known.will_wake(waker) => {}
             place => *place = Some(waker.clone()),
         }
-        Some(is_alone)
     }
 
     /// Forgets the future of a request, and returns its waker.

@@ -1,4 +1,4 @@
-//! What a request does, and its memory.
+//! Operations of requests, and their memory.
 
 use rdma_core::{Claim, RemoteMemory, SendRequest, WriteClaim};
 

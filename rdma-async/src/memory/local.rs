@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rdma_core::{Buffer, Error as VerbsError, ReadClaim, SharedBuffer, WriteClaim};
 
 use super::PieceLender;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Registered memory of this process.
 ///
@@ -71,6 +71,98 @@ impl LocalMr {
         }
     }
 
+    /// Splits the region into two, at this byte, which can be in different operations at once.
+    ///
+    /// ```
+    /// # use std::alloc::Layout;
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), rdma_async::Error> {
+    /// # use rdma_async::RdmaBuilder;
+    /// # let mut listener = RdmaBuilder::default().bind("127.0.0.1:0").await?;
+    /// # let address = listener.local_address()?;
+    /// # let (client, server) =
+    /// #     tokio::try_join!(RdmaBuilder::default().connect(address), listener.accept())?;
+    /// let layout = Layout::new::<[u8; 4096]>();
+    /// let remote = client.request_remote_mr(layout).await?;
+    /// let region = client.alloc_local_mr(layout)?;
+    /// let (mut front, mut back) = region.split_at(1000).map_err(|(_, error)| error)?;
+    /// let from_front = remote.get(0..1000).expect("a part");
+    /// let from_back = remote.get(1000..4096).expect("a part");
+    /// tokio::try_join!(
+    ///     client.read(&mut front, &from_front),
+    ///     client.read(&mut back, &from_back),
+    /// )?;
+    /// let region = front.join(back)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The region, with [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using it,
+    /// and with [`Error::InvalidArgument`] for a byte that is not inside.
+    pub fn split_at(self, at: usize) -> Result<(Self, Self), (Self, Error)> {
+        if at > self.range.len() {
+            let reason = format!("byte {at} is not one of its {}", self.range.len());
+            return Err((
+                self,
+                Error::invalid("split of a local memory region", reason),
+            ));
+        }
+        let Parts {
+            buffer,
+            range,
+            lender,
+        } = self
+            .into_parts()
+            .map_err(|(region, error)| (region, error.into()))?;
+        let middle = range.start + at;
+        let (front, back) = buffer.split_at(middle);
+        // Whoever lent the memory takes it back when it is whole again.
+        Ok((
+            Self::new(
+                SharedBuffer::new(front),
+                range.start..middle,
+                lender.clone(),
+            ),
+            Self::new(SharedBuffer::new(back), 0..range.end - middle, lender),
+        ))
+    }
+
+    /// Joins two regions that were [split](Self::split_at).
+    ///
+    /// # Errors
+    ///
+    /// Both regions, with [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using one
+    /// of them, and with [`Error::InvalidArgument`] if they are not neighbours in this order.
+    pub fn join(self, back: Self) -> Result<Self, Box<NotJoined>> {
+        let front = match self.into_parts() {
+            Ok(front) => front,
+            Err((front, error)) => return Err(NotJoined::new(front, back, error)),
+        };
+        let back = match back.into_parts() {
+            Ok(back) => back,
+            Err((back, error)) => return Err(NotJoined::new(front.into_region(), back, error)),
+        };
+        if front.range.end != front.buffer.len() || back.range.start != 0 {
+            return Err(NotJoined::foreign(front, back));
+        }
+        let range = front.range.start..front.range.end + back.range.end;
+        match front.buffer.join(back.buffer) {
+            Ok(whole) => Ok(Self::new(SharedBuffer::new(whole), range, front.lender)),
+            Err((front_buffer, back_buffer)) => Err(NotJoined::foreign(
+                Parts {
+                    buffer: front_buffer,
+                    ..front
+                },
+                Parts {
+                    buffer: back_buffer,
+                    ..back
+                },
+            )),
+        }
+    }
+
     /// The bytes of `range`, if it is inside.
     pub fn get(&self, range: Range<usize>) -> Option<LocalMrSlice<'_>> {
         let range = inside(&self.range, &range)?;
@@ -90,6 +182,40 @@ impl LocalMr {
     }
 }
 
+/// Two regions that could not be joined. From [`LocalMr::join`].
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+#[non_exhaustive]
+pub struct NotJoined {
+    /// Region that was to be the front.
+    pub front: LocalMr,
+    /// Region that was to be the back.
+    pub back: LocalMr,
+    /// Reason for not joining the regions.
+    pub error: Error,
+}
+
+impl NotJoined {
+    fn new(front: LocalMr, back: LocalMr, error: impl Into<Error>) -> Box<Self> {
+        Box::new(Self {
+            front,
+            back,
+            error: error.into(),
+        })
+    }
+
+    fn foreign(front: Parts, back: Parts) -> Box<Self> {
+        let error = Error::invalid("join of local memory regions", "they are no neighbours");
+        Self::new(front.into_region(), back.into_region(), error)
+    }
+}
+
+impl From<Box<NotJoined>> for Error {
+    fn from(refused: Box<NotJoined>) -> Self {
+        refused.error
+    }
+}
+
 /// What a [`LocalMr`] is made of.
 #[derive(Debug)]
 pub(crate) struct Parts {
@@ -98,6 +224,12 @@ pub(crate) struct Parts {
     pub(crate) range: Range<usize>,
     /// Who wants the buffer back.
     pub(crate) lender: Option<Arc<PieceLender>>,
+}
+
+impl Parts {
+    fn into_region(self) -> LocalMr {
+        LocalMr::new(SharedBuffer::new(self.buffer), self.range, self.lender)
+    }
 }
 
 impl Drop for LocalMr {

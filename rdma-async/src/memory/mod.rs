@@ -4,9 +4,12 @@ mod local;
 mod pool;
 mod remote;
 
-pub use local::{LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess};
+pub use local::{
+    LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess, NotJoined,
+};
 pub(crate) use local::{Parts, claim_read, claim_write};
 pub(crate) use pool::{PieceLender, Pool};
 pub use remote::{
     RemoteMr, RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess,
+    SharedRemoteMr,
 };

@@ -107,7 +107,11 @@ impl PieceLender {
         }
     }
 
+    /// Takes back memory. A part of a piece that was split is freed.
     pub(crate) fn put_back(&self, piece: SharedBuffer) {
+        if piece.len() != self.size {
+            return;
+        }
         if let Err(piece) = self.keep(piece) {
             self.claimed.lock().push(piece);
         }

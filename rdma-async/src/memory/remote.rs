@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use rdma_core::RemoteMemory;
 
@@ -84,9 +84,52 @@ impl RemoteMr {
         })
     }
 
+    /// Makes the memory one that can be cloned and shared between tasks. The peer can free it once the
+    /// last clone was dropped.
+    pub fn share(self) -> SharedRemoteMr {
+        SharedRemoteMr {
+            memory: self.memory,
+            region: Arc::new(self),
+        }
+    }
+
     fn part(&self, range: Range<usize>) -> Option<RemoteMemory> {
-        let whole = 0..usize::try_from(self.memory.len).ok()?;
-        self.memory.slice(inside(&whole, &range)?).ok()
+        part_of(self.memory, &range)
+    }
+}
+
+fn part_of(memory: RemoteMemory, range: &Range<usize>) -> Option<RemoteMemory> {
+    let whole = 0..usize::try_from(memory.len).ok()?;
+    memory.slice(inside(&whole, range)?).ok()
+}
+
+/// Memory of the peer, or a part of it, that tasks share. From [`RemoteMr::share`].
+///
+/// Clones reach the same bytes. What several tasks write to the same bytes at once is there in an order
+/// that nobody knows, as with any RDMA writes.
+#[derive(Debug, Clone)]
+pub struct SharedRemoteMr {
+    region: Arc<RemoteMr>,
+    memory: RemoteMemory,
+}
+
+impl SharedRemoteMr {
+    /// Returns the bytes of `range`; `None` if they are not inside.
+    pub fn get(&self, range: Range<usize>) -> Option<Self> {
+        Some(Self {
+            region: Arc::clone(&self.region),
+            memory: part_of(self.memory, &range)?,
+        })
+    }
+
+    /// Returns the whole memory again, to be given back, if this is its last clone or part.
+    ///
+    /// # Errors
+    ///
+    /// The memory as it was while there are others.
+    pub fn into_whole(self) -> Result<RemoteMr, Self> {
+        let memory = self.memory;
+        Arc::try_unwrap(self.region).map_err(|region| Self { region, memory })
     }
 }
 
@@ -133,10 +176,17 @@ pub trait RemoteMrReadAccess: sealed::Sealed {
 pub trait RemoteMrWriteAccess: RemoteMrReadAccess {}
 
 impl sealed::Sealed for RemoteMr {}
+impl sealed::Sealed for SharedRemoteMr {}
 impl sealed::Sealed for RemoteMrSlice<'_> {}
 impl sealed::Sealed for RemoteMrSliceMut<'_> {}
 
 impl RemoteMrReadAccess for RemoteMr {
+    fn memory(&self) -> RemoteMemory {
+        self.memory
+    }
+}
+
+impl RemoteMrReadAccess for SharedRemoteMr {
     fn memory(&self) -> RemoteMemory {
         self.memory
     }
@@ -155,4 +205,5 @@ impl RemoteMrReadAccess for RemoteMrSliceMut<'_> {
 }
 
 impl RemoteMrWriteAccess for RemoteMr {}
+impl RemoteMrWriteAccess for SharedRemoteMr {}
 impl RemoteMrWriteAccess for RemoteMrSliceMut<'_> {}

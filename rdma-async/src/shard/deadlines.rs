@@ -11,7 +11,7 @@ use crate::error::Error;
 
 /// Number of slots. A later deadline comes round more than once.
 const SLOTS: u64 = 1024;
-/// Instead of a tick, where there is no deadline.
+/// Value in place of a tick where there is no deadline.
 const NEVER: u64 = u64::MAX;
 
 /// Connections that end at a deadline unless it is cancelled before.

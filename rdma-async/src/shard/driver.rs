@@ -16,7 +16,7 @@ use crate::connection::Connection;
 use crate::error::{Error, Result};
 
 /// Number of polls of one turn of the driver while nothing else runs on its thread.
-const POLLS: u32 = 16;
+const POLLS: u32 = 64;
 /// Time between two turns of the driver below which no other task ran meanwhile.
 const ALONE: Duration = Duration::from_micros(1);
 

@@ -1,4 +1,4 @@
-//! Shards: what the connections of one runtime share to learn of completions.
+//! Shards: the queues and the task that the connections of one runtime share.
 //!
 //! A shard has one completion queue, one completion channel, one shared receive queue, and one task, the
 //! [driver](self::driver), that polls while futures wait and sleeps on the channel otherwise. Futures poll
@@ -42,10 +42,12 @@ const BATCHES: usize = 8;
 /// Longest time for which a future polls before it waits, on a runtime of one thread, where nobody else
 /// polls meanwhile.
 const LINGER: Duration = Duration::from_micros(2);
+/// Number of polls between two looks at the clock.
+const LOOK: usize = 8;
 /// Entries of a new completion queue. It grows with the connections.
 const FIRST_ENTRIES: u32 = 4096;
 
-/// What the connections of a shard have in common.
+/// Settings that all connections of a shard have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Profile {
     /// How futures learn of completions.
@@ -54,11 +56,13 @@ pub(crate) struct Profile {
     pub(crate) receive_len: usize,
 }
 
-/// What the connections of one runtime share.
+/// Queues, receives and driver that the connections of one runtime share.
 #[derive(Debug)]
 pub(crate) struct Shard {
     runtime: Id,
     profile: Profile,
+    /// Set if futures may poll for a short time before they wait.
+    may_linger: bool,
     completions: CompletionQueue,
     receives: Receives,
     poller: Mutex<Poller>,
@@ -80,7 +84,7 @@ pub(crate) struct Shard {
     armings: AtomicUsize,
 }
 
-/// What the thread that polls uses.
+/// State that only the thread that polls uses.
 #[derive(Debug)]
 struct Poller {
     connections: QueuePairMap<Arc<Connection>>,
@@ -97,7 +101,7 @@ enum Change {
     Detach(u32),
 }
 
-/// What a poll found.
+/// Result of a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// So many completions, and the queue may have more if there were as many as one poll takes.
@@ -119,9 +123,12 @@ impl Shard {
             .build()?;
         let receives = Receives::new(domain, profile.receive_len, completions.capacity() / 4)?;
         let wake = Arc::new(Notify::new());
+        let runtime = Handle::current();
+        let has_one_thread = runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
         let shard = Arc::new(Self {
-            runtime: Handle::current().id(),
+            runtime: runtime.id(),
             profile,
+            may_linger: has_one_thread && profile.completion != CompletionMode::Event,
             reserved: Mutex::new(receives.capacity()),
             completions,
             receives,
@@ -346,23 +353,21 @@ impl Shard {
     /// runtime of one thread, when no other future waits.
     #[inline]
     pub(crate) fn linger<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-        if self.profile.completion == CompletionMode::Event
-            || self.waiting.load(Ordering::Relaxed) > 0
-            || !is_of_one_thread()
-        {
+        if !self.may_linger || self.waiting.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        let begun = Instant::now();
+        let mut begun = None;
         loop {
             // A look at the clock takes as long as some polls.
-            for _ in 0..8 {
+            for _ in 0..LOOK {
                 self.poll();
                 if let Some(value) = attempt() {
                     return Some(value);
                 }
                 std::hint::spin_loop();
             }
-            if begun.elapsed() >= LINGER {
+            let now = Instant::now();
+            if now - *begun.get_or_insert(now) >= LINGER {
                 return None;
             }
         }
@@ -473,12 +478,6 @@ fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     for connection in connections.values() {
         connection.fail(error.clone());
     }
-}
-
-/// Returns whether the current runtime has one thread.
-fn is_of_one_thread() -> bool {
-    Handle::try_current()
-        .is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::CurrentThread)
 }
 
 /// Makes a channel that the current runtime watches.

@@ -19,7 +19,8 @@ pub(super) struct Receives {
     memory: Arc<PieceLender>,
     /// Number of messages that the peers of all connections may send.
     wanted: Mutex<usize>,
-    /// Number of receives that should be posted.
+    /// Number of receives below which more are posted, and number up to which.
+    least: AtomicUsize,
     target: AtomicUsize,
     posted: AtomicUsize,
 }
@@ -33,6 +34,7 @@ impl Receives {
             queue: domain.shared_receive_queue(requests).elements(1).build()?,
             memory: Arc::new(PieceLender::new(domain.clone(), len)),
             wanted: Mutex::new(0),
+            least: AtomicUsize::new(0),
             target: AtomicUsize::new(0),
             posted: AtomicUsize::new(0),
         })
@@ -68,8 +70,11 @@ impl Receives {
     }
 
     fn aim(&self, wanted: usize) {
-        let target = wanted.min(self.capacity());
+        // Some more than the peers may use, so that new ones are posted many at a time.
+        let target = (wanted + wanted.div_ceil(4)).min(self.capacity());
         self.target.store(target, Ordering::Relaxed);
+        self.least
+            .store(wanted.min(target - target / 5), Ordering::Relaxed);
     }
 
     /// Takes the memory of the receive that has completed; `None` if the completion is that of a request.
@@ -96,10 +101,10 @@ impl Receives {
         tracing::warn!(%error, "a receive could not be posted");
     }
 
-    /// Posts receives in place of those whose memory the applications have.
+    /// Posts receives in place of those whose memory the applications have, many at a time.
     #[inline]
     pub(super) fn replenish(&self) {
-        if self.posted.load(Ordering::Relaxed) < self.target.load(Ordering::Relaxed)
+        if self.posted.load(Ordering::Relaxed) < self.least.load(Ordering::Relaxed)
             && let Err(error) = self.fill()
         {
             tracing::warn!(%error, "no memory for a receive");

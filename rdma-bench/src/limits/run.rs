@@ -181,7 +181,13 @@ impl Run {
                 words.push("env".into());
                 words.extend(self.variables.iter().map(OsString::from));
             }
-            words.extend(program.words(&case, &network, port));
+            let mut chosen = program.words(&case, &network, port);
+            // A row's depth replaces that of the case.
+            let depth = chosen.iter().position(|word| word == "-t");
+            if let Some(at) = depth.filter(|_| self.words.contains(&"-t")) {
+                chosen.drain(at..at + 2);
+            }
+            words.extend(chosen);
             words.extend(self.words.iter().map(OsString::from));
             servers.push((words, port));
         }

@@ -1,4 +1,4 @@
-//! What an idle connection costs.
+//! Memory and descriptors of an idle connection.
 
 use std::fs;
 
@@ -57,7 +57,7 @@ pub(crate) fn measure(connections: usize) -> anyhow::Result<Value> {
     })
 }
 
-/// What this process holds.
+/// Memory and descriptors of this process.
 #[derive(Debug)]
 struct Held {
     /// Resident memory in bytes.

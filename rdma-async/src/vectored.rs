@@ -1,0 +1,102 @@
+//! Reads and writes of several pieces of memory.
+
+use crate::connection::{Push, Work};
+use crate::error::{Error, Result};
+use crate::memory::{
+    LocalMrReadAccess, LocalMrWriteAccess, RemoteMrReadAccess, RemoteMrWriteAccess, claim_read,
+    claim_write,
+};
+use crate::rdma::Rdma;
+
+/// Operations on several pieces of local memory, which stand one behind the other in remote memory. The
+/// requests of the pieces leave under one doorbell, and complete together.
+impl Rdma {
+    /// Writes pieces of memory, one behind the other, to the start of `remote`.
+    ///
+    /// ```
+    /// # use std::alloc::Layout;
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), rdma_async::Error> {
+    /// # use rdma_async::RdmaBuilder;
+    /// # let mut listener = RdmaBuilder::default().bind("127.0.0.1:0").await?;
+    /// # let address = listener.local_address()?;
+    /// # let (client, server) =
+    /// #     tokio::try_join!(RdmaBuilder::default().connect(address), listener.accept())?;
+    /// let header = client.alloc_local_mr(Layout::new::<[u8; 16]>())?;
+    /// let body = client.alloc_local_mr(Layout::new::<[u8; 1000]>())?;
+    /// let mut remote = client.request_remote_mr(Layout::new::<[u8; 1016]>()).await?;
+    /// client.write_vectored(&[&header, &body], &mut remote).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the pieces do not fit, [`Error::Work`] if the peer's device refuses,
+    /// and why the connection has ended. Pieces before the one that failed may have been written.
+    #[doc(alias = "ibv_sge")]
+    #[doc(alias = "sg_list")]
+    pub async fn write_vectored<M: LocalMrReadAccess>(
+        &self,
+        pieces: &[&M],
+        remote: &mut impl RemoteMrWriteAccess,
+    ) -> Result<()> {
+        let len = pieces.iter().map(|piece| piece.length()).sum();
+        fits(len, remote)?;
+        let mut at = 0;
+        let mut last = None;
+        for piece in pieces.iter().filter(|piece| piece.length() > 0) {
+            let part = remote.memory().slice(at..at + piece.length())?;
+            at += piece.length();
+            let push = Push::Write {
+                remote: part,
+                immediate: None,
+            };
+            let claim = claim_read(*piece)?.into();
+            last = Some(
+                self.connection()
+                    .begin_held(Work::Push(push), claim)
+                    .await?,
+            );
+        }
+        self.connection().finish(last).await
+    }
+
+    /// Reads from the start of `remote` into pieces of memory, one behind the other.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `remote` is shorter than the pieces, [`Error::Work`] if the peer's
+    /// device refuses, and why the connection has ended.
+    #[doc(alias = "ibv_sge")]
+    #[doc(alias = "sg_list")]
+    pub async fn read_vectored<M: LocalMrWriteAccess>(
+        &self,
+        pieces: &mut [&mut M],
+        remote: &impl RemoteMrReadAccess,
+    ) -> Result<()> {
+        let len = pieces.iter().map(|piece| piece.length()).sum();
+        fits(len, remote)?;
+        let mut at = 0;
+        let mut last = None;
+        for piece in pieces.iter_mut().filter(|piece| piece.length() > 0) {
+            let part = remote.memory().slice(at..at + piece.length())?;
+            at += piece.length();
+            let claim = claim_write(*piece)?.into();
+            let work = Work::Read { remote: part };
+            last = Some(self.connection().begin_held(work, claim).await?);
+        }
+        self.connection().finish(last).await
+    }
+}
+
+fn fits(len: usize, remote: &impl RemoteMrReadAccess) -> Result<()> {
+    if len <= remote.length() {
+        return Ok(());
+    }
+    let reason = format!(
+        "it has {} bytes, and the pieces of local memory {len}",
+        remote.length()
+    );
+    Err(Error::invalid("remote memory", reason))
+}

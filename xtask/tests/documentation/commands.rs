@@ -9,7 +9,7 @@ use crate::markdown;
 use crate::process::Process;
 
 /// Time for a command that may have to build what it runs.
-const LIMIT: Duration = Duration::from_secs(400);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// Time for a server to end after its client.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
@@ -35,6 +35,8 @@ const RUN: &[&str] = &[
     "cargo run --release -p rdma-bench -- echo_lat --completion busy 127.0.0.1",
     "cargo run --release -p rdma-bench --bin yardstick -- cache-line",
     "cargo run --release -p rdma-bench --bin yardstick -- vm-write -s 65536",
+    "cargo run --release -p rdma-bench --bin connections -- write --layer async",
+    "cargo run --release -p rdma-bench --bin connections -- idle",
     "cargo build -p ibverbs-sys --examples",
 ];
 

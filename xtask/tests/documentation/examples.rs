@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::markdown;
 use crate::process::{Ended, Process};
 
-const BUILD_LIMIT: Duration = Duration::from_secs(400);
+const BUILD_LIMIT: Duration = Duration::from_secs(600);
 const RUN_LIMIT: Duration = Duration::from_secs(30);
 
 /// The layers with a program in the README, and the other crates that the program needs.

@@ -58,7 +58,7 @@ const BESIDE: Row = Row {
     unit: Unit::Bytes(65536),
     figure: Part::of(Source::Ours(
         Layer::Core,
-        Run::new(Verb::Send, Metric::Latency, 8).with(&["--beside", "65536"]),
+        Run::new(Verb::Send, Metric::Latency, 8).with(&["--beside", "65536", "-t", "2"]),
     ))
     .at(Statistic::Beside),
     yardstick: &[Part::of(Source::Ours(

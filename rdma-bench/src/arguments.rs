@@ -136,10 +136,10 @@ struct Options {
     /// Wait for completion events instead of polling (core).
     #[arg(short = 'e', long)]
     events: bool,
-    /// How tasks wait for completions (async, rpc) [default: adaptive].
+    /// Mode in which tasks wait for completions (async, rpc) [default: adaptive].
     #[arg(long, value_enum, value_name = "MODE")]
     completion: Option<CompletionName>,
-    /// How long adaptive tasks poll before they sleep, in microseconds.
+    /// Time for which adaptive tasks poll before they sleep, in microseconds.
     #[arg(
         long,
         value_name = "USEC",

@@ -7,7 +7,7 @@ use rdma_core::ConnectOptions;
 use crate::plan::Plan;
 use crate::test::{Metric, Test, Verb};
 
-/// How tasks of rdma-async and rdma-rpc wait for completions.
+/// Mode in which tasks of rdma-async and rdma-rpc wait for completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {
     /// Tasks sleep until a completion event.
@@ -45,7 +45,7 @@ pub struct Settings {
     pub outstanding_reads: Option<u8>,
     /// Set if rdma-core waits for completion events instead of polling.
     pub events: bool,
-    /// How the layers above rdma-core wait for completions; `None` for rdma-async's default.
+    /// Mode in which the layers above rdma-core wait for completions; `None` for the default of rdma-async.
     pub completion: Option<Completion>,
     /// The number of threads on which tokio runs the tasks of the layers above rdma-core. If more than
     /// 1, the test itself runs on another thread.
@@ -127,8 +127,8 @@ impl Settings {
         self.rx_depth.clamp(1, messages.max(1))
     }
 
-    /// Returns the numbers of requests and of receives on the second queue pair of a latency test.
-    /// They do not depend on the number of messages.
+    /// Returns the numbers of requests and of receives on the second queue pair of a latency test,
+    /// whatever the number of messages.
     pub fn beside_depths(&self) -> (usize, usize) {
         (self.tx_depth.max(1), self.rx_depth.max(1))
     }

@@ -22,8 +22,8 @@
 //! - The device does not use the numbers of completion channels and contexts, which programs know. It has another, high number
 //!   for each of those files. A program that closes one of them by mistake does no harm.
 //!
-//! One case remains: a program that closes the device's files and itself puts another file at one of the high numbers (`dup2`)
-//! before the engine's thread runs. To exclude this, each send would have to check the mark. Three alternatives were rejected.
+//! One case is not detected: a program closes the device's files and, before the engine's thread runs, puts another file at one
+//! of the high numbers (`dup2`). To exclude this case, each send would have to check the mark. Three alternatives were rejected.
 //! A descriptor table of the engine's own (`unshare(CLONE_FILES)`) does not help, because threads of the program send as well.
 //! Replacing `close` and similar functions in the program would miss the system calls of the C library. A control message that
 //! only the device's sockets accept (`SCM_TXTIME`) costs every send some tens of nanoseconds, and does nothing for eventfds.

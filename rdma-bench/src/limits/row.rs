@@ -18,9 +18,9 @@ pub struct Row {
     pub what: &'static str,
     /// The unit in which tables show figure (measured value) and yardstick (reference value).
     pub unit: Unit,
-    /// How the figure is measured.
+    /// Measurement of the figure.
     pub figure: Part,
-    /// How the yardstick is measured: the sum of these parts. Empty if the goal is about the figure
+    /// Measurements whose sum is the yardstick. Empty if the goal is about the figure
     /// alone.
     pub yardstick: &'static [Part],
     /// The condition that the figure must meet.

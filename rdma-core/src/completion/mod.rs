@@ -4,8 +4,8 @@
 //! and pass them to any queue. The completions of an [`ExtendedCompletionQueue`] are read field by
 //! field from the entries that the device wrote. They have timestamps if the device has a clock.
 //!
-//! There are three ways to wait for completions. Busy polling has the lowest latency. Blocking on a
-//! [`CompletionChannel`], or on its file descriptor, needs no processor time;
+//! A program waits for completions in one of three ways. Busy polling has the lowest latency.
+//! Blocking on a [`CompletionChannel`], or on its file descriptor, needs no processor time;
 //! [`CompletionQueue::poll_or_arm`] ensures that no completion is missed. [`CompletionQueue::wait`]
 //! polls for a short time and then sleeps.
 

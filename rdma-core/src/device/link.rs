@@ -83,7 +83,7 @@ impl fmt::Display for LinkSpeed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkWidth {
-    /// One lane.
+    /// A single lane.
     X1,
     /// Two lanes.
     X2,

@@ -3,8 +3,9 @@
 //! Every access is a relaxed atomic of a byte or an aligned eight-byte word. A concurrent write by
 //! the hardware or a thread can therefore change the values read, but is never undefined behaviour.
 //!
-//! The same byte may be accessed concurrently with both sizes. Rust's memory model, which is that
-//! of C++, does not define such mixed-size races; LLVM's does, byte by byte, and so do processors.
+//! Two threads may access a byte at the same time with different sizes, one as a byte and one as a
+//! part of a word. The memory model of Rust and C++ does not define such mixed-size accesses. LLVM
+//! and processors define them for each byte separately.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 

@@ -281,7 +281,7 @@ mod tests {
         assert!(stash.sort().is_none(), "there is something in it");
     }
 
-    /// One thread polls as the crate does: the stash if it may contain completions, then the
+    /// Models a thread that polls as the crate does: the stash if it may contain completions, then the
     /// device, then the stash again. The thread must find its completion even if other threads poll
     /// it and put it back.
     #[test]

@@ -7,8 +7,8 @@ use crate::ffi::QueuePairHandle;
 
 /// Modifies the queue pair.
 ///
-/// There is no check before the call, because a device may allow what the specification forbids.
-/// The diagnosis runs only after the device has refused the modification.
+/// Passes the attributes to the device without a check, because a device may allow modifications that
+/// the specification forbids. Diagnoses the attributes only if the device refuses the modification.
 ///
 /// # Errors
 ///

@@ -31,7 +31,7 @@ pub(super) struct Reading<'a, T> {
     _hold: Hold<'a, T>,
 }
 
-/// What a reader holds to keep writers from changing the value: an occupied lane (word that writers check), or the read lock.
+/// Guard of a reader, which keeps writers from changing the value: an occupied lane (a word that writers check) or the read lock.
 #[expect(dead_code, reason = "they are held")]
 enum Hold<'a, T> {
     Lane(Lane<'a>),

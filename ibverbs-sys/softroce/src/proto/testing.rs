@@ -403,7 +403,7 @@ pub(crate) enum From {
     B,
 }
 
-/// What the simulated wire does with a packet.
+/// Treatment of a packet by the simulated wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Deliver,

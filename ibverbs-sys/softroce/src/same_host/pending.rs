@@ -34,7 +34,7 @@ pub(super) struct Handshake {
     pub(super) welcomed: Option<Arc<Link>>,
 }
 
-/// What can be received from a connection without a finished handshake: nothing, a message, or the end of the connection.
+/// Readiness of a connection whose handshake is not finished: no data, a message to receive, or the end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
     Nothing,

@@ -38,7 +38,7 @@ pub(super) struct Process {
     pub(super) number: Pid,
     /// ID of the thread by which the kernel finds the memory of the process; see [`process`].
     pub(super) thread: Pid,
-    /// Whether the kernel permits this process to copy from and to the memory of the other process.
+    /// Permission of the kernel to copy from and to the memory of the other process.
     pub(super) copies: process::KernelCopies,
     /// Connection that ends with the process, or when the process calls `exec`.
     pub(super) socket: Descriptor,

@@ -43,7 +43,7 @@ impl Conditions {
     };
 }
 
-/// What the simulated network does with a packet.
+/// Treatment of a packet by the simulated network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The packet arrives.

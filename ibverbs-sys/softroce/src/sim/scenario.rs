@@ -20,7 +20,7 @@ pub(super) struct Scenario<'t> {
     pub(super) world: World<'t>,
     pub(super) requesters: Vec<Requester>,
     pub(super) pools: Vec<Pool>,
-    /// What the model knows about each queue pair.
+    /// State of each queue pair as the model expects it.
     pub(super) roles: HashMap<Place, Role>,
     /// For each node, the memory words that several requesters change by atomic operations.
     pub(super) cells: Vec<Cells>,
@@ -37,7 +37,7 @@ pub(super) struct Scenario<'t> {
     pub(super) random: Random,
 }
 
-/// What the model knows about a queue pair.
+/// State of a queue pair as the model expects it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Role {
     /// Requester that posts to this queue pair.

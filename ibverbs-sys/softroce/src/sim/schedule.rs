@@ -13,7 +13,7 @@ pub struct Schedule {
     pub seed: u64,
     /// Properties of the network.
     pub conditions: Conditions,
-    /// What the network does with single packets, by packet number. If set, other packets are not disturbed at random.
+    /// Treatment of single packets, by packet number. If set, the network disturbs no other packet.
     pub script: Option<BTreeMap<u64, Fate>>,
     /// Set if requests may fail with an exhausted retry count.
     pub harsh: bool,

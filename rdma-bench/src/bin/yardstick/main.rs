@@ -74,7 +74,7 @@ enum What {
         /// The size of a datagram in bytes.
         #[arg(short = 's', long)]
         size: usize,
-        /// How the datagrams pass through the kernel.
+        /// Path of the datagrams through the kernel.
         #[arg(long, value_enum)]
         by: udp::By,
     },
@@ -83,7 +83,7 @@ enum What {
     /// Run the other process of a measurement; the measuring process starts it.
     #[command(hide = true)]
     Other {
-        /// What the other process does.
+        /// Task of the other process.
         #[arg(value_enum)]
         role: Role,
         /// The path of the memory that both processes share.

@@ -20,7 +20,7 @@ const LARGEST: usize = 65_507;
 /// Maximum number of segments that are sent together.
 const SEGMENTS: usize = 64;
 
-/// How datagrams pass through the kernel.
+/// Path of datagrams through the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum By {
     /// One datagram per system call, on both ends.

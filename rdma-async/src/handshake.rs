@@ -85,7 +85,7 @@ impl Hello {
 pub(crate) async fn connect(place: Place, mut stream: TcpStream, peer: SocketAddr) -> Result<Rdma> {
     let local = Local::prepare(&place)?;
     let failed = |source| interrupted(peer, &source);
-    configure(&stream, &place).map_err(failed)?;
+    configure(&stream, place.settings.keep_alive).map_err(failed)?;
     stream
         .write_all(&local.hello(&place).encode())
         .await
@@ -97,7 +97,7 @@ pub(crate) async fn connect(place: Place, mut stream: TcpStream, peer: SocketAdd
 /// The accepting end. Nothing is made for a peer before it has said a proper hello.
 pub(crate) async fn accept(place: Place, mut stream: TcpStream, peer: SocketAddr) -> Result<Rdma> {
     let failed = |source| interrupted(peer, &source);
-    configure(&stream, &place).map_err(failed)?;
+    configure(&stream, place.settings.keep_alive).map_err(failed)?;
     let remote = read_hello(&mut stream, peer).await?;
     let local = Local::prepare(&place)?;
     stream
@@ -108,11 +108,11 @@ pub(crate) async fn accept(place: Place, mut stream: TcpStream, peer: SocketAddr
 }
 
 /// Sends what is written at once, and notices in bounded time that the peer's host is gone.
-fn configure(stream: &TcpStream, place: &Place) -> io::Result<()> {
+fn configure(stream: &TcpStream, keep_alive: Duration) -> io::Result<()> {
     /// Probes without an answer after which the peer counts as gone.
     const PROBES: u32 = 4;
     stream.set_nodelay(true)?;
-    let quiet = place.settings.keep_alive / 2;
+    let quiet = keep_alive / 2;
     let probes = TcpKeepalive::new()
         .with_time(quiet)
         .with_interval((quiet / PROBES).max(Duration::from_secs(1)))
@@ -260,6 +260,24 @@ mod tests {
                 outgoing_reads: 16,
             },
         }
+    }
+
+    #[tokio::test]
+    async fn the_kernel_tests_an_idle_connection_within_the_limit() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let limit = Duration::from_secs(20);
+        configure(&stream, limit).unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap() && stream.nodelay().unwrap());
+        let quiet = socket.tcp_keepalive_time().unwrap();
+        let interval = socket.tcp_keepalive_interval().unwrap();
+        let probes = socket.tcp_keepalive_retries().unwrap();
+        assert_eq!(quiet, limit / 2);
+        let noticed = quiet + interval * probes;
+        assert!(noticed > limit / 2 && noticed <= limit, "{noticed:?}");
     }
 
     #[test]

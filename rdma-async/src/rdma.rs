@@ -467,7 +467,7 @@ impl Drop for Rdma {
 
 /// Returns the remote memory, which has room for `len` bytes.
 #[inline]
-fn fits(len: usize, remote: &impl RemoteMrReadAccess) -> Result<RemoteMemory> {
+pub(crate) fn fits(len: usize, remote: &impl RemoteMrReadAccess) -> Result<RemoteMemory> {
     let memory = remote.memory();
     if len as u64 <= memory.len {
         return Ok(memory);

@@ -1,12 +1,14 @@
 //! Reads and writes of several pieces of memory.
 
+use rdma_core::Claim;
+
 use crate::connection::{Push, Work};
 use crate::error::{Error, Result};
 use crate::memory::{
     LocalMrReadAccess, LocalMrWriteAccess, RemoteMrReadAccess, RemoteMrWriteAccess, claim_read,
     claim_write,
 };
-use crate::rdma::Rdma;
+use crate::rdma::{Rdma, fits};
 
 /// Operations on several pieces of local memory, which stand one behind the other in remote memory. The
 /// requests of the pieces leave under one doorbell, and complete together.
@@ -53,13 +55,9 @@ impl Rdma {
                 immediate: None,
             };
             let claim = claim_read(*piece)?.into();
-            last = Some(
-                self.connection()
-                    .begin_held(Work::Push(push), claim)
-                    .await?,
-            );
+            last = Some(self.begin_piece(last, Work::Push(push), claim).await?);
         }
-        self.connection().finish(last).await
+        self.finish_pieces(last).await
     }
 
     /// Reads from the start of `remote` into pieces of memory, one behind the other.
@@ -84,19 +82,25 @@ impl Rdma {
             at += piece.length();
             let claim = claim_write(*piece)?.into();
             let work = Work::Read { remote: part };
-            last = Some(self.connection().begin_held(work, claim).await?);
+            last = Some(self.begin_piece(last, work, claim).await?);
         }
-        self.connection().finish(last).await
+        self.finish_pieces(last).await
     }
-}
 
-fn fits(len: usize, remote: &impl RemoteMrReadAccess) -> Result<()> {
-    if len <= remote.length() {
-        return Ok(());
+    /// Begins the operation of a piece, after that of the piece with the number `earlier`. If this
+    /// fails, the peer may have executed the earlier one.
+    async fn begin_piece(&self, earlier: Option<u64>, work: Work, claim: Claim) -> Result<u64> {
+        let begun = self.connection().begin_held(work, claim).await;
+        begun.map_err(|error| match earlier {
+            Some(_) => error.of_posted(),
+            None => error,
+        })
     }
-    let reason = format!(
-        "it has {} bytes, and the pieces of local memory {len}",
-        remote.length()
-    );
-    Err(Error::invalid("remote memory", reason))
+
+    /// Waits until the operations of all pieces have ended. If the last one fails, the peer may have
+    /// executed the others.
+    async fn finish_pieces(&self, last: Option<u64>) -> Result<()> {
+        let finished = self.connection().finish(last).await;
+        finished.map_err(Error::of_posted)
+    }
 }

@@ -33,6 +33,33 @@ fn what_was_posted_has_arrived_when_close_returns() {
 }
 
 #[test]
+fn the_peer_has_everything_when_close_returns_and_the_runtime_rests() {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let (clients, servers) = (one_thread(), two_threads());
+    let mut listener = servers.block_on(listen(|builder| builder));
+    let address = listener.local_address().unwrap();
+    let accepting = servers.spawn(async move { listener.accept().await });
+    clients.block_on(async {
+        let client = common::builder().connect(address).await.unwrap();
+        for seed in 0..50 {
+            client.post(&pattern(&client, 100, seed)).await.unwrap();
+        }
+        client.close().await.unwrap();
+    });
+    // The client's runtime runs no task from here on.
+    servers.block_on(async {
+        let received = tokio::time::timeout(LIMIT, async {
+            let server = accepting.await.unwrap().unwrap();
+            for seed in 0..50 {
+                let message = server.receive().await.unwrap();
+                assert_eq!(message.as_slice(), bytes(100, seed));
+            }
+        });
+        received.await.expect("all messages within the limit");
+    });
+}
+
+#[test]
 fn a_long_message_whose_future_was_dropped_has_been_read() {
     run(async {
         let (client, server) = pair().await;

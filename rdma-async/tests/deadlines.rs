@@ -69,6 +69,42 @@ fn a_late_operation_ends_its_connection_and_says_what_the_peer_may_have_done() {
 }
 
 #[test]
+fn a_message_or_a_request_that_the_peer_has_may_have_been_executed() {
+    run_on(two_threads(), async {
+        let mut listener = listen(plain).await;
+        let (client, _server) = join(&mut listener, plain).await;
+        // The peer is told of the message, and does not receive it.
+        let long = pattern(&client, 100_000, 1);
+        assert_late(
+            client.within(SHORT, client.send(&long)).await,
+            Execution::Unknown,
+        );
+    });
+}
+
+#[test]
+fn the_first_pieces_of_a_write_may_have_been_executed() {
+    run_on(two_threads(), async {
+        let mut listener = listen(plain).await;
+        let (_hostile, server) = deaf(&mut listener).await;
+        let message = pattern(&server, 8, 0);
+        let blocked = server.send(&message);
+        let mut remote = RemoteMr::from_token(RemoteMemory {
+            address: 0x1000,
+            len: 16 * 200,
+            rkey: 1,
+        });
+        // More pieces than the send queue holds, behind a message that the peer's device does not take.
+        let piece = pattern(&server, 200, 0);
+        let pieces = [&piece; 16];
+        let written = server.within(SHORT, server.write_vectored(&pieces, &mut remote));
+        let (sent, written) = tokio::join!(blocked, written);
+        assert_late(sent, Execution::Unknown);
+        assert_late(written, Execution::Unknown);
+    });
+}
+
+#[test]
 fn an_operation_in_time_leaves_no_deadline_behind() {
     run_on(two_threads(), async {
         let mut listener = listen(plain).await;

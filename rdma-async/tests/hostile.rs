@@ -353,3 +353,19 @@ fn who_never_answers_is_waited_for_so_long() {
         assert!(server.failure().is_none());
     });
 }
+
+#[test]
+fn more_control_messages_than_credits_end_the_connection() {
+    run(async {
+        let mut listener = listen(plain).await;
+        let (good, good_server) = join(&mut listener, plain).await;
+        let (mut hostile, server) = victim(&mut listener).await;
+        let grant = [&[0, 0, 0, 7][..], &token(8)].concat();
+        // Memory that nobody requested. The victim releases it, for which it gets no credits.
+        for id in 0..150 {
+            hostile.send(&frame(kind::GRANT, NONE, id, &grant));
+        }
+        assert_ends(&server, "grants without credits").await;
+        check(&good, &good_server).await;
+    });
+}

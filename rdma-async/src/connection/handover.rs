@@ -24,7 +24,10 @@ impl Connection {
             let id = question.id;
             self.send_control_frame(Kind::Request { id, size, align })
                 .await?;
-            question.answer().await.unwrap_or_else(|| Err(self.ended()))
+            let answer = question.answer().await;
+            let answer = answer.unwrap_or_else(|| Err(self.ended()));
+            // The peer may have lent the memory.
+            answer.map_err(Error::of_posted)
         };
         match in_time("the peer's answer to a request for memory", limit, reply).await? {
             Reply::Granted(region) => {

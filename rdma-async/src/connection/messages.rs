@@ -146,7 +146,8 @@ impl Connection {
         match question
             .answer()
             .await
-            .unwrap_or_else(|| Err(self.ended()))?
+            .unwrap_or_else(|| Err(self.ended()))
+            .map_err(Error::of_posted)?
         {
             Reply::Read(true) => Ok(()),
             _ => Err(Error::Refused {

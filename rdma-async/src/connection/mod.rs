@@ -129,7 +129,7 @@ impl Connection {
         } = parts;
         let own = settings.depths();
         Arc::new_cyclic(|itself| Self {
-            sender: Sender::new(queue_pair.send_queue()),
+            sender: Sender::new(queue_pair.send_queue(), settings.send_depth as usize),
             inline: queue_pair.inline_limit(),
             data_credits: CreditCounter::new(peer.data),
             control_credits: CreditCounter::new(peer.control),
@@ -265,7 +265,7 @@ impl Connection {
 
     /// Has nobody wait for completions any more, which are not announced from here on. The connection
     /// has failed; what is in flight keeps its memory until the queue pair is destroyed.
-    fn forsake(&self) {
+    pub(crate) fn forsake(&self) {
         self.sender.forsake();
     }
 
@@ -455,6 +455,19 @@ impl Connection {
         if self.awaits_completions() {
             return None;
         }
+        self.linger_with_all_posted(attempt)
+    }
+
+    /// Posts the staged requests and polls for a short time, if nobody else polls: the driver, which posts
+    /// them at the end of the turn, does not run meanwhile.
+    pub(super) fn linger_with_all_posted<T>(
+        &self,
+        attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        if !self.shard.lingers() {
+            return None;
+        }
+        self.leave();
         self.shard.linger(attempt)
     }
 

@@ -57,19 +57,20 @@ impl<'c> Operation<'c> {
     #[inline(never)]
     fn wait(&mut self, cx: &Context<'_>) -> Poll<Result<u64>> {
         let connection = self.connection;
-        // Where no other future waits, nobody else is kept from running.
-        if connection.sender.lock().is_attended_once()
-            && let Some(outcome) = connection.shard.linger(|| self.take())
-        {
+        // Where no other operation of the connection is awaited, this one is polled for a short time.
+        let is_alone = connection.sender.lock().is_attended_once();
+        if is_alone && let Some(outcome) = connection.linger_with_all_posted(|| self.take()) {
             return Poll::Ready(outcome);
         }
-        connection.sender.lock().register(self.number, cx.waker());
+        let replaced = connection.sender.lock().register(self.number, cx.waker());
+        // Outside of the lock, as in `drop`.
+        drop(replaced);
         // It may have ended before the waker was there.
         if let Some(outcome) = self.take() {
             return Poll::Ready(outcome);
         }
         if connection.sender.is_forsaken() {
-            return Poll::Ready(Err(connection.ended()));
+            return Poll::Ready(Err(connection.ended().of_posted()));
         }
         connection.shard.attend();
         Poll::Pending

@@ -25,7 +25,7 @@ pub(super) struct Outbox {
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Kind>,
-    /// Number of them that the peer asked for; of the others there are as many as it lent or sent.
+    /// Number of them that the peer asked for. The number of the others is bounded by the peer's credits.
     answers: usize,
 }
 

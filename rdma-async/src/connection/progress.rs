@@ -82,7 +82,11 @@ impl Connection {
                 }
             }
             control => {
-                self.owed_control.fetch_add(1, Ordering::Relaxed);
+                let owed = self.owed_control.fetch_add(1, Ordering::Relaxed) + 1;
+                if owed > u32::from(self.settings.depths().control) {
+                    self.violation("more control messages than it had credits for");
+                    return Some(memory);
+                }
                 self.handle(control);
                 self.return_credits();
             }

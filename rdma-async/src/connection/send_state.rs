@@ -92,6 +92,9 @@ enum Staged {
 #[derive(Debug)]
 pub(super) struct SendState {
     queue: SendQueue<Memory>,
+    /// Maximum number of requests that have not ended. The queue may be longer than was requested, but the
+    /// completion queue has no entries for the difference.
+    limit: usize,
     /// That of request `n` is at `n` modulo the length, which is a power of two.
     slots: Box<[Slot]>,
     /// Number of requests that were accepted.
@@ -116,10 +119,12 @@ pub(super) struct Ended {
 }
 
 impl SendState {
-    pub(super) fn new(queue: SendQueue<Memory>) -> Self {
+    /// Creates the state of a connection, with at most `limit` requests that have not ended.
+    pub(super) fn new(queue: SendQueue<Memory>, limit: usize) -> Self {
         let slots = queue.capacity().next_power_of_two();
         Self {
             slots: (0..slots).map(|_| Slot::default()).collect(),
+            limit: queue.capacity().min(limit),
             queue,
             accepted: 0,
             ended: 0,
@@ -139,13 +144,18 @@ impl SendState {
     /// Returns whether another request fits.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
-        self.accepted - self.ended < self.queue.capacity() as u64
+        self.accepted - self.ended < self.limit as u64
     }
 
     /// Returns whether another request is accepted.
     #[inline]
     fn is_open(&self) -> bool {
         self.has_room() && !self.is_closed
+    }
+
+    /// Returns whether no more requests are accepted.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// Returns whether every accepted request has ended.
@@ -287,6 +297,8 @@ impl SendState {
         }
         drop(batch);
         self.staged_bytes.clear();
+        // A request that was accepted before the others are given up would take the number of one of them.
+        self.is_closed |= outcome.is_err();
         outcome
     }
 
@@ -352,14 +364,16 @@ impl SendState {
         self.attended <= 1
     }
 
-    /// Has `waker` woken when the request has ended, unless it has.
-    pub(super) fn register(&mut self, number: u64, waker: &Waker) {
+    /// Registers `waker`, which is woken when the request ends, unless the request has ended. Returns the
+    /// waker that was replaced, which the caller drops outside of the lock.
+    #[must_use = "a waker is dropped outside of the lock"]
+    pub(super) fn register(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
         if number < self.ended || number >= self.accepted {
-            return;
+            return None;
         }
         match &mut self.slot(number).waker {
-            Some(known) if known.will_wake(waker) => {}
-            place => *place = Some(waker.clone()),
+            Some(known) if known.will_wake(waker) => None,
+            place => place.replace(waker.clone()),
         }
     }
 

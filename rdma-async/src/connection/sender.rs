@@ -36,9 +36,10 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(queue: SendQueue<Memory>) -> Self {
+    /// Creates the send side of a connection, with at most `limit` requests that have not ended.
+    pub(super) fn new(queue: SendQueue<Memory>, limit: usize) -> Self {
         Self {
-            state: Mutex::new(SendState::new(queue)),
+            state: Mutex::new(SendState::new(queue, limit)),
             ended: AtomicU64::new(0),
             failed_from: AtomicU64::new(u64::MAX),
             given_up_from: AtomicU64::new(u64::MAX),
@@ -127,7 +128,14 @@ impl Connection {
         how: (Attendance, Departure),
     ) -> Result<u64, NotAccepted> {
         let mut state = self.sender.lock();
-        let Accepted { number, has_turn } = state.accept_copied(push, pieces, how)?;
+        let accepted = state.accept_copied(push, pieces, how);
+        let Accepted { number, has_turn } = match accepted {
+            Ok(accepted) => accepted,
+            Err(not_accepted) => {
+                self.fail_if_closed(state, &not_accepted);
+                return Err(not_accepted);
+            }
+        };
         if has_turn {
             self.turn(state);
         }
@@ -145,11 +153,29 @@ impl Connection {
         place: Option<Place>,
     ) -> Result<u64, (NotAccepted, Memory)> {
         let mut state = self.sender.lock();
-        let Accepted { number, has_turn } = state.accept_held(work, memory, how, place)?;
+        let accepted = state.accept_held(work, memory, how, place);
+        let Accepted { number, has_turn } = match accepted {
+            Ok(accepted) => accepted,
+            Err(refused) => {
+                self.fail_if_closed(state, &refused.0);
+                return Err(refused);
+            }
+        };
         if has_turn {
             self.turn(state);
         }
         Ok(number)
+    }
+
+    /// Ends the connection if the device refused requests that were staged before the one that was not
+    /// accepted: no completion ends them.
+    #[cold]
+    fn fail_if_closed(&self, state: MutexGuard<'_, SendState>, not_accepted: &NotAccepted) {
+        let is_closed = state.is_closed();
+        drop(state);
+        if is_closed && let NotAccepted::Refused(error) = not_accepted {
+            self.fail((**error).clone());
+        }
     }
 
     /// Sees to it that staged requests leave.

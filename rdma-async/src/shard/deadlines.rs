@@ -104,9 +104,11 @@ impl Deadlines {
         };
         wheel.slots[(tick % SLOTS) as usize].push(place);
         wheel.count += 1;
-        let is_next = tick < self.next.load(Ordering::Relaxed);
+        // The wheel is checked at least once a round, which removes the places of cancelled deadlines.
+        let check = tick.min(wheel.tick + SLOTS - 1);
+        let is_next = check < self.next.load(Ordering::Relaxed);
         if is_next {
-            self.next.store(tick, Ordering::Relaxed);
+            self.next.store(check, Ordering::Relaxed);
         }
         (place, is_next)
     }
@@ -224,10 +226,22 @@ mod tests {
             deadlines.cancel(place);
         }
         assert_eq!(deadlines.wheel.lock().entries.len(), 1);
+        assert_eq!(advance(&deadlines, 1000), 0);
+        let places: usize = deadlines.wheel.lock().slots.iter().map(Vec::len).sum();
+        assert_eq!(places, 0);
         let (kept, _) = deadlines.add(Weak::new(), Duration::from_secs(3600));
         assert_eq!(advance(&deadlines, 5000), 0);
         deadlines.cancel(kept);
         assert_eq!(deadlines.wheel.lock().count, 0);
+    }
+
+    #[test]
+    fn the_wheel_is_checked_within_a_round_however_late_the_deadline_is() {
+        let deadlines = Deadlines::default();
+        let (place, _) = deadlines.add(Weak::new(), Duration::from_secs(3600));
+        deadlines.cancel(place);
+        let round = Duration::from_millis(SLOTS);
+        assert!(deadlines.next().unwrap() <= Instant::now() + round);
     }
 
     #[test]

@@ -112,7 +112,6 @@ impl Driver {
         shard.turn.end(&mut self.spare);
         self.channel.get_ref().drain(|_| {})?;
         shard.completions.request_notification()?;
-        shard.armings.fetch_add(1, Ordering::Relaxed);
         // Completions from before the request are not announced.
         loop {
             match shard.poll() {

@@ -11,7 +11,7 @@ mod driver;
 mod receives;
 mod turn;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -39,6 +39,8 @@ use crate::memory::PieceLender;
 const BATCH: usize = 32;
 /// Number of batches of one poll, so that a flood of completions does not keep the thread.
 const BATCHES: usize = 8;
+/// Maximum number of polls for the last completions of a connection, enough for a full completion queue.
+const DETACH_POLLS: usize = 1 << 10;
 /// Longest time for which a future polls before it waits, on a runtime of one thread, where nobody else
 /// polls meanwhile.
 const LINGER: Duration = Duration::from_micros(2);
@@ -80,8 +82,6 @@ pub(crate) struct Shard {
     wake: Arc<Notify>,
     /// Set once the driver has ended with its runtime.
     has_ended: AtomicBool,
-    /// Number of times that the driver asked for an announcement.
-    armings: AtomicUsize,
 }
 
 /// State that only the thread that polls uses.
@@ -145,7 +145,6 @@ impl Shard {
             is_asleep: AtomicBool::new(false),
             wake,
             has_ended: AtomicBool::new(false),
-            armings: AtomicUsize::new(0),
         });
         driver::spawn(&shard, channel);
         Ok(shard)
@@ -207,8 +206,20 @@ impl Shard {
         self.changes.push(Change::Attach(Arc::clone(connection)));
     }
 
-    /// Hands no more completions to a connection.
+    /// Hands the remaining completions to a connection, and none afterwards. Its receives return to the
+    /// shared queue: completions that are left when the queue pair is destroyed are lost, with their receives.
     pub(crate) fn detach(&self, connection: &Connection) {
+        // In the error state the queue pair takes no more receives, and completes those that it took.
+        if let Err(error) = connection.queue_pair().fail() {
+            tracing::warn!(%error, "the queue pair could not be moved to the error state");
+        }
+        for _ in 0..DETACH_POLLS {
+            match self.poll() {
+                Polled::Found(found) if found < BATCH * BATCHES => break,
+                Polled::Found(_) => {}
+                Polled::Elsewhere => std::thread::yield_now(),
+            }
+        }
         let number = connection.queue_pair().number();
         self.changes.push(Change::Detach(number));
         // Nobody may poll for a while.
@@ -349,13 +360,16 @@ impl Shard {
         }
     }
 
-    /// Polls for a short time until `attempt` gives something, if nobody else would poll meanwhile: on a
-    /// runtime of one thread, when no other future waits.
+    /// Returns whether a future polls for a short time before it waits: on a runtime of one thread, if no
+    /// future waits for anything other than an operation.
+    #[inline]
+    pub(crate) fn lingers(&self) -> bool {
+        self.may_linger && self.waiting.load(Ordering::Relaxed) == 0
+    }
+
+    /// Polls for a short time, until `attempt` returns a value.
     #[inline]
     pub(crate) fn linger<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-        if !self.may_linger || self.waiting.load(Ordering::Relaxed) > 0 {
-            return None;
-        }
         let mut begun = None;
         loop {
             // A look at the clock takes as long as some polls.
@@ -403,9 +417,10 @@ impl Shard {
         self.deadlines.cancel(place);
     }
 
-    /// Polls until the queue is empty, and waits for another thread that polls.
+    /// Polls until the completions that were in the queue at the call are handed out. Waits while another
+    /// thread polls.
     pub(crate) async fn catch_up(&self) {
-        while self.poll() != Polled::Found(0) {
+        while !matches!(self.poll(), Polled::Found(found) if found < BATCH * BATCHES) {
             tokio::task::yield_now().await;
         }
     }
@@ -477,6 +492,8 @@ impl Drop for Waiting<'_> {
 fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     for connection in connections.values() {
         connection.fail(error.clone());
+        // Nobody polls for the requests that the device flushes.
+        connection.forsake();
     }
 }
 

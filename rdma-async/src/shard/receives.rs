@@ -119,7 +119,11 @@ impl Receives {
             self.posted.fetch_add(1, Ordering::Relaxed);
             if let Err(refused) = self.queue.post(memory) {
                 self.posted.fetch_sub(1, Ordering::Relaxed);
-                return Err(refused.error.into());
+                return match refused.error {
+                    // The thread that polls has meanwhile posted the receive that it had taken.
+                    rdma_core::Error::QueueFull { .. } => Ok(()),
+                    error => Err(error.into()),
+                };
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Settings of connections to be.
+//! [`RdmaBuilder`]: the settings of a connection or listener, and the calls that create one from them.
 
 use std::time::Duration;
 
@@ -14,23 +14,24 @@ use crate::listener::RdmaListener;
 use crate::rdma::Rdma;
 use crate::shard::Profile;
 
-/// How tasks learn of completions.
+/// Method by which waiting futures are notified of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CompletionMode {
-    /// They sleep until the device announces them: the least processor time.
+    /// Tasks sleep until the device announces a completion: least processor time.
     Event,
-    /// They look for so long, then sleep: nearly the latency of looking, without burning a processor
-    /// for a peer that takes its time.
+    /// A task polls for a limited time, then sleeps until an announcement: nearly the latency of
+    /// polling, without occupying a processor while the peer is slow.
     Adaptive {
-        /// How long a task looks before it sleeps.
+        /// Time without a completion after which the task stops polling and sleeps.
         spin: Duration,
     },
-    /// They look all the time, a turn of the executor each: the least latency, a processor for it.
+    /// A task polls all the time, in every turn of the executor: least latency, but it occupies a
+    /// processor.
     Busy,
 }
 
-/// Settings that every connection of a builder has.
+/// Settings of every connection that a builder creates.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) completion: CompletionMode,
@@ -47,7 +48,7 @@ pub(crate) struct Settings {
     pub(crate) address: AddressChoice,
 }
 
-/// How many receives are for the connection's own messages.
+/// Number of receives for control messages, which the connection itself handles.
 const CONTROL_DEPTH: u16 = 32;
 
 impl Settings {
@@ -67,7 +68,7 @@ impl Settings {
     }
 }
 
-/// Settings of connections to be; the defaults suit most.
+/// Creates connections and listeners with the chosen settings. The defaults suit most programs.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), rdma_async::Error> {
@@ -110,112 +111,123 @@ impl Default for RdmaBuilder {
 }
 
 impl RdmaBuilder {
-    /// Opens the device of this name, for this connection or listener alone. Default: the device that
-    /// `RDMA_DEVICE` selects, or the first with a usable port.
+    /// Sets the name of the device, which is opened for this connection or listener alone. The default
+    /// is the device that `RDMA_DEVICE` names, or else the first with a usable port.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = DeviceChoice::Named(name.into());
         self
     }
 
-    /// Uses a device that is open, and shares its memory and completion queue with its other
-    /// connections. [`RdmaDevice::builder`] does this.
+    /// Sets the device to one that is already open. The new connections share its memory and
+    /// completion queue with its other connections. [`RdmaDevice::builder`] calls this.
     pub fn on(mut self, device: &RdmaDevice) -> Self {
         self.device = DeviceChoice::Open(device.clone());
         self
     }
 
-    /// The device's port. Default: chosen.
+    /// Sets the number of the device's port. By default a usable port is chosen, see
+    /// [`rdma_core::Context::address`].
     pub fn port(mut self, number: u8) -> Self {
         self.settings.address.port = Some(number);
         self
     }
 
-    /// The index of the port's GID. Default: chosen, see [`rdma_core::Context::address`].
+    /// Sets the index of the port's GID. By default a GID is chosen, see
+    /// [`rdma_core::Context::address`].
     pub fn gid_index(mut self, index: u32) -> Self {
         self.settings.address.gid_index = Some(index);
         self
     }
 
-    /// Paces, patience and path of the queue pair.
+    /// Sets the timeouts, retry counts and path of the queue pair.
     pub fn options(mut self, options: ConnectOptions) -> Self {
         self.settings.options = options;
         self
     }
 
-    /// How tasks learn of completions. Default: they look for 20 us, then sleep.
+    /// Sets the method by which waiting futures are notified of completions. The default is
+    /// [`CompletionMode::Adaptive`], which polls for 20 us and then sleeps.
     pub fn completion(mut self, mode: CompletionMode) -> Self {
         self.settings.completion = mode;
         self
     }
 
-    /// How many operations can be outstanding; more wait their turn. Default 64, at least 8.
+    /// Sets the maximum number of outstanding operations; further operations wait. The default is 64,
+    /// the bounds are 8 and 16384.
     pub fn send_depth(mut self, operations: u32) -> Self {
         self.settings.send_depth = operations.clamp(8, 1 << 14);
         self
     }
 
-    /// How many messages of the peer can wait to be received; then its sends wait. Default 64, at
-    /// least 2.
+    /// Sets the maximum number of messages that have arrived and were not yet received. At the
+    /// maximum, the peer's sends wait. The default is 64, the bounds are 2 and 8192.
     pub fn receive_depth(mut self, messages: u16) -> Self {
         self.settings.receive_depth = messages.clamp(2, 1 << 13);
         self
     }
 
-    /// The longest message, in bytes, that arrives in one piece, without the peer asking for it; a
-    /// longer one is read from the sender's memory. Default 4096, at least 64.
+    /// Sets the maximum length, in bytes, of a message that the peer sends in one piece. A longer
+    /// message is read from the sender's memory. The default is 4096, the bounds are 64 bytes and 16
+    /// MiB.
     #[doc(alias = "max_message_length")]
     pub fn message_length(mut self, bytes: usize) -> Self {
         self.settings.payload = bytes.clamp(64, 1 << 24);
         self
     }
 
-    /// The longest message, in bytes, that is received at all. Default 1 GiB.
+    /// Sets the maximum length, in bytes, of any received message. The default is 1 GiB.
     pub fn message_limit(mut self, bytes: usize) -> Self {
         self.settings.message_limit = bytes;
         self
     }
 
-    /// How many bytes the peer can have in all by requesting memory, in at most 16384 regions; of a
-    /// region whose alignment is above its size, that counts. Default 256 MiB.
+    /// Sets the maximum total, in bytes, of memory that the peer holds on one connection because it
+    /// requested it. Each region counts with its size or its alignment, whichever is larger. The
+    /// default is 256 MiB. In addition, the peer can hold at most 16384 requested regions.
     pub fn remote_memory_limit(mut self, bytes: usize) -> Self {
         self.settings.remote_memory_limit = bytes;
         self
     }
 
-    /// What the peer may do with memory that it is lent. Default: read, write and atomics.
+    /// Sets the access rights of the peer to memory that it is lent. The default is read, write and
+    /// atomics.
     #[doc(alias = "max_rmr_access")]
     pub fn remote_access(mut self, access: AccessFlags) -> Self {
         self.settings.remote_access = access;
         self
     }
 
-    /// How long connecting may take, from the first packet to the last. Default 10 s.
+    /// Sets the time limit of connecting, including the handshake. The default is 10 s.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.settings.connect_timeout = limit;
         self
     }
 
-    /// How long the peer may take to answer a request for memory. Default 10 s.
+    /// Sets the time limit for the peer's answer to a request for memory, which is also the time limit
+    /// of [`Rdma::close`]. The default is 10 s.
     pub fn response_timeout(mut self, limit: Duration) -> Self {
         self.settings.response_timeout = limit;
         self
     }
 
-    /// How long it may take, about, until an idle connection notices that the peer's host or the link to it
-    /// is gone. Default 20 s, at least 4 s. A peer whose program ends is noticed at once.
+    /// Sets the approximate time after which an idle connection detects that the peer's host, or the
+    /// link to it, is gone. The default is 20 s, the minimum 4 s. The end of the peer's program is
+    /// detected immediately.
     ///
-    /// The TCP connection is tested after half of this time, with TCP's keep-alive.
+    /// TCP keep-alive probes begin after half of this time and are at least one second apart, so
+    /// a time below 8 s can be exceeded by up to 2 s.
     pub fn keep_alive(mut self, limit: Duration) -> Self {
         self.settings.keep_alive = limit.max(Duration::from_secs(4));
         self
     }
 
-    /// Connects to whoever listens at a TCP address.
+    /// Connects to the peer that listens at a TCP address.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if nobody listens,
-    /// [`Error::Handshake`] if who does is no such peer, [`Error::Timeout`].
+    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if the TCP connection fails,
+    /// [`Error::Handshake`] if the handshake with the peer fails, [`Error::Timeout`] after
+    /// [`Self::connect_timeout`], and [`Error::InvalidArgument`] if the address resolves to nothing.
     pub async fn connect(self, address: impl ToSocketAddrs) -> Result<Rdma> {
         let limit = self.settings.connect_timeout;
         let what = "connecting";
@@ -239,11 +251,12 @@ impl RdmaBuilder {
         Err(failure.unwrap_or_else(|| Error::invalid("address", "it stands for none")))
     }
 
-    /// Waits at a TCP address for one peer to connect. Whoever fails to is logged and passed over.
+    /// Waits at a TCP address until one peer has connected. A peer whose handshake fails is logged and
+    /// ignored.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if the address cannot.
+    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if listening or accepting fails.
     pub async fn listen(self, address: impl ToSocketAddrs) -> Result<Rdma> {
         let mut listener = self.bind(address).await?;
         loop {
@@ -255,23 +268,24 @@ impl RdmaBuilder {
         }
     }
 
-    /// Listens at a TCP address for any number of peers, who share the device and its memory.
+    /// Listens at a TCP address for any number of peers, whose connections share the device.
     ///
     /// # Errors
     ///
-    /// As [`Self::listen`].
+    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if the address cannot be listened
+    /// at.
     pub async fn bind(self, address: impl ToSocketAddrs) -> Result<RdmaListener> {
         RdmaListener::bind(self.place()?, address).await
     }
 
-    /// Opens the device, if it is not open.
+    /// Opens the device unless it is already open, and checks the port and GID index.
     fn place(self) -> Result<Place> {
         let device = match &self.device {
             DeviceChoice::Open(device) => device.clone(),
             DeviceChoice::Named(name) => RdmaDevice::open(name)?,
             DeviceChoice::Default => RdmaDevice::open_default()?,
         };
-        // Before anybody connects, so that a wrong port or GID index is an error of the builder's.
+        // Checked before a peer connects, so that a wrong port or GID index fails this call.
         device.context().address(self.settings.address)?;
         Ok(Place {
             device,
@@ -280,7 +294,7 @@ impl RdmaBuilder {
     }
 }
 
-/// The device of a builder.
+/// Device that a builder uses.
 #[derive(Debug, Clone)]
 enum DeviceChoice {
     Default,
@@ -288,7 +302,7 @@ enum DeviceChoice {
     Open(RdmaDevice),
 }
 
-/// Device and settings that the connections of one builder have in common.
+/// Open device and settings that all connections of one builder share.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) device: RdmaDevice,

@@ -1,4 +1,4 @@
-//! Devices that are opened once and shared by all connections.
+//! [`RdmaDevice`]: an open RDMA device that many connections share.
 
 use std::alloc::Layout;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrWriteAccess, Pool};
 use crate::shard::{Profile, Shard};
 
-/// An open device, with what all its connections share: a protection domain, registered memory, and for
-/// each runtime one completion queue, one shared receive queue and one task.
+/// An open device with the resources that its connections share: a protection domain, registered
+/// memory, and for each runtime one completion queue, one shared receive queue and one task.
 ///
-/// A program opens a device once and makes every connection and listener from it. Clones are the same
-/// device; the last of clones, connections and memory closes it.
+/// A program opens a device once and creates every connection and listener from it. Clones refer to
+/// the same device, which is closed when all clones, connections and memory regions are dropped.
 ///
 /// ```
 /// use std::alloc::Layout;
@@ -59,7 +59,8 @@ struct Shared {
 }
 
 impl RdmaDevice {
-    /// Opens the device that `RDMA_DEVICE` selects, or the first with a usable port.
+    /// Opens the device that the environment variable `RDMA_DEVICE` names, or else the first device
+    /// with a usable port.
     ///
     /// # Errors
     ///
@@ -69,7 +70,7 @@ impl RdmaDevice {
         Self::new(&Context::open_default()?)
     }
 
-    /// Opens the device of a name.
+    /// Opens the device with this name.
     ///
     /// # Errors
     ///
@@ -79,11 +80,11 @@ impl RdmaDevice {
         Self::new(&Context::open(name)?)
     }
 
-    /// Makes a device of a context that is open already.
+    /// Creates a device from an open context.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device has no protection domain left.
+    /// [`Error::Verbs`] if no protection domain can be created.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn new(context: &Context) -> Result<Self> {
         let domain = context.protection_domain()?;
@@ -96,12 +97,12 @@ impl RdmaDevice {
         })
     }
 
-    /// Returns the settings of connections and listeners to be, of this device.
+    /// Returns a builder of connections and listeners on this device.
     pub fn builder(&self) -> RdmaBuilder {
         RdmaBuilder::default().on(self)
     }
 
-    /// Returns the context underneath.
+    /// Returns the verbs context of the device.
     pub fn context(&self) -> &Context {
         self.shared.domain.context()
     }
@@ -111,12 +112,12 @@ impl RdmaDevice {
         &self.shared.domain
     }
 
-    /// Allocates registered memory, zeroed, that every connection of the device can use. Memory that was
-    /// dropped is used again.
+    /// Allocates zeroed, registered memory that every connection of the device can use. Memory of
+    /// dropped regions is reused.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if it cannot be registered.
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if memory cannot be registered.
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_local_mr(&self, layout: Layout) -> Result<LocalMr> {
         let mut region = self.alloc_local_mr_stale(layout)?;
@@ -124,12 +125,12 @@ impl RdmaDevice {
         Ok(region)
     }
 
-    /// Allocates registered memory that holds what its last use left: for programs that overwrite it
-    /// anyway.
+    /// Allocates registered memory without zeroing it, for programs that overwrite it. The memory can
+    /// contain data of an earlier region.
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::alloc_local_mr`].
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if memory cannot be registered.
     pub fn alloc_local_mr_stale(&self, layout: Layout) -> Result<LocalMr> {
         if layout.size() == 0 {
             return Err(Error::invalid(
@@ -145,14 +146,15 @@ impl RdmaDevice {
         &self.shared.pool
     }
 
-    /// Returns the shard of the current runtime, which is made if there is none.
+    /// Returns the shard (shared queues and task) of the current runtime and this profile. Starts a
+    /// shard if none exists.
     pub(crate) fn shard(&self, profile: Profile) -> Result<Arc<Shard>> {
         let runtime = Handle::current().id();
         let mut shards = self.shared.shards.lock();
         if let Some(shard) = shards.iter().find(|shard| shard.serves(runtime, profile)) {
             return Ok(Arc::clone(shard));
         }
-        // Those of runtimes that are gone.
+        // Removes the shards of runtimes that have ended.
         shards.retain(|shard| !shard.has_ended());
         let shard = Shard::start(&self.shared.domain, profile)?;
         shards.push(Arc::clone(&shard));

@@ -11,10 +11,10 @@ use rdma_core::WorkError;
 /// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation on a connection failed. Clones share their cause.
+/// Reason for the failure of an operation. Clones share their cause.
 ///
-/// `Debug` prints the same text as `Display`, so that a `main` that returns this error prints the
-/// message and what to do.
+/// `Debug` prints the same text as `Display`, so that a `main` that returns this error prints a
+/// readable message.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,84 +22,84 @@ pub enum Error {
     #[error(transparent)]
     Verbs(#[from] rdma_core::Error),
 
-    /// The device could not do an operation. The connection has failed with it.
+    /// The device reported that an operation failed, which ended the connection.
     #[error(transparent)]
     Work(#[from] WorkError),
 
-    /// The TCP side of connecting failed.
+    /// An operation on a TCP socket failed.
     #[error("{action} {address}: {cause}")]
     Tcp {
-        /// The step that failed.
+        /// Operation that failed.
         action: &'static str,
-        /// The address of the step.
+        /// Address or object of the operation.
         address: String,
-        /// The system's error.
+        /// Error that the system returned.
         cause: Arc<io::Error>,
     },
 
-    /// The other end of the TCP connection is not a peer that this crate can connect to.
+    /// The handshake over the TCP connection failed, or the other end does not use this protocol.
     #[error("handshake with {peer}: {reason}")]
     Handshake {
-        /// The address that answered.
+        /// Address of the other end.
         peer: SocketAddr,
-        /// The defect of the answer.
+        /// Reason for the failure.
         reason: String,
     },
 
     /// An operation did not end within its time limit.
     #[error("{what} took longer than {limit:?}")]
     Timeout {
-        /// The operation.
+        /// Name of the operation.
         what: &'static str,
         /// The time limit.
         limit: Duration,
     },
 
-    /// An operation did not end before its deadline, which ended the connection. Operations that were
-    /// pending with it end with this error, too.
+    /// An operation did not complete before its deadline, which ended the connection. All other
+    /// pending operations of the connection also fail with this error.
     #[error(
         "the connection has ended: an operation took longer than {limit:?}; of this one, {execution}"
     )]
     DeadlineExceeded {
-        /// The time limit of the operation that took too long.
+        /// Time limit of the operation that took too long.
         limit: Duration,
-        /// Tells whether the peer may have executed the operation that ends with this error.
+        /// State of the operation that fails with this error: not executed, or unknown.
         execution: Execution,
     },
 
     /// The connection has ended.
     #[error("the connection has ended: {reason}")]
     Disconnected {
-        /// Why it ended.
+        /// Reason for the end of the connection.
         reason: Arc<str>,
     },
 
     /// The peer refused a request.
     #[error("the peer refused {what}: {reason}")]
     Refused {
-        /// The request.
+        /// Name of the request.
         what: &'static str,
-        /// Why the peer refused it.
+        /// Reason that the peer gave.
         reason: &'static str,
     },
 
-    /// An argument is outside of what the operation allows.
+    /// The value of an argument is not allowed.
     #[error("{what}: {reason}")]
     InvalidArgument {
-        /// The argument, with its operation.
+        /// Name of the argument.
         what: &'static str,
-        /// Why the operation does not allow the value.
+        /// Reason why the value is not allowed.
         reason: String,
     },
 }
 
-/// Knowledge about whether the peer executed an operation that has failed.
+/// State of a failed operation at the peer, as far as this end knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Execution {
-    /// The device had not been given the operation: the peer has not executed it, and it can be repeated.
+    /// The operation was not handed to the device: the peer did not execute it, so it can be repeated.
     NotExecuted,
-    /// The device had been given the operation: the peer may have executed it, or a part of it.
+    /// The operation was handed to the device: the peer may have executed all or a part of it.
     Unknown,
 }
 
@@ -113,7 +113,7 @@ impl fmt::Display for Execution {
 }
 
 impl Error {
-    /// The error of a connection whose operation took longer than `limit`.
+    /// Returns the error of a connection that an operation with the time limit `limit` has ended.
     pub(crate) fn deadline(limit: Duration) -> Self {
         Self::DeadlineExceeded {
             limit,
@@ -121,7 +121,8 @@ impl Error {
         }
     }
 
-    /// Returns the same error for an operation that the device was given.
+    /// Returns this error with [`Execution::Unknown`] if it is a deadline error, for an operation that
+    /// was handed to the device.
     pub(crate) fn of_posted(self) -> Self {
         match self {
             Self::DeadlineExceeded { limit, .. } => Self::DeadlineExceeded {

@@ -1,7 +1,8 @@
-//! How two ends find each other's queue pairs, over TCP.
+//! The handshake: the exchange over TCP by which two ends connect their queue pairs.
 //!
-//! The connecting end says hello first, the accepting end answers, both connect their queue pairs
-//! and say so. Then either may send. The TCP connection stays, silent; its end is the peer's.
+//! The connecting end sends a [`Hello`] first and the accepting end answers with one. Both then
+//! connect their queue pairs and send [`READY`], after which either may send messages. The TCP
+//! connection stays open without further data; its end means that the peer has closed the connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,11 +22,11 @@ use crate::shard::Reservation;
 const MAGIC: [u8; 8] = *b"RDMAsync";
 const VERSION: u16 = 1;
 const READY: u8 = 0x06;
-/// Largest number of bytes that a request copies instead of naming their memory: short messages with their
-/// headers.
+/// Maximum bytes, including the header of a message, that a request copies (inline data) instead of
+/// referring to memory.
 const INLINE: u32 = 64;
 
-/// The hello of either end. Numbers go in network byte order.
+/// First message of either end of the handshake. Numbers are in network byte order.
 ///
 /// ```text
 /// byte 0..8    8..10     10..12       12..14          14..18            18..47
@@ -81,7 +82,7 @@ impl Hello {
     }
 }
 
-/// The connecting end.
+/// Performs the handshake of the connecting end.
 pub(crate) async fn connect(place: Place, mut stream: TcpStream, peer: SocketAddr) -> Result<Rdma> {
     let local = Local::prepare(&place)?;
     let failed = |source| interrupted(peer, &source);
@@ -94,7 +95,8 @@ pub(crate) async fn connect(place: Place, mut stream: TcpStream, peer: SocketAdd
     local.finish(place, stream, peer, remote).await
 }
 
-/// The accepting end. Nothing is made for a peer before it has said a proper hello.
+/// Performs the handshake of the accepting end. Creates no queue pair before a valid [`Hello`] has
+/// arrived.
 pub(crate) async fn accept(place: Place, mut stream: TcpStream, peer: SocketAddr) -> Result<Rdma> {
     let failed = |source| interrupted(peer, &source);
     configure(&stream, place.settings.keep_alive).map_err(failed)?;
@@ -107,9 +109,10 @@ pub(crate) async fn accept(place: Place, mut stream: TcpStream, peer: SocketAddr
     local.finish(place, stream, peer, remote).await
 }
 
-/// Sends what is written at once, and notices in bounded time that the peer's host is gone.
+/// Disables Nagle's algorithm, and enables keep-alive probes, which detect that the peer's host is
+/// gone.
 fn configure(stream: &TcpStream, keep_alive: Duration) -> io::Result<()> {
-    /// Probes without an answer after which the peer counts as gone.
+    /// Number of unanswered probes after which the peer is considered gone.
     const PROBES: u32 = 4;
     stream.set_nodelay(true)?;
     let quiet = keep_alive / 2;
@@ -120,7 +123,7 @@ fn configure(stream: &TcpStream, keep_alive: Duration) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-/// This end's queue pair, with room for its completions and receives for its messages.
+/// Unconnected queue pair of this end, with reserved room for its completions and messages.
 struct Local {
     prepared: PreparedQueuePair,
     reservation: Reservation,
@@ -144,7 +147,7 @@ impl Local {
                 .address(settings.address);
             reservation.shard().prepare(builder).build()
         };
-        // No device says how much it copies; the usual ones can copy this much.
+        // Devices do not report their inline limit; most accept this many bytes.
         let prepared = make(INLINE).or_else(|_| make(0))?;
         Ok(Self {
             prepared,
@@ -172,7 +175,7 @@ impl Local {
             .prepared
             .connect(&remote.endpoint, &place.settings.options)
             .map_err(|error| match error {
-                // What the device says of it, not what this end got wrong.
+                // An error with an errno comes from the device: the peer's endpoint is unusable.
                 error if error.errno().is_some() => {
                     refused(peer, format!("its queue pair cannot be reached: {error}"))
                 }
@@ -187,7 +190,7 @@ impl Local {
             peer: remote.depths,
             peer_payload: remote.payload as usize,
         });
-        // From here on it is attached to its shard, until the task ends.
+        // The connection stays attached to its shard until its control task ends.
         let local = stream.local_addr().map_err(failed)?;
         let attached = Attached::new(&connection);
         stream.write_all(&[READY]).await.map_err(failed)?;
@@ -207,7 +210,7 @@ impl Local {
 
 async fn read_hello(stream: &mut TcpStream, peer: SocketAddr) -> Result<Hello> {
     let mut bytes = [0; HELLO_LEN];
-    // The magic first: who sends garbage is found out before a whole hello of it is there.
+    // The magic is read first, so that garbage shorter than a hello is refused without waiting.
     let (magic, rest) = bytes.split_at_mut(MAGIC.len());
     stream
         .read_exact(magic)

@@ -1,7 +1,7 @@
-//! RDMA as futures, on tokio.
+//! RDMA connections on tokio, whose operations are futures.
 //!
-//! Two ends connect over TCP, and from then on move bytes by RDMA: messages with kept boundaries,
-//! reads and writes of each other's memory, atomics, and memory handed from one to the other.
+//! Two ends connect over TCP and then transfer data by RDMA: messages with boundaries, reads and
+//! writes of the peer's memory, atomics, and memory regions that one end lends to the other.
 //!
 //! ```
 //! use std::alloc::Layout;
@@ -35,35 +35,38 @@
 //!
 //! # What it does
 //!
-//! - **A device is opened once** ([`RdmaDevice`]) and shared by all connections that are made from it:
-//!   its memory, and for each runtime one completion queue, one shared receive queue and one task. An
-//!   idle connection keeps one descriptor, that of its TCP connection.
-//! - **Memory is safe**, whatever is dropped, forgotten or cancelled: an operation in flight holds a
-//!   claim on its memory until the device is done with it. Operations borrow their memory, or own it
-//!   and give it back ([`Rdma::write_owned`]).
-//! - **A grant ends at the device.** Memory is lent by a registration of its own, which is removed
-//!   before the memory is anybody else's; a peer that comes late gets a remote access error.
-//! - **No sender overruns a receiver**: messages have credits, which travel with other messages.
-//! - **A future polls once and then waits.** The task of the runtime polls for all futures that wait, for
+//! - **A device is opened once** ([`RdmaDevice`]). All connections made from it share its memory and,
+//!   for each runtime, one completion queue, one shared receive queue and one task. An idle connection
+//!   uses one file descriptor, for its TCP connection.
+//! - **Memory is safe** even if futures are dropped, forgotten or cancelled: an operation in flight
+//!   holds a claim on its memory until the device has finished. An operation borrows its memory, or
+//!   owns it and returns it ([`Rdma::write_owned`]).
+//! - **The device ends every grant of access.** Memory is lent by a registration of its own, which is
+//!   removed before the memory is used again. A peer that accesses it later gets a remote access
+//!   error.
+//! - **Flow control**: each message needs a credit, the permission of the receiver to send one
+//!   message. Credits are returned in the headers of other messages.
+//! - **A future polls once and then waits.** The task of the runtime polls for all waiting futures for
 //!   a bounded time, and then sleeps until the device announces a completion: [`CompletionMode`].
-//! - **Requests of one turn of the scheduler leave together**, under one doorbell; a request that finds
-//!   none in flight leaves at once. Requests that nobody awaits, as those of [`Rdma::post`], leave with
-//!   the turn too, so the runtime must be driven on, or the connection dropped.
-//! - **Every wait can have an end**: [`Rdma::within`] ends the connection of an operation that takes too
-//!   long, [`Rdma::close`] waits until the peer has everything, and an idle connection notices that its
-//!   peer is gone ([`RdmaBuilder::keep_alive`]).
+//! - **Requests are batched**: requests that are made in one turn of the scheduler are handed to the
+//!   device together, with one doorbell. If no request is in flight, a request is handed over at once.
+//!   Requests of [`Rdma::post`] are batched too: run the runtime, or drop the connection, to send
+//!   them.
+//! - **Every wait can be limited**: [`Rdma::within`] ends the connection if an operation takes too
+//!   long, [`Rdma::close`] waits until the peer has received everything, and an idle connection
+//!   detects that its peer is gone ([`RdmaBuilder::keep_alive`]).
 //! - **A message can be handled within the poll** that finds it, before any task is woken:
 //!   [`Rdma::handle_messages`].
-//! - **No task keeps the others waiting**: operations count against tokio's budget, also those that
-//!   are done at once.
-//! - Nothing of this crate allocates for an operation; asking for and handing over memory does, and so
-//!   does a message above [`RdmaBuilder::message_length`], whose memory is lent to the peer until it has
-//!   read it.
+//! - **No task starves the others**: operations count against tokio's cooperative budget, even if they
+//!   complete immediately.
+//! - **No operation allocates on the heap**, except requests for memory, transfers of memory, and
+//!   messages longer than [`RdmaBuilder::message_length`], whose memory is lent to the peer until the
+//!   peer has read it.
 //!
 //! # What it does not do
 //!
-//! It does not reconnect. It trusts the peer with the memory that it lends it, and no other: what a
-//! peer says is checked, and one that breaks the protocol is disconnected.
+//! The crate does not reconnect. It gives the peer access only to memory that was lent to that peer.
+//! Every message of the peer is checked, and a peer that violates the protocol is disconnected.
 
 #![forbid(unsafe_code)]
 

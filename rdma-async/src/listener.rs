@@ -1,4 +1,4 @@
-//! Listening for peers.
+//! [`RdmaListener`]: accepts the connections of any number of peers at one TCP address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,12 +12,12 @@ use crate::error::{Error, Result};
 use crate::handshake;
 use crate::rdma::Rdma;
 
-/// How many peers can be at their handshakes at once; more wait to be accepted by TCP.
+/// Maximum number of concurrent handshakes; further peers wait in the TCP backlog.
 const HANDSHAKES: usize = 64;
 
-/// Listens for peers, from [`RdmaBuilder::bind`](crate::RdmaBuilder::bind).
+/// Listener for peers, created by [`RdmaBuilder::bind`](crate::RdmaBuilder::bind).
 ///
-/// A peer that is slow or wrong at its handshake keeps no other from connecting.
+/// Handshakes run concurrently: a slow or faulty peer does not delay the others, up to 64 at a time.
 #[derive(Debug)]
 pub struct RdmaListener {
     listener: TcpListener,
@@ -37,23 +37,25 @@ impl RdmaListener {
         })
     }
 
-    /// The address it listens at.
+    /// Returns the TCP address at which peers can connect.
     ///
     /// # Errors
     ///
-    /// [`Error::Tcp`].
+    /// [`Error::Tcp`] if the system cannot return the address.
     pub fn local_address(&self) -> Result<SocketAddr> {
         self.listener
             .local_addr()
             .map_err(|source| Error::tcp("asking for", "the address", source))
     }
 
-    /// Waits for the next peer. After an error it goes on with the next call. Cancel-safe.
+    /// Waits until the next peer has connected, and returns its connection. Can be called again after
+    /// an error. Cancel-safe: dropping the future loses no connection.
     ///
     /// # Errors
     ///
-    /// [`Error::Handshake`] for a peer that failed to connect, or not in time, [`Error::Verbs`] if
-    /// the device has nothing left for it, [`Error::Tcp`].
+    /// [`Error::Handshake`] if the handshake of a peer failed or exceeded the time limit of
+    /// connecting, [`Error::Verbs`] if the device cannot create a queue pair, [`Error::Tcp`] if
+    /// accepting failed.
     pub async fn accept(&mut self) -> Result<Rdma> {
         loop {
             tokio::select! {
@@ -67,7 +69,7 @@ impl RdmaListener {
                 arrival = self.listener.accept(), if self.handshakes.len() < HANDSHAKES => {
                     let (stream, peer) = match arrival {
                         Ok(arrival) => arrival,
-                        // Who came has left already.
+                        // The peer has already closed the connection.
                         Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                         Err(source) => {
                             return Err(Error::tcp("accepting at", "the address", source));

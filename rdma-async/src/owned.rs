@@ -1,12 +1,12 @@
-//! Operations that take memory and give it back.
+//! Operations that take ownership of their local memory and return it with the result.
 
 use crate::error::Result;
 use crate::memory::{LocalMr, RemoteMrReadAccess, RemoteMrWriteAccess};
 use crate::rdma::Rdma;
 
-/// Operations that own their memory while they run, as those of io_uring crates do: for futures that
-/// outlive the borrows of their callers. If a future is dropped, the memory is used again once its
-/// operation has ended.
+/// Operations that own their local memory while they run, like operations of io_uring crates. The
+/// caller holds no borrow of the memory, so the future can run in another task. If a future is
+/// dropped, its memory is reused after the operation has completed.
 ///
 /// ```
 /// # use std::alloc::Layout;
@@ -38,7 +38,7 @@ use crate::rdma::Rdma;
 /// # }
 /// ```
 impl Rdma {
-    /// Writes as [`Self::write`] does, and gives the memory back.
+    /// Writes like [`Self::write`], and returns the local memory with the result.
     ///
     /// # Errors
     ///
@@ -52,7 +52,8 @@ impl Rdma {
         (self.write(&local, remote).await, local)
     }
 
-    /// Writes with immediate data as [`Self::write_with_immediate`] does, and gives the memory back.
+    /// Writes with immediate data like [`Self::write_with_immediate`], and returns the local memory
+    /// with the result.
     ///
     /// # Errors
     ///
@@ -68,7 +69,7 @@ impl Rdma {
         (outcome, local)
     }
 
-    /// Reads as [`Self::read`] does, and gives the memory back.
+    /// Reads like [`Self::read`], and returns the local memory with the result.
     ///
     /// # Errors
     ///
@@ -82,7 +83,7 @@ impl Rdma {
         (self.read(&mut local, remote).await, local)
     }
 
-    /// Sends as [`Self::send`] does, and gives the memory back.
+    /// Sends like [`Self::send`], and returns the message's memory with the result.
     ///
     /// # Errors
     ///

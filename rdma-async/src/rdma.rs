@@ -1,4 +1,4 @@
-//! Connections, and what can be done on them.
+//! [`Rdma`]: a connection to a peer, and the operations on it.
 
 use std::alloc::Layout;
 use std::net::SocketAddr;
@@ -19,21 +19,24 @@ use crate::memory::{
 use crate::within::Within;
 /// A connection to a peer.
 ///
-/// Every operation takes `&self`, so that any number of tasks can use it at once. When more are
-/// started than the send queue holds, they wait their turn. Dropping a future leaves its operation in
-/// flight: its memory stays claimed until it has completed. A future that is forgotten
-/// ([`std::mem::forget`]) after it was polled keeps its place in the send queue as well.
+/// Every operation takes `&self`, so that any number of tasks can use the connection concurrently.
+/// Operations that exceed the capacity of the send queue wait until there is room. Dropping a future
+/// leaves its operation in flight: the memory stays claimed until the operation has completed. So does
+/// forgetting it ([`std::mem::forget`]) after it was polled, which can also occupy, for the rest of
+/// the connection, a credit (permission to send a message) or one of the 64 places for results of
+/// atomics.
 ///
-/// The runtime that it was made on serves it; on any other it can be used, and it ends with its own.
+/// The connection is driven by the runtime on which it was created, and ends with that runtime. Tasks
+/// of other runtimes can use it.
 ///
-/// A connection that is dropped is kept in the background, for at most a second while its runtime runs,
-/// until the peer's device has acknowledged all messages that were sent or posted, and the peer has
-/// closed its end. Messages that the peer has not acknowledged by then are lost. Dropping the runtime
-/// waits for these acknowledgements, for at most a second for each connection.
+/// After a connection is dropped, its runtime keeps it in the background for at most one second, until
+/// the peer's device has acknowledged all messages that were sent or posted, and the peer has closed
+/// its end. Messages that are not acknowledged by then are lost. Dropping the runtime waits for these
+/// acknowledgements, at most one second for each connection.
 ///
-/// The first operation that fails ends the connection, as a queue pair does, and so does the peer's
-/// going away; what is outstanding and what is started afterwards fails with the cause.
-/// What the peer sent before is still received.
+/// The first operation that fails ends the connection, and so does the disappearance of the peer. All
+/// outstanding and later operations then fail with the same cause. Messages that arrived before can
+/// still be received.
 #[derive(Debug)]
 pub struct Rdma {
     connection: Arc<Connection>,
@@ -58,12 +61,12 @@ impl Rdma {
         }
     }
 
-    /// This end's TCP address.
+    /// Returns the TCP address of this end.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
 
-    /// The peer's TCP address.
+    /// Returns the TCP address of the peer.
     pub fn peer_address(&self) -> SocketAddr {
         self.peer
     }
@@ -77,26 +80,27 @@ impl Rdma {
         self.connection.device()
     }
 
-    /// The queue pair underneath.
+    /// Returns the queue pair that the connection uses.
     pub fn queue_pair(&self) -> &QueuePair {
         self.connection.queue_pair()
     }
 
-    /// Why the connection has ended; `None` while it has not.
+    /// Returns the error that ended the connection, or `None` while the connection is open.
     pub fn failure(&self) -> Option<Error> {
         self.connection.failure().cloned()
     }
 
-    /// Waits until the connection has ended, and returns why.
+    /// Waits until the connection has ended, and returns the error that ended it.
     pub async fn ended(&self) -> Error {
         self.connection.wait_for_end().await
     }
 
-    /// Waits for an operation on this connection, for at most `limit` from when it begins to wait. An
-    /// operation that takes longer ends the connection: its queue pair goes to the error state, so that
-    /// the device touches the memory of no operation any more.
+    /// Runs an operation on this connection with a time limit, which starts when the operation first
+    /// has to wait. An operation that exceeds the limit ends the connection: the queue pair goes to
+    /// the error state, so that the device no longer accesses the memory of any operation.
     ///
-    /// The limit counts in milliseconds. An operation that ends without waiting costs nothing more.
+    /// The limit is rounded up to milliseconds. Operations that complete without waiting have no extra
+    /// cost.
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -118,8 +122,8 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::DeadlineExceeded`], which says whether the peer may have executed the operation, and the
-    /// errors of the operation.
+    /// [`Error::DeadlineExceeded`] if the limit was exceeded, with the information whether the peer
+    /// may have executed the operation, and the errors of the operation.
     pub async fn within<T>(
         &self,
         limit: Duration,
@@ -131,8 +135,8 @@ impl Rdma {
 
     /// Waits until the peer has everything that was sent or posted, and drops the connection.
     ///
-    /// The peer's program need not have received it: messages of one piece are in memory of the peer, and
-    /// longer ones have been read.
+    /// Messages of one piece are then in memory of the peer, even if its program has not yet received
+    /// them. Longer messages have been read by the peer.
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -153,18 +157,19 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// Why the connection has ended, if that was before the peer had everything, and [`Error::Timeout`]
-    /// if the peer takes longer than [`RdmaBuilder::response_timeout`](crate::RdmaBuilder::response_timeout).
+    /// The error that ended the connection, if it ended too early, and [`Error::Timeout`] if the peer
+    /// takes longer than [`RdmaBuilder::response_timeout`](crate::RdmaBuilder::response_timeout).
     pub async fn close(self) -> Result<()> {
         self.connection.settle().await
     }
 
-    /// Has messages of one piece handled by `handle` within the poll that finds them, before any task is
-    /// woken. A message that `handle` returns is left to [`Self::receive`].
-    ///
-    /// The handler keeps every other completion of the runtime waiting, so it must be short, and must not
-    /// block. If it panics, the connection ends. Messages that have arrived before this are left to
+    /// Sets a handler that is called for each message of one piece, within the poll that finds the
+    /// message and before any task is woken. A message that the handler returns goes to
     /// [`Self::receive`].
+    ///
+    /// The handler delays every other completion of the runtime, so it must be short and must not
+    /// block. If the handler panics, the connection ends. Messages that arrived before this call, and
+    /// messages longer than one piece, go to [`Self::receive`].
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -189,7 +194,7 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the connection has a handler already.
+    /// [`Error::InvalidArgument`] if a handler was already set.
     pub fn handle_messages(
         &self,
         handle: impl Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync + 'static,
@@ -197,42 +202,43 @@ impl Rdma {
         self.connection.handle_messages(handle)
     }
 
-    /// Posts a message as [`Self::post`] does, if that needs no wait. Returns whether it was posted: not
-    /// while the peer takes no more messages, nor while the send queue is full.
+    /// Posts a message like [`Self::post`], but never waits. Returns `false`, and posts nothing, if
+    /// the peer has no room for a further message or the send queue is full.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for a message that is longer than one piece, [`Error::Verbs`] if the
-    /// device refuses it, and why the connection has ended.
+    /// device refuses the request, and the error that ended the connection.
     pub fn try_post(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
         self.connection.try_post_message(message)
     }
 
-    /// Allocates registered memory, zeroed. Memory that was dropped is used again.
+    /// Allocates zeroed, registered memory. Memory of dropped regions is reused.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if it cannot be registered.
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if memory cannot be registered.
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_local_mr(&self, layout: Layout) -> Result<LocalMr> {
         self.device().alloc_local_mr(layout)
     }
 
-    /// Allocates registered memory that holds what its last use left: for who overwrites it anyway.
+    /// Allocates registered memory without zeroing it: it can contain data of an earlier region.
     ///
     /// # Errors
     ///
-    /// As [`Self::alloc_local_mr`].
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if memory cannot be registered.
     pub fn alloc_local_mr_stale(&self, layout: Layout) -> Result<LocalMr> {
         self.device().alloc_local_mr_stale(layout)
     }
 
-    /// Has the peer allocate memory, zeroed, for this end to use.
+    /// Requests zeroed memory from the peer, which allocates it and lends it to this end.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the peer would lend more than its limit or has no memory,
-    /// [`Error::Timeout`] if it does not answer, and why the connection has ended.
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Refused`] if the peer's limit would be
+    /// exceeded or the peer cannot allocate the memory, [`Error::Timeout`] if the peer does not
+    /// answer, and the error that ended the connection.
     pub async fn request_remote_mr(&self, layout: Layout) -> Result<RemoteMr> {
         if layout.size() == 0 {
             return Err(Error::invalid(
@@ -243,12 +249,13 @@ impl Rdma {
         self.connection.request_remote(layout).await
     }
 
-    /// Writes all of `local` to the start of `remote`.
+    /// Writes all bytes of `local` to the start of `remote`.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if it does not fit, [`Error::Work`] if the peer's device refuses,
-    /// and why the connection has ended.
+    /// [`Error::InvalidArgument`] if `remote` is shorter than `local`, [`Error::Verbs`] if an
+    /// operation is writing to `local`, [`Error::Work`] if the peer's device refuses the access, and
+    /// the error that ended the connection.
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub async fn write(
         &self,
@@ -266,12 +273,12 @@ impl Rdma {
         self.connection.write(local, push).await
     }
 
-    /// Writes like [`Self::write`], and gives the peer a number that
-    /// [`Self::receive_write_immediate`] returns there.
+    /// Writes like [`Self::write`], and sends the number `immediate` along, which the peer gets from
+    /// [`Self::receive_write_immediate`]. Waits while the peer has no room for a further message.
     ///
     /// # Errors
     ///
-    /// As [`Self::write`].
+    /// The errors of [`Self::write`].
     #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
     #[doc(alias = "write_with_imm")]
     pub async fn write_with_immediate(
@@ -287,22 +294,23 @@ impl Rdma {
         self.connection.write_and_tell(local, push).await
     }
 
-    /// Waits for the peer's next write with a number, and returns the number.
+    /// Waits for the peer's next write with immediate data, and returns that number.
     ///
     /// # Errors
     ///
-    /// Why the connection has ended.
+    /// The error that ended the connection.
     #[doc(alias = "receive_write_imm")]
     pub async fn receive_write_immediate(&self) -> Result<u32> {
         self.connection.receive_write_immediate().await
     }
 
-    /// Reads from the start of `remote` into all of `local`.
+    /// Reads from the start of `remote` until `local` is filled.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `remote` is shorter, [`Error::Work`] if the peer's device
-    /// refuses, and why the connection has ended.
+    /// [`Error::InvalidArgument`] if `remote` is shorter than `local`, [`Error::Verbs`] if an
+    /// operation is using `local`, [`Error::Work`] if the peer's device refuses the access, and the
+    /// error that ended the connection.
     #[doc(alias = "IBV_WR_RDMA_READ")]
     pub async fn read(
         &self,
@@ -316,13 +324,14 @@ impl Rdma {
         self.connection.read(local, Work::Read { remote }).await
     }
 
-    /// Replaces the eight bytes of `remote` by `desired` if they are `expected`, at once, and returns
-    /// what they were.
+    /// Atomically replaces the eight bytes of `remote` by `desired` if they equal `expected`, and
+    /// returns their previous value.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `remote` is not eight bytes at an address that is a multiple of
-    /// eight, [`Error::Work`] if the peer's device refuses, and why the connection has ended.
+    /// [`Error::InvalidArgument`] if `remote` is not eight bytes long or its address is not a multiple
+    /// of eight, [`Error::Work`] if the peer's device refuses the access, and the error that ended the
+    /// connection.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[doc(alias = "atomic_cas")]
     pub async fn compare_and_swap(
@@ -340,11 +349,12 @@ impl Rdma {
         self.connection.perform_atomic(work).await
     }
 
-    /// Adds to the eight bytes of `remote`, at once and wrapping, and returns what they were.
+    /// Atomically adds `add` to the eight bytes of `remote`, wrapping on overflow, and returns their
+    /// previous value.
     ///
     /// # Errors
     ///
-    /// As [`Self::compare_and_swap`].
+    /// The errors of [`Self::compare_and_swap`].
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     pub async fn fetch_and_add(
         &self,
@@ -358,32 +368,36 @@ impl Rdma {
             .await
     }
 
-    /// Sends a message, of any length; the peer receives it as one. Resolves when it has arrived.
+    /// Sends a message of any length, which the peer receives as one message. Resolves when a message
+    /// of one piece has arrived in the peer's memory, or when the peer has read a longer message.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if it is longer than the peer receives, and why the connection has ended.
+    /// [`Error::Refused`] if a message is above the peer's limit or the peer has no memory for it,
+    /// [`Error::Verbs`] if another operation is writing to the message, and the error that ended the
+    /// connection.
     #[doc(alias = "IBV_WR_SEND")]
     pub async fn send(&self, message: &impl LocalMrReadAccess) -> Result<()> {
         self.connection.send(message, None).await
     }
 
-    /// Sends a message without waiting for it to arrive: resolves when the device has it. One too long
-    /// for a single piece is waited for as by [`Self::send`]. If it does not arrive, the connection
-    /// ends.
+    /// Sends a message without waiting for its arrival: resolves when the message is accepted by the
+    /// send queue. For a message longer than one piece, waits like [`Self::send`]. If the message
+    /// cannot be delivered, the connection ends.
     ///
     /// # Errors
     ///
-    /// As [`Self::send`].
+    /// The errors of [`Self::send`].
     pub async fn post(&self, message: &impl LocalMrReadAccess) -> Result<()> {
         self.connection.post_message(message).await
     }
 
-    /// Sends a message with a number.
+    /// Sends a message like [`Self::send`], with a number that the peer gets from
+    /// [`Self::receive_with_immediate`].
     ///
     /// # Errors
     ///
-    /// As [`Self::send`].
+    /// The errors of [`Self::send`].
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
     #[doc(alias = "send_with_imm")]
     pub async fn send_with_immediate(
@@ -394,70 +408,74 @@ impl Rdma {
         self.connection.send(message, Some(immediate)).await
     }
 
-    /// Waits for the peer's next message. Cancel-safe: a message is received or still to be received.
+    /// Waits for the peer's next message, and returns it. Cancel-safe: dropping the future loses no
+    /// message.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a message above the limit, and why the connection has ended.
+    /// [`Error::InvalidArgument`] for a message above
+    /// [`message_limit`](crate::RdmaBuilder::message_limit), [`Error::Verbs`] if no memory can be
+    /// registered for it, and the error that ended the connection.
     pub async fn receive(&self) -> Result<LocalMr> {
         self.connection.receive().await.map(|(message, _)| message)
     }
 
-    /// Waits for the peer's next message, and returns the number with it, if it has one.
+    /// Waits for the peer's next message, and returns it with the number that was sent along, if any.
     ///
     /// # Errors
     ///
-    /// As [`Self::receive`].
+    /// The errors of [`Self::receive`].
     #[doc(alias = "receive_with_imm")]
     pub async fn receive_with_immediate(&self) -> Result<(LocalMr, Option<u32>)> {
         self.connection.receive().await
     }
 
-    /// Lends memory to the peer, which gets it from [`Self::receive_remote_mr`]. It comes back from
-    /// [`Self::receive_local_mr`] if the peer sends it back. Dropping the future before it was sent
-    /// drops the memory.
+    /// Lends memory to the peer, which gets it from [`Self::receive_remote_mr`]. When the peer returns
+    /// the memory, [`Self::receive_local_mr`] yields it. If the future is dropped before the memory
+    /// was sent, the memory is dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if an operation still has it, and why the connection has ended.
+    /// [`Error::Verbs`] if an operation is still using the memory or the device cannot register it,
+    /// and the error that ended the connection.
     pub async fn send_local_mr(&self, region: LocalMr) -> Result<()> {
         self.connection.offer(region).await
     }
 
-    /// Gives memory back to the peer, which gets it from [`Self::receive_local_mr`]. Dropping the
-    /// future before it was sent drops the memory, which lets the peer free it.
+    /// Returns memory to the peer, which gets it from [`Self::receive_local_mr`]. If the future is
+    /// dropped before the memory was sent, the memory is released: the peer can free it.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for memory that is not of this connection, and why the connection
-    /// has ended.
+    /// [`Error::InvalidArgument`] for memory that was not lent on this connection, and the error that
+    /// ended the connection.
     pub async fn send_remote_mr(&self, region: RemoteMr) -> Result<()> {
         self.connection.give_back(region).await
     }
 
-    /// Waits for memory that the peer gives back: it requested it, or it was sent it. The peer's
-    /// access has ended when this returns.
+    /// Waits for memory that the peer returns after it had requested it or was lent it. The peer can
+    /// no longer access the memory when this resolves.
     ///
     /// # Errors
     ///
-    /// Why the connection has ended.
+    /// The error that ended the connection.
     pub async fn receive_local_mr(&self) -> Result<LocalMr> {
         self.connection.receive_returned().await
     }
 
-    /// Waits for memory that the peer lends.
+    /// Waits for memory that the peer lends with [`Self::send_local_mr`].
     ///
     /// # Errors
     ///
-    /// Why the connection has ended.
+    /// The error that ended the connection.
     pub async fn receive_remote_mr(&self) -> Result<RemoteMr> {
         self.connection.receive_offer().await
     }
 }
 
 impl Drop for Rdma {
-    /// Hands the connection to its task, which keeps it until the peer has the last messages. Where
-    /// the task has ended with its runtime, it has seen to that already.
+    /// Hands the connection to its task, which keeps it until the peer has the last messages. If the
+    /// runtime has ended, the task has already waited for that.
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
             drop(task.send(Arc::clone(&self.connection)));
@@ -465,7 +483,7 @@ impl Drop for Rdma {
     }
 }
 
-/// Returns the remote memory, which has room for `len` bytes.
+/// Returns the remote memory if it is at least `len` bytes long, or else an error.
 #[inline]
 pub(crate) fn fits(len: usize, remote: &impl RemoteMrReadAccess) -> Result<RemoteMemory> {
     let memory = remote.memory();

@@ -1,4 +1,4 @@
-//! Reads and writes of several pieces of memory.
+//! Vectored reads and writes: several pieces of local memory, one contiguous part of remote memory.
 
 use rdma_core::Claim;
 
@@ -10,10 +10,11 @@ use crate::memory::{
 };
 use crate::rdma::{Rdma, fits};
 
-/// Operations on several pieces of local memory, which stand one behind the other in remote memory. The
-/// requests of the pieces leave under one doorbell, and complete together.
+/// Operations on several pieces of local memory, whose bytes follow each other in remote memory. Each
+/// piece is a request of its own. Requests that wait for the end of the turn share a doorbell, and the
+/// operation resolves when the last request has completed.
 impl Rdma {
-    /// Writes pieces of memory, one behind the other, to the start of `remote`.
+    /// Writes pieces of local memory, one after the other, to the start of `remote`.
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -34,8 +35,9 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the pieces do not fit, [`Error::Work`] if the peer's device refuses,
-    /// and why the connection has ended. Pieces before the one that failed may have been written.
+    /// [`Error::InvalidArgument`] if the pieces are longer than `remote`, [`Error::Verbs`] if an
+    /// operation is writing to a piece, [`Error::Work`] if the peer's device refuses the access, and
+    /// the error that ended the connection. Pieces before the failed one may have been written.
     #[doc(alias = "ibv_sge")]
     #[doc(alias = "sg_list")]
     pub async fn write_vectored<M: LocalMrReadAccess>(
@@ -60,12 +62,13 @@ impl Rdma {
         self.finish_pieces(last).await
     }
 
-    /// Reads from the start of `remote` into pieces of memory, one behind the other.
+    /// Reads from the start of `remote` into pieces of local memory, one after the other.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `remote` is shorter than the pieces, [`Error::Work`] if the peer's
-    /// device refuses, and why the connection has ended.
+    /// [`Error::InvalidArgument`] if `remote` is shorter than the pieces, [`Error::Verbs`] if an
+    /// operation is using a piece, [`Error::Work`] if the peer's device refuses the access, and the
+    /// error that ended the connection. Pieces before the failed one may have been filled.
     #[doc(alias = "ibv_sge")]
     #[doc(alias = "sg_list")]
     pub async fn read_vectored<M: LocalMrWriteAccess>(

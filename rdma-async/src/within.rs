@@ -1,4 +1,4 @@
-//! Operations with a deadline.
+//! Operations with a deadline: the future behind [`Rdma::within`](crate::Rdma::within).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,9 +10,7 @@ use crate::connection::Connection;
 use crate::error::Result;
 use crate::shard::Place;
 
-/// An operation that ends its connection if it takes too long. From [`Rdma::within`].
-///
-/// [`Rdma::within`]: crate::Rdma::within
+/// An operation that ends its connection if it exceeds its time limit.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub(crate) struct Within<F> {
@@ -20,7 +18,7 @@ pub(crate) struct Within<F> {
     deadline: Deadline,
 }
 
-/// A deadline that is cancelled when this is dropped.
+/// Deadline of an operation, which is cancelled when this value is dropped.
 #[derive(Debug)]
 struct Deadline {
     connection: Arc<Connection>,

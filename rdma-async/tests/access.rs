@@ -1,4 +1,4 @@
-//! Access that was not granted, or has ended: the device refuses it.
+//! Checks that the device refuses access that was not granted or has ended.
 
 mod common;
 
@@ -10,7 +10,7 @@ fn plain(builder: RdmaBuilder) -> RdmaBuilder {
     builder
 }
 
-/// That the peer's device refused, which is also why the connection ended.
+/// Asserts that the peer's device refused an access, and that this ended the connection.
 #[track_caller]
 fn assert_refused<T: std::fmt::Debug>(outcome: Result<T>, rdma: &Rdma) {
     let refused = |error: &Error| {
@@ -25,8 +25,8 @@ fn assert_refused<T: std::fmt::Debug>(outcome: Result<T>, rdma: &Rdma) {
     assert!(end.as_ref().is_some_and(refused), "{end:?}");
 }
 
-/// A connection whose access `spoil` makes wrong, in every way an access can be; beside one of the
-/// same listener that is to work on.
+/// Checks every kind of access with a token that `spoil` made invalid. Another connection of the same
+/// listener must keep working.
 async fn try_wrong(spoil: impl Fn(RemoteMemory) -> RemoteMemory) {
     let mut listener = listen(plain).await;
     let (good, good_server) = join(&mut listener, plain).await;
@@ -45,7 +45,7 @@ async fn try_wrong(spoil: impl Fn(RemoteMemory) -> RemoteMemory) {
             _ => client.write_with_immediate(&local, &mut wrong, 3).await,
         };
         assert_refused(outcome, &client);
-        // What comes later fails with the same cause, at either end.
+        // Later operations fail with the same cause, at both ends.
         assert_refused(client.send(&local).await, &client);
         assert_refused(client.request_remote_mr(layout(8)).await, &client);
         assert_refused(client.receive().await, &client);
@@ -84,7 +84,7 @@ async fn give_and_take(client: &Rdma, server: &Rdma, remote: RemoteMr) -> Remote
     let kept = RemoteMr::from_token(remote.token());
     client.send_remote_mr(remote).await.unwrap();
     let region = server.receive_local_mr().await.unwrap();
-    // It may be this end's for anything: the peer has no more access.
+    // This end can use the memory for anything: the access of the peer has ended.
     assert_eq!(region.as_slice().len(), kept.token().len as usize);
     kept
 }
@@ -130,7 +130,7 @@ fn released_memory_is_out_of_reach() {
         let remote = client.request_remote_mr(layout(64)).await.unwrap();
         let kept = RemoteMr::from_token(remote.token());
         drop(remote);
-        // The answer to a request comes after what was said before it.
+        // Messages that were sent before the answer to a request arrive before it.
         let _other = client.request_remote_mr(layout(64)).await.unwrap();
         let mut local = pattern(&client, 64, 1);
         assert_refused(client.read(&mut local, &kept).await, &client);
@@ -171,7 +171,7 @@ fn the_memory_of_one_connection_is_not_anothers() {
         let (client, _server) = join(&mut one, plain).await;
         let (stranger, _other_server) = join(&mut other, plain).await;
         let remote = client.request_remote_mr(layout(64)).await.unwrap();
-        // The key is of another protection domain.
+        // The key belongs to another protection domain.
         let mut stolen = RemoteMr::from_token(remote.token());
         let local = pattern(&stranger, 64, 1);
         assert_refused(stranger.write(&local, &mut stolen).await, &stranger);

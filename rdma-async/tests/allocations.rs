@@ -1,4 +1,4 @@
-//! No operation allocates once its connection has run for a while.
+//! Checks that no operation allocates after the first rounds of operations on a connection.
 
 mod common;
 
@@ -20,28 +20,28 @@ fn count_one() {
     ALLOCATIONS.with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: the system's allocator does everything.
+// SAFETY: every method forwards to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count_one();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller meets the requirements of the same method.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count_one();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller meets the requirements of the same method.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count_one();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller meets the requirements of the same method.
         unsafe { System.realloc(start, layout, size) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller meets the requirements of the same method.
         unsafe { System.dealloc(start, layout) };
     }
 }
@@ -49,12 +49,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Operations that are counted together, and number of such counts.
+/// Number of operations in a round, and number of rounds.
 const OPERATIONS: usize = 200;
 const ROUNDS: usize = 12;
 
-/// Returns the fewest allocations of this thread in a round of operations. The first rounds are for what is
-/// allocated once.
+/// Returns the minimum number of allocations of this thread in a round of operations. Only the first
+/// rounds may allocate memory that is then reused.
 async fn allocations<F: Future<Output = ()>>(mut operation: impl FnMut() -> F) -> u64 {
     let mut fewest = u64::MAX;
     for round in 0..ROUNDS {
@@ -123,7 +123,7 @@ fn no_operation_allocates() {
         });
         assert_eq!(count.await, 0, "atomics");
 
-        // Of several at once, `join_all` allocates: once for its futures, whatever they are.
+        // `join_all` itself allocates once for its futures, of whatever kind.
         let source = pattern(client, 8, 1);
         let source = &source;
         let ready = allocations(|| async {

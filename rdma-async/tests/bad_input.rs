@@ -1,4 +1,4 @@
-//! Wrong settings, peers that are not there or not what they should be: errors, in bounded time.
+//! Checks that wrong settings, absent peers and faulty peers cause errors in bounded time.
 
 mod common;
 
@@ -12,7 +12,7 @@ use rdma_core::{Endpoint, Error as VerbsError};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// A device, a port or an index that is wrong is an error of whichever call uses it first.
+/// Checks that the first call that uses a wrong device, port or GID index fails.
 #[test]
 fn wrong_settings_are_named() {
     run(async {
@@ -58,10 +58,10 @@ fn an_address_that_is_none_or_taken_is_an_error() {
     });
 }
 
-/// A port at which nothing listens, and which nobody else is given as long as the socket is there.
+/// Returns a TCP port without a listener. The socket reserves the port while it lives.
 fn held_port() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
-    // So that one who asks for this port may listen at it.
+    // Allows a test to listen at this port.
     socket.set_reuseaddr(true).unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();
@@ -96,7 +96,7 @@ fn brief(builder: RdmaBuilder) -> RdmaBuilder {
     builder.connect_timeout(Duration::from_secs(20))
 }
 
-/// The next outcome of accepting.
+/// Waits until a handshake fails, and returns the text of the error.
 async fn refusal(listener: &mut RdmaListener) -> String {
     match listener.accept().await {
         Err(error @ Error::Handshake { .. }) => error.to_string(),

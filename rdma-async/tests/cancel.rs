@@ -1,4 +1,4 @@
-//! Futures that are dropped or forgotten while their operations are in flight.
+//! Checks futures that are dropped or forgotten while their operations are in flight.
 
 mod common;
 
@@ -18,12 +18,12 @@ use tokio::time::timeout;
 
 const ROUNDS: usize = 200;
 
-/// Ends that sleep at once, so that a first poll seldom sees the end of an operation.
+/// Returns two ends that sleep without polling, so that the first poll rarely sees a completion.
 async fn sleepy() -> (Rdma, Rdma) {
     pair_with(|builder| builder.completion(CompletionMode::Event)).await
 }
 
-/// Waits until the memory can be written again; a look in the meantime never waits.
+/// Waits until the memory can be written again. Checking the memory never blocks.
 async fn settled(region: &mut LocalMr) {
     while region.try_as_mut_slice().is_err() {
         tokio::task::yield_now().await;
@@ -33,7 +33,7 @@ async fn settled(region: &mut LocalMr) {
 #[test]
 fn dropped_writes_and_reads_end_by_themselves() {
     run(async {
-        // Some devices have done a short operation by the time they have it.
+        // Some devices complete a short operation immediately.
         for (len, rounds) in [(64, ROUNDS), (1 << 20, 20)] {
             let (client, server) = sleepy().await;
             let mut remote = client.request_remote_mr(layout(len)).await.unwrap();
@@ -41,7 +41,7 @@ fn dropped_writes_and_reads_end_by_themselves() {
             let mut target = client.alloc_local_mr(layout(len)).unwrap();
             for _ in 0..rounds {
                 poll_and_drop(client.write(&source, &mut remote));
-                // It is only read, so it can be read here, at any time.
+                // The operation only reads the memory, so the program can read it too.
                 assert_eq!(source.try_as_slice().unwrap().len(), len);
                 settled(&mut source).await;
                 poll_and_drop(client.read(&mut target, &remote));
@@ -71,7 +71,7 @@ fn dropped_operations_that_wait_for_a_slot_leave_nothing_behind() {
         let words = || (0..20).map(|_| RemoteMr::from_token(remote.token()));
         for _ in 0..10 {
             let mut context = Context::from_waker(Waker::noop());
-            // These keep the slots for a while.
+            // These operations occupy the slots for a while.
             let mut targets: Vec<_> = (0..8)
                 .map(|_| client.alloc_local_mr(layout(LONG)).unwrap())
                 .collect();
@@ -91,7 +91,7 @@ fn dropped_operations_that_wait_for_a_slot_leave_nothing_behind() {
                 drop(add.as_mut().poll(&mut context));
             }
             drop((adds, reads));
-            // Everything that an operation takes is there again.
+            // All resources of the operations are available again.
             let adds = words().map(|mut word| {
                 let client = &client;
                 async move { client.fetch_and_add(&mut word, 0).await }
@@ -122,7 +122,7 @@ fn a_dropped_send_arrives_once_or_not_at_all() {
         };
         let sender = async {
             for number in 0..ROUNDS as u32 {
-                // Every third is too long for one piece.
+                // Every third message is too long for one piece.
                 let mut message = pattern(&client, if number % 3 == 0 { 6000 } else { 60 }, 0);
                 message.as_mut_slice()[..4].copy_from_slice(&number.to_ne_bytes());
                 poll_and_drop(client.send(&message));
@@ -183,12 +183,12 @@ fn dropped_receives_lose_no_message() {
                     if let Some(message) = poll_and_drop(server.receive()) {
                         break message.unwrap();
                     }
-                    // A long one that is given up again and again would never be read.
+                    // A long message whose receive is always dropped would never be read.
                     if at % 4 == 1 {
                         break server.receive().await.unwrap();
                     }
                     if at % 4 == 3 {
-                        // Given up a second time, unless it has come by now.
+                        // Drops a second receive, unless the message has arrived by now.
                         break match poll_and_drop(server.receive()) {
                             Some(message) => message.unwrap(),
                             None => server.receive().await.unwrap(),
@@ -218,11 +218,11 @@ fn a_rendezvous_keeps_its_memory_until_the_peer_is_done() {
         let mut message = pattern(&client, 6000, 5);
         {
             let mut send = pin!(client.send(&message));
-            // Until it was offered: its message is the next to be received.
+            // Polls until the message was offered: it is the next to be received.
             let mut context = Context::from_waker(Waker::noop());
             assert!(send.as_mut().poll(&mut context).is_pending());
         }
-        // It was offered, and the peer has not come for it.
+        // The message was offered, and the peer has not read it.
         assert!(message.try_as_mut_slice().is_err());
         assert_eq!(message.try_as_slice().unwrap().len(), 6000);
         let received = server.receive().await.unwrap();
@@ -275,7 +275,7 @@ fn memory_dropped_in_flight_is_not_used_before_the_device_is_done() {
             let mut target = client.alloc_local_mr(layout(1 << 16)).unwrap();
             poll_and_drop(client.read(&mut target, &remote));
             drop(target);
-            // Were it the same memory, the read would write into it.
+            // If this were the same memory, the read would write to it.
             let fresh = client.alloc_local_mr(layout(1 << 16)).unwrap();
             tokio::task::yield_now().await;
             assert!(fresh.as_slice().iter().all(|&byte| byte == 0));
@@ -297,7 +297,7 @@ fn a_connection_can_be_dropped_with_everything_in_flight() {
             poll_and_drop(client.write(&source, &mut given));
             poll_and_drop(client.send(&source));
             drop(client);
-            // The memory outlives the connection and is the program's again.
+            // The memory outlives the connection, and the program can use it again.
             settled(&mut target).await;
             drop((target, source, remote));
             assert_disconnected(server.receive_local_mr().await);
@@ -308,7 +308,7 @@ fn a_connection_can_be_dropped_with_everything_in_flight() {
 #[test]
 fn a_message_that_was_read_is_not_lost_when_its_receive_is_dropped() {
     const LEN: usize = 10_000;
-    // More than the credits for the answers to them.
+    // More messages than credits for their answers.
     const MESSAGES: u8 = 40;
     run_on(two_threads(), async {
         let mut listener = listen(|builder| builder).await;
@@ -331,7 +331,7 @@ fn a_message_that_was_read_is_not_lost_when_its_receive_is_dropped() {
                 }
             });
             begun.send(()).unwrap();
-            // Meanwhile nothing returns the receiver's credits.
+            // Meanwhile the receiver gets no credits back.
             resume.recv().unwrap();
             let all = futures_util::future::try_join_all(sends);
             runtime.block_on(all).unwrap();

@@ -1,4 +1,4 @@
-//! Closing a connection after the peer has everything.
+//! Checks that closing a connection waits until the peer has everything.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn what_was_posted_has_arrived_when_close_returns() {
                     client.post(&pattern(&client, 100, seed)).await.unwrap();
                 }
                 client.close().await.unwrap();
-                // Nothing of this end's runtime is needed any more.
+                // After `close`, the peer needs nothing of this end's runtime.
                 for seed in 0..50 {
                     let message = server.receive().await.unwrap();
                     assert_eq!(message.as_slice(), bytes(100, seed));
@@ -115,7 +115,7 @@ fn connections_of_one_device_share_memory_and_outlive_its_handle() {
             sent.unwrap();
             assert_eq!(received.unwrap().as_slice(), [0; 16]);
         }
-        // The end of one is not that of the others.
+        // The end of one connection does not end the others.
         let (first, _peer) = pairs.swap_remove(2);
         drop(first);
         for (client, server) in &pairs {

@@ -1,4 +1,4 @@
-//! Operations with a deadline.
+//! Checks operations with a deadline.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn plain(builder: RdmaBuilder) -> RdmaBuilder {
     builder.send_depth(8).receive_depth(4)
 }
 
-/// A connection whose peer's device takes no message.
+/// Returns a connection whose peer posts no receives, so that messages stay in flight.
 async fn deaf(listener: &mut RdmaListener) -> (Hostile, Rdma) {
     let address = listener.local_address().unwrap();
     let (hostile, server) = tokio::join!(Hostile::deaf(address), listener.accept());
@@ -47,7 +47,7 @@ fn a_late_operation_ends_its_connection_and_says_what_the_peer_may_have_done() {
                 len: 8,
                 rkey: 1,
             });
-            // Behind eight that the device has.
+            // These operations wait behind eight that were handed to the device.
             let (late, waits, receives, ended) = tokio::join!(
                 server.within(SHORT, async {
                     let sends = (0..8).map(|_| server.send(&message));
@@ -118,7 +118,7 @@ fn an_operation_in_time_leaves_no_deadline_behind() {
             sent.unwrap();
             received.unwrap();
         }
-        // One that is given up before its deadline.
+        // An operation whose future is dropped before its deadline.
         let given_up = tokio::time::timeout(SHORT / 5, client.within(SHORT, client.receive()));
         assert!(given_up.await.is_err());
         tokio::time::sleep(SHORT * 2).await;
@@ -133,7 +133,7 @@ fn a_deadline_passes_while_nothing_else_happens() {
         run_on(runtime, async {
             let mut listener = listen(plain).await;
             let (client, _server) = join(&mut listener, plain).await;
-            // A later one first, for which the driver sleeps.
+            // The later deadline is added first, so that the driver sleeps until then.
             let (later, sooner) = tokio::join!(
                 client.within(LONG, client.receive_write_immediate()),
                 client.within(SHORT, client.receive()),

@@ -1,6 +1,7 @@
-//! Random operations, a third of whose futures are dropped at a random point.
+//! Checks random operations, a third of whose futures are dropped at a random point.
 //!
-//! `SEED` repeats a run, and `OPERATIONS` is the number of operations of each runtime.
+//! The environment variable `SEED` repeats a run; `OPERATIONS` is the number of operations per
+//! runtime.
 
 mod common;
 
@@ -13,14 +14,14 @@ use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, Rdma, RdmaBuild
 use tokio::runtime::Runtime;
 use tokio::task::yield_now;
 
-/// Operations of a run of the test suite.
+/// Default number of operations for each runtime.
 const OPERATIONS: u64 = 3000;
-/// Tasks that operate at once, on one connection.
+/// Number of concurrent tasks on one connection.
 const TASKS: u64 = 12;
-/// The longest memory of an operation.
+/// Maximum length of the memory of an operation, in bytes.
 const LONGEST: usize = 20_000;
 
-/// A number that a variable of the environment sets.
+/// Returns the number in an environment variable, or `default` if the variable is not set.
 fn variable(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text.parse().expect("a number"),
@@ -28,7 +29,7 @@ fn variable(name: &str, default: u64) -> u64 {
     }
 }
 
-/// A small generator of random numbers (xorshift64).
+/// Small generator of random numbers (xorshift64).
 struct Random(u64);
 
 impl Random {
@@ -44,8 +45,8 @@ impl Random {
     }
 }
 
-/// Polls a future to its end or, one time of three, a few times at most. Returns the output unless the
-/// future was dropped.
+/// Polls a future to its end or, in one of three cases, only a few times. Returns the output, or
+/// `None` if the future was dropped.
 async fn perhaps<T>(random: &mut Random, future: impl Future<Output = T>) -> Option<T> {
     if random.below(3) > 0 {
         return Some(future.await);
@@ -73,15 +74,15 @@ async fn settled(region: &mut LocalMr) {
     }
 }
 
-/// Numbers of additions that one task made to the counter.
+/// Numbers of additions to the counter by one task.
 #[derive(Debug, Default)]
 struct Account {
-    /// Additions whose futures resolved, and those that were dropped.
+    /// Additions whose futures resolved, and additions whose futures were dropped.
     added: u64,
     dropped: u64,
 }
 
-/// Operates on memory of this task, and on the counter of all tasks.
+/// Runs random operations on memory of this task and on the counter that all tasks share.
 async fn operate(rdma: &Rdma, seed: u64, count: u64, counter: RemoteMr) -> Account {
     let mut random = Random::new(seed);
     let mut account = Account::default();
@@ -109,7 +110,7 @@ async fn operate(rdma: &Rdma, seed: u64, count: u64, counter: RemoteMr) -> Accou
                     .await
                     .transpose()
                     .unwrap();
-                // Dropped with the operation in flight, or not.
+                // The future was dropped before or after the operation was submitted.
             }
             _ => {
                 let source = pattern(rdma, len, round as u8);
@@ -130,7 +131,7 @@ async fn operate(rdma: &Rdma, seed: u64, count: u64, counter: RemoteMr) -> Accou
     account
 }
 
-/// Sends numbered messages; those whose futures are dropped arrive once or not at all.
+/// Sends numbered messages. A message whose future is dropped arrives at most once.
 async fn send(rdma: &Rdma, seed: u64, count: u64) {
     let mut random = Random::new(seed);
     for number in 0..count {
@@ -150,7 +151,7 @@ async fn send(rdma: &Rdma, seed: u64, count: u64) {
     rdma.send(&last).await.unwrap();
 }
 
-/// Receives until the last message, and checks each. A receive that is dropped loses none.
+/// Receives and checks all messages. Dropping the future of a receive must lose no message.
 async fn receive(rdma: &Rdma, seed: u64) {
     let mut random = Random::new(seed);
     let mut before = None;
@@ -172,7 +173,7 @@ async fn receive(rdma: &Rdma, seed: u64) {
 
 fn storm(runtime: Runtime, seed: u64) {
     let operations = variable("OPERATIONS", OPERATIONS);
-    // A thousandth of a second for each operation is ample, also on an emulated processor.
+    // One millisecond for each operation suffices, even on an emulated processor.
     let limit = common::LIMIT + std::time::Duration::from_millis(operations);
     run_within(limit, runtime, async move {
         let small = |builder: RdmaBuilder| builder.send_depth(16).receive_depth(8);
@@ -197,7 +198,7 @@ fn storm(runtime: Runtime, seed: u64) {
             (added..=added + dropped).contains(&found),
             "seed {seed}: {found} is not {added} and up to {dropped} more"
         );
-        // Everything that was given up comes to its end.
+        // All operations whose futures were dropped complete.
         eventually(|| {
             client
                 .try_post(&pattern(&client, 8, 0))

@@ -1,4 +1,4 @@
-//! The program that introduces the crate prints what it should.
+//! Checks that the example `first_program` prints the expected line.
 
 use std::env;
 use std::io::Read;
@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Ample for an emulated machine under load.
+/// Time limit of the program, which suffices on an emulated machine under load.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Ends the program if the test ends first.
+/// Guard that ends the program if the test ends first.
 struct Running(Child);
 
 impl Drop for Running {

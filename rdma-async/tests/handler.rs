@@ -1,4 +1,4 @@
-//! Messages that are handled within the poll that finds them.
+//! Checks messages that are handled within the poll that finds them.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn an_echo_needs_no_task() {
                     _ => Some(message),
                 })
                 .unwrap();
-            // More than there are credits for.
+            // More messages than credits.
             for seed in 0..200 {
                 client.send(&pattern(&client, 300, seed)).await.unwrap();
                 let echo = client.receive().await.unwrap();

@@ -1,4 +1,4 @@
-//! Memory that one end lends the other.
+//! Checks the lending of memory from one end to the other, and its return.
 
 mod common;
 
@@ -100,7 +100,7 @@ fn dropped_remote_memory_can_be_requested_again() {
             assert!(matches!(refusal, Err(Error::Refused { .. })), "{refusal:?}");
             drop(first);
         }
-        // Given up before it came: it goes back as well.
+        // Memory whose request was dropped before the answer arrived is released as well.
         for _ in 0..200 {
             poll_and_drop(client.request_remote_mr(layout(600)));
         }
@@ -126,7 +126,7 @@ fn thousands_of_regions_can_be_dropped_at_once() {
         for _ in 0..COUNT {
             match client.request_remote_mr(layout(8)).await {
                 Ok(region) => regions.push(region),
-                // The device has no more registrations.
+                // The device has no registrations left.
                 Err(Error::Refused { .. }) => break,
                 Err(error) => panic!("{error}"),
             }
@@ -181,7 +181,7 @@ fn giving_up_handing_over_loses_nothing() {
         let few =
             |builder: rdma_async::RdmaBuilder| builder.receive_depth(2).remote_memory_limit(64);
         let (client, server) = pair_with(few).await;
-        // No credit is left for these offers.
+        // Uses all credits, so that the offers wait.
         let message = pattern(&client, 8, 0);
         client.send(&message).await.unwrap();
         client.send(&message).await.unwrap();
@@ -200,7 +200,7 @@ fn giving_up_handing_over_loses_nothing() {
             bytes(8, 3),
             "the first offer that was made"
         );
-        // Memory that was to be given back is released or given back.
+        // Memory whose return was dropped is either released or returned.
         for _ in 0..100 {
             let region = loop {
                 match client.request_remote_mr(layout(64)).await {
@@ -215,7 +215,7 @@ fn giving_up_handing_over_loses_nothing() {
     });
 }
 
-/// A message each way.
+/// Checks a message in each direction.
 async fn check_small(client: &rdma_async::Rdma, server: &rdma_async::Rdma) {
     for (from, to) in [(client, server), (server, client)] {
         from.send(&pattern(from, 8, 6)).await.unwrap();

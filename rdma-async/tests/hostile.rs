@@ -1,4 +1,4 @@
-//! A peer that speaks the handshake and then breaks the rules.
+//! Checks that a peer that violates the protocol after a valid handshake is disconnected.
 
 mod common;
 
@@ -37,12 +37,12 @@ fn request(size: u64, align: u64) -> Vec<u8> {
     [size.to_be_bytes(), align.to_be_bytes()].concat()
 }
 
-/// That the victim ended the connection because of what the peer sent.
+/// Asserts that the victim ended the connection because of a message of the peer.
 async fn assert_ends(server: &Rdma, what: &str) {
     let end = server.ended().await;
     let blamed = matches!(&end, Error::Disconnected { reason } if reason.contains("the peer sent"));
     assert!(blamed, "{what}: {end}");
-    // Nothing waits, nothing panics.
+    // Every operation fails without waiting or panicking.
     assert!(server.receive_local_mr().await.is_err());
     assert!(server.request_remote_mr(layout(8)).await.is_err());
 }
@@ -139,7 +139,7 @@ fn more_of_anything_than_there_are_credits_ends_the_connection() {
             }
             assert_ends(&server, "a flood").await;
         }
-        // What there was room for is received.
+        // Messages within the credits are still received.
         let (mut hostile, server) = victim(&mut listener).await;
         for _ in 0..9 {
             hostile.send(&frame(kind::DATA, NONE, 0, b"spam"));
@@ -176,7 +176,8 @@ fn absurd_requests_are_refused_and_right_ones_granted() {
                 id as u64,
                 &request(size, align),
             ));
-            // The credit above is for the answer to the one before.
+            // Each frame returns the credit of the previous answer. The first frame has no previous
+            // answer, so its credit is a violation.
             if id == 0 {
                 server.ended().await;
                 break;
@@ -207,7 +208,7 @@ fn who_asks_and_takes_no_answers_is_disconnected() {
     run(async {
         let mut listener = listen(plain).await;
         let (mut hostile, server) = victim(&mut listener).await;
-        // It never gives a credit for the answers.
+        // The peer returns no credit for the answers.
         let mut asked = 0;
         while server.failure().is_none() {
             hostile.send(&frame(kind::REQUEST, NONE, asked, &request(1, 1)));
@@ -231,7 +232,7 @@ fn answers_to_questions_that_were_not_asked_change_nothing() {
         hostile.send(&frame(kind::REFUSE, NONE, 13, &[0]));
         hostile.send(&frame(kind::RENDEZVOUS_DONE, NONE, 14, &[1]));
         hostile.send(&frame(kind::DATA, NONE, 0, b"still here"));
-        // What nobody asked for is released.
+        // Memory that was not requested is released.
         let release = hostile.receive().await;
         assert_eq!(
             (release[0], &release[8..16]),
@@ -284,7 +285,7 @@ fn a_rendezvous_that_leads_nowhere_ends_the_connection() {
         let outcome = server.receive().await;
         assert!(matches!(outcome, Err(Error::Work(_))), "{outcome:?}");
         assert!(server.failure().is_some());
-        // One above every limit is refused, and the connection goes on.
+        // A message above every limit is refused, and the connection stays usable.
         let (mut hostile, server) = victim(&mut listener).await;
         hostile.send(&frame(kind::RENDEZVOUS, NONE, 7, &token(u64::MAX)));
         let outcome = server.receive().await;
@@ -312,7 +313,7 @@ fn operations_wait_for_slots_that_a_deaf_peer_keeps() {
         for send in &mut sends {
             assert!(send.as_mut().poll(&mut context).is_pending());
         }
-        // Nothing is taken for what waits, and nothing lost with what stops waiting.
+        // Waiting operations use no resources, and dropping their futures loses none.
         let mut target = pattern(&server, 8, 0);
         let memory = RemoteMemory {
             address: 0x1000,
@@ -326,7 +327,7 @@ fn operations_wait_for_slots_that_a_deaf_peer_keeps() {
             assert!(poll_and_drop(server.read(&mut target, &remote)).is_none());
         }
         assert!(target.try_as_mut_slice().is_ok());
-        // A claim that an operation has does not stand in the way of dropping its future.
+        // The future of an operation can be dropped while the operation claims memory.
         drop(sends);
         assert!(message.try_as_slice().is_ok());
         let told = server.ended();
@@ -343,7 +344,7 @@ fn who_never_answers_is_waited_for_so_long() {
         let (mut hostile, server) = victim(&mut listener).await;
         let outcome = server.request_remote_mr(layout(8)).await;
         assert!(matches!(outcome, Err(Error::Timeout { .. })), "{outcome:?}");
-        // The answer comes too late: the memory is released.
+        // The answer arrives after the timeout, so the memory is released.
         let asked = hostile.receive().await;
         let grant = [&[0, 0, 0, 9][..], &token(8)].concat();
         let id = u64::from_be_bytes(asked[8..16].try_into().unwrap());

@@ -1,4 +1,5 @@
-//! The last messages of a connection, when one end stops running or is dropped right after them.
+//! Checks that the last messages of a connection arrive if an end stops or is dropped right after
+//! them.
 
 mod common;
 
@@ -13,16 +14,16 @@ use futures_util::future::try_join_all;
 use rdma_async::{LocalMrReadAccess, Rdma, RdmaListener};
 use tokio::runtime::Runtime;
 
-/// More messages than an end has credits for messages of the connection itself.
+/// Number of messages, above the number of control credits of an end.
 const MESSAGES: usize = 100;
-/// Sizes that fit into one piece, just do not, and are read by the receiver.
+/// Message sizes in bytes: two fit into one piece (up to 4096), two are read by the receiver.
 const SIZES: [usize; 4] = [8, 4096, 4097, 64 << 10];
-/// Connections of each size and kind of end.
+/// Number of connections for each size and kind of end.
 const ROUNDS: usize = 2;
 
 /// An end of a connection, and the runtime that serves it.
 struct End {
-    // Before the runtime that serves it.
+    // Dropped before the runtime that drives it.
     rdma: Rdma,
     runtime: Runtime,
 }
@@ -49,7 +50,7 @@ impl End {
         self.runtime.block_on(all).expect("every message arrives");
     }
 
-    /// Sends [`MESSAGES`] messages, all of them at once, and waits until they have arrived.
+    /// Sends [`MESSAGES`] messages concurrently, and waits until they have arrived.
     fn send_all(&self, len: usize) {
         let message = pattern(&self.rdma, len, 7);
         let all = try_join_all((0..MESSAGES).map(|_| self.rdma.send(&message)));
@@ -83,7 +84,7 @@ fn client(runtime: Runtime, address: SocketAddr) -> End {
 
 /// Runs a test in a thread of its own and ends the process if it takes too long.
 fn run(test: impl FnOnce() + Send + 'static) {
-    // Nothing but the test's thread is driven by this runtime.
+    // This runtime drives only the thread of the test.
     common::run_on(two_threads(), async {
         tokio::task::spawn_blocking(test)
             .await
@@ -103,7 +104,7 @@ fn for_every_size_and_runtime(test: impl Fn(usize, fn() -> Runtime) + Send + 'st
     });
 }
 
-/// Keeps a thread waiting until the other end of the channel is dropped.
+/// Blocks the thread until the other end of the channel is dropped.
 fn wait_for_end(end: &Receiver<()>) {
     let _ended = end.recv();
 }
@@ -154,7 +155,8 @@ fn sends_end_well_when_the_receivers_runtime_is_not_driven_any_more() {
 #[test]
 fn answers_that_wait_for_credits_are_not_lost_with_the_receiver() {
     const LEN: usize = 10_000;
-    // More than the receiver's credits for its answers, and less than the sender's for its messages.
+    // More than the receiver's control credits for its answers, and less than the sender's data
+    // credits.
     const MESSAGES: usize = 40;
     run(|| {
         let (received, all) = channel();
@@ -178,7 +180,8 @@ fn answers_that_wait_for_credits_are_not_lost_with_the_receiver() {
                 assert!(send.as_mut().poll(&mut context).is_pending());
             }
         });
-        // Meanwhile this end returns no credits. The receiver ends only if its answers do not matter to it.
+        // This end returns no credits meanwhile. The receiver ends only if it does not wait for
+        // credits.
         let _has_ended = all.recv_timeout(Duration::from_secs(2));
         let all = end.runtime.block_on(try_join_all(sends));
         all.expect("every send ends well");

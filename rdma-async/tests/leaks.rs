@@ -1,4 +1,4 @@
-//! After a hundred rounds of everything, right and wrong, nothing is left.
+//! Checks for leaks: after a hundred rounds of correct and faulty connections, no resource is left.
 
 mod common;
 
@@ -16,10 +16,10 @@ use rdma_async::{Rdma, RdmaBuilder, RdmaListener, RemoteMr};
 use tokio::net::{TcpListener, TcpStream};
 
 const ROUNDS: usize = 100;
-/// How long what is closed may take to be gone.
+/// Maximum time until the resources of closed connections are freed.
 const SETTLING: Duration = Duration::from_secs(60);
 
-/// What this process and the device hold.
+/// Returns the numbers of resources that this process and the device hold, by name.
 fn held() -> BTreeMap<String, u64> {
     let descriptors = fs::read_dir("/proc/self/fd").expect("the descriptors");
     let mut held = BTreeMap::from([("descriptors".to_owned(), descriptors.count() as u64)]);
@@ -35,7 +35,7 @@ fn held() -> BTreeMap<String, u64> {
     let shown = shown.expect("the tool `rdma`, of iproute2, can be run");
     assert!(shown.status.success(), "rdma resource show: {shown:?}");
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-    // One line a device: `0: rxe_0: pd 1 cq 2 qp 3 cm_id 0 mr 4 ctx 1 srq 0`.
+    // One line for each device: `0: rxe_0: pd 1 cq 2 qp 3 cm_id 0 mr 4 ctx 1 srq 0`.
     let mut fields = shown
         .lines()
         .find_map(|line| line.split_once(&format!(" {device}: ")))
@@ -52,8 +52,8 @@ fn held() -> BTreeMap<String, u64> {
     held
 }
 
-/// Waits until no more is held than before. What was on its way out then, and is gone, is not
-/// held any more afterwards.
+/// Waits until no more resources are held than in `before`. Then sets `before` to the present numbers,
+/// which are lower if some resources were still being freed at that time.
 async fn settle(before: &mut BTreeMap<String, u64>, after: &str) {
     let deadline = Instant::now() + SETTLING;
     loop {
@@ -87,7 +87,7 @@ async fn good(listener: &mut RdmaListener) {
     server.receive_local_mr().await.unwrap();
 }
 
-/// A client without a server.
+/// Connects to an address without a server.
 async fn alone(round: usize) {
     let builder = small(builder());
     let outcome = match round % 4 {
@@ -126,7 +126,7 @@ async fn wrong_server(talk: &Talk) {
     assert!(outcome.is_err(), "{}", talk.what);
 }
 
-/// An access outside of what is granted, or with a key that is gone.
+/// Accesses memory outside of the granted range, or with a revoked key.
 async fn wrong_access(listener: &mut RdmaListener, round: usize) {
     let (client, server) = join(listener, small).await;
     let remote = client.request_remote_mr(layout(64)).await.unwrap();
@@ -151,7 +151,7 @@ fn give_up_everything(client: &Rdma, server: &Rdma) {
     poll_and_drop(server.receive_remote_mr());
 }
 
-/// Leaves while everything is pending.
+/// Drops the client while operations of every kind are pending.
 async fn leaving(listener: &mut RdmaListener) {
     let (client, server) = join(listener, small).await;
     let remote = client.request_remote_mr(layout(64)).await.unwrap();
@@ -176,7 +176,7 @@ async fn broken(listener: &mut RdmaListener) {
 #[test]
 fn nothing_is_left_after_a_hundred_rounds_of_each() {
     run_within(Duration::from_secs(540), two_threads(), async {
-        // What is made once and stays.
+        // Creates resources that are created once and kept.
         good(&mut listen(small).await).await;
         drop(talks());
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -194,7 +194,7 @@ fn nothing_is_left_after_a_hundred_rounds_of_each() {
         }
         settle(&mut before, "clients without a server").await;
 
-        // Each way to leave in the middle, and garbage of each kind in turn.
+        // Each kind of interrupted handshake, and each kind of garbage in turn.
         let (leave, garbage): (Vec<_>, Vec<_>) = talks().into_iter().partition(|talk| talk.leaves);
         let mut wrong: Vec<_> = leave.iter().cycle().take(leave.len() * ROUNDS).collect();
         wrong.extend(garbage.iter().cycle().take(ROUNDS));

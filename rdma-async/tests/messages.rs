@@ -1,4 +1,4 @@
-//! Messages, short and long, and their credits.
+//! Checks short and long messages, and that credits limit the sender.
 
 mod common;
 
@@ -12,7 +12,7 @@ use rdma_async::{Error, LocalMrReadAccess, Rdma, RdmaBuilder};
 fn messages_of_every_length_keep_their_boundaries() {
     run(async {
         let (client, server) = pair().await;
-        // Up to the longest that goes in one piece, just above it, and far above it.
+        // Lengths up to the maximum of one piece (4096), just above it, and far above it.
         let lengths = [1, 2, 63, 64, 4080, 4095, 4096, 4097, 10_000, 1 << 20];
         let sends = async {
             for (seed, len) in lengths.into_iter().enumerate() {
@@ -45,7 +45,7 @@ fn a_message_can_be_a_slice_or_nothing() {
         );
         let nothing = server.receive().await.unwrap();
         assert_eq!(nothing.as_slice(), []);
-        // What was received can be sent on.
+        // A received message can be sent again.
         server.send(&nothing).await.unwrap();
         assert_eq!(client.receive().await.unwrap().length(), 0);
         assert!(
@@ -80,7 +80,7 @@ fn numbers_come_with_messages_of_either_kind() {
                 let (_, received) = server.receive_with_immediate().await.unwrap();
                 assert_eq!(received, number);
             }
-            // Who does not ask for the number gets the message all the same.
+            // `receive` returns the message without its number.
             assert_eq!(server.receive().await.unwrap().as_slice(), bytes(8, 0));
         };
         tokio::join!(sends, receives);
@@ -108,8 +108,8 @@ fn a_sender_waits_for_a_receiver_and_order_is_kept() {
                 client
             })
         };
-        // Requests go by other credits, so they are answered while messages wait; and once they are,
-        // whatever could be sent was.
+        // Requests use control credits, so they are answered while data messages wait for credits. The
+        // answer also proves that every message with a credit was sent.
         common::eventually(|| (sent.load(Ordering::SeqCst) == DEPTH).then_some(())).await;
         for _ in 0..50 {
             server.request_remote_mr(layout(8)).await.unwrap();
@@ -124,7 +124,7 @@ fn a_sender_waits_for_a_receiver_and_order_is_kept() {
     });
 }
 
-/// Sends and receives at once, `count` messages each way, of a length that changes.
+/// Sends and receives `count` messages of varying length concurrently in both directions.
 async fn flood(
     rdma: Arc<Rdma>,
     count: usize,

@@ -1,4 +1,4 @@
-//! Reads, writes and atomics.
+//! Checks reads, writes and atomics.
 
 mod common;
 
@@ -92,7 +92,7 @@ fn a_write_with_immediate_brings_its_number() {
         let (client, server) = pair().await;
         let mut remote = client.request_remote_mr(layout(64)).await.unwrap();
         let source = pattern(&client, 64, 5);
-        // More than there are credits for.
+        // More writes with immediate data than credits.
         let numbers = async {
             for number in 0..200 {
                 let number = number | 0x8000_0000;
@@ -171,7 +171,7 @@ fn more_operations_than_the_queue_holds_wait_their_turn() {
         let remote = client.request_remote_mr(layout(8 * COUNT)).await.unwrap();
         let token = remote.token();
         let client = Arc::new(client);
-        // As futures of one task, all at once: atomics, which need a place for what they find too.
+        // All as concurrent futures of one task: atomics, which also need a place for their results.
         let adds = (0..COUNT).map(|at| {
             let client = Arc::clone(&client);
             async move {
@@ -181,7 +181,7 @@ fn more_operations_than_the_queue_holds_wait_their_turn() {
         });
         let found = try_join_all(adds).await.unwrap();
         assert!(found.iter().all(|&value| value == 0));
-        // As tasks: writes.
+        // Writes, each in a task of its own.
         let tasks = (0..COUNT).map(|at| {
             let client = Arc::clone(&client);
             tokio::spawn(async move {
@@ -224,7 +224,7 @@ fn futures_that_are_done_and_not_polled_hold_up_nobody_else() {
             };
             poll_fn(once).await;
         }
-        // The peer's sends depend on this end's credits, and its request on an answer of this end.
+        // The peer's sends need credits of this end, and its request needs an answer of this end.
         let message = pattern(&server, 32, 7);
         let sends = async {
             for _ in 0..100 {
@@ -259,7 +259,7 @@ fn every_mode_works_on_every_runtime() {
                     check(&client, &server).await;
                     check(&server, &client).await;
                 }
-                // Both ways at once.
+                // Both directions concurrently.
                 let (sent, received) = tokio::join!(check(&client, &server), async {
                     let remote = server.request_remote_mr(layout(8)).await.unwrap();
                     remote.length()

@@ -1,4 +1,4 @@
-//! A peer that goes away while something is pending.
+//! Checks that pending operations fail when the peer goes away.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn everything_that_waits_is_told() {
         let (client, server) = pair_with(|builder| builder.receive_depth(2)).await;
         let client = Arc::new(client);
         let message = pattern(&client, 8, 0);
-        // No credits are left.
+        // Sends until no credits are left.
         client.send(&message).await.unwrap();
         client.send(&message).await.unwrap();
         let remote = client.request_remote_mr(layout(8)).await.unwrap();
@@ -44,7 +44,7 @@ fn everything_that_waits_is_told() {
         assert_disconnected(outcomes.5);
         assert_disconnected(outcomes.6);
         assert!(matches!(outcomes.7, Error::Disconnected { .. }));
-        // And so is who comes later.
+        // Later operations fail too.
         assert_disconnected(client.receive().await);
         assert_disconnected(client.send(&message).await);
         assert_disconnected(client.request_remote_mr(layout(8)).await);
@@ -60,7 +60,7 @@ fn a_rendezvous_that_nobody_came_for_is_told() {
             let (client, server) = pair().await;
             let mut long = pattern(&client, 100_000, 0);
             let (sent, ()) = tokio::join!(client.send(&long), async {
-                // Answered after the message before it has arrived.
+                // The answer shows that the message before the request has arrived.
                 drop(server.request_remote_mr(layout(8)).await.unwrap());
                 drop(server);
             });
@@ -112,7 +112,8 @@ fn operations_in_flight_are_told() {
                 tokio::task::yield_now().await;
                 drop(server);
             };
-            // By its device's silence, its refusal, or its leaving, whichever is seen first.
+            // The cause is a device that stopped answering, a refused access or a closed connection,
+            // whichever is detected first.
             let (error, ()) = tokio::join!(reading, leaving);
             let told = matches!(error, Error::Disconnected { .. } | Error::Work(_));
             assert!(told, "{error:?}");

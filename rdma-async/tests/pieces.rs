@@ -1,4 +1,4 @@
-//! Memory in several pieces, owned by operations, and shared between tasks.
+//! Checks operations on several pieces of memory, on owned memory, and on memory shared between tasks.
 
 mod common;
 
@@ -55,7 +55,7 @@ fn only_neighbours_that_nothing_uses_are_joined() {
             let (front, back) = split(pattern(&client, 100, 2), at);
             assert_eq!((front.length(), back.length()), (at, 100 - at));
         }
-        // Part of a received message.
+        // A part of a received message can be sent.
         client.send(&whole).await.unwrap();
         let (front, back) = split(server.receive().await.unwrap(), 60);
         assert_eq!(front.as_slice(), &bytes(100, 1)[..60]);
@@ -70,7 +70,7 @@ fn pieces_are_written_and_read_in_their_order() {
     run(async {
         let (client, _server) = pair_with(|builder| builder.send_depth(8)).await;
         let mut remote = client.request_remote_mr(layout(30_000)).await.unwrap();
-        // More pieces than the send queue holds.
+        // More pieces than the send queue has room for.
         let lengths: Vec<usize> = (0..40).map(|at| 1 + at * 30).collect();
         let pieces: Vec<_> = lengths
             .iter()
@@ -87,7 +87,7 @@ fn pieces_are_written_and_read_in_their_order() {
         for (target, &len) in targets.iter().zip(&lengths) {
             assert!(target.as_slice() == bytes(len, len as u8), "{len} bytes");
         }
-        // Given up in the middle, and pieces that do not fit.
+        // A future that is dropped while it runs, and pieces longer than the remote memory.
         poll_and_drop(client.write_vectored(&pieces, &mut remote));
         let mut short = remote.get_mut(0..100).unwrap();
         let refused = client.write_vectored(&pieces, &mut short).await;

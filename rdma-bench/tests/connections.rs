@@ -1,4 +1,4 @@
-//! Every measurement of the program `connections`, for a moment: that each ends with a figure.
+//! Short runs of every measurement of the program `connections`: each must print a figure.
 
 #![forbid(unsafe_code)]
 

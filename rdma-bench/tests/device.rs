@@ -1,5 +1,5 @@
 //! The program as two processes on an RDMA device: the one that `RDMA_DEVICE` selects, or the first
-//! usable one. Without any these tests fail.
+//! usable one. The tests fail if there is no device.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What comes through a pipe, collected by a thread of its own.
+/// Output of a program, collected by a thread.
 struct Printed {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: JoinHandle<()>,
@@ -40,14 +40,14 @@ impl Printed {
         self.bytes.lock().unwrap().contains(&b'\n')
     }
 
-    /// All of it; comes when the program has ended.
+    /// Waits until the program has ended, and returns all of its output.
     fn all(self) -> Vec<u8> {
         self.reader.join().unwrap();
         std::mem::take(&mut *self.bytes.lock().unwrap())
     }
 }
 
-/// A run of the program, killed when it takes too long or the test fails.
+/// Run of the program, which is killed when it takes too long or the test fails.
 struct Run {
     child: Child,
     /// Standard output and standard error, until the run is over.
@@ -68,7 +68,7 @@ impl Run {
         }
     }
 
-    /// Waits until it has a connection: then it prints the head of its report.
+    /// Waits until the program has a connection and prints the head of its report.
     fn has_begun(&mut self) {
         let deadline = Instant::now() + LIMIT;
         while !self
@@ -83,7 +83,7 @@ impl Run {
         }
     }
 
-    /// Its output, once it has ended by itself.
+    /// Waits until the program has ended by itself, and returns its output.
     fn finish(mut self) -> Output {
         let deadline = Instant::now() + LIMIT;
         let status = loop {
@@ -109,7 +109,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // It may have ended.
+        // Fails if the program has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -124,12 +124,12 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs both ends with these words and returns what server and client printed.
+/// Runs server and client with these arguments. Returns the output of both.
 fn both(words: &str) -> [String; 2] {
     both_with(words, &[])
 }
 
-/// Like [`both`], with more words for the client.
+/// Runs [`both`] with additional arguments for the client.
 fn both_with(words: &str, client_words: &[&str]) -> [String; 2] {
     let port = free_port();
     let mut words: Vec<&str> = words.split_whitespace().collect();
@@ -146,7 +146,7 @@ fn both_with(words: &str, client_words: &[&str]) -> [String; 2] {
     })
 }
 
-/// The lines of figures: for each size, the columns.
+/// Returns the columns of each line of figures, which belongs to one message size.
 fn figures(printed: &str) -> Vec<Vec<f64>> {
     let columns = |line: &str| -> Option<Vec<f64>> {
         let columns: Vec<_> = line.split_whitespace().collect();
@@ -156,7 +156,7 @@ fn figures(printed: &str) -> Vec<Vec<f64>> {
     printed.lines().filter_map(columns).collect()
 }
 
-/// Runs a latency test and checks what both ends say.
+/// Runs a latency test and checks the output of both ends.
 fn latency(words: &str, size: f64, at_server: bool) {
     let [server, client] = both(&format!("{words} -n 20"));
     assert!(client.contains(" t_typical[usec] "), "{client}");
@@ -172,12 +172,12 @@ fn latency(words: &str, size: f64, at_server: bool) {
     assert_eq!(figures(&server).len(), usize::from(at_server), "{server}");
 }
 
-/// Runs a bandwidth test, checks what both ends say, and returns the client's peak.
+/// Runs a bandwidth test, checks the output of both ends, and returns the client's peak.
 fn rates(words: &str, size: f64) -> f64 {
     rates_over(words, size, 1.0)
 }
 
-/// Like [`rates`], with this number of queue pairs.
+/// Runs [`rates`] with this number of queue pairs.
 fn rates_over(words: &str, size: f64, queue_pairs: f64) -> f64 {
     let ends = both(&format!("{words} -n 300"));
     for printed in &ends {
@@ -188,7 +188,7 @@ fn rates_over(words: &str, size: f64, queue_pairs: f64) -> f64 {
         };
         assert_eq!((bytes, count), (size, 300.0 * queue_pairs), "{printed}");
         let expected = rate * 1e6 * size / f64::from(1 << 20);
-        // The rate has six digits behind the point, which are few where it is low.
+        // The rate has six digits after the point, which are imprecise for a low rate.
         let rounding = 0.5 * size / f64::from(1 << 20);
         assert!(
             (average - expected).abs() <= 0.01 + expected * 0.01 + rounding,
@@ -199,7 +199,8 @@ fn rates_over(words: &str, size: f64, queue_pairs: f64) -> f64 {
     figures(&ends[1])[0][2]
 }
 
-/// Runs a bandwidth test that measures a peak. Of few bytes it may be 0.00 where processors are scarce.
+/// Runs a bandwidth test that measures a peak. For short messages the peak may be 0.00 on a machine
+/// with few processors.
 fn bandwidth(words: &str, size: f64) {
     let peak = rates(words, size);
     assert!(peak > 0.0 || size < 64.0, "{words}");
@@ -214,7 +215,8 @@ fn send_latency() {
 
 #[test]
 fn send_latency_beside_other_messages() {
-    // On an emulated kernel each sample waits for all outstanding messages: 46 ms for 128 of 64 KiB.
+    // On an emulated kernel each sample waits for all outstanding messages: 46 ms for 128 of 64
+    // KiB.
     for (options, size) in [("", 4096.0), ("-t 4 -r 8 --memory malloc", 65536.0)] {
         let words = format!("send_lat -s 8 -n 100 --beside {size} {options}");
         let [server, client] = both(&words).map(|printed| {
@@ -234,7 +236,7 @@ fn send_latency_beside_other_messages() {
             assert!(count > 0.0 && average > 0.0, "{printed}");
             count
         });
-        // The client does not count what was outstanding at the last answer.
+        // The client does not count the messages that were outstanding at the last answer.
         assert!(server >= client, "{words}: {client} of {server} messages");
     }
     let [_, client] = both("send_lat -s 8 --beside 64K -t 4 -r 8 -D 1");
@@ -400,7 +402,7 @@ fn many_servers() {
         let output = run.finish();
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{out}{err}");
-        // 300 over each of two queue pairs with each of three servers.
+        // 300 messages over each of two queue pairs with each of three servers.
         assert_eq!(figures(&out)[0][..2], [8.0, 1800.0], "{out}");
     }
 }
@@ -488,7 +490,7 @@ fn a_certain_time() {
         "echo_bw",
     ];
     for word in words {
-        // On a machine with other work one second may be too short for more than a few.
+        // On a machine with other work one second may be too short for more than a few messages.
         let counts = [1, 10].into_iter().map(|seconds| {
             let [_, client] = both(&format!("{word} -s 8 -D {seconds}"));
             let lines = figures(&client);
@@ -529,8 +531,8 @@ fn samples_and_json() {
     assert!(results["t_typical"].as_f64().unwrap() > 0.0);
 }
 
-/// Starts a test that goes on for longer than anybody waits here, kills one end in the midst of it
-/// and returns what the other one says.
+/// Starts a test that runs for longer than this test waits, kills one end in the middle of it, and
+/// returns the error output of the other end.
 fn survivor(test: &str, server_dies: bool) -> String {
     let port = free_port();
     let mut words: Vec<&str> = test.split_whitespace().collect();
@@ -578,7 +580,7 @@ fn a_peer_that_dies_ends_the_other() {
     }
 }
 
-/// What the program says when it fails with these words.
+/// Returns the error output of the program with these arguments, which must fail.
 fn failure(words: &[&str]) -> String {
     let output = Run::start(words).finish();
     assert!(!output.status.success(), "{words:?}");

@@ -1,5 +1,5 @@
-//! The judge measures rows of every layer on an RDMA device: the one that `RDMA_DEVICE` selects, or
-//! the first usable one. Without any these tests fail.
+//! Measurements of the judge in every layer, on an RDMA device: the one that `RDMA_DEVICE` selects,
+//! or the first usable one. The tests fail if there is no device.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use rdma_bench::machine::Machine;
 use rdma_bench::{Metric, Verb};
 use rdma_core::Context;
 
-/// The least effort: a pair of the shortest runs.
+/// Minimum effort: one pair of the shortest runs.
 const SHORT: Effort = Effort {
     looks: &[1],
     repeats: 0,

@@ -1,4 +1,4 @@
-//! Every measurement of the program `yardstick`, for a moment: that each ends with a figure.
+//! Short runs of every measurement of the program `yardstick`: each must print a figure.
 
 #![forbid(unsafe_code)]
 
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// Runs it and returns the line that it prints.
+/// Runs the program and returns the line that it prints.
 fn measured(words: &str) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_yardstick"))
         .args(words.split_whitespace())

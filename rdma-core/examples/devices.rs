@@ -19,7 +19,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A device in words, a line for each thing there is to say.
+/// Returns a description of a device, with one line for each property.
 pub(crate) fn described(device: &Device) -> Result<String> {
     let context = device.open()?;
     let firmware = context.attributes()?.firmware_version();

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) device: Option<String>,
@@ -50,8 +50,8 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Options as C's `getopt_long` reads them: `-d NAME`, `-dNAME`, `--ib-dev NAME`, `--ib-dev=NAME`,
-    /// and `-lv` for `-l -v`.
+    /// Parses options as C's `getopt_long` does: `-d NAME`, `-dNAME`, `--ib-dev NAME`,
+    /// `--ib-dev=NAME`, and `-lv` for `-l -v`.
     pub(crate) fn from_arguments(
         arguments: impl IntoIterator<Item = String>,
     ) -> Result<Self, String> {
@@ -105,7 +105,7 @@ impl Wanted {
     }
 }
 
-/// What the program prints.
+/// Returns the text that the program prints.
 pub(crate) fn described(wanted: &Wanted) -> Result<String> {
     let devices = devices()?;
     let mut text = String::new();

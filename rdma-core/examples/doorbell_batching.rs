@@ -1,5 +1,5 @@
-//! Posts many requests with one call of the driver. The pieces of a message are written into the
-//! peer's memory one by one, and then in batches, and the program prints the time for both.
+//! Posts many requests with one call of the driver. The program writes the pieces of a message to
+//! the peer's memory, first one by one and then in batches, and prints both times.
 //!
 //! Only the last request of each batch is signaled: its completion completes all before it.
 //!
@@ -17,7 +17,7 @@ use rdma_core::{
 
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 
-/// The bytes of a piece, and how many go with one ring of the doorbell.
+/// Length of a piece in bytes, and number of pieces per ring of the doorbell.
 const PIECE: usize = 64;
 const BATCH: usize = 32;
 
@@ -31,13 +31,13 @@ fn main() -> Result {
     Ok(())
 }
 
-/// Times of both ways for the same requests.
+/// Times of the same requests, posted in both ways.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) requests: usize,
     pub(crate) one_by_one: Duration,
     pub(crate) batched: Duration,
-    /// Contents of the peer's memory after each.
+    /// Contents of the peer's memory after each way.
     pub(crate) written: [Vec<u8>; 2],
 }
 
@@ -53,7 +53,8 @@ impl Outcome {
     }
 }
 
-/// Writes the pieces of a message again and again, `requests` in all, rounded up to whole batches.
+/// Writes the pieces of a message again and again. `requests` is their total number, rounded up to
+/// whole batches.
 pub(crate) fn compare(requests: usize) -> Result<Outcome> {
     let context = Context::open_default()?;
     let domain = context.protection_domain()?;
@@ -64,7 +65,7 @@ pub(crate) fn compare(requests: usize) -> Result<Outcome> {
     let here = here.connect(&to_there, &options)?;
     let _there = there.connect(&to_here, &options)?;
 
-    // The message, of which any number of requests may send parts at once, and where it goes.
+    // The message, which many requests may send from, and its destination.
     let mut message = domain.allocate(BATCH * PIECE)?;
     for (index, piece) in message.chunks_mut(PIECE).enumerate() {
         piece.fill(index as u8 + 1);
@@ -104,7 +105,7 @@ pub(crate) fn compare(requests: usize) -> Result<Outcome> {
     })
 }
 
-/// The requests for every piece, of which the last is signaled.
+/// Returns the requests for all pieces, of which the last one is signaled.
 fn pieces(
     message: &FrozenBuffer,
     target: RemoteMemory,

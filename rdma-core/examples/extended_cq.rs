@@ -1,5 +1,5 @@
-//! When messages completed, by the device's clock: an extended completion queue, whose completions
-//! tell what it was asked for, and of which only what is read costs anything.
+//! Prints the times at which messages completed, by the device's clock. An extended completion
+//! queue reports the fields that it was built with, and each field costs time only if it is read.
 //!
 //! ```console
 //! $ cargo run -p rdma-core --features softroce --example extended_cq -- 5
@@ -32,11 +32,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What the completion of a receive told.
+/// Fields of the completion of a receive.
 pub(crate) struct Message {
     pub(crate) bytes: usize,
     pub(crate) immediate: u32,
-    /// Of the device's clock.
+    /// Timestamp in ticks of the device's clock.
     pub(crate) tick: Option<u64>,
     pub(crate) at: Option<SystemTime>,
 }
@@ -64,7 +64,8 @@ impl fmt::Display for Message {
     }
 }
 
-/// Sends messages from one queue pair of this process to another, and tells of the receives.
+/// Sends messages from one queue pair of this process to another. Returns the available fields and
+/// the received messages.
 pub(crate) fn timed(
     context: &Context,
     count: u32,
@@ -101,7 +102,7 @@ pub(crate) fn timed(
                     return Ok(None);
                 };
                 completion.result()?;
-                // Copied for the queue that has the memory, which gives it back.
+                // The receive queue owns the memory, and returns it for a copy of the completion.
                 drop(receives.complete(&completion.completion()));
                 Ok(Some(Message {
                     bytes: completion.len().unwrap_or(0),
@@ -115,7 +116,7 @@ pub(crate) fn timed(
     Ok((queue.fields(), messages))
 }
 
-/// Polls until there is something, for ten seconds at most.
+/// Polls until `poll` returns a value, for ten seconds at most.
 fn until<T>(
     what: &str,
     mut poll: impl FnMut() -> Result<Option<T>, Box<dyn Error>>,
@@ -129,7 +130,7 @@ fn until<T>(
     Err(format!("{what} did not complete").into())
 }
 
-/// An extended queue with as much of the time as the device can tell.
+/// Creates an extended queue with as many time fields as the device supports.
 fn queue(context: &Context) -> rdma_core::Result<ExtendedCompletionQueue> {
     type Fields = CompletionFields;
     let needed = Fields::LEN | Fields::IMMEDIATE | Fields::QUEUE_PAIR;

@@ -1,4 +1,4 @@
-//! Two programs send a message to and fro on a reliable connection.
+//! Two programs send a message back and forth on a reliable connection.
 //!
 //! Either end can be `ibv_rc_pingpong` of `ibverbs-utils`, with the same options.
 //!

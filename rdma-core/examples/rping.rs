@@ -1,4 +1,5 @@
-//! `rping`: pings of text, pulled and pushed by RDMA over a connection of the connection manager.
+//! `rping`: pings of text that the server reads and writes back by RDMA, over a connection of the
+//! connection manager.
 //!
 //! The program works with C's `rping` in either role:
 //!
@@ -7,9 +8,9 @@
 //! rping -c -a 10.77.0.1 -v -V -C 10
 //! ```
 //!
-//! For each ping the client sends the place of its text, which the server reads, and then the place
-//! for the echo, which the server writes; each time the server tells the client to go on. The
-//! messages are 16 bytes in network byte order: address, key, length.
+//! For each ping the client sends the address of its text, which the server reads, and then the
+//! address for the echo, which the server writes. After each step the server sends a message, so
+//! that the client continues. Messages are 16 bytes in network byte order: address, key, length.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -42,10 +43,10 @@ rping -c [-vVd] [-S size] [-C count] [-I addr] -a addr [-p port]
 	-P		persistent server mode allowing multiple connections
 	-q		accepted: the queue pair is always of our own making";
 
-/// Time that the other side may take for anything.
+/// Maximum time that the other side may take for one step.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Bytes of a message between the two sides.
+/// Length in bytes of a message between both sides.
 const INFO: usize = 16;
 
 fn main() -> ExitCode {
@@ -92,7 +93,7 @@ impl Options {
         let mut arguments = arguments.peekable();
         while let Some(word) = arguments.next() {
             let flags = word.strip_prefix('-').ok_or(USAGE)?;
-            // As getopt has it: flags can be run together, a value may follow without a space.
+            // As with `getopt`, flags can be combined, and a value may follow without a space.
             for (at, flag) in flags.char_indices() {
                 let rest = &flags[at + 1..];
                 let mut value = || match rest {
@@ -128,7 +129,7 @@ impl Options {
     }
 }
 
-/// Plays the role; returns how many pings there were.
+/// Plays the role. Returns the number of pings.
 pub(crate) fn run(options: &Options) -> Result<u32, Failure> {
     let address = SocketAddr::new(options.address, options.port);
     if !options.server {
@@ -138,7 +139,7 @@ pub(crate) fn run(options: &Options) -> Result<u32, Failure> {
     serve(&listener, options)
 }
 
-/// Answers the client that comes, or each that comes.
+/// Answers the next client, or every client if the options request that.
 pub(crate) fn serve(listener: &Listener, options: &Options) -> Result<u32, Failure> {
     loop {
         let Some(incoming) = listener.next(None)? else {
@@ -156,14 +157,14 @@ pub(crate) fn serve(listener: &Listener, options: &Options) -> Result<u32, Failu
     }
 }
 
-/// Answers one client.
+/// Answers one client. Returns the number of pings.
 pub(crate) fn server(incoming: Incoming, options: &Options) -> Result<u32, Failure> {
     let setup = Setup::new(&incoming.context()?)?;
     let prepared = incoming.prepare(setup.builder()?)?;
     let mut side = Side::establish(setup, prepared, options)?;
     let mut text = side.setup.domain.allocate(options.size)?;
     let mut pings = 0;
-    // The client's farewell ends it.
+    // The loop ends when the client disconnects.
     while let Some(source) = side.told()? {
         let len = usize::try_from(source.len)?;
         text = side.carry_out(SendRequest::read(Part::new(text, 0..len)?, source))?;
@@ -179,7 +180,7 @@ pub(crate) fn server(incoming: Incoming, options: &Options) -> Result<u32, Failu
         let sink = side
             .told()?
             .ok_or("the client left in the middle of a ping")?;
-        // The zero at the end is echoed too.
+        // The echo includes the zero at the end.
         let echo = Part::new(text, 0..end + 1)?;
         text = side.carry_out(SendRequest::write(echo, sink.slice(..end + 1)?))?;
         side.tell([0; INFO])?;
@@ -229,7 +230,8 @@ fn client(address: SocketAddr, options: &Options) -> Result<u32, Failure> {
     Ok(pings)
 }
 
-/// The text of a ping: its number, then letters that begin with another one each time, and a zero.
+/// Returns the text of a ping: its number, letters that begin with another one each time, and a
+/// zero.
 fn text(ping: u32, size: usize) -> Vec<u8> {
     let mut text = format!("rdma-ping-{ping}: ").into_bytes();
     let letters = (b'A'..=b'z').cycle().skip(ping as usize % 58);
@@ -279,13 +281,13 @@ impl Setup {
     }
 }
 
-/// An end of the connection, with a receive posted for the next message of the other.
+/// End of the connection, with a receive posted for the next message of the other end.
 struct Side {
     sends: SendQueue<Part<Buffer>>,
     receives: ReceiveQueue<Buffer>,
-    /// Memory for what is told, while it is not under way.
+    /// Memory for messages to the other end, while no message is in flight.
     message: Option<Buffer>,
-    /// Messages that came while the program waited for something else.
+    /// Messages that arrived while the program waited for another completion.
     heard: VecDeque<[u8; INFO]>,
     debug: bool,
     connection: Connection,
@@ -319,7 +321,7 @@ impl Side {
         })
     }
 
-    /// Tells the other end something.
+    /// Sends a message to the other end.
     fn tell(&mut self, what: [u8; INFO]) -> Result<(), Failure> {
         let mut message = self.message.take().ok_or("the last message is not sent")?;
         message.copy_from_slice(&what);
@@ -328,7 +330,8 @@ impl Side {
         Ok(())
     }
 
-    /// Waits for the next message of the other end. Returns `None` when the other end has left.
+    /// Waits for the next message of the other end. Returns `None` when the other end has
+    /// disconnected.
     fn told(&mut self) -> Result<Option<RemoteMemory>, Failure> {
         loop {
             if let Some(heard) = self.heard.pop_front() {
@@ -341,7 +344,7 @@ impl Side {
         }
     }
 
-    /// Posts a request and waits for its end; gives its memory back.
+    /// Posts a request and waits for its completion. Returns its memory.
     fn carry_out(&mut self, request: SendRequest<Part<Buffer>>) -> Result<Buffer, Failure> {
         self.sends.post(request)?;
         loop {
@@ -355,8 +358,8 @@ impl Side {
         }
     }
 
-    /// Takes what was told with this completion, and posts the memory again; tells whether it is
-    /// one of a receive.
+    /// Keeps the message of this completion, and posts its memory again. Returns whether the
+    /// completion is that of a receive.
     fn receive(&mut self, completion: &WorkCompletion) -> Result<bool, Failure> {
         let Some(memory) = self.receives.complete(completion) else {
             return Ok(false);
@@ -370,21 +373,21 @@ impl Side {
         Ok(true)
     }
 
-    /// The next completion; `None` when the other end has left.
+    /// Waits for the next completion. Returns `None` when the other end has disconnected.
     fn completion(&mut self) -> Result<Option<WorkCompletion>, Failure> {
         let queue = self.connection.queue_pair().send_completions();
         let deadline = Instant::now() + PATIENCE;
         let mut room = [WorkCompletion::default()];
         loop {
             let connected = self.connection.is_connected()?;
-            // Completions that were there before are not announced, so the queue is polled once
+            // Completions that arrived before this raise no event, so the queue is polled once
             // more.
             queue.request_notification()?;
             if let [completion] = queue.poll(&mut room)? {
                 if self.debug {
                     println!("{completion:?}");
                 }
-                // A farewell flushes the receive.
+                // A disconnect flushes the receive.
                 let flushed = completion.status() == WorkStatus::Flushed;
                 return Ok((!flushed || connected).then_some(*completion));
             }
@@ -394,7 +397,7 @@ impl Side {
             if Instant::now() > deadline {
                 return Err(format!("nothing happened for {PATIENCE:?}").into());
             }
-            // The farewell arrives on another descriptor: look for it now and then.
+            // The disconnect arrives on another descriptor, which is therefore checked every 20 ms.
             self.setup.channel.wait(Some(Duration::from_millis(20)))?;
             self.setup.channel.drain(|_| ())?;
         }

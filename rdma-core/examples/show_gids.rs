@@ -16,7 +16,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The GIDs of these devices as a table.
+/// Returns the GIDs of these devices as a table.
 pub(crate) fn table(devices: &[Device]) -> Result<String> {
     let mut text = String::from(
         "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n\
@@ -37,7 +37,7 @@ pub(crate) fn table(devices: &[Device]) -> Result<String> {
     Ok(text)
 }
 
-/// Whether it stands for no GID: it is zero, or nothing but the prefix of link-local addresses.
+/// Returns whether `gid` stands for no GID: it is zero, or only the prefix of link-local addresses.
 fn is_placeholder(gid: Gid) -> bool {
     gid.is_zero() || (gid.is_link_local() && gid.0[2..] == [0; 14])
 }
@@ -45,7 +45,7 @@ fn is_placeholder(gid: Gid) -> bool {
 fn row(device: &str, entry: &GidEntry) -> String {
     let groups = entry.gid.to_ipv6().segments();
     let gid = groups.map(|group| format!("{group:04x}")).join(":");
-    // A column of this width, whether there is an address in it or not.
+    // The column keeps its width if there is no address.
     let address = entry.gid.to_ipv4().map(|address| format!("{address}  "));
     let address = address.unwrap_or_else(|| "\t".into());
     let version = match entry.kind {

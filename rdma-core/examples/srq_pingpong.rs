@@ -1,4 +1,4 @@
-//! Two programs send messages to and fro on several reliable connections, each of them with one
+//! Two programs send messages back and forth on several reliable connections. Each program has one
 //! shared receive queue.
 //!
 //! Either end can be `ibv_srq_pingpong` of `ibverbs-utils`, with the same options.
@@ -24,7 +24,7 @@ pub(crate) const PROGRAM: Program = Program {
     letters: "p:d:i:s:m:q:r:n:l:eg:c",
 };
 
-/// How many lines each end tells, whatever number of queue pairs it has.
+/// Number of lines that each end sends, regardless of its number of queue pairs.
 const LINES: usize = 256;
 
 fn main() -> ExitCode {

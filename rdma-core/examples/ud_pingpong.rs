@@ -1,4 +1,4 @@
-//! Two programs send a datagram to and fro.
+//! Two programs send a datagram back and forth.
 //!
 //! Either end can be `ibv_ud_pingpong` of `ibverbs-utils`, with the same options.
 //!
@@ -21,7 +21,7 @@ pub(crate) const PROGRAM: Program = Program {
     letters: "p:d:i:s:r:n:l:eg:c",
 };
 
-/// The queue key of both ends.
+/// Queue key of both ends.
 const QKEY: u32 = 0x1111_1111;
 
 fn main() -> ExitCode {

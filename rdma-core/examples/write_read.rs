@@ -1,4 +1,5 @@
-//! Two queue pairs of one process: one writes into the other's memory, reads it back, and compares.
+//! Two queue pairs of one process: the first writes to memory of the other, reads it back,
+//! compares.
 //!
 //! ```sh
 //! cargo run -p rdma-core --example write_read
@@ -19,26 +20,26 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes `text` into memory of the peer, and returns what a read of that memory brings.
+/// Writes `text` to memory of the peer, and returns the bytes of a read of that memory.
 pub(crate) fn write_and_read(text: &[u8]) -> Result<Vec<u8>, Box<dyn Error>> {
     let context = Context::open_default()?;
     let domain = context.protection_domain()?;
 
-    // Each end tells the other where it is. Between two processes this goes over a socket, as the
-    // bytes of `Endpoint::to_bytes`.
+    // Both ends exchange their addresses. Two processes do this over a socket, with the bytes of
+    // `Endpoint::to_bytes`.
     let (here, there) = (domain.queue_pair().build()?, domain.queue_pair().build()?);
     let (to_here, to_there) = (here.endpoint(), there.endpoint());
     let options = ConnectOptions::default();
     let here = here.connect(&to_there, &options)?;
     let _there = there.connect(&to_here, &options)?;
 
-    // The peer exposes memory, and tells what it takes to reach it: a `RemoteMemory`.
+    // The peer exposes memory, and sends the address and key of it: a `RemoteMemory`.
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
     let exposed = domain.allocate(text.len())?.expose(access)?;
     let remote = exposed.remote();
 
-    // A buffer moves into the request and comes back with its completion, so nobody can look at it
-    // while the device has it.
+    // A buffer moves into the request and comes back with its completion, so that no code can
+    // access it while the device uses it.
     let mut queue = here.send_queue();
     let mut source = domain.allocate(text.len())?;
     source.copy_from_slice(text);
@@ -46,13 +47,13 @@ pub(crate) fn write_and_read(text: &[u8]) -> Result<Vec<u8>, Box<dyn Error>> {
     buffer.fill(0);
     let buffer = carry_out(&here, &mut queue, SendRequest::read(buffer, remote))?;
 
-    // The grant ends, and what was exposed is plain memory again.
+    // Access ends, and the exposed memory is a plain buffer again.
     let target = exposed.revoke()?;
     assert_eq!(*target, *text);
     Ok(buffer.to_vec())
 }
 
-/// Posts one request, waits for its completion, and gives the buffer back.
+/// Posts one request, waits for its completion, and returns the buffer.
 fn carry_out(
     pair: &QueuePair,
     queue: &mut SendQueue<Buffer>,

@@ -1,4 +1,4 @@
-//! Calls and what becomes of them, on a device.
+//! Calls and their results, on a device.
 
 mod common;
 
@@ -65,10 +65,11 @@ async fn one_thread_is_enough() {
     }
 }
 
-/// Numbers whose handlers wait for their turns to answer.
+/// Numbers whose handlers wait for permission to answer.
 type Waiting = Arc<Mutex<Vec<(u64, oneshot::Sender<()>)>>>;
 
-/// Handlers wait until all have been called, then answer last come, first served.
+/// Checks answers in another order than that of the calls: all handlers wait until all have been
+/// called.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_calls_get_their_own_answers() {
     const CALLS: u64 = 64;
@@ -104,7 +105,7 @@ async fn concurrent_calls_get_their_own_answers() {
     })
     .await;
     let mut waiting = std::mem::take(&mut *waiting.lock().await);
-    // An order that is neither that of the calls nor its reverse.
+    // This order is neither that of the calls nor its reverse.
     waiting.sort_by_key(|&(number, _)| number * 37 % CALLS);
     for (_, turn) in waiting {
         turn.send(()).unwrap();
@@ -222,7 +223,7 @@ async fn what_the_two_ends_disagree_about_is_told() {
         .unwrap_err();
     assert!(matches!(error, Error::UnknownMethod { .. }), "{error:?}");
 
-    // Not a string: its length is longer than it is.
+    // The answer is not a valid string: its length prefix is larger than its length.
     let error = within("the answer", client.call::<_, String>("test/echo", &200_u8))
         .await
         .unwrap_err();

@@ -1,4 +1,5 @@
-//! What connections leave behind, on a device. A program of its own: others open files too.
+//! Descriptors that connections leave behind, on a device. This test has its own program, because
+//! others also open files.
 
 mod common;
 
@@ -16,7 +17,7 @@ fn open_files() -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_leave_no_files_open() {
     let server = serve(Router::new().route("test/echo", echo)).await;
-    // What is opened once, and kept, is opened now.
+    // Files that are opened once and kept are opened here.
     assert_echoes(&connect(&server).await).await;
     let with_one = connect(&server).await;
     assert_echoes(&with_one).await;
@@ -37,7 +38,7 @@ async fn connections_leave_no_files_open() {
     within("the end of the server", server.shutdown()).await;
 }
 
-/// How many files are open when they have not changed for a while.
+/// Waits until the number of open files does not change for a while, and returns it.
 async fn settled() -> usize {
     let mut last = open_files();
     let mut unchanged = 0;

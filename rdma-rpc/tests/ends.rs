@@ -1,4 +1,4 @@
-//! How servers, clients and connections end, on a device.
+//! Ends of servers, clients and connections, on a device.
 
 mod common;
 
@@ -12,7 +12,7 @@ use rdma_async::{LocalMrWriteAccess, Rdma, RdmaBuilder};
 use rdma_rpc::{ApplicationError, Error, Router, Server};
 use tokio::sync::Notify;
 
-/// A router with a method that returns after `release`, and announces that it was called.
+/// Returns a router with a method that notifies `arrived` and returns after `release`.
 fn waiting(arrived: &Arc<Notify>, release: &Arc<Notify>) -> Router {
     let (arrived, release) = (Arc::clone(arrived), Arc::clone(release));
     Router::new()
@@ -37,7 +37,8 @@ async fn the_end_of_the_server_fails_every_call() {
         counted.1.notify_one();
         pending::<Result<(), ApplicationError>>()
     });
-    // One connection, served by a future that can be dropped in mid-call, as if it had crashed.
+    // The future that serves this connection can be dropped during a call, as if the server had
+    // crashed.
     let mut listener = within("listening", RdmaBuilder::default().bind("127.0.0.1:0"))
         .await
         .expect("these tests need an RDMA device");
@@ -89,7 +90,7 @@ async fn shutdown_finishes_what_runs_and_refuses_what_is_new() {
     });
     within("the call's arrival", arrived.notified()).await;
     let shutdown = tokio::spawn(server.shutdown());
-    // Calls are answered until the server has heard of it.
+    // Calls are answered until the server has begun to shut down.
     within("a refusal", async {
         loop {
             match client.call::<_, String>("test/echo", "still there?").await {
@@ -178,7 +179,7 @@ async fn say(rdma: &Rdma, bytes: &[u8]) {
     let layout = std::alloc::Layout::from_size_align(bytes.len(), 1).unwrap();
     let mut region = rdma.alloc_local_mr(layout).unwrap();
     region.as_mut_slice().copy_from_slice(bytes);
-    // The server may be gone before it has told of the arrival.
+    // The server may end before it confirms the arrival.
     drop(rdma.send(&region).await);
 }
 
@@ -273,7 +274,7 @@ async fn a_flood_of_calls_does_not_keep_a_server_from_ending() {
     for caller in callers {
         within("the end of a caller", caller).await.unwrap();
     }
-    // The goodbye comes behind the answers, which may have been refusals.
+    // The notice of the shutdown comes after the answers, which may have been refusals.
     let goodbye = async {
         loop {
             match client.failure() {
@@ -288,7 +289,7 @@ async fn a_flood_of_calls_does_not_keep_a_server_from_ending() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_there_is_an_error() {
-    // A socket that does not listen keeps the port from being given to one that does.
+    // A socket that is bound and does not listen reserves the port.
     let unused = tokio::net::TcpSocket::new_v4().unwrap();
     unused.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = unused.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Deadlines, sizes and load, on a device.
+//! Deadlines, sizes and load of calls, on a device.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::{LIMIT, assert_echoes, connect, echo, listen, pair, within};
 use rdma_rpc::{ApplicationError, Error, Payload, Router, Server};
 use tokio::sync::Notify;
 
-/// Counts and announces the handlers that were dropped before they returned.
+/// Counter of the handlers that were dropped before they returned, with a notification for each.
 #[derive(Debug, Default)]
 struct Dropped {
     count: AtomicUsize,
@@ -44,7 +44,7 @@ async fn a_deadline_ends_the_wait_and_the_work() {
         });
     let (_server, client) = pair(router).await;
     let limit = Duration::from_millis(200);
-    // On a machine with other work a deadline may be over before the call is at the server.
+    // On a machine with other work a deadline may pass before the call reaches the server.
     let begin = Instant::now();
     while called.load(Ordering::SeqCst) < 3 {
         assert!(begin.elapsed() < LIMIT, "the calls do not arrive");
@@ -96,7 +96,7 @@ async fn a_late_answer_is_nobodys() {
             })
     };
     let server = listen(Server::new(router)).await;
-    // One place for all calls, so that a late answer finds another call in its own.
+    // With one slot for all calls, a late answer finds another call in its slot.
     let connecting = common::client()
         .concurrency(1)
         .deadline(LIMIT)
@@ -110,7 +110,7 @@ async fn a_late_answer_is_nobodys() {
                 () = within("the call's arrival", arrived.notified()) => {}
             }
         }
-        // The next call's answer comes behind the late one.
+        // The answer of the next call comes after the late one.
         release.notify_one();
         assert_echoes(&client).await;
     }
@@ -162,7 +162,7 @@ async fn a_mebibyte_goes_there_and_comes_back() {
         .unwrap();
     answer.reverse();
     assert!(answer == numbers, "the numbers are others");
-    // Several at once.
+    // Several calls are outstanding at the same time.
     let calls: Vec<_> = (0..8_u8)
         .map(|fill| {
             let client = client.clone();
@@ -196,7 +196,7 @@ async fn what_is_too_large_is_refused_by_whoever_it_is_too_large_for() {
     };
     let long = "x".repeat(LEAST);
 
-    // For the server, as a request and as a response.
+    // The limit of the server, for a request and for a response.
     let client = connect(&server).await;
     let call = client.call::<_, String>("test/echo", &long);
     too_large(within("the answer", call).await.unwrap_err(), "request");
@@ -204,7 +204,7 @@ async fn what_is_too_large_is_refused_by_whoever_it_is_too_large_for() {
     too_large(within("the answer", call).await.unwrap_err(), "response");
     assert_echoes(&client).await;
 
-    // For the client.
+    // The limit of the client.
     let connecting = common::client()
         .transport(common::transport().message_limit(LEAST))
         .message_limit(LEAST)
@@ -267,7 +267,7 @@ async fn more_calls_than_a_connection_runs_wait() {
     };
     let server = listen(Server::new(router).concurrency(3)).await;
     let client = connect(&server).await;
-    // More than the receive queue holds, too.
+    // The calls are also more than the receive queue holds.
     let calls: Vec<_> = (0..200_u64)
         .map(|number| {
             let client = client.clone();

@@ -1,5 +1,5 @@
-//! Memory that the device hands out for regions: where it is, that another process can map it, and that
-//! it is there for as long as anybody uses it.
+//! Memory that the device allocates for regions: its place, its mapping by other processes, and its
+//! lifetime.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -22,22 +22,22 @@ fn pointer(block: &Block) -> *mut u8 {
     ptr::with_exposed_provenance_mut(block.address())
 }
 
-/// All bytes of a block.
+/// Returns all bytes of a block.
 fn content(block: &Block) -> Vec<u8> {
     let start = pointer(block);
     let byte = |at| {
-        // SAFETY: inside of the block.
+        // SAFETY: the offset is inside of the block.
         unsafe { start.add(at).read_volatile() }
     };
     (0..block.length()).map(byte).collect()
 }
 
 fn fill(block: &Block, byte: u8) {
-    // SAFETY: all of the block, which nobody else touches.
+    // SAFETY: the range is the whole block, which no other code uses.
     unsafe { ptr::write_bytes(pointer(block), byte, block.length()) };
 }
 
-/// The kilobytes of the file's pages.
+/// Returns the size in kilobytes of the allocated pages of the file.
 fn in_use(arena: &Arena) -> u64 {
     rustix::fs::fstat(arena.as_fd())
         .expect("the file")
@@ -45,10 +45,10 @@ fn in_use(arena: &Arena) -> u64 {
         / 2
 }
 
-/// Runs `child` in a process of its own, which has the descriptors of this one, and of the arena nothing
-/// else; what it returned.
+/// Runs `child` in a forked process, which inherits the descriptors of this process but not the
+/// mapping of the arena. Returns the result of `child`.
 fn in_another_process(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child makes system calls alone, and ends without destructors.
+    // SAFETY: the child only makes system calls, and ends without destructors.
     unsafe {
         let process = libc::fork();
         assert!(process >= 0, "{}", io::Error::last_os_error());
@@ -62,12 +62,13 @@ fn in_another_process(child: impl FnOnce() -> i32) -> i32 {
     }
 }
 
-/// Maps the segment of a place, as a peer does; where the bytes of the place are. Null: it cannot.
+/// Maps the segment of a place, as a peer does. Returns the address of the place, or null if the
+/// mapping fails.
 fn map(file: i32, place: &Place) -> *mut u8 {
     let length = (place.segment.end - place.segment.start) as usize;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let at = place.segment.start as libc::off_t;
-    // SAFETY: a new mapping at an address that the kernel chooses.
+    // SAFETY: the mapping is new, at an address that the kernel chooses.
     let start = unsafe { libc::mmap(ptr::null_mut(), length, rights, libc::MAP_SHARED, file, at) };
     if start == libc::MAP_FAILED {
         return ptr::null_mut();
@@ -80,7 +81,7 @@ fn map(file: i32, place: &Place) -> *mut u8 {
 #[test]
 fn another_process_maps_the_file_and_sees_the_same_bytes() {
     let arena = arena();
-    // Not the first of its segment.
+    // The second block is not the first of its segment.
     let _before = arena.allocate(PAGE).unwrap();
     let block = arena.allocate(3 * PAGE).unwrap();
     fill(&block, 7);
@@ -116,7 +117,7 @@ fn a_child_does_not_have_the_mapping() {
     let start = pointer(&block).cast::<c_void>();
     let answer = in_another_process(|| {
         let mut resident = 0;
-        // SAFETY: the call writes one byte for one page, and looks at the page's address alone.
+        // SAFETY: the call writes one byte for one page, and does not access the page.
         let there = unsafe { libc::mincore(start, PAGE, &raw mut resident) };
         let absent = io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM);
         i32::from(there != -1 || !absent)
@@ -145,7 +146,7 @@ fn memory_is_zeroed_aligned_and_there() {
         assert!(block.length() >= length && block.length().is_multiple_of(PAGE));
         let align = if length >= HUGE { HUGE } else { PAGE };
         assert!(block.address().is_multiple_of(align), "{length}");
-        // A page of the file is a page of the process here and there alike.
+        // A page of the process is also a page of the file.
         let place = block.place(block.address(), length as u64).unwrap();
         assert!(place.offset.is_multiple_of(align as u64));
         assert_eq!(place.segment.start % HUGE as u64, 0);
@@ -219,7 +220,8 @@ fn bytes_are_found_by_their_address() {
     assert_eq!(found(start, 1), None);
 }
 
-/// The bytes of a region stay, whoever else gives them up; and who has its key finds them.
+/// Checks that the memory of a region outlives all other references to its block, and is found by the
+/// region's key.
 #[test]
 fn a_region_keeps_its_block() {
     let registry = Registry::new();
@@ -227,9 +229,9 @@ fn a_region_keeps_its_block() {
     let domain = DomainId::unique();
     let block = arena.allocate(2 * PAGE).unwrap();
     let start = block.address() + 64;
-    // SAFETY: nobody else touches the block.
+    // SAFETY: no other code uses the block.
     let span = unsafe { Span::allocated(&block, start, 128) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: no other code uses the block.
     assert!(unsafe { Span::allocated(&block, start, 2 * PAGE as u64) }.is_none());
     let expected = block.place(start, 128).unwrap();
     let key = registry

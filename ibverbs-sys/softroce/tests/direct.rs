@@ -1,5 +1,6 @@
-//! Messages between queue pairs of one process, which go without packets: what is different from packets, and what happens
-//! when several threads are at it. That everything ends as it does by packets is the conformance suite's part.
+//! Direct messages, which go between queue pairs of one process without packets: their differences
+//! from packets, and their use by several threads. The conformance suite checks that all else is as
+//! with packets.
 
 use std::mem::zeroed;
 use std::ptr;
@@ -12,10 +13,10 @@ use ibverbs_sys::*;
 use softroce::path::{Way, way};
 use softroce::proto::Counter;
 
-/// Longer than anything takes.
+/// Time limit that no operation reaches.
 const LOST: Duration = Duration::from_secs(60);
 
-/// Counters and accidents are the process's: one test at a time.
+/// Lock for one test at a time, because counters and injected faults belong to the process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 type Mask = ibv_qp_attr_mask;
@@ -35,7 +36,7 @@ impl Device {
     fn open() -> Self {
         softroce::install();
         let mut count = 0;
-        // SAFETY: the list has that many devices until it is freed, ours at its end.
+        // SAFETY: the list has `count` devices until it is freed; softroce's is the last.
         unsafe {
             let list = ibv_get_device_list(&mut count);
             assert!(count > 0);
@@ -59,7 +60,7 @@ impl Drop for Device {
     }
 }
 
-/// A queue pair with its completion queue and some memory.
+/// Queue pair with a completion queue and registered memory.
 struct End<'a> {
     device: &'a Device,
     cq: *mut ibv_cq,
@@ -82,7 +83,7 @@ impl<'a> End<'a> {
             | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
             | ibv_access_flags::IBV_ACCESS_REMOTE_READ
             | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC;
-        // SAFETY: the memory is there until the region is gone.
+        // SAFETY: the memory is valid until the region is deregistered.
         unsafe {
             let cq = ibv_create_cq(
                 device.context,
@@ -122,12 +123,12 @@ impl<'a> End<'a> {
     }
 
     fn number(&self) -> u32 {
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair is valid.
         unsafe { (*self.qp).qp_num }
     }
 
     fn modify(&self, mut attributes: ibv_qp_attr, mask: Mask) {
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair is valid.
         let answer = unsafe { ibv_modify_qp(self.qp, &mut attributes, mask.0 as i32) };
         assert_eq!(answer, 0, "{mask:?}");
     }
@@ -140,7 +141,7 @@ impl<'a> End<'a> {
         self.modify(attributes, Mask::IBV_QP_STATE);
     }
 
-    /// From RESET to RTS.
+    /// Moves the queue pair from RESET to RTS.
     fn connect(&self, peer: &Self) {
         self.initialize();
         self.receive_from(peer.number());
@@ -197,7 +198,7 @@ impl<'a> End<'a> {
     fn start(&self) {
         let attributes = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTS,
-            // 134 ms, eight times: longer than a thread waits for its turn on a busy machine.
+            // 134 ms, eight times: longer than a thread waits for a processor on a busy machine.
             timeout: 15,
             retry_cnt: 7,
             rnr_retry: 7,
@@ -219,12 +220,12 @@ impl<'a> End<'a> {
         ibv_sge {
             addr: self.memory.as_ptr().addr() as u64,
             length,
-            // SAFETY: the region is there.
+            // SAFETY: the region is valid.
             lkey: unsafe { (*self.mr).lkey },
         }
     }
 
-    /// Posts a request to the beginning of the peer's memory; whether there was room.
+    /// Posts a request for the start of the peer's memory. Returns whether the queue had room.
     fn post(&self, id: u64, opcode: ibv_wr_opcode, length: u32, peer: (u64, u32)) -> bool {
         let mut piece = self.piece(length);
         // SAFETY: plain data that is all zeroes for a request without data.
@@ -242,7 +243,7 @@ impl<'a> End<'a> {
             request.wr.rdma.rkey = peer.1;
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the request and what it points to are there.
+        // SAFETY: the request and what it points to are valid during the call.
         match unsafe { ibv_post_send(self.qp, &mut request, &mut bad) } {
             0 => true,
             libc::ENOMEM => false,
@@ -252,23 +253,23 @@ impl<'a> End<'a> {
 
     fn post_receive(&self, id: u64, length: u32) -> bool {
         let mut piece = self.piece(length);
-        // SAFETY: plain data.
+        // SAFETY: zeros are a valid value.
         let mut request: ibv_recv_wr = unsafe { zeroed() };
         request.wr_id = id;
         request.sg_list = &raw mut piece;
         request.num_sge = 1;
         let mut bad = ptr::null_mut();
-        // SAFETY: the request and what it points to are there.
+        // SAFETY: the request and what it points to are valid during the call.
         unsafe { ibv_post_recv(self.qp, &mut request, &mut bad) == 0 }
     }
 
     fn target(&self) -> (u64, u32) {
-        // SAFETY: the region is there.
+        // SAFETY: the region is valid.
         (self.piece(0).addr, unsafe { (*self.mr).rkey })
     }
 
     fn poll(&self) -> Option<ibv_wc> {
-        // SAFETY: plain data; there is room for one.
+        // SAFETY: zeros are a valid completion, and there is room for one.
         unsafe {
             let mut completion: ibv_wc = zeroed();
             match ibv_poll_cq(self.cq, 1, &mut completion) {
@@ -298,7 +299,7 @@ impl<'a> End<'a> {
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        // SAFETY: nobody uses them any more.
+        // SAFETY: no code uses these objects any more.
         unsafe {
             assert_eq!(ibv_destroy_qp(self.qp), 0);
             assert_eq!(ibv_destroy_cq(self.cq), 0);
@@ -329,7 +330,8 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Returns the counters of paths that are not 0, without those of direct messages, and these: messages, bytes and copies.
+/// Returns the counters of paths that are not 0, except for those of direct messages, and then
+/// messages, bytes and copies of direct messages.
 fn amounts() -> (Vec<(&'static str, u64)>, [u64; 3]) {
     let counters = softroce::counters();
     let others = counters.all().filter(|(name, value)| {
@@ -342,7 +344,7 @@ fn amounts() -> (Vec<(&'static str, u64)>, [u64; 3]) {
     (others.collect(), direct)
 }
 
-/// A way that was chosen from outside is not that of these tests.
+/// Returns whether messages go directly. `SOFTROCE_PATH` may choose another path.
 fn is_direct() -> bool {
     std::env::var("SOFTROCE_PATH").map_or(true, |path| path.is_empty() || path == "direct")
 }
@@ -351,7 +353,7 @@ fn is_direct() -> bool {
 fn nothing_goes_by_packets_and_all_is_there_when_the_post_returns() {
     let _alone = alone();
     let (one, two) = (Device::open(), Device::open());
-    // Of two contexts.
+    // The ends belong to two contexts.
     let (a, b) = (End::new(&one, RC, 1 << 20), End::new(&two, RC, 1 << 20));
     a.connect(&b);
     b.connect(&a);
@@ -453,7 +455,7 @@ fn accidents_meet_packets_from_the_moment_that_they_are_arranged() {
         let after = sent();
         let direct = is_direct() && !arranged;
         assert_eq!(after.0 - before.0, if direct { 10 } else { 0 }, "{round}");
-        // Late duplicates of the round before are answered by packets.
+        // In rounds without faults late duplicates of the round before are still answered by packets.
         assert!(direct || after.1 > before.1);
     }
     softroce::faults().set_network(Default::default());
@@ -505,8 +507,8 @@ fn a_peer_that_is_destroyed_is_given_up_in_time() {
     assert_eq!((completion.wr_id, completion.status), (1, exceeded));
 }
 
-/// Each of two threads posts at its own end, to the other's, and polls; a third lets one end fail at some moment, or all
-/// of it be reset. Every request ends, in order, and nobody waits for ever.
+/// Checks two threads that post requests to each other's memory and poll, while a third thread moves
+/// one queue pair to ERR. All requests complete in order, and no thread waits for ever.
 #[test]
 fn two_threads_post_towards_each_other_while_a_third_fails_them() {
     let _alone = alone();
@@ -526,7 +528,7 @@ fn two_threads_post_towards_each_other_while_a_third_fails_them() {
                 });
             }
             begin.wait();
-            // From nothing to about a millisecond.
+            // The moment is between zero and one millisecond later.
             let until = Instant::now() + Duration::from_micros(round * round % 997);
             while Instant::now() < until {
                 std::hint::spin_loop();
@@ -541,7 +543,7 @@ fn two_threads_post_towards_each_other_while_a_third_fails_them() {
     }
 }
 
-/// Posts and polls until told to stop, and then until all has ended.
+/// Posts and polls until `stop` is set, and then until all requests have completed.
 fn talk(own: &End<'_>, peer: &End<'_>, stop: &AtomicBool) {
     const RECEIVE: u64 = 1 << 32;
     let opcodes = [SEND, WRITE, READ, ADD];
@@ -575,13 +577,14 @@ fn talk(own: &End<'_>, peer: &End<'_>, stop: &AtomicBool) {
             }
         }
         if stop.load(Ordering::SeqCst) {
-            // What this side still has ends with it.
+            // The remaining requests of this side are flushed.
             own.enter(ibv_qp_state::IBV_QPS_ERR);
         }
     }
 }
 
-/// A copy never goes to memory whose registration has ended, which may be unmapped then.
+/// Checks that no copy goes to memory whose registration has ended, because the memory may be unmapped
+/// then.
 #[test]
 fn memory_goes_away_while_it_is_written() {
     let _alone = alone();
@@ -591,7 +594,7 @@ fn memory_goes_away_while_it_is_written() {
     for round in 0..30_u64 {
         a.connect(&b);
         b.connect(&a);
-        // SAFETY: new memory, which is registered until it is unmapped.
+        // SAFETY: the mapping is new, and is registered until it is unmapped.
         let (mapping, mr) = unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
@@ -603,7 +606,7 @@ fn memory_goes_away_while_it_is_written() {
             assert!(!mr.is_null());
             (mapping, mr)
         };
-        // SAFETY: the region is there.
+        // SAFETY: the region is valid.
         let target = (mapping.addr() as u64, unsafe { (*mr).rkey });
         let begun = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -626,7 +629,7 @@ fn memory_goes_away_while_it_is_written() {
             }
             thread::sleep(Duration::from_micros(round * 37 % 500));
             let (mr, mapping) = (mr.expose_provenance(), mapping.expose_provenance());
-            // SAFETY: nobody else uses the region, and nothing is at the memory when its registration has ended.
+            // SAFETY: no other code uses the region, or the memory after the end of its registration.
             unsafe {
                 assert_eq!(ibv_dereg_mr(ptr::with_exposed_provenance_mut(mr)), 0);
                 assert_eq!(
@@ -638,12 +641,13 @@ fn memory_goes_away_while_it_is_written() {
         for end in [&a, &b] {
             end.enter(ibv_qp_state::IBV_QPS_RESET);
         }
-        // The asynchronous event is not looked at: it goes with the queue pair.
+        // The asynchronous event is discarded together with the queue pair.
         drop(std::mem::replace(&mut b, End::new(&device, RC, 8)));
     }
 }
 
-/// Who sees the last byte of a message sees all of it, and a write before a send is there when the send is received.
+/// Checks that a thread that sees the last byte of a message sees all of it, and that a write before a
+/// send is visible when the send is received.
 #[test]
 fn what_was_written_is_there_with_its_last_byte_and_before_the_next_receive() {
     let _alone = alone();
@@ -693,7 +697,7 @@ fn what_was_written_is_there_with_its_last_byte_and_before_the_next_receive() {
     });
 }
 
-/// Many threads send datagrams to each other's queue pairs, and to one that all have in common.
+/// Checks datagrams that several threads send at the same time to each other's queue pairs.
 #[test]
 fn datagrams_of_many_threads_arrive_or_are_dropped() {
     let _alone = alone();
@@ -744,11 +748,11 @@ fn datagrams_of_many_threads_arrive_or_are_dropped() {
             scope.spawn(move || {
                 let end = Instant::now() + LOST;
                 for id in 0..200_u64 {
-                    // With a receive posted at all times not all that comes needs to be dropped.
+                    // A receive is always posted, so that some of the datagrams need not be dropped.
                     own.post_receive(1 << 32, 4096);
                     let others = all.iter().filter(|other| other.number() != own.number());
                     let to = others.skip(id as usize % 3).map(End::number).next();
-                    // SAFETY: plain data.
+                    // SAFETY: zeros are a valid value.
                     let mut request: ibv_send_wr = unsafe { zeroed() };
                     let mut piece = own.piece(512);
                     request.wr_id = id;
@@ -759,7 +763,7 @@ fn datagrams_of_many_threads_arrive_or_are_dropped() {
                     request.wr.ud.remote_qpn = to.expect("three others");
                     request.wr.ud.remote_qkey = 5;
                     let mut bad = ptr::null_mut();
-                    // SAFETY: the request and what it points to are there.
+                    // SAFETY: the request and what it points to are valid during the call.
                     let answer = unsafe { ibv_post_send(own.qp, &mut request, &mut bad) };
                     assert_eq!(answer, 0);
                     loop {
@@ -777,16 +781,16 @@ fn datagrams_of_many_threads_arrive_or_are_dropped() {
     if is_direct() {
         let after = sent();
         assert_eq!((after.0 - before.0, after.1), (800, before.1));
-        // Into a packet and out of it.
+        // Each datagram is copied into a packet and out of it.
         let (_, amounts) = amounts();
         let added: [u64; 3] = std::array::from_fn(|at| amounts[at] - amounts_before[at]);
         assert_eq!(added, [800, 800 * 512, 2 * 800]);
-        // Of those whose threads were done before others began, too.
+        // Some threads may have ended before others began, with their datagrams not polled.
         while let Some(done) = all.iter().find_map(End::poll) {
             receive(done);
         }
         assert!(received.load(Ordering::Relaxed) > 0);
     }
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no code uses the object any more.
     assert_eq!(unsafe { ibv_destroy_ah(handle) }, 0);
 }

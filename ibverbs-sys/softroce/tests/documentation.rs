@@ -1,4 +1,4 @@
-//! The variables stand in two places, which must say the same.
+//! Tables of the environment variables, in the source and in the book, which must agree.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn the_book_has_the_variables_of_the_crate() {
     assert_eq!(rows("../../docs/src/softroce.md", ""), of_crate);
 }
 
-/// Every variable that is read is in the table.
+/// Checks that each variable that the crate reads is in the table.
 #[test]
 fn every_variable_is_documented() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config.rs");

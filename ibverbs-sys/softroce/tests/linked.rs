@@ -1,5 +1,5 @@
-//! softroce linked into a Rust program: what the program calls through the shim of ibverbs-sys, and
-//! what its libraries call, is ours.
+//! Softroce as a part of a Rust program: verbs that the program calls through the shim of
+//! ibverbs-sys, and verbs that its libraries call, reach softroce.
 
 use std::env;
 use std::ffi::CStr;
@@ -10,18 +10,18 @@ use std::ptr;
 use ibverbs_sys::*;
 
 fn name(device: *mut ibv_device) -> String {
-    // SAFETY: the device is of a list that is not freed yet.
+    // SAFETY: the device is in a list that is not freed yet.
     unsafe { CStr::from_ptr(ibv_get_device_name(device)) }
         .to_str()
         .unwrap()
         .to_owned()
 }
 
-/// Runs `test` on our device.
+/// Runs `test` on softroce's device.
 fn with_device(test: impl FnOnce(*mut ibv_device)) {
     softroce::install();
     let mut count = 0;
-    // SAFETY: the list has that many devices until it is freed.
+    // SAFETY: the list has `count` devices until it is freed.
     unsafe {
         let list = ibv_get_device_list(&mut count);
         assert!(!list.is_null());
@@ -57,8 +57,8 @@ fn every_public_symbol_is_ours() {
 #[test]
 fn the_device_is_listed_and_opened() {
     with_device(|device| {
-        // SAFETY: the device is listed, the context is open until it is closed, and all that is
-        // filled has room.
+        // SAFETY: the device is in a list that is not freed, the context is open until it is
+        // closed, and all results have room.
         unsafe {
             let context = ibv_open_device(device);
             assert!(!context.is_null());
@@ -178,7 +178,7 @@ fn extended_attributes_begin_with_the_plain_ones() {
 #[test]
 fn what_hardware_alone_has_is_not_supported() {
     with_device(|device| {
-        // SAFETY: as above; functions that are not supported look at no argument.
+        // SAFETY: as above; unsupported functions do not read their arguments.
         unsafe {
             let context = ibv_open_device(device);
             let mut init: ibv_wq_init_attr = zeroed();
@@ -195,7 +195,8 @@ fn what_hardware_alone_has_is_not_supported() {
 #[test]
 fn a_forked_child_opens_a_device_of_its_own() {
     with_device(|device| {
-        // SAFETY: as above. The child calls what is allowed in a child, and ends without destructors.
+        // SAFETY: as above. The child only makes calls that are allowed in a child, and ends
+        // without destructors.
         unsafe {
             let context = ibv_open_device(device);
             assert!(!context.is_null());

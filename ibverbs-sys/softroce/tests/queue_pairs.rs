@@ -1,5 +1,5 @@
-//! What only our queue pairs do: functions that the device does not have, attributes that it refuses.
-//! The rest is in the conformance suite.
+//! Behaviour of softroce's queue pairs alone: functions that the device does not support, and
+//! attributes that it refuses. The conformance suite checks everything else.
 
 use std::mem::zeroed;
 use std::ptr;
@@ -17,7 +17,7 @@ impl Device {
     fn open() -> Self {
         softroce::install();
         let mut count = 0;
-        // SAFETY: the list has that many devices until it is freed, ours at its end.
+        // SAFETY: the list has `count` devices until it is freed; softroce's is the last.
         unsafe {
             let list = ibv_get_device_list(&mut count);
             assert!(count > 0);
@@ -52,9 +52,10 @@ impl Device {
         }
     }
 
-    /// The errno with which the queue pair is refused; none: it is made, and destroyed.
+    /// Creates and destroys a queue pair. Returns the errno if it cannot be created, otherwise
+    /// `None`.
     fn refused(&self, mut attributes: ibv_qp_init_attr_ex) -> Option<i32> {
-        // SAFETY: the attributes name objects that are there.
+        // SAFETY: the attributes refer to valid objects.
         unsafe {
             let qp = ibv_create_qp_ex(self.context, &mut attributes);
             if qp.is_null() {
@@ -67,7 +68,7 @@ impl Device {
 
     fn queue_pair(&self, operations: u64) -> *mut ibv_qp {
         let mut attributes = self.attributes(operations);
-        // SAFETY: the attributes name objects that are there.
+        // SAFETY: the attributes refer to valid objects.
         let qp = unsafe { ibv_create_qp_ex(self.context, &mut attributes) };
         assert!(!qp.is_null());
         qp
@@ -76,7 +77,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: everything that used them is destroyed.
+        // SAFETY: all objects that used them are destroyed.
         unsafe {
             assert_eq!(ibv_destroy_cq(self.cq), 0);
             assert_eq!(ibv_dealloc_pd(self.pd), 0);
@@ -85,7 +86,7 @@ impl Drop for Device {
     }
 }
 
-/// In ERR requests are taken and flushed: nobody has to be at the other end.
+/// Moves a queue pair to ERR, in which requests are accepted and flushed without a peer.
 fn fail(qp: *mut ibv_qp) {
     use ibv_qp_attr_mask as Mask;
     let mut attributes = ibv_qp_attr {
@@ -97,7 +98,7 @@ fn fail(qp: *mut ibv_qp) {
         | Mask::IBV_QP_PKEY_INDEX
         | Mask::IBV_QP_PORT
         | Mask::IBV_QP_ACCESS_FLAGS;
-    // SAFETY: the queue pair is there.
+    // SAFETY: the queue pair is valid.
     unsafe {
         assert_eq!(ibv_modify_qp(qp, &mut attributes, initial.0 as i32), 0);
         attributes.qp_state = ibv_qp_state::IBV_QPS_ERR;
@@ -109,23 +110,23 @@ fn fail(qp: *mut ibv_qp) {
 
 const SEND: u64 = ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_SEND.0 as u64;
 
-/// Functions without an equal in the device, as C calls them: unchecked.
+/// Function that the device does not support, called as C calls it: without checks.
 type Call = unsafe fn(*mut ibv_qp_ex);
 
 #[test]
 fn a_function_that_the_device_does_not_have_fails_its_batch_alone() {
     let tso: Call = |qp| unsafe {
-        // SAFETY: the function is there, and takes what the header says.
+        // SAFETY: the function exists, and takes these arguments.
         (*qp).wr_send_tso.unwrap()(qp, ptr::null_mut(), 0, 0);
     };
     let atomic_write: Call = |qp| unsafe {
-        // SAFETY: the function is there, and takes what the header says.
+        // SAFETY: the function exists, and takes these arguments.
         (*qp).wr_atomic_write.unwrap()(qp, 0, 0, ptr::null());
     };
     // `ibv_wr_flush` of newer headers.
     type Flush = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
     let flush: Call = |qp| unsafe {
-        // SAFETY: it stands behind the functions of these headers.
+        // SAFETY: newer headers place it behind the functions of these headers.
         (*qp.add(1).cast::<Flush>())(qp, 0, 0, 0, 0, 0);
     };
     let device = Device::open();
@@ -138,7 +139,7 @@ fn a_function_that_the_device_does_not_have_fails_its_batch_alone() {
             ibv_wr_start(extended);
             ibv_wr_send(extended);
             call(extended);
-            // Setters of what was refused are no second error.
+            // Setters after a refused request cause no second error.
             ibv_wr_set_sge(extended, 0, 0, 0);
             assert_eq!(ibv_wr_complete(extended), libc::EOPNOTSUPP);
             let mut completion: ibv_wc = zeroed();
@@ -153,7 +154,7 @@ fn a_function_that_the_device_does_not_have_fails_its_batch_alone() {
             assert_eq!(completion.status, ibv_wc_status::IBV_WC_WR_FLUSH_ERR);
         }
     }
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no code uses the object any more.
     assert_eq!(unsafe { ibv_destroy_qp(qp) }, 0);
 }
 
@@ -166,7 +167,8 @@ fn no_function_is_missing_whatever_was_asked_for() {
         qp_type: ibv_qp_type::IBV_QPT_UD,
         ..ibv_qp_init_attr::default()
     };
-    // SAFETY: the objects are there; from the first function on, the struct is pointers.
+    // SAFETY: the objects are valid, and the struct consists of pointers from the first function
+    // on.
     unsafe {
         let plain = ibv_create_qp(device.pd, &mut plain);
         let extended = device.queue_pair(SEND);
@@ -174,7 +176,7 @@ fn no_function_is_missing_whatever_was_asked_for() {
             let begin = std::mem::offset_of!(ibv_qp_ex, wr_atomic_cmp_swp);
             let functions = (size_of::<ibv_qp_ex>() - begin) / size_of::<usize>();
             let first = qp.byte_add(begin).cast::<usize>();
-            // One more: that of newer headers.
+            // The additional function is that of newer headers.
             for function in 0..=functions {
                 assert_ne!(*first.add(function), 0, "function {function}");
             }
@@ -249,7 +251,7 @@ fn what_is_asked_of_a_queue_pair() {
     use ibv_wr_opcode as Opcode;
     let device = Device::open();
     let qp = device.queue_pair(SEND);
-    // SAFETY: the queue pair is there.
+    // SAFETY: the queue pair is valid.
     unsafe {
         let mut ece: ibv_ece = zeroed();
         assert_eq!(ibv_set_ece(qp, &mut ece), libc::EOPNOTSUPP);
@@ -274,9 +276,9 @@ fn the_first_wrong_request_of_a_list_is_named_and_those_before_it_stay() {
     let device = Device::open();
     let qp = device.queue_pair(SEND);
     fail(qp);
-    // SAFETY: plain data that is all zeroes for a request without data.
+    // SAFETY: zeros are a valid request without data.
     let mut requests: [ibv_send_wr; 3] = unsafe { zeroed() };
-    // SAFETY: as above.
+    // SAFETY: zeros are a valid request without data.
     let mut receives: [ibv_recv_wr; 3] = unsafe { zeroed() };
     for place in 0..3 {
         requests[place].wr_id = place as u64;
@@ -291,7 +293,7 @@ fn the_first_wrong_request_of_a_list_is_named_and_those_before_it_stay() {
     for wrong in [-1, 2, i32::MAX] {
         requests[1].num_sge = wrong;
         receives[1].num_sge = wrong;
-        // SAFETY: the lists end with a request that has no next.
+        // SAFETY: each list ends with a request whose `next` is null.
         unsafe {
             let mut bad = ptr::null_mut();
             let answer = ibv_post_send(qp, &mut requests[0], &mut bad);
@@ -305,6 +307,6 @@ fn the_first_wrong_request_of_a_list_is_named_and_those_before_it_stay() {
             assert_eq!((count, &ids[..2]), (2, &[0, 10][..]));
         }
     }
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no code uses the object any more.
     assert_eq!(unsafe { ibv_destroy_qp(qp) }, 0);
 }

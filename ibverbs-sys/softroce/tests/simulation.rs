@@ -1,4 +1,4 @@
-//! The transport on a simulated network: many schedules drawn from seeds, and small ones that shrink.
+//! Transport on a simulated network: many schedules from seeds, and small schedules that shrink.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use softroce::proto::{Counter, Mtu, Sequence};
 use softroce::sim::{Conditions, Connection, Ending, Fate, Kind, Schedule, goodput_table, run_all};
 
-/// How many schedules run; the longer run is of 10,000.
+/// Returns the number of schedules; the longer run uses 10,000.
 fn schedules() -> u64 {
     let name = "SOFTROCE_SIM_SCHEDULES";
     match env::var(name) {
@@ -27,12 +27,12 @@ fn every_schedule_keeps_the_rules() {
     println!("{count} schedules: {sum:?}");
     assert!(sum.requests >= 200 * count, "{sum:?}");
     assert!(sum.traffic.packets >= 1000 * count, "{sum:?}");
-    // Most of it succeeds, and some of it does not.
+    // Most requests succeed, but not all.
     assert!(sum.completed > sum.requests * 9 / 10, "{sum:?}");
     if count < 1000 {
         return;
     }
-    // Nothing that the transport can come to is left out.
+    // Every outcome of the transport occurs.
     assert!(sum.failed > 0, "{sum:?}");
     for counter in [
         Counter::DuplicateRequest,
@@ -165,7 +165,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Seven faults cannot use up seven retries and a first try.
+    /// Checks that seven faults do not exhaust the first try and seven retries.
     #[test]
     fn what_is_disturbed_seven_times_completes(
         seed in any::<u64>(),

@@ -1,8 +1,8 @@
-//! The program that introduces async-rdma, with only the crate's name changed.
+//! The introductory program of async-rdma, with only the name of the crate changed.
 //!
-//! Its two parts are `server.rs` and `client.rs`, each a module as it stands. The client's `main`
-//! awaits the server, which is a function that blocks, as `#[tokio::main]` makes it; so what it
-//! awaits here runs that function on a thread of its own.
+//! `server.rs` and `client.rs` are unchanged modules. The `main` of the client awaits the server,
+//! which is a blocking function because of `#[tokio::main]`. The function awaited here therefore runs
+//! the server on a thread of its own.
 //!
 //! ```text
 //! cargo run -p rdma-async --example first_program

@@ -1,5 +1,6 @@
-//! The task that ends a connection: it waits for the peer's end of the TCP connection, and for the drop of
-//! this end.
+//! The control task of a connection, which ends the connection.
+//!
+//! The task waits until the peer closes the TCP connection, or the application drops this end.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,30 +16,31 @@ use tokio::time::sleep;
 use super::Connection;
 use crate::error::Error;
 
-/// Longest time for which a dropped connection is kept for the messages that the peer does not have yet,
-/// and longest time of operations in flight after the peer has closed the connection: the peer keeps its
-/// queue pair for them.
+/// Maximum time for which a dropped connection is kept until the peer has its last messages. Also the
+/// maximum time that operations in flight get after the peer has closed the connection, because the
+/// peer keeps its queue pair for as long.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Time between two looks at operations in flight, while a connection ends.
+/// Time between two checks of the operations in flight, while a connection ends.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Serves a connection until it is dropped and the peer has the last messages.
+/// State of the control task, which runs until the connection is dropped and the peer has the last
+/// messages.
 #[derive(Debug)]
 pub(crate) struct ControlTask {
     connection: Weak<Connection>,
-    /// Brings the connection when the application has dropped it.
+    /// Receives the connection when the application drops it.
     dropped: oneshot::Receiver<Arc<Connection>>,
-    /// The connection, from its drop to the end of [`LINGER`].
+    /// The dropped connection, which is kept for at most [`LINGER`].
     lingering: Option<Lingering>,
-    /// The TCP connection, until one end closes it.
+    /// The TCP connection, until either end closes it.
     control: Option<TcpStream>,
     has_failed: Arc<Notify>,
     /// Dropped last.
     _attached: Attached,
 }
 
-/// A connection that its shard hands completions to, for as long as this lives.
+/// Guard that keeps a connection attached to its shard, which passes completions to it.
 #[derive(Debug)]
 pub(crate) struct Attached(Arc<Connection>);
 
@@ -60,23 +62,24 @@ impl Drop for Attached {
 struct Lingering {
     connection: Arc<Connection>,
     latest: Instant,
-    /// `true` once this end has shut down its side of the TCP connection.
+    /// Set once this end has shut down its side of the TCP connection.
     has_shut_down: bool,
 }
 
-/// A connection that the peer has closed, with operations of this end in flight.
+/// State after the peer has closed the connection, while operations of this end are in flight.
 #[derive(Debug)]
 struct PeerGone {
     reason: String,
-    /// The end of the connection at the latest.
+    /// Time at which the connection is ended at the latest.
     latest: Instant,
-    /// Stays open until the operations have ended: the peer keeps its queue pair as long.
+    /// TCP connection, open until the operations have ended, because the peer keeps its queue pair as
+    /// long.
     _control: Option<TcpStream>,
 }
 
 impl ControlTask {
-    /// Starts the task of a connection on the current runtime. The sender that is returned takes the
-    /// connection when the application drops it.
+    /// Starts the control task of a connection on the current runtime. Returns the sender to which the
+    /// connection is passed when the application drops it.
     pub(crate) fn spawn(
         attached: Attached,
         control: TcpStream,
@@ -102,8 +105,8 @@ impl ControlTask {
                 return;
             };
             if let Some(PeerGone { reason, latest, .. }) = &peer_gone {
-                // The peer's messages from before it closed are here by now: it waited for their
-                // acknowledgements.
+                // The peer closed only after its messages were acknowledged, so they are already in
+                // the completion queue.
                 connection.shard.catch_up().await;
                 if !connection.awaits_completions() || Instant::now() >= *latest {
                     connection.fail(Error::disconnected(reason.as_str()));
@@ -111,7 +114,7 @@ impl ControlTask {
                 }
             }
             if connection.failure().is_some() {
-                // Closing it tells the peer.
+                // Closing the TCP connection notifies the peer.
                 self.control = None;
             }
             drop(connection);
@@ -130,7 +133,7 @@ impl ControlTask {
                 () = self.has_failed.notified() => {}
                 dropped = &mut self.dropped, if self.lingering.is_none() => match dropped {
                     Ok(connection) => self.linger(connection),
-                    // Nothing of the connection is left.
+                    // The sender is gone, and so is the connection.
                     Err(_) => return,
                 },
                 () = sleep(TICK), if is_ending => {}
@@ -139,7 +142,7 @@ impl ControlTask {
     }
 
     fn linger(&mut self, connection: Arc<Connection>) {
-        // What waits for the end of the turn leaves now.
+        // Staged requests are handed over now instead of at the end of the turn.
         connection.leave();
         self.lingering = Some(Lingering {
             connection,
@@ -148,10 +151,11 @@ impl ControlTask {
         });
     }
 
-    /// Returns whether a dropped connection need not be kept any longer: the peer has what was sent and
-    /// has closed its end too, the connection has failed, or the time is over.
+    /// Returns whether a dropped connection can be freed: it has failed, for example because the peer
+    /// has closed its end, or [`LINGER`] has passed. Shuts down this side of the TCP connection once
+    /// the peer has everything.
     ///
-    /// Waiting for the peer's end keeps the queue pair, which acknowledges the peer's last messages
+    /// Until the peer closes its end, the queue pair is kept, to acknowledge the peer's last messages
     /// again if the first acknowledgements were lost.
     async fn has_lingered(&mut self) -> bool {
         let Some(lingering) = &mut self.lingering else {
@@ -162,13 +166,14 @@ impl ControlTask {
             && !lingering.has_shut_down
         {
             lingering.has_shut_down = true;
-            // A failure means that the peer is gone, which the end of the stream says too.
+            // If this fails, the peer is gone, which the end of the stream will show.
             let _ = control.shutdown().await;
         }
         lingering.connection.failure().is_some() || Instant::now() >= lingering.latest
     }
 
-    /// Waits, without the runtime, until the peer has what was sent, or has closed its end.
+    /// Blocks the thread until the peer has everything that was sent or has closed its end, for at
+    /// most [`LINGER`]. Used when the runtime has ended.
     fn settle(&self, connection: &Connection) {
         const PAUSE: Duration = Duration::from_micros(50);
         let latest = match &self.lingering {
@@ -177,7 +182,7 @@ impl ControlTask {
         };
         connection.leave();
         let control = self.control.as_ref().map(|control| control.as_fd());
-        // Without the runtime nothing else says that the stream has ended.
+        // Without the runtime, the end of the stream must be polled for.
         let Some(Ok(control)) = control.map(|fd| fd.try_clone_to_owned()) else {
             return;
         };
@@ -191,7 +196,7 @@ impl ControlTask {
             && is_open()
             && Instant::now() < latest
         {
-            // Acknowledgements free the slots and credits that further messages wait for.
+            // Completions free the slots and credits for which further messages wait.
             connection.shard.poll();
             thread::sleep(PAUSE);
         }
@@ -199,9 +204,9 @@ impl ControlTask {
 }
 
 impl Drop for ControlTask {
-    /// Ends the connection with this task, in whatever way that ends: nothing would wake the tasks that
-    /// wait. If the runtime was dropped, this sends what the peer does not have yet, for at most
-    /// [`LINGER`].
+    /// Ends the connection when this task ends for any reason, because waiting tasks would never be
+    /// woken otherwise. If the runtime was dropped, waits for at most [`LINGER`] until the peer has
+    /// everything.
     fn drop(&mut self) {
         let handed_over = self.dropped.try_recv().ok();
         if let Some(connection) = handed_over.or_else(|| self.connection.upgrade()) {
@@ -215,8 +220,8 @@ impl Drop for ControlTask {
     }
 }
 
-/// Waits until the peer closes the TCP connection, which carries nothing after the handshake; for ever
-/// if there is none.
+/// Waits until the peer closes the TCP connection, which carries no data after the handshake, and
+/// returns the reason. Waits forever if the TCP connection is `None`.
 async fn end_of(control: Option<&mut TcpStream>) -> String {
     let Some(control) = control else {
         return std::future::pending().await;

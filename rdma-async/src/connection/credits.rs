@@ -1,14 +1,17 @@
-//! How many messages the peer can take.
+//! Credits: permissions to send one message each, which bound the messages in flight.
+//!
+//! The peer returns a credit, in the header of its own messages, when it can accept another message.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Connection;
 use super::waiters::Waiters;
 
-/// One control credit is kept for the message that returns credits, so that they always come back.
+/// Number of control credits reserved for messages that return credits, so that the ends never wait
+/// for each other.
 pub(super) const CREDIT_RESERVE: u32 = 1;
 
-/// A count that tasks take from and wait for, without a lock while there is enough.
+/// Number of available credits of one class, which tasks take without a lock and can wait for.
 #[derive(Debug)]
 pub(super) struct CreditCounter {
     available: AtomicU32,
@@ -17,7 +20,7 @@ pub(super) struct CreditCounter {
 }
 
 impl CreditCounter {
-    /// All of `most` available.
+    /// Creates a counter with `most` credits, all available.
     pub(super) fn new(most: u16) -> Self {
         let most = u32::from(most);
         Self {
@@ -27,7 +30,7 @@ impl CreditCounter {
         }
     }
 
-    /// Takes one if that leaves at least `reserve`.
+    /// Takes a credit if at least `reserve` remain. Returns whether a credit was taken.
     pub(super) fn try_take(&self, reserve: u32) -> bool {
         let less = |available: u32| (available > reserve).then(|| available - 1);
         self.available
@@ -35,7 +38,8 @@ impl CreditCounter {
             .is_ok()
     }
 
-    /// Gives back `count`; `false`, with nothing given, if that would be more than there are.
+    /// Returns `count` credits to the counter. Returns `false`, without a change, if more would be
+    /// available than exist.
     #[must_use = "a peer that returns more than it has is wrong"]
     pub(super) fn give(&self, count: u16) -> bool {
         if count == 0 {
@@ -54,13 +58,13 @@ impl CreditCounter {
         fits
     }
 
-    /// Those who wait for credits.
+    /// Returns the tasks that wait for credits.
     pub(super) fn waiters(&self) -> &Waiters {
         &self.waiters
     }
 }
 
-/// Leave to send one message; given back unless it is spent.
+/// Permission to send one message. Dropping it returns it to the counter, unless it was spent.
 #[derive(Debug)]
 #[must_use = "a credit that is dropped is given back"]
 pub(super) struct Credit<'c> {
@@ -69,7 +73,7 @@ pub(super) struct Credit<'c> {
 }
 
 impl<'c> Credit<'c> {
-    /// One that was taken from the data credits.
+    /// Wraps a credit that was taken from the data credits.
     pub(super) fn data(connection: &'c Connection) -> Self {
         let control = false;
         Self {
@@ -78,7 +82,7 @@ impl<'c> Credit<'c> {
         }
     }
 
-    /// One that was taken from the control credits.
+    /// Wraps a credit that was taken from the control credits.
     pub(super) fn control(connection: &'c Connection) -> Self {
         let control = true;
         Self {
@@ -87,7 +91,7 @@ impl<'c> Credit<'c> {
         }
     }
 
-    /// The message was posted.
+    /// Spends the credit, after its message was accepted.
     pub(super) fn spend(self) {
         std::mem::forget(self);
     }

@@ -1,13 +1,14 @@
-//! What the two ends say to each other in messages.
+//! The format of messages: a [`Frame`] is the header of every message, with the body of control
+//! messages.
 
 use rdma_core::RemoteMemory;
 
-/// How many bytes precede a message's payload.
+/// Length of the header in bytes, which precedes the payload of a message.
 pub(crate) const HEADER_LEN: usize = 16;
-/// The largest frame without a payload.
+/// Maximum length, in bytes, of a frame without a payload.
 pub(crate) const MAX_FRAME_LEN: usize = HEADER_LEN + 24;
 
-/// One message. Numbers go in network byte order.
+/// Header and body of one message. Numbers are in network byte order.
 ///
 /// ```text
 /// byte 0     1..2     2..4           4..6              6..8   8..16   16..
@@ -15,55 +16,56 @@ pub(crate) const MAX_FRAME_LEN: usize = HEADER_LEN + 24;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// How many data and control messages the sender takes more than before.
+    /// Credits that the sender of this message returns to its receiver.
     pub(crate) credits: Credits,
     pub(crate) kind: Kind,
 }
 
-/// Receives made ready again.
+/// Numbers of data and control messages that an end accepts in addition to those before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Credits {
     pub(crate) data: u16,
     pub(crate) control: u16,
 }
 
-/// What a message says.
+/// Kind of a message, with the fields of its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The payload behind the header is the application's.
+    /// Message of the application, which follows the header.
     Data,
-    /// The application's message is too long to send: read it there, and say when done.
+    /// Message of the application that is too long for one piece. The receiver reads it from `memory`
+    /// and then sends [`Kind::RendezvousDone`].
     Rendezvous { id: u64, memory: RemoteMemory },
-    /// A rendezvous' message was read, or will not be.
+    /// End of the rendezvous `id`: `read` is set if the message was read, and clear if reading failed.
     RendezvousDone { id: u64, read: bool },
-    /// Lend me memory.
+    /// Request for memory of this size and alignment.
     Request { id: u64, size: u64, align: u64 },
-    /// Here it is, under this lease.
+    /// Answer to [`Kind::Request`]: memory that is lent under this lease.
     Grant {
         id: u64,
         lease: u64,
         memory: RemoteMemory,
     },
-    /// No.
+    /// Answer to [`Kind::Request`]: the reason why no memory is lent.
     Refuse { id: u64, reason: Refusal },
-    /// The application lends memory under this lease.
+    /// Memory that the application lends under this lease.
     Offer { lease: u64, memory: RemoteMemory },
-    /// The lease ends, and the memory is for the application that lent it.
+    /// End of a lease, whose memory goes back to the application that lent it.
     Return { lease: u64 },
-    /// The lease ends.
+    /// End of a lease, whose memory is freed.
     Release { lease: u64 },
-    /// Nothing but the credits.
+    /// Message without content, which only returns credits.
     Credit,
 }
 
-/// Why a request for memory was refused.
+/// Reason for the refusal of a request for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It would exceed what the peer lends.
+    /// The request exceeds the limit of the peer.
     Limit,
     /// The size or alignment is impossible.
     Layout,
-    /// The peer could not allocate or register it.
+    /// The peer could not allocate or register the memory.
     Memory,
 }
 
@@ -78,7 +80,8 @@ impl Refusal {
 }
 
 impl Frame {
-    /// Writes it to the front of `room`, which has [`MAX_FRAME_LEN`] bytes, and returns its length.
+    /// Writes the frame to the start of `room`, which must have at least [`MAX_FRAME_LEN`] bytes, and
+    /// returns its length.
     pub(crate) fn encode(&self, room: &mut [u8]) -> usize {
         let (kind, id) = match self.kind {
             Kind::Data => (1, 0),
@@ -105,7 +108,7 @@ impl Frame {
         match self.kind {
             Kind::Rendezvous { memory, .. } | Kind::Offer { memory, .. } => put(&memory.to_bytes()),
             Kind::Grant { lease, memory, .. } => {
-                // A lease fits four bytes beside the memory.
+                // The body has four bytes for the lease, whose id is less than 2^32.
                 let mut bytes = [0; RemoteMemory::ENCODED_LEN + 4];
                 bytes[..4].copy_from_slice(&(lease as u32).to_be_bytes());
                 bytes[4..].copy_from_slice(&memory.to_bytes());
@@ -123,8 +126,8 @@ impl Frame {
         }
     }
 
-    /// Reads it from the front of a message; `None` if it is none. What follows a [`Kind::Data`]
-    /// header is the payload.
+    /// Reads a frame from the start of a message, or returns `None` if it is invalid. The bytes after
+    /// a [`Kind::Data`] header are the payload.
     pub(crate) fn decode(message: &[u8]) -> Option<Self> {
         let (header, body) = message.split_at_checked(HEADER_LEN)?;
         let short = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);

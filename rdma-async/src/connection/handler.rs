@@ -1,4 +1,4 @@
-//! Handling messages within the poll that found them.
+//! The message handler: a function of the program that is called within the poll that finds a message.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,8 @@ use super::send_state::{Attendance, Departure};
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess};
 
-/// A message that is handled within the poll that found it. See [`Rdma::handle_messages`].
+/// A message that is passed to the handler of [`Rdma::handle_messages`], within the poll that found
+/// it.
 ///
 /// [`Rdma::handle_messages`]: crate::Rdma::handle_messages
 #[derive(Debug)]
@@ -20,20 +21,21 @@ pub struct Message {
     pub immediate: Option<u32>,
 }
 
-/// Posts messages on the connection of a handled message, without waiting.
+/// Handle with which a message handler posts messages on its connection, without waiting.
 #[derive(Debug)]
 pub struct Poster<'c> {
     connection: &'c Connection,
 }
 
 impl Poster<'_> {
-    /// Posts a message, if that needs no wait. Returns whether it was posted: not while the peer takes no
-    /// more messages, nor while the send queue is full. The message leaves with the others of the turn.
+    /// Posts a message, but never waits. Returns `false`, and posts nothing, if the peer has no room
+    /// for a further message or the send queue is full. The device gets the message at the end of the
+    /// turn.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for a message that is longer than one piece, [`Error::Verbs`] if the
-    /// device refuses it, and why the connection has ended.
+    /// device refuses the request, and the error that ended the connection.
     pub fn try_post(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
         self.connection.try_post_message(message)
     }
@@ -41,7 +43,7 @@ impl Poster<'_> {
 
 type Handle = dyn Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync;
 
-/// The handler of a connection's messages, if the program has set one.
+/// Message handler of a connection, if the program has set one.
 #[derive(Default)]
 pub(super) struct Handler {
     handle: OnceLock<Box<Handle>>,
@@ -56,7 +58,7 @@ impl fmt::Debug for Handler {
 }
 
 impl Connection {
-    /// Has messages of one piece handled within the poll.
+    /// Sets the handler of messages of one piece.
     pub(crate) fn handle_messages(
         &self,
         handle: impl Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync + 'static,
@@ -65,7 +67,8 @@ impl Connection {
         set.map_err(|_| Error::invalid("message handler", "the connection has one already"))
     }
 
-    /// Gives a message to the handler. Returns the message unless the handler kept it.
+    /// Passes a message to the handler. Returns the message if no handler is set or the handler
+    /// returned it.
     #[inline]
     pub(super) fn offer_to_handler(&self, message: Message) -> Option<Message> {
         match self.handler.handle.get() {
@@ -90,7 +93,7 @@ impl Connection {
         }
     }
 
-    /// Posts the application's message, if that needs no wait.
+    /// Posts a message of the application. Returns `false` if that would have to wait.
     pub(crate) fn try_post_message(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
         if message.length() > self.peer_payload {
             let reason = format!(

@@ -1,4 +1,4 @@
-//! Memory that one end lends the other.
+//! Memory that one end lends to the other: requests, offers, returns and releases of leases.
 
 use std::alloc::Layout;
 use std::mem;
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMr, RemoteMr};
 
 impl Connection {
-    /// Asks the peer to lend memory.
+    /// Requests memory from the peer, and waits until the peer has lent it.
     pub(crate) async fn request_remote(&self, layout: Layout) -> Result<RemoteMr> {
         let limit = self.settings.response_timeout;
         let (size, align) = (layout.size() as u64, layout.align() as u64);
@@ -49,14 +49,14 @@ impl Connection {
         }
     }
 
-    /// Lends the peer memory of the application.
+    /// Lends memory of the application to the peer.
     pub(crate) async fn offer(&self, region: LocalMr) -> Result<()> {
         let credit = self.data_credit().await?;
         let (lease, memory) = self
             .leases
             .lend(region, 0)
             .map_err(|(_, error)| Error::from(error))?;
-        // A lease that the peer never hears of would keep the memory.
+        // The peer cannot end a lease that was not sent to it.
         let unsent = EndUnlessSent {
             connection: self,
             lease,
@@ -71,7 +71,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives the peer its memory back.
+    /// Returns memory to the peer that lent it.
     pub(crate) async fn give_back(&self, region: RemoteMr) -> Result<()> {
         let foreign = || Error::invalid("remote memory", "it was not lent on this connection");
         if region.lease_on(self).is_none() {
@@ -92,7 +92,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Lets the peer have its memory, without waiting.
+    /// Sends the release of a lease to the peer, without waiting.
     pub(crate) fn release_remote(&self, lease: u64) {
         self.send_control(Kind::Release { lease });
     }
@@ -106,14 +106,14 @@ impl Connection {
         Ok(region)
     }
 
-    /// Waits for memory that was lent to the peer.
+    /// Waits for memory that the peer returns.
     pub(crate) async fn receive_returned(&self) -> Result<LocalMr> {
         self.wait(&self.returned_arrived, || self.returned.pop())
             .await
     }
 }
 
-/// Ends the lease of an offer that was not sent.
+/// Guard that ends the lease of an offer unless the offer was sent.
 struct EndUnlessSent<'c> {
     connection: &'c Connection,
     lease: u64,

@@ -1,4 +1,4 @@
-//! What arrived and waits for the application.
+//! [`Inbox`]: a bounded queue of arrived items that wait for the application.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::waiters::Waiters;
 
-/// A bounded queue that tasks wait on. Its memory grows with what waits in it.
+/// Bounded queue with waiting tasks. Its memory grows with the number of items.
 #[derive(Debug)]
 pub(super) struct Inbox<T> {
     queue: Mutex<VecDeque<T>>,
@@ -23,7 +23,7 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Adds an item. Returns `false` if the queue is full.
+    /// Adds an item and wakes the waiting tasks. Returns `false` if the queue is full.
     #[must_use = "a peer that sends more than it has credits for is wrong"]
     pub(super) fn push(&self, item: T) -> bool {
         let fits = {
@@ -34,7 +34,7 @@ impl<T> Inbox<T> {
             }
             fits
         };
-        // The queue's lock orders this and the look of whoever waits.
+        // The lock of the queue orders this after the push, for every waiter that takes the lock.
         self.arrived.wake_in_order();
         fits
     }
@@ -44,7 +44,7 @@ impl<T> Inbox<T> {
         self.queue.lock().pop_front()
     }
 
-    /// Those who wait for arrivals.
+    /// Returns the tasks that wait for items.
     pub(super) fn waiters(&self) -> &Waiters {
         &self.arrived
     }

@@ -1,4 +1,4 @@
-//! Memory lent to the peer.
+//! Leases: memory of this end that is lent to the peer.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,11 +10,11 @@ use rdma_core::{AccessFlags, Buffer, ExposedMemory, RemoteMemory, SharedBuffer};
 use crate::error::Result;
 use crate::memory::{LocalMr, Parts, PieceLender};
 
-/// Number of regions that the peer can have by asking; each takes more of the device than its
-/// bytes.
+/// Maximum number of regions that the peer can hold by requesting them. Each needs resources of
+/// the device in addition to its bytes.
 const REQUESTED_REGIONS: usize = 1 << 14;
 
-/// The memory that the peer may access; each lease is a registration that ends at the device.
+/// Leases of a connection. Each has a memory registration of its own, whose removal ends the access.
 #[derive(Debug)]
 pub(super) struct Leases {
     open: Mutex<Open>,
@@ -25,13 +25,13 @@ pub(super) struct Leases {
 struct Open {
     leases: HashMap<u64, Lease>,
     last: u32,
-    /// Bytes and regions that were lent because the peer asked.
+    /// Bytes and regions that are lent because the peer requested them.
     requested: usize,
     requested_regions: usize,
 }
 
 impl Open {
-    /// Returns an id that no lease has.
+    /// Returns an unused id.
     fn next_id(&mut self) -> u64 {
         loop {
             self.last = self.last.wrapping_add(1);
@@ -46,11 +46,11 @@ impl Open {
 #[derive(Debug)]
 struct Lease {
     memory: ExposedMemory,
-    /// Where the region is inside of its piece of memory.
+    /// Parts of the memory piece behind and before the lent region.
     tail: Option<Buffer>,
     lead: Option<Buffer>,
     lender: Option<Arc<PieceLender>>,
-    /// Bytes of the limit that the lease takes.
+    /// Number of bytes of the lease that count against the limit.
     requested: usize,
 }
 
@@ -62,14 +62,15 @@ impl Leases {
         }
     }
 
-    /// Returns whether `bytes` more at the peer's request stay below `limit`.
+    /// Returns whether the peer may request `bytes` more without exceeding `limit`.
     pub(super) fn allows(&self, bytes: usize, limit: usize) -> bool {
         let open = self.open.lock();
         let sum = open.requested.checked_add(bytes);
         open.requested_regions < REQUESTED_REGIONS && sum.is_some_and(|sum| sum <= limit)
     }
 
-    /// Lends a region; `requested` bytes of it count against the limit.
+    /// Lends a region, of which `requested` bytes count against the limit. Returns the id of the
+    /// lease, and the address, length and key for the peer. On an error, returns the region.
     pub(super) fn lend(
         &self,
         region: LocalMr,
@@ -104,7 +105,7 @@ impl Leases {
         }
     }
 
-    /// Ends a lease at the device and returns its memory; `None` if there is no such lease.
+    /// Ends the access of a lease at the device, and returns its memory, or `None` for an unknown id.
     pub(super) fn end(&self, id: u64) -> Option<Result<LocalMr, rdma_core::Error>> {
         let lease = {
             let mut open = self.open.lock();
@@ -122,13 +123,14 @@ impl Leases {
         } = lease;
         Some(match memory.revoke() {
             Ok(memory) => Ok(paste(lead, memory, tail, lender)),
-            // The device still has it: it is dropped, which frees nothing that the device can reach.
+            // The device may still access the memory. Dropping it frees no memory that the device can
+            // access.
             Err(refused) => Err(refused.error),
         })
     }
 }
 
-/// Returns the part of `buffer` in `range`, and the parts before and behind it.
+/// Splits `buffer` into the part before `range`, the part in `range`, and the part behind it.
 fn cut(buffer: Buffer, range: Range<usize>) -> (Option<Buffer>, Buffer, Option<Buffer>) {
     let len = buffer.len();
     let (buffer, tail) = match range.end {
@@ -147,7 +149,7 @@ fn cut(buffer: Buffer, range: Range<usize>) -> (Option<Buffer>, Buffer, Option<B
     }
 }
 
-/// Undoes [`cut`].
+/// Joins the parts that [`cut`] returned into a region of the original range.
 fn paste(
     lead: Option<Buffer>,
     memory: Buffer,

@@ -1,4 +1,7 @@
-//! Messages: sending and receiving.
+//! Messages of the application: sending and receiving.
+//!
+//! A short message is sent in one piece. A longer message is sent by rendezvous: this end lends its
+//! memory, and the peer reads it.
 
 use std::alloc::Layout;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +17,7 @@ use super::work::{Push, Work};
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, claim_read, claim_write};
 
-/// A message for the application.
+/// A message for the application that has arrived.
 #[derive(Debug)]
 pub(crate) enum Incoming {
     Message {
@@ -26,7 +29,7 @@ pub(crate) enum Incoming {
         memory: RemoteMemory,
         immediate: Option<u32>,
     },
-    /// A message that was read, or could not be, and of which the peer has not been told.
+    /// A message that was read, successfully or not, before the peer was notified.
     Fetched {
         id: u64,
         outcome: Result<LocalMr>,
@@ -40,7 +43,8 @@ pub(super) enum Payload<'a> {
     Nothing,
     /// Bytes that are copied when the message is accepted.
     Copied(&'a [u8]),
-    /// Memory that the message keeps until it has arrived; `None` while it does.
+    /// Memory that the message claims until it has arrived; `None` once the request has taken the
+    /// claim.
     Claimed(Option<ReadClaim>),
 }
 
@@ -63,12 +67,12 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Sends the application's message; nobody waits for it to arrive.
+    /// Sends the application's message without waiting for its arrival.
     pub(crate) async fn post_message(&self, message: &impl LocalMrReadAccess) -> Result<()> {
         if message.length() > self.peer_payload {
             return self.send_by_rendezvous(claim_read(message)?, None).await;
         }
-        // Its failure is the connection's.
+        // Its failure ends the connection.
         let how = (Attendance::Nobody, Departure::WithTurn);
         match self.try_begin_send(message, None, how)? {
             Some(_) => Ok(()),
@@ -76,7 +80,8 @@ impl Connection {
         }
     }
 
-    /// Sends a message that fits into one piece, if that needs no wait. Returns its number unless it does.
+    /// Submits a message of one piece, and returns its number, or `None` if it would have to wait for
+    /// a credit or for room.
     pub(super) fn try_begin_send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -98,7 +103,8 @@ impl Connection {
         }
     }
 
-    /// Sends a message that fits into one piece.
+    /// Submits a message of one piece, after waiting for a credit and for room, and returns its
+    /// number.
     async fn begin_send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -114,7 +120,7 @@ impl Connection {
         Ok(number)
     }
 
-    /// Returns the bytes of a message, or a claim on them if they are too many to be copied.
+    /// Returns the bytes of a message if they can be copied into the request, or else a claim on them.
     pub(super) fn payload<'a>(&self, message: &'a impl LocalMrReadAccess) -> Result<Payload<'a>> {
         if HEADER_LEN + message.length() <= self.inline {
             return Ok(Payload::Copied(message.try_as_slice()?));
@@ -122,7 +128,8 @@ impl Connection {
         Ok(Payload::Claimed(Some(claim_read(message)?)))
     }
 
-    /// Has the peer read a message that is too long to send.
+    /// Sends a message that is too long for one piece: lends its memory, and waits until the peer has
+    /// read it.
     async fn send_by_rendezvous(&self, claim: ReadClaim, immediate: Option<u32>) -> Result<()> {
         let credit = self.data_credit().await?;
         let lent = LentMemory::new(claim)?;
@@ -133,7 +140,7 @@ impl Connection {
             memory,
         };
         let number = {
-            // A message that the peer never hears of must not keep its memory.
+            // A message that is not sent must not keep its memory lent.
             let mut unsent = question.withdraw_unless_sent();
             let submitted =
                 self.submit_frame_when_possible(kind, Payload::Nothing, immediate, ATTENDED);
@@ -157,7 +164,7 @@ impl Connection {
         }
     }
 
-    /// Sends a message of the control class and waits until it has arrived.
+    /// Sends a control message, and waits until it has arrived.
     pub(super) async fn send_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
         let number = self
@@ -168,10 +175,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Hands a message of the control class to the device, and does not wait for it to arrive.
+    /// Hands a control message to the device, without waiting for its arrival.
     async fn post_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
-        // The peer waits for it, whether this end's tasks run on or not.
+        // The peer waits for it, so it must not depend on further progress of this runtime.
         let how = (Attendance::Nobody, Departure::Now);
         self.submit_frame_when_possible(kind, Payload::Nothing, None, how)
             .await?;
@@ -179,7 +186,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes leave to send one control message.
+    /// Waits for a credit to send one control message.
     pub(super) async fn control_credit(&self) -> Result<Credit<'_>> {
         let attempt = || {
             let take = || self.control_credits.try_take(CREDIT_RESERVE);
@@ -189,13 +196,13 @@ impl Connection {
         Ok(Credit::control(self))
     }
 
-    /// Takes leave to send one data message, if the peer takes one.
+    /// Takes a credit to send one data message, or returns `None` if no credit is available.
     pub(super) fn try_data_credit(&self) -> Option<Credit<'_>> {
         let taken = self.data_credits.try_take(0);
         taken.then(|| Credit::data(self))
     }
 
-    /// Takes leave to send one data message.
+    /// Waits for a credit to send one data message.
     pub(super) async fn data_credit(&self) -> Result<Credit<'_>> {
         self.checked()?;
         if let Some(credit) = self.try_data_credit() {
@@ -210,7 +217,7 @@ impl Connection {
         Ok(Credit::data(self))
     }
 
-    /// Accepts a message as soon as there is room for it.
+    /// Waits until there is room for a message, and submits it. Returns the number of the request.
     pub(super) async fn submit_frame_when_possible(
         &self,
         kind: Kind,
@@ -226,8 +233,8 @@ impl Connection {
         }
     }
 
-    /// Accepts a message whose header says `kind` and returns the credits that are owed. A message that
-    /// is not accepted leaves the payload.
+    /// Submits a message of this kind, whose header returns the owed credits to the peer. If the
+    /// message is not accepted, the payload is left in place.
     pub(super) fn submit_frame(
         &self,
         kind: Kind,
@@ -244,7 +251,8 @@ impl Connection {
         let header = &header[..len];
         let push = Push::Send {
             immediate,
-            // A read that is repeated because its answer was lost must still find the memory.
+            // The fence delays the message until all reads have completed: a read that the device
+            // repeats, because its response was lost, must still find the memory.
             fence: matches!(kind, Kind::Return { .. } | Kind::Release { .. }),
         };
         let submitted = match payload {
@@ -254,7 +262,7 @@ impl Connection {
             Payload::Claimed(claim) => self.submit_claimed(push, header, claim, how),
         };
         if submitted.is_err() {
-            // The next message returns them.
+            // The next message returns these credits.
             self.owed_data
                 .fetch_add(u32::from(credits.data), Ordering::Relaxed);
             self.owed_control
@@ -284,7 +292,7 @@ impl Connection {
             })
     }
 
-    /// The application took what a data message brought.
+    /// Records that the application took a data message, whose credit is now owed to the peer.
     pub(super) fn taken(&self) {
         self.owed_data.fetch_add(1, Ordering::Relaxed);
         self.return_credits();
@@ -293,7 +301,7 @@ impl Connection {
     /// Waits for the application's next message.
     pub(crate) async fn receive(&self) -> Result<(LocalMr, Option<u32>)> {
         let attempt = || {
-            // Messages whose receiving was given up halfway come first.
+            // Messages whose receive future was dropped come first.
             let deferred = || self.deferred.pop();
             let given_up = (!self.deferred.is_empty()).then(deferred).flatten();
             given_up.or_else(|| self.messages.pop())
@@ -307,8 +315,8 @@ impl Connection {
         }
     }
 
-    /// Reads a message that is too long to be sent, and tells the peer. If the future is dropped, the
-    /// next one goes on from there.
+    /// Reads a message that is too long for one piece from the peer's memory, and notifies the peer.
+    /// If the future is dropped, the next receive continues with the same message.
     async fn receive_by_rendezvous(&self, message: Incoming) -> Result<(LocalMr, Option<u32>)> {
         let mut deferred = Deferred {
             connection: self,
@@ -335,8 +343,8 @@ impl Connection {
             id: *id,
             read: outcome.is_ok(),
         };
-        // The sender waits for this. Once it is posted the device delivers it, whatever becomes of this end.
-        // Where the connection has failed, the sender sees that, and the message here is still valid.
+        // The sender waits for this message, which the device delivers once it is posted. If the
+        // connection has failed, the sender sees that, and the message that was read is still valid.
         if let Err(error) = self.post_control_frame(kind).await {
             self.fail(error);
         }
@@ -348,7 +356,7 @@ impl Connection {
         }
     }
 
-    /// Reads a message out of the peer's memory.
+    /// Reads a message from the peer's memory.
     async fn fetch(&self, memory: RemoteMemory) -> Result<LocalMr> {
         let limit = self.settings.message_limit;
         let len = usize::try_from(memory.len).ok().filter(|&len| len <= limit);
@@ -365,7 +373,7 @@ impl Connection {
         Ok(region)
     }
 
-    /// Waits for the immediate of the peer's next write that has one.
+    /// Waits for the peer's next write with immediate data, and returns that number.
     pub(crate) async fn receive_write_immediate(&self) -> Result<u32> {
         let inbox = &self.write_immediates;
         let immediate = self.wait(inbox.waiters(), || inbox.pop()).await?;
@@ -373,7 +381,7 @@ impl Connection {
         Ok(immediate)
     }
 
-    /// Why the connection has ended, for who knows that it has.
+    /// Returns the error that ended the connection. Called only after it has ended.
     pub(super) fn ended(&self) -> Error {
         self.failure()
             .cloned()
@@ -381,7 +389,7 @@ impl Connection {
     }
 }
 
-/// Takes what is owed, as much as a header can carry.
+/// Takes the owed credits, at most `u16::MAX`, to be returned in a header.
 fn owed(counter: &AtomicU32) -> u16 {
     if counter.load(Ordering::Relaxed) == 0 {
         return 0;
@@ -389,7 +397,7 @@ fn owed(counter: &AtomicU32) -> u16 {
     u16::try_from(counter.swap(0, Ordering::Relaxed)).unwrap_or(u16::MAX)
 }
 
-/// A message that is being fetched; one given up halfway is for the next who receives.
+/// Guard of a message that is being read: if it is dropped early, the next receive gets the message.
 struct Deferred<'c> {
     connection: &'c Connection,
     message: Option<Incoming>,

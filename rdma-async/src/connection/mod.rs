@@ -1,4 +1,8 @@
-//! A connection: its queue pair, what is in flight, and what has arrived.
+//! One end of a connection: its queue pair, its requests in flight, and its messages that have
+//! arrived.
+//!
+//! [`crate::Rdma`] is the public handle. The submodules implement requests, messages, credits and
+//! leases.
 
 mod control;
 mod credits;
@@ -54,15 +58,15 @@ use crate::memory::{
 };
 use crate::shard::{Reservation, Shard};
 
-/// Polls of futures that together count as one unit of tokio's budget of 128.
+/// Number of polls of futures that together count as one unit of tokio's budget of 128.
 const POLLS_PER_UNIT: u32 = 4;
 
-/// How many messages an end takes before it returns credits.
+/// Number of messages of each class that an end accepts before it returns credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Depths {
-    /// Messages that wait for the application.
+    /// Maximum number of data messages, which wait for the application.
     pub(crate) data: u16,
-    /// Messages that the connection itself handles.
+    /// Maximum number of control messages, which the connection itself handles.
     pub(crate) control: u16,
 }
 
@@ -72,19 +76,19 @@ pub(crate) struct Parts {
     pub(crate) device: RdmaDevice,
     pub(crate) reservation: Reservation,
     pub(crate) settings: Settings,
-    /// What the peer takes.
+    /// Depths of the peer.
     pub(crate) peer: Depths,
-    /// The longest payload that the peer takes in one message.
+    /// Maximum length, in bytes, of a message that the peer accepts in one piece.
     pub(crate) peer_payload: usize,
 }
 
 /// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    // Before everything whose memory it may be using.
+    // Dropped first: its requests may be using memory of the other fields.
     sender: Sender,
     queue_pair: QueuePair,
-    /// Largest number of bytes that a request copies.
+    /// Maximum number of bytes that a request copies (inline data).
     inline: usize,
     shard: Arc<Shard>,
     _reservation: Reservation,
@@ -103,16 +107,16 @@ pub(crate) struct Connection {
     offers: Inbox<RemoteMr>,
     returned: SegQueue<LocalMr>,
     returned_arrived: Waiters,
-    /// Messages whose receiving was given up halfway; they come before those of the inbox.
+    /// Messages whose receive future was dropped while it read them; received before `messages`.
     deferred: SegQueue<Incoming>,
     leases: Leases,
     replies: Replies,
     outbox: Outbox,
 
-    /// Number of polls of futures, about.
+    /// Approximate number of polls of futures.
     polls: AtomicU32,
     failure: OnceLock<Error>,
-    /// Tells the control task of the failure.
+    /// Notifies the control task of the failure.
     has_failed: Arc<Notify>,
     itself: Weak<Connection>,
 }
@@ -170,24 +174,24 @@ impl Connection {
         &self.queue_pair
     }
 
-    /// Returns a second handle of the connection; `None` while it is dropped.
+    /// Returns another handle of the connection, or `None` while the connection is being dropped.
     pub(crate) fn to_arc(&self) -> Option<Arc<Self>> {
         self.itself.upgrade()
     }
 
-    /// Why the connection has ended, if it has.
+    /// Returns the error that ended the connection, or `None` while it is open.
     pub(crate) fn failure(&self) -> Option<&Error> {
         self.failure.get()
     }
 
-    /// Waits until the connection has ended.
+    /// Waits until the connection has ended, and returns the error that ended it.
     pub(crate) async fn wait_for_end(&self) -> Error {
-        // Of those whom an end wakes, the ones that little else does.
+        // `fail` wakes these waiters, and few other events do.
         let waiters = &self.returned_arrived;
         waiters.wait_for(|| self.failure().cloned()).await
     }
 
-    /// Ends the connection: what is in flight is flushed, and everyone who waits is told.
+    /// Ends the connection with this error: requests in flight are flushed, and all waiters are woken.
     pub(crate) fn fail(&self, error: Error) {
         if self.failure.set(error).is_err() {
             return;
@@ -197,7 +201,7 @@ impl Connection {
         self.sender.give_up();
         if let Err(error) = moved {
             tracing::warn!(%error, "the queue pair could not be moved to the error state");
-            // Then nothing may be flushed either.
+            // Requests in flight may then never complete.
             self.forsake();
         }
         self.replies
@@ -217,14 +221,14 @@ impl Connection {
             waiters.wake();
         }
         self.has_failed.notify_one();
-        // What is flushed is looked for, whoever waits for it.
+        // Makes the driver poll for the flushed requests.
         self.shard.attend();
     }
 
-    /// Ends the connection because of a request that the device did not do.
+    /// Ends the connection because a request failed.
     fn fail_with(&self, error: WorkError) {
         self.fail(match error.status {
-            // Not the request's fault, and nobody else said whose.
+            // The request was only flushed, and the device reported no cause.
             WorkStatus::Flushed => Error::disconnected(
                 "the device ended it, as it does when it refuses an access of the peer's",
             ),
@@ -232,19 +236,19 @@ impl Connection {
         });
     }
 
-    /// Returns whether a future waits for an operation in flight.
+    /// Returns whether a future waits for a request of this connection.
     fn awaits_completions(&self) -> bool {
         self.sender.lock().is_attended()
     }
 
-    /// Returns whether the peer has everything that this end sent: no message waits to be posted, and
-    /// the device has completed every request.
+    /// Returns whether the peer has received everything: the outbox is empty, and every request has
+    /// completed.
     fn is_settled(&self) -> bool {
         self.outbox.is_empty() && self.sender.lock().is_settled()
     }
 
-    /// Waits until the peer has everything that was sent, and has read the messages that are too long for
-    /// one piece.
+    /// Waits until the peer has received everything that was sent, and has read the messages that are
+    /// too long for one piece.
     pub(crate) async fn settle(&self) -> Result<()> {
         self.leave();
         let limit = self.settings.response_timeout;
@@ -263,13 +267,14 @@ impl Connection {
             }))
     }
 
-    /// Has nobody wait for completions any more, which are not announced from here on. The connection
-    /// has failed; what is in flight keeps its memory until the queue pair is destroyed.
+    /// Wakes all futures that wait for completions, because completions are no longer announced.
+    /// Called after the connection has failed. Requests in flight keep their memory until the queue
+    /// pair is destroyed.
     pub(crate) fn forsake(&self) {
         self.sender.forsake();
     }
 
-    /// The failure as an outcome, for those who wait for something else.
+    /// Returns the failure of the connection as the result of a wait, or `None` while it is open.
     fn failed<T>(&self) -> Option<Result<T>> {
         self.failure().map(|error| Err(error.clone()))
     }
@@ -278,7 +283,7 @@ impl Connection {
         self.failure().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Begins a write, if that needs no wait.
+    /// Begins a write. Returns `None`, without a request, if the send queue is full.
     #[inline]
     pub(crate) fn try_write(
         &self,
@@ -299,7 +304,7 @@ impl Connection {
         self.begun(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
-    /// Begins a read, if that needs no wait.
+    /// Begins a read. Returns `None`, without a request, if the send queue is full.
     #[inline]
     pub(crate) fn try_read(
         &self,
@@ -312,7 +317,7 @@ impl Connection {
         self.begun(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
-    /// Returns the future of a request, unless it was not accepted because it has to wait.
+    /// Returns the future of an accepted request, or `None` if the send queue was full.
     #[inline]
     fn begun(&self, submitted: Result<u64, NotAccepted>) -> Result<Option<Operation<'_>>> {
         match submitted {
@@ -322,7 +327,7 @@ impl Connection {
         }
     }
 
-    /// Writes memory of this end into memory of the peer.
+    /// Writes memory of this end to memory of the peer, and waits until that has completed.
     pub(crate) async fn write(&self, local: &impl LocalMrReadAccess, push: Push) -> Result<()> {
         if local.length() > self.inline {
             return self
@@ -339,8 +344,8 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Writes as [`Self::write`] does, with immediate data, which takes a receive of the peer's and so a
-    /// credit.
+    /// Writes with immediate data. Waits for a credit first, since the immediate data consumes a
+    /// receive of the peer.
     pub(crate) async fn write_and_tell(
         &self,
         local: &impl LocalMrReadAccess,
@@ -364,18 +369,19 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Reads memory of the peer into memory of this end.
+    /// Reads memory of the peer into memory of this end, and waits until that has completed.
     pub(crate) async fn read(&self, local: &mut impl LocalMrWriteAccess, work: Work) -> Result<()> {
         self.perform_held(work, claim_write(local)?.into()).await
     }
 
-    /// Does an operation without a result that keeps memory of the application.
+    /// Performs an operation that claims memory of the application and has no result.
     async fn perform_held(&self, work: Work, claim: Claim) -> Result<()> {
         let number = self.begin_held(work, claim).await?;
         self.operation(number, None).await.map(drop)
     }
 
-    /// Has an operation accepted that keeps memory of the application. Returns its number.
+    /// Submits an operation that claims memory of the application. Waits for room, and returns the
+    /// number of the request.
     pub(crate) async fn begin_held(&self, work: Work, claim: Claim) -> Result<u64> {
         self.checked()?;
         let mut memory = Some((None, Some(claim)));
@@ -386,7 +392,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the operation of a number has ended, and so those before it; `None` is no operation.
+    /// Waits until the request with this number, and therefore all before it, has completed. Returns
+    /// at once for `None`.
     pub(crate) async fn finish(&self, last: Option<u64>) -> Result<()> {
         match last {
             Some(number) => self.operation(number, None).await.map(drop),
@@ -394,7 +401,7 @@ impl Connection {
         }
     }
 
-    /// Accepts a request that takes `memory`. If it is not accepted, the memory stays there.
+    /// Submits a request that takes `memory`. If the request is not accepted, puts the memory back.
     #[inline]
     fn submit_kept(
         &self,
@@ -410,7 +417,7 @@ impl Connection {
             })
     }
 
-    /// Does an atomic. The result is the value that it found.
+    /// Performs an atomic, and returns the previous value of the remote memory.
     pub(crate) async fn perform_atomic(&self, work: Work) -> Result<u64> {
         let place = self.reserve_place().await?;
         let unused = ReleaseUnlessUsed {
@@ -430,7 +437,8 @@ impl Connection {
         self.operation(number, Some(place)).await
     }
 
-    /// A failed operation's error: of those flushed because of another, the other's.
+    /// Returns the error of a failed operation, which is its own, or else the error that ended the
+    /// connection.
     fn cause(&self, number: u64) -> Error {
         match self.sender.own_failure(number) {
             Some(own) => own.into(),
@@ -439,17 +447,18 @@ impl Connection {
         }
     }
 
-    /// Returns whether the next poll of a future counts against tokio's budget: one of several does, since
-    /// operations are short.
+    /// Counts a poll of a future. Returns whether it is charged to tokio's budget: every fourth is,
+    /// since operations are short.
     #[inline]
     fn counts(&self) -> bool {
-        // Threads that overwrite each other's count do no harm.
+        // A count that is lost between two threads does no harm.
         let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
         self.polls.store(polls, Ordering::Relaxed);
         polls.is_multiple_of(POLLS_PER_UNIT)
     }
 
-    /// Polls for a short time, if no operation of this end is in flight and nobody else polls.
+    /// Polls for a short time until `attempt` returns a value, unless a future waits for a request of
+    /// this connection or other tasks would be delayed.
     #[inline(never)]
     fn linger<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if self.awaits_completions() {
@@ -471,14 +480,14 @@ impl Connection {
         self.shard.linger(attempt)
     }
 
-    /// Waits until `attempt` gives something, or for the connection to end.
+    /// Waits until `attempt` returns a value or the connection has ended.
     async fn wait<T>(
         &self,
         waiters: &Waiters,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Result<T> {
         let found = poll_fn(|cx| {
-            // A task that receives what is there already lets others run too.
+            // Tokio's budget lets other tasks run even if this task always finds a value.
             let turn = match self.counts() {
                 true => Some(ready!(poll_proceed(cx))),
                 false => None,
@@ -504,7 +513,7 @@ impl Connection {
     }
 }
 
-/// Releases the place of an atomic that was not accepted.
+/// Guard that releases the place of an atomic unless the request was accepted.
 struct ReleaseUnlessUsed<'c> {
     sender: &'c Sender,
     place: Place,

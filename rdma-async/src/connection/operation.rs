@@ -1,4 +1,4 @@
-//! Futures that wait for operations.
+//! [`Operation`]: the future that waits for an accepted request to complete.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,16 +10,17 @@ use super::Connection;
 use super::results::Place;
 use crate::error::Result;
 
-/// An accepted operation. Resolves to what an atomic found, and to 0 for any other.
+/// Future of an accepted operation. Resolves to the result of an atomic, or to 0 for other operations.
 ///
-/// Dropping it leaves the operation in flight; its memory stays claimed until it completes.
+/// Dropping the future leaves the operation in flight: its memory stays claimed until it has
+/// completed.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub(crate) struct Operation<'c> {
     connection: &'c Connection,
     number: u64,
     place: Option<Place>,
-    /// Set once the outcome was taken.
+    /// Set once the result was taken.
     is_over: bool,
 }
 
@@ -34,7 +35,7 @@ impl<'c> Operation<'c> {
         }
     }
 
-    /// Takes the outcome, if it is there.
+    /// Takes the result, or returns `None` if the operation has not ended.
     #[inline]
     fn take(&mut self) -> Option<Result<u64>> {
         let sender = &self.connection.sender;
@@ -53,19 +54,19 @@ impl<'c> Operation<'c> {
         Some(outcome)
     }
 
-    /// Has the task woken when the operation has ended.
+    /// Polls for a short time, then registers the task to be woken when the operation ends.
     #[inline(never)]
     fn wait(&mut self, cx: &Context<'_>) -> Poll<Result<u64>> {
         let connection = self.connection;
-        // Where no other operation of the connection is awaited, this one is polled for a short time.
+        // If no other future waits, polling delays no other task of this connection.
         let is_alone = connection.sender.lock().is_attended_once();
         if is_alone && let Some(outcome) = connection.linger_with_all_posted(|| self.take()) {
             return Poll::Ready(outcome);
         }
         let replaced = connection.sender.lock().register(self.number, cx.waker());
-        // Outside of the lock, as in `drop`.
+        // Dropped outside of the lock, because dropping a waker can run code of the runtime.
         drop(replaced);
-        // It may have ended before the waker was there.
+        // The operation may have ended before the waker was registered.
         if let Some(outcome) = self.take() {
             return Poll::Ready(outcome);
         }
@@ -86,7 +87,7 @@ impl Future for Operation<'_> {
             !self.is_over,
             "an operation was polled after it had completed"
         );
-        // Many devices are done at once: a task that only does such operations lets others run too.
+        // Operations often complete at once; tokio's budget then lets other tasks run too.
         let turn = match self.connection.counts() {
             true => Some(ready!(poll_proceed(cx))),
             false => None,
@@ -112,7 +113,7 @@ impl Drop for Operation<'_> {
         }
         let sender = &self.connection.sender;
         let waker = sender.lock().detach(self.number);
-        // Outside of the lock: what a waker does when it is dropped is the program's.
+        // Dropped after the lock was released: dropping a waker can run code of the program.
         drop(waker);
         if let Some(place) = self.place.take() {
             sender.release_place(place);

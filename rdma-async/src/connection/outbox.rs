@@ -1,4 +1,4 @@
-//! Messages of the connection's own, which nobody waits for.
+//! The outbox: control messages for which no future waits, until credits and room are available.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -12,7 +12,7 @@ use super::messages::Payload;
 use super::send_state::{Attendance, Departure, NotAccepted};
 use crate::error::Result;
 
-/// Number of answers that may wait for credits before the peer counts as hostile.
+/// Maximum number of answers that wait for credits. A peer that requests more violates the protocol.
 const ANSWERS: usize = 4096;
 
 /// Control messages that wait for a credit or for room in the send queue.
@@ -25,7 +25,8 @@ pub(super) struct Outbox {
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Kind>,
-    /// Number of them that the peer asked for. The number of the others is bounded by the peer's credits.
+    /// Number of answers to requests of the peer among the messages. The number of other messages is
+    /// bounded by the peer's credits.
     answers: usize,
 }
 
@@ -37,12 +38,12 @@ impl Outbox {
         }
     }
 
-    /// Returns whether no message waits.
+    /// Returns whether the outbox is empty.
     pub(super) fn is_empty(&self) -> bool {
         !self.waiting.load(Ordering::Acquire)
     }
 
-    /// Drops the messages that wait.
+    /// Drops all waiting messages.
     pub(super) fn clear(&self) {
         let mut queue = self.queue.lock();
         *queue = Queue::default();
@@ -55,7 +56,8 @@ fn is_answer(kind: Kind) -> bool {
 }
 
 impl Connection {
-    /// Sends a control message as soon as there is a credit and room; nobody waits for it.
+    /// Sends a control message as soon as a credit and room in the send queue are available. Returns
+    /// without waiting.
     pub(super) fn send_control(&self, kind: Kind) {
         if self.failure().is_some() {
             return;
@@ -73,7 +75,8 @@ impl Connection {
         self.flush_outbox();
     }
 
-    /// Tells the peer of its credits when half of them are owed and no message carries them.
+    /// Queues a message that returns credits to the peer, once half of the credits of a class are
+    /// owed.
     pub(super) fn return_credits(&self) {
         let own = self.settings.depths();
         let half = |owed: u32, depth: u16| owed * 2 >= u32::from(depth);
@@ -83,7 +86,7 @@ impl Connection {
             {
                 let mut queue = self.outbox.queue.lock();
                 if queue.messages.front() != Some(&Kind::Credit) {
-                    // In front: those behind may be waiting for the peer's credits in turn.
+                    // Queued first, since the other messages may be waiting for credits of the peer.
                     queue.messages.push_front(Kind::Credit);
                     self.outbox.waiting.store(true, Ordering::Release);
                 }
@@ -92,19 +95,19 @@ impl Connection {
         }
     }
 
-    /// Sends the messages in the outbox, as far as credits and the room in the send queue go.
+    /// Sends the messages in the outbox while credits and room in the send queue are available.
     ///
-    /// Every function that makes a control credit available calls this afterwards, and not while it
-    /// holds the queue.
+    /// Every function that makes a control credit available calls this afterwards, after it has
+    /// released the lock of the queue.
     pub(super) fn flush_outbox(&self) {
-        // Orders what the caller made available before the look at the outbox; who fills the outbox
-        // looks at what is available afterwards, so one of the two sees the other.
+        // Orders the caller's change before the check of the outbox. A thread that fills the outbox
+        // checks for credits and room afterwards, so at least one of the two sees the other's change.
         fence(Ordering::SeqCst);
         self.flush_outbox_into_room();
     }
 
-    /// Like [`Self::flush_outbox`], after the caller made room under the lock of the send queue, which
-    /// orders the two.
+    /// Sends messages like [`Self::flush_outbox`], but without a fence: the caller made room under the
+    /// lock of the send queue, which orders the change before the check of the outbox.
     #[inline]
     pub(super) fn flush_outbox_into_room(&self) {
         if self.outbox.waiting.load(Ordering::Acquire)
@@ -120,15 +123,16 @@ impl Connection {
         fence(Ordering::SeqCst);
         while let Some(&kind) = queue.messages.front() {
             let reserve = match kind {
-                // The last credit is for a message that brings the peer credits of this class. Were
-                // it spent otherwise, each end could come to wait for the other's.
+                // The last credit is reserved for a message that returns control credits. Otherwise
+                // both ends could wait for each other.
                 Kind::Credit if self.owed_control.load(Ordering::Relaxed) > 0 => 0,
                 _ => CREDIT_RESERVE,
             };
             if !self.control_credits.try_take(reserve) {
                 break;
             }
-            // The peer may wait for it, whether this end's tasks run on or not.
+            // The peer may wait for the message, so it must not depend on the progress of this
+            // runtime.
             let how = (Attendance::Nobody, Departure::Now);
             match self.submit_frame(kind, &mut Payload::Nothing, None, how) {
                 Ok(_) => {}

@@ -1,4 +1,4 @@
-//! Handling what has arrived.
+//! Handling of arrived messages: data goes to the application, control messages are answered here.
 
 use std::alloc::Layout;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::error::Error;
 use crate::memory::{LocalMr, RemoteMr};
 
 impl Connection {
-    /// Handles a receive that has completed. Returns its memory unless the application gets it.
+    /// Handles a completed receive. Returns its memory, to be posted again, unless the application
+    /// keeps it.
     pub(crate) fn arrive(
         &self,
         completion: &WorkCompletion,
@@ -100,7 +101,7 @@ impl Connection {
         }
     }
 
-    /// Handles a message for the connection itself.
+    /// Handles a control message, which is addressed to the connection itself.
     fn handle(&self, control: Kind) {
         match control {
             Kind::Request { id, size, align } => {
@@ -111,15 +112,14 @@ impl Connection {
                 self.send_control(answer);
             }
             Kind::Grant { id, lease, memory } => {
-                // The requester may have given up, now or before it sees the answer: then the
-                // memory goes back.
+                // If the future of the request was dropped, dropping the region releases it.
                 let region = RemoteMr::new(memory, lease, self.itself.clone());
                 drop(self.replies.answer(id, Reply::Granted(region)));
             }
             Kind::Refuse { id, reason } => drop(self.replies.answer(id, Reply::Refused(reason))),
             Kind::RendezvousDone { id, read } => {
                 drop(self.replies.answer(id, Reply::Read(read)));
-                // Whoever waits until the peer has everything.
+                // Wakes a task in `settle`, which waits until the peer has everything.
                 let [room, _] = self.sender.waiters();
                 room.wake();
             }
@@ -140,7 +140,7 @@ impl Connection {
         }
     }
 
-    /// Lends memory because the peer asks.
+    /// Allocates and lends memory that the peer requested.
     fn grant(&self, size: u64, align: u64) -> Result<(u64, rdma_core::RemoteMemory), Refusal> {
         let (Ok(size), Ok(align)) = (usize::try_from(size), usize::try_from(align)) else {
             return Err(Refusal::Layout);
@@ -149,7 +149,7 @@ impl Connection {
         if size == 0 {
             return Err(Refusal::Layout);
         }
-        // An alignment above the size takes memory as well.
+        // An alignment above the size needs as much memory.
         let charge = size.max(align);
         if !self
             .leases

@@ -1,4 +1,4 @@
-//! Questions to the peer that wait for their answers.
+//! Requests to the peer that wait for an answer: for memory, or for the read of a long message.
 
 use std::collections::HashMap;
 
@@ -10,16 +10,16 @@ use super::frame::Refusal;
 use crate::error::{Error, Result};
 use crate::memory::RemoteMr;
 
-/// What the peer answered.
+/// Answer of the peer.
 #[derive(Debug)]
 pub(super) enum Reply {
-    /// Whoever drops it releases it.
+    /// Memory that the peer lends; dropping the region releases it.
     Granted(RemoteMr),
     Refused(Refusal),
     Read(bool),
 }
 
-/// Who waits for which answer.
+/// Table of the questions that wait for an answer.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     table: Mutex<Table>,
@@ -35,11 +35,11 @@ struct Table {
 #[derive(Debug)]
 struct Entry {
     asker: oneshot::Sender<Result<Reply>>,
-    /// Memory that the peer uses until it answers, whether the asker still waits or not.
+    /// Memory that the peer uses until it answers, even if the asker no longer waits.
     lent: Option<LentMemory>,
 }
 
-/// A question's id and its answer to come.
+/// Id of a question, and the receiver of its answer.
 #[derive(Debug)]
 pub(super) struct Question<'a> {
     pub(super) id: u64,
@@ -48,7 +48,7 @@ pub(super) struct Question<'a> {
 }
 
 impl Replies {
-    /// Prepares a question, which the peer may need `lent` to answer.
+    /// Registers a question and returns it. `lent` is the memory that the peer uses until it answers.
     pub(super) fn ask(&self, lent: Option<LentMemory>) -> Question<'_> {
         let (asker, answer) = oneshot::channel();
         let mut table = self.table.lock();
@@ -65,13 +65,13 @@ impl Replies {
         }
     }
 
-    /// Hands an answer to who waits for it; gives it back if nobody does any more.
+    /// Passes an answer to the future that waits for it. Returns the answer if no future waits.
     pub(super) fn answer(&self, id: u64, reply: Reply) -> Result<(), Reply> {
         let entry = self.table.lock().entries.remove(&id);
         let Some(Entry { asker, lent }) = entry else {
             return Err(reply);
         };
-        // The grant ends before the asker has its memory again.
+        // The peer's access ends before the asker gets its memory back.
         drop(lent);
         asker.send(Ok(reply)).map_err(|unsent| match unsent {
             Ok(reply) => reply,
@@ -79,13 +79,13 @@ impl Replies {
         })
     }
 
-    /// Returns whether the peer uses memory for an answer.
+    /// Returns whether the peer uses memory of an unanswered question.
     pub(super) fn has_lent(&self) -> bool {
         let table = self.table.lock();
         table.entries.values().any(|entry| entry.lent.is_some())
     }
 
-    /// Tells everyone who waits, and who will, that no answer comes.
+    /// Ends all questions, and every later question, with this error.
     pub(super) fn fail(&self, error: &Error) {
         let entries = {
             let mut table = self.table.lock();
@@ -100,12 +100,12 @@ impl Replies {
 }
 
 impl Question<'_> {
-    /// Waits for the answer; `None` if none can come.
+    /// Waits for the answer. Returns `None` if the question was removed without an answer.
     pub(super) async fn answer(&mut self) -> Option<Result<Reply>> {
         (&mut self.answer).await.ok()
     }
 
-    /// Has the question forgotten when the guard is dropped, unless it was sent.
+    /// Returns a guard that removes the question when it is dropped, unless `is_sent` was set.
     pub(super) fn withdraw_unless_sent(&self) -> Unsent<'_> {
         Unsent {
             replies: self.replies,
@@ -115,7 +115,7 @@ impl Question<'_> {
     }
 }
 
-/// A question that is being sent.
+/// Guard that removes a question unless it was sent.
 #[derive(Debug)]
 pub(super) struct Unsent<'a> {
     replies: &'a Replies,
@@ -134,7 +134,7 @@ impl Drop for Unsent<'_> {
 impl Drop for Question<'_> {
     fn drop(&mut self) {
         let mut table = self.replies.table.lock();
-        // While the peer uses memory for the answer, the entry keeps it.
+        // While the peer uses memory of the question, the entry keeps that memory.
         if table
             .entries
             .get(&self.id)

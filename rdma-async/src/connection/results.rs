@@ -1,20 +1,20 @@
-//! The values that atomics found, until their futures take them.
+//! Results of atomics (the previous values of remote memory), stored until their futures take them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of atomics of a connection whose futures have not ended; further ones wait.
+/// Maximum number of atomics of a connection whose futures exist; further atomics wait.
 const PLACES: usize = 64;
 
-/// Places for the values, each of one atomic from its posting to the end of its future.
+/// Places for results. An atomic occupies a place from before its request until its future ends.
 #[derive(Debug)]
 pub(super) struct Results {
-    /// A set bit for each place in use.
+    /// Bit mask of the places in use.
     used: AtomicU64,
-    /// Made by the first atomic: many connections have none.
+    /// Values of the places, allocated for the first atomic, since many connections use no atomics.
     values: std::sync::OnceLock<Box<[AtomicU64; PLACES]>>,
 }
 
-/// The index of a place.
+/// Index of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place(u8);
 
@@ -31,7 +31,7 @@ impl Results {
             .get_or_init(|| Box::new([const { AtomicU64::new(0) }; PLACES]))
     }
 
-    /// Takes a place; `None` if every place is in use.
+    /// Takes a free place, or returns `None` if all places are in use.
     pub(super) fn reserve(&self) -> Option<Place> {
         self.values();
         let mut used = self.used.load(Ordering::Relaxed);
@@ -51,7 +51,7 @@ impl Results {
         }
     }
 
-    /// Puts a value where [`Self::value`] finds it after the completion of the operation was seen.
+    /// Stores the result of an atomic, which [`Self::value`] returns once the completion is visible.
     pub(super) fn set(&self, place: Place, value: u64) {
         self.values()[usize::from(place.0)].store(value, Ordering::Relaxed);
     }

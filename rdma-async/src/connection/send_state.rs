@@ -1,9 +1,9 @@
-//! The requests of a connection, in the order in which they were accepted.
+//! The send queue of a connection: its requests, in the order in which they were accepted.
 //!
-//! A request is numbered when it is accepted. Requests of a reliable connection end in their order, so
-//! one counter of ended requests says of every request whether it has ended. A request is handed to the
-//! device at once if none is in flight. Otherwise it is staged, and leaves with the others of the same
-//! turn of the scheduler under one doorbell.
+//! An accepted request gets a number. Requests of a reliable connection complete in order, so a
+//! request has ended if its number is below the count of ended requests. A request is handed to the
+//! device at once if no other is in flight. Otherwise it is staged, and handed over at the end of the
+//! turn (one round of the driver task), with the other staged requests and under one doorbell.
 
 use std::task::Waker;
 
@@ -13,37 +13,37 @@ use super::results::{Place, Results};
 use super::work::{Memory, Push, Work};
 use crate::error::{Error, Result};
 
-/// Number of staged requests that leave without waiting for the end of the turn.
+/// Number of staged requests that are handed over without waiting for the end of the turn.
 const MAX_STAGED: usize = 32;
-/// Bytes that a request reads or writes from which on it has a completion of its own, so that its memory
-/// is free again early.
+/// Number of bytes from which a request is signaled, that is, has a completion of its own, so that its
+/// memory is released early.
 const LARGE: usize = 16 << 10;
 
-/// Waiter of a request.
+/// Kind of waiter that an accepted request has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attendance {
-    /// A future.
+    /// A future waits for the request.
     Future,
-    /// Nobody.
+    /// No future waits for the request.
     Nobody,
 }
 
 /// Time at which an accepted request is handed to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Departure {
-    /// At once, and whatever was staged before it.
+    /// Immediately, together with all requests that were staged before.
     Now,
-    /// At the end of the turn if a request is in flight, else at once.
+    /// At the end of the turn if a request is in flight, or else immediately.
     WithTurn,
 }
 
-/// How requests are accepted that futures wait for.
+/// Usual mode: a future waits for the request, which is handed over with its turn.
 pub(super) const ATTENDED: (Attendance, Departure) = (Attendance::Future, Departure::WithTurn);
 
 /// Reason for not accepting a request.
 #[derive(Debug)]
 pub(super) enum NotAccepted {
-    /// As many requests as fit have not ended, or the connection has ended.
+    /// The send queue is full, or the connection has ended.
     Full,
     /// The device refused the request.
     Refused(Box<Error>),
@@ -67,11 +67,11 @@ impl<M> From<PostError<M>> for NotAccepted {
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) number: u64,
-    /// Set if staged requests have to leave, now or at the end of the turn.
+    /// Set if the caller must hand over the staged requests, or add the connection to the turn.
     pub(super) has_turn: bool,
 }
 
-/// State of a request that has not ended, beside its memory.
+/// State of a request that has not ended; the send queue holds its memory.
 #[derive(Debug, Default)]
 struct Slot {
     waker: Option<Waker>,
@@ -80,28 +80,28 @@ struct Slot {
     has_memory: bool,
 }
 
-/// A request that waits for the end of the turn.
+/// A staged request, which waits for the end of the turn.
 #[derive(Debug)]
 enum Staged {
-    /// A request with so many of the staged bytes.
+    /// A request and the number of its bytes in `staged_bytes`.
     Copied(Push, usize),
     Held(Work, Memory),
 }
 
-/// Requests that have not ended.
+/// Send queue and the state of its requests that have not ended.
 #[derive(Debug)]
 pub(super) struct SendState {
     queue: SendQueue<Memory>,
     /// Maximum number of requests that have not ended. The queue may be longer than was requested, but the
     /// completion queue has no entries for the difference.
     limit: usize,
-    /// That of request `n` is at `n` modulo the length, which is a power of two.
+    /// State of each request: request `n` is at `n` modulo the length, which is a power of two.
     slots: Box<[Slot]>,
-    /// Number of requests that were accepted.
+    /// Total number of requests that were accepted.
     accepted: u64,
-    /// Number of requests that have ended.
+    /// Total number of requests that have ended.
     ended: u64,
-    /// Number of requests in flight or staged that futures wait for.
+    /// Number of requests in flight or staged for which a future waits.
     attended: usize,
     staged: Vec<Staged>,
     staged_bytes: Vec<u8>,
@@ -109,12 +109,12 @@ pub(super) struct SendState {
     is_closed: bool,
 }
 
-/// Requests that have ended by one completion.
+/// Effect of one completion.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
-    /// Number of requests that have ended since the connection was made.
+    /// Number of requests that have ended since the connection was created.
     pub(super) count: u64,
-    /// Number of them that this completion ended.
+    /// Number of requests that this completion ended.
     pub(super) fresh: u64,
 }
 
@@ -141,13 +141,13 @@ impl SendState {
         &mut self.slots[number as usize & mask]
     }
 
-    /// Returns whether another request fits.
+    /// Returns whether the send queue has room for another request.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.accepted - self.ended < self.limit as u64
     }
 
-    /// Returns whether another request is accepted.
+    /// Returns whether the next request will be accepted.
     #[inline]
     fn is_open(&self) -> bool {
         self.has_room() && !self.is_closed
@@ -163,7 +163,7 @@ impl SendState {
         self.accepted == self.ended
     }
 
-    /// Returns whether a future waits for a request.
+    /// Returns whether a future waits for any request.
     pub(super) fn is_attended(&self) -> bool {
         self.attended > 0
     }
@@ -194,7 +194,8 @@ impl SendState {
         Ok(self.count(attendance, false, None))
     }
 
-    /// Accepts a request that keeps memory. A request that is not accepted gives it back.
+    /// Accepts a request that keeps memory until it has completed. If the request is not accepted,
+    /// returns the memory.
     #[inline]
     pub(super) fn accept_held(
         &mut self,
@@ -218,7 +219,8 @@ impl SendState {
         Ok(self.count(attendance, true, place))
     }
 
-    /// Returns whether a request is handed to the device now. Those that were staged before are, then.
+    /// Returns whether the next request is to be handed to the device now. If so, the staged requests
+    /// have been handed over before it.
     #[inline]
     fn departs_now(&mut self, departure: Departure) -> Result<bool, NotAccepted> {
         if self.is_settled() {
@@ -231,7 +233,7 @@ impl SendState {
         Ok(false)
     }
 
-    /// Counts a request as accepted.
+    /// Counts a request as accepted, and returns its number.
     #[inline]
     fn count(
         &mut self,
@@ -253,14 +255,15 @@ impl SendState {
         }
     }
 
-    /// Returns whether so many requests are staged that they leave now.
+    /// Returns whether the staged requests have reached [`MAX_STAGED`], so that they are handed over
+    /// now.
     #[inline]
     pub(super) fn is_laden(&self) -> bool {
         self.staged.len() >= MAX_STAGED
     }
 
-    /// Hands the staged requests to the device, under one doorbell. On an error the requests that the
-    /// device did not take are [given up](Self::give_up).
+    /// Hands the staged requests to the device, under one doorbell. After an error, the caller must
+    /// cancel the requests that the device did not take, with [`Self::give_up`].
     pub(super) fn leave(&mut self) -> Result<()> {
         if self.staged.is_empty() {
             return Ok(());
@@ -302,7 +305,8 @@ impl SendState {
         outcome
     }
 
-    /// Gives up the requests that were not handed to the device. Returns the number of the first.
+    /// Cancels the requests that were not handed to the device, and accepts no more. Adds the wakers
+    /// of their futures to `wakes`, and returns the number of the first cancelled request.
     pub(super) fn give_up(&mut self, wakes: &mut Vec<Waker>) -> u64 {
         self.staged.clear();
         self.staged_bytes.clear();
@@ -318,7 +322,8 @@ impl SendState {
         first
     }
 
-    /// Takes what a completion ends. `recycle` is given the memory of each request.
+    /// Ends the requests that a completion completes: stores the results of atomics, adds the wakers
+    /// of futures to `wakes`, and passes the memory of each request to `recycle`.
     #[inline]
     pub(super) fn complete(
         &mut self,
@@ -331,7 +336,7 @@ impl SendState {
         let mask = self.slots.len() - 1;
         let mut next = self.ended;
         for memory in self.queue.complete(completion) {
-            // Requests whose data was copied come back without memory, and are passed over here.
+            // The queue yields memory only for requests that kept some; others are skipped.
             while !self.slots[next as usize & mask].has_memory {
                 next += 1;
             }
@@ -359,7 +364,7 @@ impl SendState {
         }
     }
 
-    /// Returns whether futures wait for no more than one request.
+    /// Returns whether futures wait for at most one request.
     pub(super) fn is_attended_once(&self) -> bool {
         self.attended <= 1
     }
@@ -377,14 +382,14 @@ impl SendState {
         }
     }
 
-    /// Forgets the future of a request, and returns its waker.
+    /// Removes the future of a request that has not ended, and returns its waker.
     pub(super) fn detach(&mut self, number: u64) -> Option<Waker> {
         if number < self.ended || number >= self.accepted {
             return None;
         }
         let slot = self.slot(number);
         let was_attended = std::mem::take(&mut slot.is_attended);
-        // The value that an atomic finds has no taker any more.
+        // The future that would have taken the result of an atomic is gone.
         slot.place = None;
         let waker = slot.waker.take();
         self.attended -= usize::from(was_attended);
@@ -408,7 +413,7 @@ fn signaled_if<T>(signaled: bool, request: SendRequest<T>) -> SendRequest<T> {
     }
 }
 
-/// Returns the number of bytes of the application's memory.
+/// Returns the number of bytes of the application's memory that a request claims.
 fn size_of_claim((_, claim): &Memory) -> usize {
     match claim {
         Some(Claim::Read(claim)) => claim.len(),

@@ -1,4 +1,4 @@
-//! Handing requests to the device, and learning that they have ended.
+//! The send side of a connection: submits requests to the device, and records which have completed.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,23 +15,23 @@ use super::waiters::Waiters;
 use super::work::{Memory, Push, Work};
 use crate::error::Result;
 
-/// The send side of a connection.
+/// Send queue of a connection, with the state of its requests.
 #[derive(Debug)]
 pub(super) struct Sender {
     state: Mutex<SendState>,
-    /// Number of requests that have ended by a completion.
+    /// Number of requests that completed, successfully or not.
     ended: AtomicU64,
-    /// Number of the first request that failed; no request has the greatest number.
+    /// Number of the first request that failed, or `u64::MAX`.
     failed_from: AtomicU64,
-    /// Number of the first request that was given up before the device had it.
+    /// Number of the first request that was cancelled before the device got it, or `u64::MAX`.
     given_up_from: AtomicU64,
-    /// The request that failed first, unless the device only flushed it.
+    /// Number and error of the first request that failed by itself; flushed requests do not count.
     first_failure: OnceLock<(u64, WorkError)>,
-    /// Wakes those who wait until a request can be accepted.
+    /// Tasks that wait for room for a request.
     room: Waiters,
     results: Results,
     result_free: Waiters,
-    /// Set if completions are not announced any more: who waits for one must not.
+    /// Set when completions are no longer announced, so that futures must not wait for one.
     forsaken: AtomicBool,
 }
 
@@ -59,7 +59,7 @@ impl Sender {
         [&self.room, &self.result_free]
     }
 
-    /// Returns whether a request has ended, in whatever way.
+    /// Returns whether a request has completed or was cancelled.
     #[inline]
     pub(super) fn has_ended(&self, number: u64) -> bool {
         number < self.ended.load(Ordering::Acquire)
@@ -72,12 +72,12 @@ impl Sender {
         number < self.failed_from.load(Ordering::Acquire)
     }
 
-    /// Returns whether a request was given up before the device had it.
+    /// Returns whether a request was cancelled before the device got it.
     pub(super) fn was_given_up(&self, number: u64) -> bool {
         number >= self.given_up_from.load(Ordering::Acquire)
     }
 
-    /// Returns why this request failed, unless the device only flushed it.
+    /// Returns the error of this request, or `None` if the request did not fail or was only flushed.
     pub(super) fn own_failure(&self, number: u64) -> Option<WorkError> {
         let (failed, error) = self.first_failure.get()?;
         (*failed == number).then_some(*error)
@@ -97,7 +97,7 @@ impl Sender {
         self.result_free.wake();
     }
 
-    /// Ends the requests that the device does not have, and wakes all futures that wait for one.
+    /// Cancels the requests that were not handed to the device, and wakes their futures.
     pub(super) fn give_up(&self) {
         let mut wakes = Vec::new();
         {
@@ -109,7 +109,7 @@ impl Sender {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Has nobody wait for completions any more.
+    /// Wakes all futures that wait for completions, which are no longer announced.
     pub(super) fn forsake(&self) {
         self.forsaken.store(true, Ordering::SeqCst);
         let mut wakes = Vec::new();
@@ -119,7 +119,7 @@ impl Sender {
 }
 
 impl Connection {
-    /// Accepts a request whose data is copied, if there is room for it.
+    /// Submits a request whose data is copied, and returns its number.
     #[inline(never)]
     pub(super) fn submit_copied(
         &self,
@@ -142,8 +142,8 @@ impl Connection {
         Ok(number)
     }
 
-    /// Accepts a request that keeps memory, if there is room for it. A request that is not accepted gives
-    /// it back.
+    /// Submits a request that keeps memory until it has completed, and returns its number. If the
+    /// request is not accepted, returns the memory.
     #[inline(never)]
     pub(super) fn submit_held(
         &self,
@@ -178,7 +178,8 @@ impl Connection {
         }
     }
 
-    /// Sees to it that staged requests leave.
+    /// Hands the staged requests to the device, or adds the connection to the turn, at whose end they
+    /// are handed over.
     #[inline(never)]
     fn turn(&self, mut state: MutexGuard<'_, SendState>) {
         let waits = !state.is_laden() && self.shard.leaves_later(self);
@@ -197,8 +198,8 @@ impl Connection {
         }
     }
 
-    /// Repeats `attempt` until the request is accepted, after `first` was its outcome: a full queue is
-    /// backpressure, not an error.
+    /// Repeats `attempt`, which failed with `first`, until the request is accepted. Waits while the
+    /// send queue is full; any other error is returned.
     pub(super) async fn retry(
         &self,
         first: NotAccepted,
@@ -226,7 +227,7 @@ impl Connection {
         self.sender.room.wait_for(attempt).await
     }
 
-    /// Waits for a place for what an atomic finds.
+    /// Waits for a place for the result of an atomic.
     pub(super) async fn reserve_place(&self) -> Result<Place> {
         self.checked()?;
         let attempt = || {
@@ -236,7 +237,7 @@ impl Connection {
         self.sender.result_free.wait_for(attempt).await
     }
 
-    /// Takes the requests that a completion ends. The wakers of their futures are added to `wakes`.
+    /// Ends the requests that a completion completes. Adds the wakers of their futures to `wakes`.
     #[inline]
     pub(crate) fn complete(&self, completion: &WorkCompletion, wakes: &mut Vec<Waker>) {
         let mut state = self.sender.lock();
@@ -255,12 +256,13 @@ impl Connection {
         if let Err(error) = outcome {
             self.fail_with(error);
         }
-        // First the messages of the connection itself, which free credits of the peer.
+        // Control messages go first, because they return credits to the peer.
         self.flush_outbox_into_room();
         self.sender.room.wake_in_order();
     }
 
-    /// Takes a request's own memory for the next one; the application's is let go.
+    /// Returns the header memory of a request to the pool, and drops its claim on the application's
+    /// memory.
     pub(super) fn recycle(&self, (own, _claim): Memory) {
         if let Some(own) = own
             && let Ok(piece) = own.into_shared()
@@ -269,18 +271,18 @@ impl Connection {
         }
     }
 
-    /// Returns a future of an accepted request.
+    /// Returns the future of an accepted request.
     pub(super) fn operation(&self, number: u64, place: Option<Place>) -> Operation<'_> {
         Operation::new(self, number, place)
     }
 }
 
 impl Sender {
-    /// Records that a request failed.
+    /// Records that the request with this number failed.
     #[cold]
     fn fail_from(&self, number: u64, error: &WorkError) {
         if error.status != WorkStatus::Flushed {
-            // A queue pair fails once.
+            // Only the first error is kept: the queue pair flushes all later requests.
             let _ = self.first_failure.set((number, *error));
         }
         self.failed_from.fetch_min(number, Ordering::AcqRel);

@@ -1,11 +1,11 @@
-//! Tasks that wait until something can be taken.
+//! [`Waiters`]: tasks that wait until an item, credit or other resource is available.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use tokio::sync::Notify;
 
-/// Tasks that wait; waking costs a look when there are none.
+/// Waiting tasks. If no task waits, waking costs only a read of the counter.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     count: AtomicU32,
@@ -13,27 +13,27 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    /// Has every waiting task look again.
+    /// Wakes all waiting tasks, which then retry their attempt.
     pub(super) fn wake(&self) {
-        // Orders what the caller made available before the look at the count; a waiter counts
-        // itself before it looks at what is available, so one of the two sees the other.
+        // Orders the caller's change before the read of the count. A waiter counts itself before it
+        // checks for changes, so at least one of the two sees the other.
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::Relaxed) > 0 {
             self.notify.notify_waiters();
         }
     }
 
-    /// Like [`Self::wake`], where the caller made something available under a lock that `attempt` of
-    /// every waiter takes.
+    /// Wakes all waiting tasks like [`Self::wake`], but without a fence: the caller must have made its
+    /// change under a lock that `attempt` of every waiter takes.
     #[inline]
     pub(super) fn wake_in_order(&self) {
-        // The lock orders the two: a waiter counted itself before it took the lock and found nothing.
+        // The lock orders both sides: a waiter counts itself before it takes the lock.
         if self.count.load(Ordering::Relaxed) > 0 {
             self.notify.notify_waiters();
         }
     }
 
-    /// Waits until `attempt` gives something; it is tried at first and after each wake.
+    /// Waits until `attempt` returns a value. Calls it first and after each wake.
     pub(super) async fn wait_for<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = attempt() {
             return value;
@@ -41,7 +41,7 @@ impl Waiters {
         let _counted = Counted::new(&self.count);
         loop {
             let mut woken = pin!(self.notify.notified());
-            // From here on no wake is missed.
+            // No wake is missed from this point on.
             woken.as_mut().enable();
             if let Some(value) = attempt() {
                 return value;
@@ -51,7 +51,7 @@ impl Waiters {
     }
 }
 
-/// Counts a waiter for as long as it waits.
+/// Guard that counts a task as waiting while it lives.
 struct Counted<'a>(&'a AtomicU32);
 
 impl<'a> Counted<'a> {

@@ -1,17 +1,17 @@
-//! Operations of requests, and their memory.
+//! The kinds of operations, their arguments, and the memory that a request holds.
 
 use rdma_core::{Claim, RemoteMemory, SendRequest, WriteClaim};
 
-/// The memory of a request: a message's header or the place of an atomic's result, and the
-/// application's.
+/// Memory that a request holds: first the header of a message or the result of an atomic, then
+/// the application's memory.
 pub(crate) type Memory = (Option<WriteClaim>, Option<Claim>);
 
-/// An operation whose data goes to the peer.
+/// An operation that transfers data to the peer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Push {
     Send {
         immediate: Option<u32>,
-        /// Starts the request after the reads and atomics before it have ended.
+        /// Set if the request starts only after all earlier reads and atomics have completed.
         fence: bool,
     },
     Write {
@@ -21,7 +21,7 @@ pub(crate) enum Push {
 }
 
 impl Push {
-    /// Returns the request with its memory or data, signaled.
+    /// Returns the signaled request of this operation, with its memory or data.
     #[inline(always)]
     pub(super) fn request<T>(self, memory: T) -> SendRequest<T> {
         match self {
@@ -63,7 +63,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Returns the request with its memory, signaled.
+    /// Returns the signaled request of this operation, with its memory.
     #[inline(always)]
     pub(super) fn request(self, memory: Memory) -> SendRequest<Memory> {
         match self {

@@ -1,4 +1,4 @@
-//! Local memory regions.
+//! [`LocalMr`]: registered memory of this process, which operations read and write.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use crate::error::{Error, Result};
 
 /// Registered memory of this process.
 ///
-/// Operations take it, or a slice of it, by reference. While one is in flight that writes to it, or,
-/// for writing, any, the bytes are out of reach: by the borrow while its future lives, and by a claim
-/// after its future was dropped. A claim ends with its operation, so try again then.
+/// Operations take the region, or a slice of it, by reference. The program cannot read the bytes while
+/// an operation is writing to them, and cannot write the bytes while any operation is using them.
+/// While the future lives, its borrow prevents such an access. If the future is dropped earlier, a
+/// claim prevents it until the operation has completed.
 #[derive(Debug)]
 pub struct LocalMr {
-    /// `None` only while it is dropped or taken apart.
+    /// `None` only within `drop` and `into_parts`.
     memory: Option<SharedBuffer>,
     range: Range<usize>,
     lender: Option<Arc<PieceLender>>,
@@ -46,7 +47,7 @@ impl LocalMr {
             .expect("only `drop` and `into_parts` take the memory")
     }
 
-    /// What it is made of, if no operation has it.
+    /// Takes the region apart. Returns the region with an error while an operation is using it.
     pub(crate) fn into_parts(mut self) -> Result<Parts, (Self, VerbsError)> {
         let memory = self
             .memory
@@ -71,7 +72,7 @@ impl LocalMr {
         }
     }
 
-    /// Splits the region into two, at this byte, which can be in different operations at once.
+    /// Splits the region at byte `at` into two regions, which different operations can use at once.
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -100,7 +101,7 @@ impl LocalMr {
     /// # Errors
     ///
     /// The region, with [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using it,
-    /// and with [`Error::InvalidArgument`] for a byte that is not inside.
+    /// or with [`Error::InvalidArgument`] if `at` is greater than the length.
     pub fn split_at(self, at: usize) -> Result<(Self, Self), (Self, Error)> {
         if at > self.range.len() {
             let reason = format!("byte {at} is not one of its {}", self.range.len());
@@ -118,7 +119,7 @@ impl LocalMr {
             .map_err(|(region, error)| (region, error.into()))?;
         let middle = range.start + at;
         let (front, back) = buffer.split_at(middle);
-        // Whoever lent the memory takes it back when it is whole again.
+        // The lender takes the memory back only after the parts were joined to a whole piece.
         Ok((
             Self::new(
                 SharedBuffer::new(front),
@@ -129,12 +130,13 @@ impl LocalMr {
         ))
     }
 
-    /// Joins two regions that were [split](Self::split_at).
+    /// Joins two regions that [`Self::split_at`] returned.
     ///
     /// # Errors
     ///
-    /// Both regions, with [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using one
-    /// of them, and with [`Error::InvalidArgument`] if they are not neighbours in this order.
+    /// Both regions, with [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using
+    /// either region, or with [`Error::InvalidArgument`] if `back` does not directly follow this
+    /// region.
     pub fn join(self, back: Self) -> Result<Self, Box<NotJoined>> {
         let front = match self.into_parts() {
             Ok(front) => front,
@@ -163,7 +165,7 @@ impl LocalMr {
         }
     }
 
-    /// The bytes of `range`, if it is inside.
+    /// Returns the bytes of `range` for reading, or `None` if `range` exceeds the region.
     pub fn get(&self, range: Range<usize>) -> Option<LocalMrSlice<'_>> {
         let range = inside(&self.range, &range)?;
         Some(LocalMrSlice {
@@ -172,7 +174,7 @@ impl LocalMr {
         })
     }
 
-    /// The bytes of `range` for writing, if it is inside.
+    /// Returns the bytes of `range` for reading and writing, or `None` if `range` exceeds the region.
     pub fn get_mut(&mut self, range: Range<usize>) -> Option<LocalMrSliceMut<'_>> {
         let range = inside(&self.range, &range)?;
         Some(LocalMrSliceMut {
@@ -182,7 +184,7 @@ impl LocalMr {
     }
 }
 
-/// Two regions that could not be joined. From [`LocalMr::join`].
+/// Error of [`LocalMr::join`], with the two regions that were not joined.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 #[non_exhaustive]
@@ -216,13 +218,13 @@ impl From<Box<NotJoined>> for Error {
     }
 }
 
-/// What a [`LocalMr`] is made of.
+/// Parts of a [`LocalMr`].
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) buffer: Buffer,
-    /// The part of the buffer that the region is.
+    /// Range of the buffer that belongs to the region.
     pub(crate) range: Range<usize>,
-    /// Who wants the buffer back.
+    /// Lender to which the buffer is returned.
     pub(crate) lender: Option<Arc<PieceLender>>,
 }
 
@@ -254,7 +256,8 @@ pub struct LocalMrSliceMut<'a> {
     range: Range<usize>,
 }
 
-/// `part`, which counts from the start of `whole`, if it is inside.
+/// Returns the range of `part`, whose bounds are relative to the start of `whole`, or `None` if it
+/// exceeds `whole`.
 pub(super) fn inside(whole: &Range<usize>, part: &Range<usize>) -> Option<Range<usize>> {
     let range = whole.start.checked_add(part.start)?..whole.start.checked_add(part.end)?;
     (range.start <= range.end && range.end <= whole.end).then_some(range)
@@ -263,30 +266,30 @@ pub(super) fn inside(whole: &Range<usize>, part: &Range<usize>) -> Option<Range<
 pub(crate) mod sealed {
     use super::{Range, SharedBuffer};
 
-    /// Whose memory a slice is, and which part.
+    /// Access to the buffer of a region or slice, and to its range in the buffer.
     pub trait Memory {
         fn shared(&self) -> (&SharedBuffer, Range<usize>);
     }
 
-    /// The same, for writing.
+    /// Exclusive access to the buffer of a region or slice, for writing.
     pub trait MemoryMut: Memory {
         fn shared_mut(&mut self) -> (&mut SharedBuffer, Range<usize>);
     }
 }
 
-/// Local memory that an operation can read: the source of a write or a send. Sealed.
+/// Local memory that an operation can read, as the source of a write or a send. Sealed.
 pub trait LocalMrReadAccess: sealed::Memory {
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     fn length(&self) -> usize {
         self.shared().1.len()
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     ///
     /// # Panics
     ///
-    /// If an operation is writing to them whose future was dropped before it completed;
-    /// [`Self::try_as_slice`] tells.
+    /// If an operation whose future was dropped is still writing to the bytes. [`Self::try_as_slice`]
+    /// returns an error instead.
     fn as_slice(&self) -> &[u8] {
         match self.try_as_slice() {
             Ok(bytes) => bytes,
@@ -294,25 +297,26 @@ pub trait LocalMrReadAccess: sealed::Memory {
         }
     }
 
-    /// The bytes, unless an operation is writing to them.
+    /// Returns the bytes, or an error if an operation is writing to them.
     ///
     /// # Errors
     ///
-    /// [`rdma_core::Error::InUse`] while one is whose future was dropped before it completed.
+    /// [`rdma_core::Error::InUse`] if an operation whose future was dropped is still writing to the
+    /// bytes.
     fn try_as_slice(&self) -> Result<&[u8]> {
         let (memory, range) = self.shared();
         Ok(&memory.bytes()?[range])
     }
 }
 
-/// Local memory that an operation can write: the destination of a read. Sealed.
+/// Local memory that an operation can write, as the destination of a read. Sealed.
 pub trait LocalMrWriteAccess: LocalMrReadAccess + sealed::MemoryMut {
-    /// The bytes for writing.
+    /// Returns the bytes for writing.
     ///
     /// # Panics
     ///
-    /// If an operation has them whose future was dropped before it completed;
-    /// [`Self::try_as_mut_slice`] tells.
+    /// If an operation whose future was dropped is still using the bytes. [`Self::try_as_mut_slice`]
+    /// returns an error instead.
     fn as_mut_slice(&mut self) -> &mut [u8] {
         match self.try_as_mut_slice() {
             Ok(bytes) => bytes,
@@ -320,24 +324,24 @@ pub trait LocalMrWriteAccess: LocalMrReadAccess + sealed::MemoryMut {
         }
     }
 
-    /// The bytes for writing, unless an operation has them.
+    /// Returns the bytes for writing, or an error if an operation is using them.
     ///
     /// # Errors
     ///
-    /// [`rdma_core::Error::InUse`] while one has whose future was dropped before it completed.
+    /// [`rdma_core::Error::InUse`] if an operation whose future was dropped is still using the bytes.
     fn try_as_mut_slice(&mut self) -> Result<&mut [u8]> {
         let (memory, range) = self.shared_mut();
         Ok(&mut memory.bytes_mut()?[range])
     }
 }
 
-/// Claims what an operation reads.
+/// Claims memory for an operation that reads it.
 pub(crate) fn claim_read(memory: &(impl LocalMrReadAccess + ?Sized)) -> Result<ReadClaim> {
     let (memory, range) = memory.shared();
     Ok(memory.try_read(range)?)
 }
 
-/// Claims what an operation writes.
+/// Claims memory for an operation that writes it.
 pub(crate) fn claim_write(memory: &mut (impl LocalMrWriteAccess + ?Sized)) -> Result<WriteClaim> {
     let (memory, range) = memory.shared_mut();
     Ok(memory.try_write(range)?)

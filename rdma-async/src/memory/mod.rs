@@ -1,4 +1,4 @@
-//! Local and remote memory regions.
+//! Memory regions: registered memory of this process, and memory that the peer lends.
 
 mod local;
 mod pool;

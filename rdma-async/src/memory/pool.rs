@@ -1,4 +1,5 @@
-//! Registered memory that is kept for its next use.
+//! A pool of registered memory: pieces of dropped regions are kept and used again, because
+//! registration is slow.
 
 use std::alloc::Layout;
 use std::sync::Arc;
@@ -9,15 +10,16 @@ use rdma_core::{ProtectionDomain, SharedBuffer, WriteClaim};
 
 use crate::error::Result;
 
-/// The smallest and the largest piece that is kept; a larger one is registered for itself.
+/// Sizes, in bytes, of the smallest and the largest piece that is kept. Larger memory is registered
+/// separately and freed when it is dropped.
 const SMALLEST: usize = 64;
 const LARGEST: usize = 1 << 20;
-/// How much is registered at once, at least.
+/// Approximate number of bytes of small pieces that are registered together.
 const CHUNK: usize = 64 << 10;
-/// How many bytes of one size are kept at most.
+/// Limit of the bytes that are kept of each size; 16 to 4096 pieces of a size are kept.
 const KEPT_BYTES: usize = 16 << 20;
 
-/// Registered memory of one protection domain, by sizes that are powers of two.
+/// Registered memory of one protection domain, in pieces whose sizes are powers of two.
 #[derive(Debug)]
 pub(crate) struct Pool {
     domain: ProtectionDomain,
@@ -38,7 +40,8 @@ impl Pool {
         }
     }
 
-    /// Takes memory of a request's own, of at most 64 bytes.
+    /// Takes memory of `len` bytes, at most 64, for the header of a message or the result of an
+    /// atomic.
     pub(crate) fn take_header(&self, len: usize) -> Result<WriteClaim> {
         match self.sizes[0].take()?.into_claim(..len) {
             Ok(claim) => Ok(claim),
@@ -48,11 +51,12 @@ impl Pool {
 
     /// Takes back the memory of [`Self::take_header`].
     pub(crate) fn put_back_header(&self, piece: SharedBuffer) {
-        // What is more than is kept is freed.
+        // A piece above the limit is freed.
         drop(self.sizes[0].kept.push(piece));
     }
 
-    /// Memory with room for `layout`, which is not of size 0, and who wants it back.
+    /// Takes memory with room for `layout`, whose size must not be 0. Returns it with the lender to
+    /// which it must be returned, or `None` if it is freed when it is dropped.
     pub(crate) fn take(&self, layout: Layout) -> Result<(SharedBuffer, Option<Arc<PieceLender>>)> {
         let size = layout
             .size()
@@ -63,7 +67,7 @@ impl Pool {
             let class = size.trailing_zeros() - SMALLEST.trailing_zeros();
             self.sizes.get(class as usize)
         });
-        // Pieces are aligned to their size, up to the page that every chunk begins on.
+        // Pieces are aligned to their size, at most to a page, because each chunk begins on a page.
         match class.filter(|_| layout.align() <= 4096) {
             Some(lender) => Ok((lender.take()?, Some(Arc::clone(lender)))),
             None => Ok((
@@ -79,9 +83,9 @@ impl Pool {
 pub(crate) struct PieceLender {
     domain: ProtectionDomain,
     size: usize,
-    /// Pieces that nothing else holds, not even who is about to end its claim.
+    /// Pieces without any other holder, and without a claim that is about to end.
     kept: ArrayQueue<SharedBuffer>,
-    /// Pieces that came back while an operation in flight still has them.
+    /// Pieces that were put back while an operation in flight was still using them.
     claimed: Mutex<Vec<SharedBuffer>>,
 }
 
@@ -107,7 +111,7 @@ impl PieceLender {
         }
     }
 
-    /// Takes back memory. A part of a piece that was split is freed.
+    /// Takes memory back. Frees memory that is only a part of a piece.
     pub(crate) fn put_back(&self, piece: SharedBuffer) {
         if piece.len() != self.size {
             return;
@@ -117,18 +121,18 @@ impl PieceLender {
         }
     }
 
-    /// Keeps a piece for its next use, or gives it back while it is claimed.
+    /// Keeps a piece for its next use, or returns it as an error while an operation claims it.
     fn keep(&self, piece: SharedBuffer) -> Result<(), SharedBuffer> {
         let sole = piece.into_claim(..)?;
-        // Who has just ended a claim holds the memory a moment longer; it is freed then. So is what
-        // is more than is kept.
+        // The thread that ends a claim holds the memory a moment longer. The piece is then freed
+        // instead of kept, and so is a piece above the limit.
         if let Ok(piece) = sole.into_shared() {
             drop(self.kept.push(piece));
         }
         Ok(())
     }
 
-    /// Takes back the pieces whose operations have completed in the meantime.
+    /// Keeps the claimed pieces whose operations have completed in the meantime.
     fn collect(&self) {
         let mut claimed = self.claimed.lock();
         for piece in std::mem::take(&mut *claimed) {
@@ -138,7 +142,7 @@ impl PieceLender {
         }
     }
 
-    /// Registers more and returns the first piece of it.
+    /// Registers more memory, returns one piece of it and keeps the others.
     fn grow(&self) -> Result<SharedBuffer> {
         let mut rest = self
             .domain

@@ -1,4 +1,4 @@
-//! Remote memory regions.
+//! [`RemoteMr`]: memory of the peer that this end may access.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,18 +9,19 @@ use rdma_core::RemoteMemory;
 use super::local::inside;
 use crate::connection::Connection;
 
-/// Memory of the peer that this end may use.
+/// Memory of the peer that this end may access.
 ///
-/// It was requested from the peer ([`Rdma::request_remote_mr`]) or given by it
-/// ([`Rdma::receive_remote_mr`]). [`Rdma::send_remote_mr`] gives it back; dropping it lets the peer
-/// free it. From then on the peer's device refuses its key.
+/// The memory was requested from the peer ([`Rdma::request_remote_mr`]) or lent by the peer
+/// ([`Rdma::receive_remote_mr`]). [`Rdma::send_remote_mr`] returns it to the peer's program; dropping
+/// it releases it, so that the peer can free it. After that the peer's device refuses its key.
 ///
 /// [`Rdma::request_remote_mr`]: crate::Rdma::request_remote_mr
 /// [`Rdma::receive_remote_mr`]: crate::Rdma::receive_remote_mr
 /// [`Rdma::send_remote_mr`]: crate::Rdma::send_remote_mr
 pub struct RemoteMr {
     memory: RemoteMemory,
-    /// The peer's lease and the connection to release it on; `None` once given back.
+    /// Id of the peer's lease, and the connection on which it is released; `None` once it was
+    /// returned.
     lease: Option<(u64, Weak<Connection>)>,
 }
 
@@ -40,7 +41,8 @@ impl RemoteMr {
         }
     }
 
-    /// Memory that was made known by other means than this crate's; nobody is told of its end.
+    /// Creates a region from a token (address, length and key) that was received by means outside of
+    /// this crate. The peer is not notified when the region is dropped.
     pub fn from_token(memory: RemoteMemory) -> Self {
         Self {
             memory,
@@ -48,12 +50,13 @@ impl RemoteMr {
         }
     }
 
-    /// What reaches the memory, to be told by other means than this crate's.
+    /// Returns the address, length and key of the memory, to be passed on by means outside of this
+    /// crate.
     pub fn token(&self) -> RemoteMemory {
         self.memory
     }
 
-    /// Returns the lease, if it is one on this connection.
+    /// Returns the id of the lease if the memory was lent on `connection`.
     pub(crate) fn lease_on(&self, connection: &Connection) -> Option<u64> {
         self.lease
             .as_ref()
@@ -61,12 +64,12 @@ impl RemoteMr {
             .map(|(lease, _)| *lease)
     }
 
-    /// Leaves the end of the lease to the caller.
+    /// Drops the region without releasing the lease; the caller ends the lease.
     pub(crate) fn forget_lease(mut self) {
         self.lease = None;
     }
 
-    /// The bytes of `range`, if it is inside.
+    /// Returns the bytes of `range` for reading, or `None` if `range` exceeds the region.
     pub fn get(&self, range: Range<usize>) -> Option<RemoteMrSlice<'_>> {
         let memory = self.part(range)?;
         Some(RemoteMrSlice {
@@ -75,7 +78,7 @@ impl RemoteMr {
         })
     }
 
-    /// The bytes of `range` for writing, if it is inside.
+    /// Returns the bytes of `range` for reading and writing, or `None` if `range` exceeds the region.
     pub fn get_mut(&mut self, range: Range<usize>) -> Option<RemoteMrSliceMut<'_>> {
         let memory = self.part(range)?;
         Some(RemoteMrSliceMut {
@@ -84,8 +87,8 @@ impl RemoteMr {
         })
     }
 
-    /// Makes the memory one that can be cloned and shared between tasks. The peer can free it once the
-    /// last clone was dropped.
+    /// Converts the region into one that can be cloned and shared between tasks. The memory is
+    /// released when the last clone is dropped.
     pub fn share(self) -> SharedRemoteMr {
         SharedRemoteMr {
             memory: self.memory,
@@ -103,10 +106,10 @@ fn part_of(memory: RemoteMemory, range: &Range<usize>) -> Option<RemoteMemory> {
     memory.slice(inside(&whole, range)?).ok()
 }
 
-/// Memory of the peer, or a part of it, that tasks share. From [`RemoteMr::share`].
+/// Memory of the peer, or a part of it, that tasks share. Created by [`RemoteMr::share`].
 ///
-/// Clones reach the same bytes. What several tasks write to the same bytes at once is there in an order
-/// that nobody knows, as with any RDMA writes.
+/// Clones refer to the same bytes. If several tasks write to the same bytes concurrently, the order of
+/// their writes is undefined.
 #[derive(Debug, Clone)]
 pub struct SharedRemoteMr {
     region: Arc<RemoteMr>,
@@ -114,7 +117,7 @@ pub struct SharedRemoteMr {
 }
 
 impl SharedRemoteMr {
-    /// Returns the bytes of `range`; `None` if they are not inside.
+    /// Returns the bytes of `range`, or `None` if `range` exceeds this memory.
     pub fn get(&self, range: Range<usize>) -> Option<Self> {
         Some(Self {
             region: Arc::clone(&self.region),
@@ -122,11 +125,11 @@ impl SharedRemoteMr {
         })
     }
 
-    /// Returns the whole memory again, to be given back, if this is its last clone or part.
+    /// Returns the whole region, for example to give it back, if no other clone or part of it exists.
     ///
     /// # Errors
     ///
-    /// The memory as it was while there are others.
+    /// This value, unchanged, while other clones or parts exist.
     pub fn into_whole(self) -> Result<RemoteMr, Self> {
         let memory = self.memory;
         Arc::try_unwrap(self.region).map_err(|region| Self { region, memory })
@@ -163,12 +166,12 @@ mod sealed {
 
 /// Remote memory that an operation can read. Sealed.
 pub trait RemoteMrReadAccess: sealed::Sealed {
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     fn length(&self) -> usize {
         usize::try_from(self.memory().len).unwrap_or(usize::MAX)
     }
 
-    /// What reaches it.
+    /// Returns the address, length and key of the memory.
     fn memory(&self) -> RemoteMemory;
 }
 

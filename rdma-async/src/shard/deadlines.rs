@@ -1,4 +1,7 @@
-//! Deadlines of futures that wait, on one wheel with slots of a millisecond.
+//! Deadlines of waiting futures: a timer wheel with slots of one millisecond.
+//!
+//! The driver task of the shard checks the wheel, and ends the connections whose deadlines have
+//! passed.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,36 +12,36 @@ use parking_lot::Mutex;
 use crate::connection::Connection;
 use crate::error::Error;
 
-/// Number of slots. A later deadline comes round more than once.
+/// Number of slots. The wheel passes the slot of a deadline beyond 1024 ms more than once.
 const SLOTS: u64 = 1024;
-/// Value in place of a tick where there is no deadline.
+/// Tick that means "no deadline".
 const NEVER: u64 = u64::MAX;
 
-/// Connections that end at a deadline unless it is cancelled before.
+/// Timer wheel of connections that end at a deadline unless it is cancelled before.
 #[derive(Debug)]
 pub(super) struct Deadlines {
     begun: Instant,
     wheel: Mutex<Wheel>,
-    /// No deadline is before this tick, in milliseconds since the beginning.
+    /// Lower bound of all deadlines, as a tick in milliseconds since `begun`.
     next: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Wheel {
-    /// Indexes of entries, by the tick modulo the number of slots.
+    /// Deadlines by slot, which is the tick modulo the number of slots.
     slots: Box<[Vec<Place>]>,
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// The first tick that has not passed.
+    /// First tick that has not passed.
     tick: u64,
     count: usize,
 }
 
-/// A deadline on the wheel.
+/// Handle of a deadline on the wheel, with which it is cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     index: u32,
-    /// Tells the uses of the entry apart.
+    /// Number that distinguishes successive uses of the entry.
     generation: u32,
 }
 
@@ -68,14 +71,14 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    /// Returns the tick of a time, rounded up.
+    /// Returns the tick of `time`, rounded up to a millisecond.
     fn tick_of(&self, time: Instant) -> u64 {
         let elapsed = time.saturating_duration_since(self.begun);
         u64::try_from(elapsed.as_nanos().div_ceil(1_000_000)).unwrap_or(NEVER - 1)
     }
 
-    /// Ends the connection after `limit` unless the deadline is cancelled. Returns whether it is the
-    /// next one of all.
+    /// Adds a deadline that ends the connection after `limit`. Returns its handle, and whether it is
+    /// the earliest deadline on the wheel.
     pub(super) fn add(&self, connection: Weak<Connection>, limit: Duration) -> (Place, bool) {
         let now = Instant::now();
         let due = now
@@ -113,13 +116,13 @@ impl Deadlines {
         (place, is_next)
     }
 
-    /// Cancels a deadline, if it has not passed.
+    /// Cancels a deadline; does nothing if it has passed or was cancelled.
     pub(super) fn cancel(&self, place: Place) {
         let connection = self.wheel.lock().take(place);
         drop(connection);
     }
 
-    /// Returns the time of the next look at the wheel; `None` without a deadline.
+    /// Returns the time of the next check of the wheel, or `None` if it is empty.
     pub(super) fn next(&self) -> Option<Instant> {
         match self.next.load(Ordering::Relaxed) {
             NEVER => None,
@@ -155,7 +158,7 @@ impl Wheel {
         Some(connection)
     }
 
-    /// Takes the deadlines up to a tick, and finds the next one.
+    /// Removes and returns the deadlines up to the tick `to`, and stores the tick of the next check.
     fn advance(&mut self, to: u64, next: &AtomicU64) -> Vec<(Weak<Connection>, Duration)> {
         let mut due = Vec::new();
         let last = to.min(self.tick + SLOTS - 1);
@@ -189,7 +192,7 @@ impl Wheel {
 mod tests {
     use super::*;
 
-    /// Passes all ticks up to `to` and returns how many deadlines were due.
+    /// Passes all ticks up to `to` and returns the number of deadlines that were due.
     fn advance(deadlines: &Deadlines, to: u64) -> usize {
         let mut wheel = deadlines.wheel.lock();
         wheel.advance(to, &deadlines.next).len()

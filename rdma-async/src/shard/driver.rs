@@ -1,4 +1,7 @@
-//! The task of a shard.
+//! The driver: the task of a shard, which polls the completion queue while futures wait.
+//!
+//! While nothing completes, it sleeps on the completion channel until the device announces a
+//! completion.
 
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
@@ -15,17 +18,17 @@ use crate::builder::CompletionMode;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 
-/// Number of polls of one turn of the driver while nothing else runs on its thread.
+/// Number of polls in one turn of the driver while no other task runs on its thread.
 const POLLS: u32 = 64;
-/// Time between two turns of the driver below which no other task ran meanwhile.
+/// Time between two turns of the driver below which no other task is assumed to have run in between.
 const ALONE: Duration = Duration::from_micros(1);
 
-/// Polls for the futures that wait, and sleeps on the channel otherwise.
+/// State of the driver task of a shard.
 struct Driver {
     shard: Weak<Shard>,
     channel: AsyncFd<CompletionChannel>,
     wake: Arc<Notify>,
-    /// Room for the connections of a turn.
+    /// Empty vector that the connections of a turn are moved to.
     spare: Vec<Arc<Connection>>,
 }
 
@@ -57,7 +60,7 @@ impl Driver {
             let deadline = shard.deadlines.next();
             drop(shard);
             tokio::select! {
-                // The channel is drained before it is armed, after which the next announcement is an edge.
+                // The channel was drained before arming, so the next announcement is a new edge.
                 ready = self.channel.readable() => ready
                     .map_err(|source| Error::tcp("waiting for", "completions", source))?
                     .clear_ready(),
@@ -71,7 +74,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Polls, a turn of the executor at a time, until nothing has come for the time that the mode says.
+    /// Polls once or more in each turn of the executor, until nothing has completed for the time that
+    /// the completion mode sets.
     async fn poll_while_busy(&mut self, shard: &Arc<Shard>) {
         let spin = match shard.profile.completion {
             CompletionMode::Event => Duration::ZERO,
@@ -84,7 +88,7 @@ impl Driver {
             let begun = Instant::now();
             shard.turn.end(&mut self.spare);
             shard.deadlines.pass(begun);
-            // Where other tasks run, they are not kept waiting.
+            // Polls only once if other tasks run on this thread, so as not to delay them.
             let polls = if begun - turn_ended < ALONE { POLLS } else { 1 };
             let mut found = false;
             for _ in 0..polls {
@@ -104,15 +108,17 @@ impl Driver {
         }
     }
 
-    /// Has the next completion announced. Returns whether some came before, so that there may be more.
+    /// Requests an announcement of the next completion. Returns whether completions were found after
+    /// the request, so that there may be more.
     async fn arm(&mut self, shard: &Shard) -> Result<bool> {
         shard.is_asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // Who staged requests before it saw that the driver sleeps relies on this.
+        // `Shard::leaves_later` relies on this: a request that was staged before `is_asleep` was seen
+        // is handed over here.
         shard.turn.end(&mut self.spare);
         self.channel.get_ref().drain(|_| {})?;
         shard.completions.request_notification()?;
-        // Completions from before the request are not announced.
+        // Completions that arrived before the request are not announced, so the queue is polled again.
         loop {
             match shard.poll() {
                 Polled::Found(0) => return Ok(false),

@@ -1,10 +1,10 @@
 //! Shards: the queues and the task that the connections of one runtime share.
 //!
-//! A shard has one completion queue, one completion channel, one shared receive queue, and one task, the
-//! [driver](self::driver), that polls while futures wait and sleeps on the channel otherwise. Futures poll
-//! the queue too, once each time before they wait. Whoever polls hands out every completion that it
-//! finds: that of a receive to the connection of its queue pair, that of a request to the requests that it
-//! ends.
+//! A shard consists of one completion queue, one completion channel, one shared receive queue and one
+//! task, the [driver](self::driver), which polls while futures wait and otherwise sleeps on the
+//! channel. A future also polls the queue once before it waits. The thread that polls passes each
+//! completion to the connection of its queue pair: a receive brings a message, a completed request
+//! ends itself and the unsignaled requests before it.
 
 mod deadlines;
 mod driver;
@@ -35,24 +35,24 @@ use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::memory::PieceLender;
 
-/// Number of completions that are taken from the queue at once.
+/// Maximum number of completions that are taken from the queue at once.
 const BATCH: usize = 32;
-/// Number of batches of one poll, so that a flood of completions does not keep the thread.
+/// Maximum number of batches in one poll, so that many completions do not occupy the thread for long.
 const BATCHES: usize = 8;
 /// Maximum number of polls for the last completions of a connection, enough for a full completion queue.
 const DETACH_POLLS: usize = 1 << 10;
-/// Longest time for which a future polls before it waits, on a runtime of one thread, where nobody else
-/// polls meanwhile.
+/// Maximum time for which a future polls before it waits, on a runtime with one thread, where no other
+/// task can poll in the meantime.
 const LINGER: Duration = Duration::from_micros(2);
-/// Number of polls between two looks at the clock.
+/// Number of polls between two readings of the clock.
 const LOOK: usize = 8;
-/// Entries of a new completion queue. It grows with the connections.
+/// Capacity of a new completion queue, which grows with the number of connections.
 const FIRST_ENTRIES: u32 = 4096;
 
-/// Settings that all connections of a shard have in common.
+/// Settings that are the same for all connections of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Profile {
-    /// How futures learn of completions.
+    /// Method by which waiting futures are notified of completions.
     pub(crate) completion: CompletionMode,
     /// Length of a receive in bytes.
     pub(crate) receive_len: usize,
@@ -63,35 +63,36 @@ pub(crate) struct Profile {
 pub(crate) struct Shard {
     runtime: Id,
     profile: Profile,
-    /// Set if futures may poll for a short time before they wait.
+    /// Set if futures may poll for up to [`LINGER`] before they wait.
     may_linger: bool,
     completions: CompletionQueue,
     receives: Receives,
     poller: Mutex<Poller>,
-    /// Connections that come and go, which whoever polls next takes note of.
+    /// Attached and detached connections that the next poll adds to, or removes from, its table.
     changes: SegQueue<Change>,
     turn: Turn,
     deadlines: Deadlines,
-    /// Number of completions that connections may have in the queue, of its capacity.
+    /// Part of the completion queue's capacity that is reserved for receives and connections.
     reserved: Mutex<usize>,
-    /// Number of futures that wait for something other than an operation of their own.
+    /// Number of futures that wait for a message, a credit, room in the send queue, or the end of all
+    /// requests of a connection.
     waiting: AtomicU32,
     /// Set while the driver sleeps.
     is_asleep: AtomicBool,
-    /// Wakes the driver.
+    /// Notification that wakes the driver.
     wake: Arc<Notify>,
     /// Set once the driver has ended with its runtime.
     has_ended: AtomicBool,
 }
 
-/// State that only the thread that polls uses.
+/// State of a poll, which only the polling thread uses.
 #[derive(Debug)]
 struct Poller {
     connections: QueuePairMap<Arc<Connection>>,
     room: [WorkCompletion; BATCH],
-    /// Wakers of futures whose operations have ended, in the order of completion.
+    /// Wakers of futures whose operations have completed, in the order of completion.
     wakes: Vec<Waker>,
-    /// Connections that left, to be dropped when the lock is free.
+    /// Detached connections, to be dropped after the lock is released.
     left: Vec<Arc<Connection>>,
 }
 
@@ -104,14 +105,14 @@ enum Change {
 /// Result of a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Polled {
-    /// So many completions, and the queue may have more if there were as many as one poll takes.
+    /// Number of completions that were handled. After a full poll the queue may contain more.
     Found(usize),
-    /// Another thread polls at this moment.
+    /// Another thread is polling.
     Elsewhere,
 }
 
 impl Shard {
-    /// Makes a shard on the current runtime, and starts its driver.
+    /// Creates a shard on the current runtime, and starts its driver.
     pub(crate) fn start(domain: &ProtectionDomain, profile: Profile) -> Result<Arc<Self>> {
         let channel = watched_channel(domain)?;
         let context = domain.context();
@@ -150,7 +151,7 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Returns whether connections of this runtime and profile can use the shard.
+    /// Returns whether the shard can be used by connections of this runtime and profile.
     pub(crate) fn serves(&self, runtime: Id, profile: Profile) -> bool {
         self.runtime == runtime && self.profile == profile && !self.has_ended()
     }
@@ -160,19 +161,18 @@ impl Shard {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Returns the memory that messages arrive in.
+    /// Returns the lender of the memory in which messages arrive.
     pub(crate) fn receive_memory(&self) -> &Arc<PieceLender> {
         self.receives.memory()
     }
 
-    /// Has a queue pair complete here and take its receives from here.
+    /// Sets the completion queue and the shared receive queue of a queue pair to those of this shard.
     pub(crate) fn prepare(&self, builder: QueuePairBuilder) -> QueuePairBuilder {
         self.receives
             .prepare(builder.send_completions(&self.completions))
     }
 
-    /// Makes room for the completions of a connection with so many requests, and posts receives for so
-    /// many messages.
+    /// Reserves room in the completion queue for `requests`, and posts receives for `messages`.
     fn reserve(&self, requests: usize, messages: usize) -> Result<()> {
         {
             let mut reserved = self.reserved.lock();
@@ -195,13 +195,13 @@ impl Shard {
         posted
     }
 
-    /// Gives back what [`Self::reserve`] reserved.
+    /// Releases a reservation of [`Self::reserve`].
     fn release(&self, requests: usize, messages: usize) {
         *self.reserved.lock() -= requests;
         self.receives.shrink(messages);
     }
 
-    /// Hands completions of a connection to it from now on.
+    /// Attaches a connection, which from now on gets its completions.
     pub(crate) fn attach(&self, connection: &Arc<Connection>) {
         self.changes.push(Change::Attach(Arc::clone(connection)));
     }
@@ -222,11 +222,12 @@ impl Shard {
         }
         let number = connection.queue_pair().number();
         self.changes.push(Change::Detach(number));
-        // Nobody may poll for a while.
+        // Removes it now: the next poll may be far off.
         self.poll();
     }
 
-    /// Takes the completions that are there and hands them out.
+    /// Takes completions from the queue, passes them to their connections, and wakes the waiting
+    /// tasks.
     #[inline(never)]
     pub(crate) fn poll(&self) -> Polled {
         let mut found = 0;
@@ -244,7 +245,7 @@ impl Shard {
                 drop(left);
                 self.wake_all(wakes);
             }
-            // Whoever made a change while this thread polled could not poll.
+            // A thread that added a change during this poll could not poll itself.
             if self.changes.is_empty() {
                 return Polled::Found(found);
             }
@@ -255,7 +256,7 @@ impl Shard {
     #[inline(never)]
     fn wake_all(&self, mut wakes: Vec<Waker>) {
         wakes.drain(..).for_each(Waker::wake);
-        // For the next poll, so that it allocates nothing.
+        // The next poll reuses the allocation.
         if let Some(mut poller) = self.poller.try_lock()
             && poller.wakes.capacity() < wakes.capacity()
             && poller.wakes.is_empty()
@@ -288,7 +289,7 @@ impl Shard {
             for completion in completions {
                 let number = completion.queue_pair();
                 if connections.get(number).is_none() {
-                    // It may have come after the last look, and before its completion.
+                    // The connection may have been attached since `changes` was last read.
                     self.take_note(connections, left);
                 }
                 self.hand_out(completion, connections.get(number), wakes);
@@ -346,7 +347,7 @@ impl Shard {
         }
     }
 
-    /// Ends all connections.
+    /// Ends all connections of the shard with this error.
     pub(crate) async fn fail(&self, error: &Error) {
         loop {
             if let Some(mut poller) = self.poller.try_lock() {
@@ -360,19 +361,19 @@ impl Shard {
         }
     }
 
-    /// Returns whether a future polls for a short time before it waits: on a runtime of one thread, if no
-    /// future waits for anything other than an operation.
+    /// Returns whether a future polls for a short time before it waits: on a runtime with one thread, if
+    /// no future waits for anything other than an operation.
     #[inline]
     pub(crate) fn lingers(&self) -> bool {
         self.may_linger && self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Polls for a short time, until `attempt` returns a value.
+    /// Polls for up to [`LINGER`], until `attempt` returns a value.
     #[inline]
     pub(crate) fn linger<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         let mut begun = None;
         loop {
-            // A look at the clock takes as long as some polls.
+            // Reading the clock takes as long as several polls.
             for _ in 0..LOOK {
                 self.poll();
                 if let Some(value) = attempt() {
@@ -387,13 +388,14 @@ impl Shard {
         }
     }
 
-    /// Counts a future that waits, until the guard is dropped.
+    /// Counts a waiting future until the returned guard is dropped.
     pub(crate) fn waiting(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(&self.waiting)
     }
 
-    /// Has the driver poll, if it sleeps: a future waits.
+    /// Wakes the driver if it sleeps, so that it polls for a waiting future. Does nothing in the mode
+    /// [`CompletionMode::Event`].
     #[inline]
     pub(crate) fn attend(&self) {
         if self.profile.completion != CompletionMode::Event
@@ -403,11 +405,11 @@ impl Shard {
         }
     }
 
-    /// Ends the connection after `limit`, unless the deadline is cancelled before.
+    /// Adds a deadline that ends the connection after `limit`, unless it is cancelled before.
     pub(crate) fn add_deadline(&self, connection: Weak<Connection>, limit: Duration) -> Place {
         let (place, is_next) = self.deadlines.add(connection, limit);
         if is_next {
-            // The driver may sleep until a later one, or for good.
+            // The driver may be sleeping until a later deadline, or without a time limit.
             self.wake.notify_one();
         }
         place
@@ -425,8 +427,9 @@ impl Shard {
         }
     }
 
-    /// Has the connection's staged requests leave at the end of the turn. Returns whether they will: not
-    /// while the driver sleeps, since waking it may take longer than a doorbell.
+    /// Adds the connection to the turn, at whose end its staged requests are handed to the device.
+    /// Returns `false` if the driver sleeps or has ended: the caller must then hand them over itself,
+    /// which takes less time than waking the driver.
     pub(crate) fn leaves_later(&self, connection: &Connection) -> bool {
         if self.is_asleep.load(Ordering::Relaxed) || self.has_ended() {
             return false;
@@ -435,7 +438,7 @@ impl Shard {
             return false;
         };
         self.turn.add(connection);
-        // The driver looks at the turn once more after it has said that it sleeps.
+        // The driver ends the turn once more after it has set `is_asleep`.
         fence(Ordering::SeqCst);
         !self.is_asleep.load(Ordering::Relaxed)
     }
@@ -443,12 +446,12 @@ impl Shard {
 
 impl Drop for Shard {
     fn drop(&mut self) {
-        // The driver ends.
+        // Wakes the driver, which then ends.
         self.wake.notify_one();
     }
 }
 
-/// Room for the completions of a connection, and receives for its messages.
+/// Room in the completion queue and receives that are reserved for one connection.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     shard: Arc<Shard>,
@@ -457,7 +460,7 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Makes room for so many requests, and has receives posted for so many messages.
+    /// Reserves room for the completions of `requests`, and posts receives for `messages`.
     pub(crate) fn new(shard: Arc<Shard>, requests: usize, messages: usize) -> Result<Self> {
         shard.reserve(requests, messages)?;
         Ok(Self {
@@ -478,7 +481,7 @@ impl Drop for Reservation {
     }
 }
 
-/// A future that waits, for as long as this lives.
+/// Guard that counts a waiting future while it lives.
 #[derive(Debug)]
 pub(crate) struct Waiting<'s>(&'s AtomicU32);
 
@@ -497,11 +500,11 @@ fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     }
 }
 
-/// Makes a channel that the current runtime watches.
+/// Creates a completion channel that is registered with the current runtime.
 fn watched_channel(domain: &ProtectionDomain) -> Result<AsyncFd<CompletionChannel>> {
     let channel = domain.context().completion_channel()?;
-    // What replaces `new` is unsafe because a type may give out another descriptor each time, or
-    // one it does not own. A channel gives out its one, which is open for as long as it lives.
+    // The replacement of `new` is unsafe because a type may return a different descriptor each time,
+    // or one that it does not own. A channel always returns its own descriptor, open while it lives.
     #[expect(
         deprecated,
         reason = "the replacement is unsafe for types unlike this one"

@@ -1,4 +1,5 @@
-//! The shared receive queue of a shard, and its memory.
+//! The shared receive queue of a shard: receives, with their memory, for the messages of all its
+//! connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,22 +12,23 @@ use rdma_core::{
 use crate::error::Result;
 use crate::memory::PieceLender;
 
-/// Receives for the messages of every connection. There are as many as the peers may send, up to the
-/// capacity: where more messages come at once, the device has their senders repeat them.
+/// Receives for the messages of all connections of a shard. As many are posted as the peers may send
+/// messages, up to the capacity of the queue. If no receive is posted when a message arrives, the
+/// device makes the sender repeat it.
 #[derive(Debug)]
 pub(super) struct Receives {
     queue: SharedReceiveQueue<WriteClaim>,
     memory: Arc<PieceLender>,
     /// Number of messages that the peers of all connections may send.
     wanted: Mutex<usize>,
-    /// Number of receives below which more are posted, and number up to which.
+    /// Number of posted receives below which more are posted, up to `target`.
     least: AtomicUsize,
     target: AtomicUsize,
     posted: AtomicUsize,
 }
 
 impl Receives {
-    /// Makes a queue of at most `capacity` receives of `len` bytes each, without a receive.
+    /// Creates an empty queue for at most `capacity` receives of `len` bytes each.
     pub(super) fn new(domain: &ProtectionDomain, len: usize, capacity: usize) -> Result<Self> {
         let most = domain.context().attributes()?.max_shared_receive_requests();
         let requests = u32::try_from(capacity.min(most)).unwrap_or(u32::MAX);
@@ -52,7 +54,7 @@ impl Receives {
         builder.shared_receive_queue(&self.queue)
     }
 
-    /// Posts receives for so many more messages.
+    /// Adds `messages` to the number of messages that the peers may send, and posts receives for them.
     pub(super) fn grow(&self, messages: usize) -> Result<()> {
         {
             let mut wanted = self.wanted.lock();
@@ -62,7 +64,8 @@ impl Receives {
         self.fill()
     }
 
-    /// Has receives for so many fewer messages.
+    /// Subtracts `messages` from the number of messages that the peers may send. Posted receives
+    /// remain.
     pub(super) fn shrink(&self, messages: usize) {
         let mut wanted = self.wanted.lock();
         *wanted -= messages;
@@ -70,14 +73,15 @@ impl Receives {
     }
 
     fn aim(&self, wanted: usize) {
-        // Some more than the peers may use, so that new ones are posted many at a time.
+        // A quarter more than the peers may use, so that receives are posted in batches.
         let target = (wanted + wanted.div_ceil(4)).min(self.capacity());
         self.target.store(target, Ordering::Relaxed);
         self.least
             .store(wanted.min(target - target / 5), Ordering::Relaxed);
     }
 
-    /// Takes the memory of the receive that has completed; `None` if the completion is that of a request.
+    /// Returns the memory of the receive that has completed, or `None` if the completion is of a
+    /// request.
     #[inline]
     pub(super) fn complete(&self, completion: &WorkCompletion) -> Option<WriteClaim> {
         let memory = self.queue.complete(completion)?;
@@ -85,7 +89,7 @@ impl Receives {
         Some(memory)
     }
 
-    /// Posts memory of a receive again.
+    /// Posts the memory of a completed receive again.
     #[inline]
     pub(super) fn post(&self, memory: WriteClaim) {
         self.posted.fetch_add(1, Ordering::Relaxed);
@@ -97,11 +101,12 @@ impl Receives {
 
     #[cold]
     fn refused(&self, error: &rdma_core::Error) {
-        // The senders repeat their messages until there is a receive again.
+        // The senders repeat their messages until a receive is posted.
         tracing::warn!(%error, "a receive could not be posted");
     }
 
-    /// Posts receives in place of those whose memory the applications have, many at a time.
+    /// Posts a batch of new receives, in place of receives whose memory the applications are holding,
+    /// if too few are posted.
     #[inline]
     pub(super) fn replenish(&self) {
         if self.posted.load(Ordering::Relaxed) < self.least.load(Ordering::Relaxed)

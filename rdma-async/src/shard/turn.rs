@@ -1,4 +1,4 @@
-//! Connections whose requests leave at the end of the turn.
+//! The turn: one round of the driver task, at whose end staged requests are handed to the device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::connection::Connection;
 
-/// Connections that have staged requests, in the order in which they began to.
+/// Connections with staged requests, in the order of their first staged request.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     connections: Mutex<Vec<Arc<Connection>>>,
@@ -20,8 +20,8 @@ impl Turn {
         self.has_any.store(true, Ordering::Release);
     }
 
-    /// Hands the staged requests of all connections to the device. `spare` has the room that the next
-    /// turn uses, so that it allocates nothing.
+    /// Hands the staged requests of all connections to the device. Swaps the list with `spare`, which
+    /// must be empty, so that the next turn reuses its allocation.
     pub(super) fn end(&self, spare: &mut Vec<Arc<Connection>>) {
         if !self.has_any.load(Ordering::Acquire) {
             return;

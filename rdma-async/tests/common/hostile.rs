@@ -1,4 +1,4 @@
-//! A peer built by hand, which can say anything.
+//! A peer that is built from verbs objects and can send any bytes.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ pub(crate) const HELLO_LEN: usize = 18 + Endpoint::ENCODED_LEN;
 const READY: u8 = 6;
 const RECEIVES: usize = 96;
 
-/// A hello as it should be.
+/// Returns a valid hello, the first message of a handshake.
 pub(crate) fn hello(endpoint: &Endpoint) -> [u8; HELLO_LEN] {
     let mut bytes = [0; HELLO_LEN];
     bytes[..8].copy_from_slice(b"RDMAsync");
@@ -25,7 +25,7 @@ pub(crate) fn hello(endpoint: &Endpoint) -> [u8; HELLO_LEN] {
     bytes
 }
 
-/// A queue pair that is not connected yet.
+/// Creates a queue pair that is not yet connected.
 pub(crate) fn prepared() -> (ProtectionDomain, PreparedQueuePair) {
     let domain = super::context().protection_domain().expect("a domain");
     let builder = domain.queue_pair().send_requests(256);
@@ -33,7 +33,7 @@ pub(crate) fn prepared() -> (ProtectionDomain, PreparedQueuePair) {
     (domain.clone(), prepared.expect("a queue pair"))
 }
 
-/// The kinds of frames.
+/// Kinds of frames, as the first byte of a message.
 pub(crate) mod kind {
     pub(crate) const DATA: u8 = 1;
     pub(crate) const RENDEZVOUS: u8 = 2;
@@ -47,7 +47,7 @@ pub(crate) mod kind {
     pub(crate) const CREDIT: u8 = 10;
 }
 
-/// A frame, right or wrong.
+/// Encodes a frame, valid or invalid.
 pub(crate) fn frame(kind: u8, (data, control): (u16, u16), id: u64, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, 0];
     bytes.extend(data.to_be_bytes());
@@ -58,7 +58,7 @@ pub(crate) fn frame(kind: u8, (data, control): (u16, u16), id: u64, body: &[u8])
     bytes
 }
 
-/// The hand-made end of a connection.
+/// End of a connection that a test controls byte by byte.
 pub(crate) struct Hostile {
     pub(crate) domain: ProtectionDomain,
     pub(crate) queue_pair: QueuePair,
@@ -68,12 +68,12 @@ pub(crate) struct Hostile {
 }
 
 impl Hostile {
-    /// Connects to a listener by the rules.
+    /// Connects to a listener with a valid handshake.
     pub(crate) async fn connect(address: SocketAddr) -> Self {
         Self::with(address, RECEIVES).await
     }
 
-    /// Connects, and receives nothing: what it is sent stays in flight.
+    /// Connects without posting receives, so that messages to this end stay in flight.
     pub(crate) async fn deaf(address: SocketAddr) -> Self {
         Self::with(address, 0).await
     }
@@ -108,14 +108,14 @@ impl Hostile {
         }
     }
 
-    /// Sends bytes, and does not care.
+    /// Sends bytes as a message, and ignores errors.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let mut buffer = self.domain.allocate(bytes.len()).expect("memory");
         buffer.copy_from_slice(bytes);
         drop(self.sends.post(SendRequest::send(buffer)));
     }
 
-    /// Completions that are there: the messages received.
+    /// Polls the completion queue, and returns the messages that were received.
     pub(crate) fn poll(&mut self) -> Vec<Vec<u8>> {
         let mut room = [WorkCompletion::default(); 32];
         let mut messages = Vec::new();
@@ -136,7 +136,7 @@ impl Hostile {
         messages
     }
 
-    /// The next message.
+    /// Waits for the next message, and returns it.
     pub(crate) async fn receive(&mut self) -> Vec<u8> {
         loop {
             if let Some(message) = self.poll().pop() {

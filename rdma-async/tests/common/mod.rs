@@ -1,6 +1,6 @@
-//! Connected pairs of one process, over loopback, and tests that end.
+//! Helpers of the tests: connected pairs within one process, over loopback, and time limits of tests.
 //!
-//! The device is the one that `RDMA_DEVICE` selects, else softroce.
+//! The device under test is the one that `RDMA_DEVICE` names, or else softroce.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -20,7 +20,7 @@ use rdma_async::{Error, LocalMr, LocalMrWriteAccess, Rdma, RdmaBuilder, RdmaList
 use rdma_core::{WorkError, WorkStatus};
 use tokio::runtime::{Builder, Runtime};
 
-/// How long a test may take: ample for an emulated machine under load.
+/// Time limit of a test, which suffices on an emulated machine under load.
 pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 
 /// Runs a test on a runtime with two threads.
@@ -28,18 +28,18 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     run_on(two_threads(), test);
 }
 
-/// Runs a test on `runtime`; ends the process if that takes too long.
+/// Runs a test on `runtime`; ends the process if it exceeds [`LIMIT`].
 pub(crate) fn run_on(runtime: Runtime, test: impl Future<Output = ()>) {
     run_within(LIMIT, runtime, test);
 }
 
-/// Like [`run_on`], with another limit.
+/// Runs a test like [`run_on`], with the time limit `limit`.
 pub(crate) fn run_within(limit: Duration, runtime: Runtime, test: impl Future<Output = ()>) {
     let (done, watch) = channel::<()>();
     let name = thread::current().name().unwrap_or("a test").to_owned();
     let watchdog = thread::spawn(move || {
         if watch.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-            // Not by a macro, whose output a passing test's harness keeps to itself.
+            // Written directly: the harness captures the output of `eprintln!`.
             let message = format!("{name} hangs: not done within {limit:?}\n");
             drop(std::io::stderr().write_all(message.as_bytes()));
             std::process::exit(101);
@@ -62,8 +62,8 @@ pub(crate) fn one_thread() -> Runtime {
     built.expect("a runtime")
 }
 
-/// What all connections of the tests are made with: the defaults, on the device under test, and
-/// ample time for what the peer has to do.
+/// Returns the builder of all connections of the tests: the default settings, on the device under
+/// test, with long timeouts.
 pub(crate) fn builder() -> RdmaBuilder {
     let ample = Duration::from_secs(60);
     let builder = RdmaBuilder::default();
@@ -74,7 +74,7 @@ pub(crate) fn builder() -> RdmaBuilder {
     }
 }
 
-/// The device under test.
+/// Returns the context of the device under test.
 pub(crate) fn context() -> rdma_core::Context {
     let context = match std::env::var_os("RDMA_DEVICE") {
         Some(_) => rdma_core::Context::open_default(),
@@ -83,12 +83,12 @@ pub(crate) fn context() -> rdma_core::Context {
     context.expect("a device")
 }
 
-/// Two connected ends: who connected, and who accepted.
+/// Returns two connected ends: first the connecting end, then the accepting end.
 pub(crate) async fn pair() -> (Rdma, Rdma) {
     pair_with(|builder| builder).await
 }
 
-/// Two ends with these settings.
+/// Returns two connected ends like [`pair`], with the settings of `configure`.
 pub(crate) async fn pair_with(configure: impl Fn(RdmaBuilder) -> RdmaBuilder) -> (Rdma, Rdma) {
     let mut listener = listen(&configure).await;
     join(&mut listener, configure).await
@@ -99,7 +99,7 @@ pub(crate) async fn listen(configure: impl Fn(RdmaBuilder) -> RdmaBuilder) -> Rd
     builder.bind("127.0.0.1:0").await.expect("a listener")
 }
 
-/// Another pair of a listener.
+/// Returns another pair, connected through an existing listener.
 pub(crate) async fn join(
     listener: &mut RdmaListener,
     configure: impl Fn(RdmaBuilder) -> RdmaBuilder,
@@ -110,14 +110,14 @@ pub(crate) async fn join(
     (client.expect("a client"), server.expect("a server"))
 }
 
-/// `len` bytes that depend on `seed` and on their place.
+/// Returns `len` bytes, each of which depends on `seed` and its index.
 pub(crate) fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
         .map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ seed)
         .collect()
 }
 
-/// Local memory with [`bytes`] in it.
+/// Returns local memory that is filled with [`bytes`].
 pub(crate) fn pattern(rdma: &Rdma, len: usize, seed: u8) -> LocalMr {
     let mut region = rdma.alloc_local_mr(layout(len)).expect("local memory");
     region.as_mut_slice().copy_from_slice(&bytes(len, seed));
@@ -128,7 +128,7 @@ pub(crate) fn layout(len: usize) -> Layout {
     Layout::from_size_align(len, 8).expect("a layout")
 }
 
-/// Polls a future once, and drops it; whether it was done.
+/// Polls a future once and drops it. Returns its output if it was ready.
 pub(crate) fn poll_and_drop<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     match future
@@ -140,7 +140,7 @@ pub(crate) fn poll_and_drop<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Repeats `attempt` until it gives something, within the test's limit.
+/// Repeats `attempt` until it returns a value, within the time limit of the test.
 pub(crate) async fn eventually<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     loop {
         if let Some(outcome) = attempt() {
@@ -150,7 +150,7 @@ pub(crate) async fn eventually<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Shows that a connection works: a message, a request for memory, a write and a read.
+/// Checks that a connection works: a message, a request for memory, a write and a read.
 pub(crate) async fn check(left: &Rdma, right: &Rdma) {
     let message = pattern(left, 100, 1);
     let (sent, received) = tokio::join!(left.send(&message), right.receive());
@@ -171,7 +171,7 @@ pub(crate) async fn check(left: &Rdma, right: &Rdma) {
     );
 }
 
-/// That an outcome is the end of the connection by the peer's leaving.
+/// Asserts that a result is the error of an ended connection, [`Error::Disconnected`].
 #[track_caller]
 pub(crate) fn assert_disconnected<T: std::fmt::Debug>(outcome: Result<T>) {
     match outcome {
@@ -180,8 +180,8 @@ pub(crate) fn assert_disconnected<T: std::fmt::Debug>(outcome: Result<T>) {
     }
 }
 
-/// The same where an operation was in flight: of its peer's leaving the device's silence tells as
-/// well, if that is seen first.
+/// Asserts that an operation in flight failed because the peer has closed the connection, or because
+/// the peer's device stopped answering, whichever is detected first.
 #[track_caller]
 pub(crate) fn assert_gone(error: &Error) {
     let silence = |work: &WorkError| work.status == WorkStatus::RetryExceeded;

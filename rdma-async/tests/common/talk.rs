@@ -1,18 +1,18 @@
-//! What wrong peers say in place of a handshake.
+//! Invalid bytes that faulty peers send in place of a handshake.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::hostile::{HELLO_LEN, hello, prepared};
 
-/// What a wrong peer says, and whether it goes away afterwards.
+/// Bytes that a faulty peer sends, and whether it then closes the connection.
 pub(crate) struct Talk {
     pub(crate) what: &'static str,
     pub(crate) says: Vec<u8>,
     pub(crate) leaves: bool,
 }
 
-/// Everything that a wrong peer might say, on either side.
+/// Returns the byte sequences that a faulty peer might send, as client or server.
 pub(crate) fn talks() -> Vec<Talk> {
     let (_domain, own) = prepared();
     let right = hello(&own.endpoint());
@@ -57,7 +57,7 @@ pub(crate) fn talks() -> Vec<Talk> {
     talk("no such MTU", &spoiled(18 + 26, &[77]), false);
     let ready = |bytes: [u8; HELLO_LEN], ready: u8| [&bytes[..], &[ready]].concat();
     talk("another word than ready", &ready(right, 0x15), false);
-    // A GID that no route leads to; a device may notice, or not.
+    // A GID without a route; not every device detects this.
     talk(
         "a GID of nowhere",
         &ready(spoiled(26, &[0; 16]), 0x15),
@@ -71,9 +71,10 @@ pub(crate) fn talks() -> Vec<Talk> {
     talks
 }
 
-/// Says it, and goes on listening until the other end hangs up.
+/// Sends the bytes, shuts down the sending side if `leaves` is set, and waits until the other end
+/// closes the connection.
 pub(crate) async fn say(stream: &mut TcpStream, talk: &Talk) {
-    // It may be cut off in the middle.
+    // The other end may close the connection before all bytes are sent.
     drop(stream.write_all(&talk.says).await);
     if talk.leaves {
         drop(stream.shutdown().await);

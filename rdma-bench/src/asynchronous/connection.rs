@@ -192,7 +192,7 @@ impl Measure for Connection {
             Metric::Bandwidth => !self.ends.plan.receives_at(Role::Server),
         };
         if attends && self.ends.role == Role::Server {
-            // One-sided: the device of this end answers without the program.
+            // One-sided operations: the device of this end answers without the program.
             return control.barrier().map(|()| Measured::Nothing);
         }
         match test.metric {

@@ -45,7 +45,7 @@ impl Progress {
 }
 
 /// Runs `work` to its end and returns its result. Returns `None` if `ends_with_peer` is set and the
-/// other end is done first.
+/// other end finishes first.
 ///
 /// # Errors
 ///
@@ -69,8 +69,8 @@ pub(crate) fn run<T>(
     })
 }
 
-/// Waits until the other end is done. Fails if the other end has exited or no operation completes for
-/// too long.
+/// Waits until the other end has finished. Fails if the other end has exited or no operation completes
+/// for too long.
 async fn watched(mut watch: Watch, progress: &Progress) -> Result<()> {
     let mut seen = progress.count();
     loop {

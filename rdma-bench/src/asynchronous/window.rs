@@ -12,7 +12,7 @@ use crate::plan::Length;
 use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
-/// Operations between two looks at the clock.
+/// Number of operations between two readings of the clock.
 const LOOK: usize = 16;
 
 /// The state that the loops of a bandwidth test share. Each loop runs one operation after the other, so
@@ -82,8 +82,9 @@ impl Window {
         let done = self.done.get() + 1;
         self.done.set(done);
         self.progress.step();
-        // The clock takes as long as a part of an operation. Where their number is known, it is looked at
-        // now and then, and for each of the last operations.
+        // Reading the clock takes a noticeable part of an operation's time. If the number of
+        // operations is known, the clock is read after every [`LOOK`] operations, and after each of
+        // the last operations.
         if self.limit.is_none() && self.left.get() > 0 && !done.is_multiple_of(LOOK) && done > 1 {
             return;
         }

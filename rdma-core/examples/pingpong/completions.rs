@@ -1,4 +1,4 @@
-//! Where completions come from.
+//! Source of completions: a queue that is polled, or whose events are waited for.
 
 use std::time::Instant;
 
@@ -9,23 +9,23 @@ use rdma_core::{
 
 use super::{Options, Outcome, PATIENCE};
 
-/// The queue of all completions, polled or waited for.
+/// Completion queue of all completions.
 #[derive(Debug)]
 pub(crate) struct Completions {
     queue: CompletionQueue,
-    /// The same queue, if its completions tell the device's time.
+    /// The same queue, if its completions have timestamps.
     timed: Option<ExtendedCompletionQueue>,
     channel: Option<CompletionChannel>,
 }
 
-/// A completion, and the device's time of it.
+/// Completion, and the device's timestamp of it.
 pub(crate) type Timed = (WorkCompletion, Option<u64>);
 
-/// How many completions are taken at once.
+/// Maximum number of completions per poll.
 const AT_ONCE: usize = 16;
 
 impl Completions {
-    /// A queue for so many completions.
+    /// Creates a queue for this number of completions.
     pub(crate) fn new(context: &Context, options: &Options, entries: usize) -> Outcome<Self> {
         let mut builder = context.completion_queue(u32::try_from(entries)?);
         let mut channel = None;
@@ -55,7 +55,7 @@ impl Completions {
         &self.queue
     }
 
-    /// Takes the next completions, of which there is at least one, into `room`.
+    /// Waits for completions, and puts at least one into `room`.
     pub(crate) fn next(&self, room: &mut Vec<Timed>) -> Outcome<()> {
         let deadline = Instant::now() + PATIENCE;
         let mut armed = false;
@@ -72,7 +72,7 @@ impl Completions {
                 std::hint::spin_loop();
                 continue;
             };
-            // What came before the request is not announced, so the queue is polled again first.
+            // Completions before the request raise no event, so the queue is polled again first.
             if armed {
                 channel.wait(Some(PATIENCE))?;
                 channel.drain(|_| ())?;
@@ -101,7 +101,7 @@ impl Completions {
     }
 }
 
-/// The times between receives, in ticks of the device's clock.
+/// Times between receives, in ticks of the device's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Ticks {
     last: Option<u64>,
@@ -114,7 +114,7 @@ pub(crate) struct Ticks {
 impl Ticks {
     /// Counts a receive at this time.
     pub(crate) fn count(&mut self, now: u64) {
-        // A clock that began anew tells nothing.
+        // After a restart of the clock the difference means nothing.
         if let Some(passed) = self.last.and_then(|last| now.checked_sub(last)) {
             self.least = if self.intervals == 0 {
                 passed

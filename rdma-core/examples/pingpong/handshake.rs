@@ -1,9 +1,9 @@
-//! How the two ends tell each other, over TCP, where they are.
+//! Handshake over TCP, in which both ends exchange the addresses of their queue pairs.
 //!
-//! Of each queue pair goes one line, `LID:QPN:PSN:GID` in hexadecimal digits with leading zeros, and
-//! a zero byte. The client's lines come first; once the server has connected to them it answers with
-//! its own, and the client ends with the word `done` and a zero byte. Each is read by the C
-//! programs in one go, so each is written in one go.
+//! For each queue pair an end sends one line, `LID:QPN:PSN:GID` in hexadecimal digits with leading
+//! zeros, and a zero byte. The client sends first. The server connects to the client's queue pairs
+//! and then sends its own lines, and the client ends with the word `done` and a zero byte. The C
+//! programs read each line with one call, so each is written with one call.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use rdma_core::{Endpoint, Gid, LinkLayer, LocalAddress, Mtu};
 
 use super::{Options, Outcome};
 
-/// What one queue pair tells another.
+/// Address of a queue pair, as one end sends it to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Line {
     pub(crate) lid: u16,
@@ -23,14 +23,14 @@ pub(crate) struct Line {
     pub(crate) gid: Gid,
 }
 
-/// How many bytes a line has with its zero byte.
+/// Length of a line in bytes, with its zero byte.
 const LINE_LEN: usize = "0000:000000:000000:00000000000000000000000000000000".len() + 1;
 
 const DONE: &[u8] = b"done\0";
 
 impl Line {
-    /// What tells of a queue pair. On InfiniBand the LID is enough, unless a GID was asked for; the
-    /// C programs take a GID of zeros for none.
+    /// Creates the line of a queue pair. On InfiniBand the LID is sufficient unless a GID was asked
+    /// for; to the C programs a GID of zeros means no GID.
     pub(crate) fn new(endpoint: &Endpoint, address: &LocalAddress, options: &Options) -> Self {
         let by_gid = address.link_layer == LinkLayer::Ethernet || options.gid_index.is_some();
         Self {
@@ -41,7 +41,7 @@ impl Line {
         }
     }
 
-    /// What to connect to: the peer takes one read or atomic at a time, and there are none.
+    /// Returns the endpoint to connect to, with one read or atomic at a time, though none are sent.
     pub(crate) fn endpoint(&self, mtu: Mtu) -> Endpoint {
         Endpoint {
             queue_pair: self.queue_pair,
@@ -54,7 +54,7 @@ impl Line {
         }
     }
 
-    /// It as people read it.
+    /// Returns the address in readable form.
     pub(crate) fn described(&self) -> String {
         format!(
             "LID 0x{:04x}, QPN 0x{:06x}, PSN 0x{:06x}, GID {}",
@@ -92,7 +92,7 @@ impl FromStr for Line {
     }
 }
 
-/// Where two ends meet for the handshake.
+/// TCP connection of the handshake.
 #[derive(Debug)]
 pub(crate) struct Table {
     stream: TcpStream,
@@ -120,8 +120,8 @@ impl Table {
         self.is_client
     }
 
-    /// Tells the peer `own` and has `connect` connect to as many lines of the peer: the server
-    /// before the client hears of it, so that the server is ready for its first message.
+    /// Sends `own` to the peer and calls `connect` with as many lines of the peer. The server
+    /// connects before it sends its lines, so that it is ready for the client's first message.
     pub(crate) fn exchange<T>(
         mut self,
         own: &[Line],
@@ -161,7 +161,7 @@ impl Table {
             let mut bytes = [0; LINE_LEN];
             self.stream.read_exact(&mut bytes)?;
             let line: Line = std::str::from_utf8(&bytes)?.parse()?;
-            // Of the lines of several queue pairs, those of the others are zero.
+            // Queue pairs that do not exist are lines of zeros.
             if line.queue_pair != 0 {
                 println!("  remote address: {}", line.described());
             }

@@ -1,6 +1,6 @@
-//! What the ping-pong examples have in common.
+//! Common parts of the ping-pong examples.
 //!
-//! They speak the protocol of the programs of the same names in rdma-core's `ibverbs-utils`
+//! The examples use the protocol of the programs of the same names in rdma-core's `ibverbs-utils`
 //! (`ibv_rc_pingpong` ...), so that either end can be in C.
 
 #![allow(dead_code, unused_imports, reason = "each example uses a part of it")]
@@ -19,13 +19,13 @@ pub(crate) use handshake::{Line, Table};
 pub(crate) use options::{Options, Program};
 pub(crate) use turns::{Ball, Player, Report, balls, play};
 
-/// What an example ends with.
+/// Result of an example.
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// How long the peer may be silent.
+/// Maximum time without a completion.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Plays as the command line says, and tells how it went.
+/// Runs an example with the options of the command line, and prints its report.
 pub(crate) fn main(program: &Program, run: fn(&Options) -> Outcome<Report>) -> ExitCode {
     let options = Options::parse(program, std::env::args().skip(1));
     match options.and_then(|options| run(&options)) {

@@ -1,46 +1,46 @@
-//! The command line.
+//! Command line of the ping-pong examples.
 
 use rdma_core::{AddressChoice, Context, Mtu, ProtectionDomain};
 
 use super::Outcome;
 
-/// What an example's command line can say; which of it, its [`Program`] tells.
+/// Options of the command line. The [`Program`] names the letters that an example accepts.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// The server to connect to; without it this is the server.
+    /// Server to connect to. `None`: this end is the server.
     pub(crate) server: Option<String>,
-    /// The TCP port of the handshake.
+    /// TCP port of the handshake.
     pub(crate) port: u16,
     pub(crate) device: Option<String>,
     pub(crate) device_port: Option<u8>,
-    /// How many bytes a message has.
+    /// Length of a message in bytes.
     pub(crate) size: usize,
     pub(crate) mtu: Mtu,
     pub(crate) queue_pairs: usize,
-    /// How many receives to have posted.
+    /// Number of receives to post.
     pub(crate) receives: usize,
-    /// How many messages to send, and to receive.
+    /// Number of messages to send, and to receive.
     pub(crate) iterations: u64,
     pub(crate) service_level: u8,
-    /// To sleep until completions are announced, instead of polling.
+    /// Set to sleep until completion events, instead of polling.
     pub(crate) events: bool,
     pub(crate) gid_index: Option<u32>,
-    /// To look at what was received.
+    /// Set to check the received bytes.
     pub(crate) check: bool,
-    /// To tell the device's time between messages.
+    /// Set to print the device's time between messages.
     pub(crate) timestamps: bool,
 }
 
-/// An example: its name, what its messages have by default, and which options it knows.
+/// Example: its name, its default message length, and the options that it accepts.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     pub(crate) size: usize,
-    /// The letters of its options, each with a colon if a value follows.
+    /// Letters of the accepted options, each with a colon if a value follows.
     pub(crate) letters: &'static str,
 }
 
-/// Every option: its letter, its long name and what it is.
+/// All options: letter, long name and description.
 const KNOWN: &[(char, &str, &str)] = &[
     (
         'p',
@@ -70,7 +70,7 @@ const KNOWN: &[(char, &str, &str)] = &[
 ];
 
 impl Options {
-    /// From the arguments behind the program's name.
+    /// Parses the arguments behind the program's name.
     pub(crate) fn parse(
         program: &Program,
         arguments: impl IntoIterator<Item = String>,
@@ -171,7 +171,7 @@ impl Options {
         Ok(context.protection_domain()?)
     }
 
-    /// The port and GID that were asked for.
+    /// Returns the requested port and GID.
     pub(crate) fn address(&self) -> AddressChoice {
         AddressChoice {
             port: self.device_port,
@@ -181,13 +181,14 @@ impl Options {
 }
 
 impl Program {
-    /// Whether a value follows an option; `None` if the program does not know it.
+    /// Returns whether a value follows an option, or `None` if the program does not accept the
+    /// option.
     fn takes_value(&self, letter: char) -> Option<bool> {
         let at = self.letters.find(letter).filter(|_| letter != ':')?;
         Some(self.letters[at + 1..].starts_with(':'))
     }
 
-    /// What is wrong, and what would be right.
+    /// Returns a message with the wrong argument and the usage.
     fn usage(&self, argument: &str) -> String {
         let mut text = format!(
             "{argument:?} is not understood\n\

@@ -1,4 +1,4 @@
-//! The game: whoever has received a message sends one.
+//! Game of ping-pong: each end that has received a message sends the next one.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -11,19 +11,19 @@ use rdma_core::{
 use super::completions::{Completions, Ticks};
 use super::{Options, Outcome};
 
-/// The memory of a message; none where messages have no bytes.
+/// Memory of a message, or `None` if messages are empty.
 pub(crate) type Ball = Option<Buffer>;
 
-/// What the C programs count the pages of a message in that they look at.
+/// Length in bytes of a page; the C programs check the first byte of each page of a message.
 const PAGE: usize = 4096;
 
-/// What a message's bytes are, but for the first of each page, which is zero.
+/// Value of all bytes of a message except for the first byte of each page, which is zero.
 const FILL: u8 = 0x7b;
 
-/// The most memory for receives: one registration, cut in pieces.
+/// Maximum length in bytes of the memory for receives, which is one registration cut in pieces.
 const MOST_MEMORY: usize = 64 << 20;
 
-/// Memory for as many receives as were asked for, or as fit.
+/// Allocates memory for the requested number of receives, or for as many as fit.
 pub(crate) fn balls(
     domain: &ProtectionDomain,
     options: &Options,
@@ -46,7 +46,7 @@ pub(crate) fn balls(
     Ok(balls)
 }
 
-/// Where the messages of the peer arrive.
+/// Receive queue for the messages of the peer.
 pub(crate) trait Receives {
     fn post(&mut self, ball: Ball) -> Outcome<()>;
 
@@ -73,16 +73,16 @@ impl Receives for SharedReceiveQueue<Ball> {
     }
 }
 
-/// A queue pair in the game.
+/// Queue pair of the game.
 #[derive(Debug)]
 pub(crate) struct Player {
     number: u32,
     sends: SendQueue<Ball>,
-    /// Where its datagrams go; a connected queue pair knows.
+    /// Destination of datagrams; a connected queue pair needs none.
     to: Option<Destination>,
-    /// What it sends, while it does not.
+    /// Memory of the next message; `None` while it is sent.
     ball: Option<Ball>,
-    /// Whether a message of the peer is to come before it sends again.
+    /// Set while a message of the peer must arrive before the next send.
     awaits: bool,
     inline: bool,
 }
@@ -113,7 +113,7 @@ impl Player {
         })
     }
 
-    /// Sends, if it has the ball and awaits nothing.
+    /// Sends the ball if it is here and no message is awaited. Returns whether it was sent.
     fn send(&mut self) -> Outcome<bool> {
         if self.awaits {
             return Ok(false);
@@ -134,14 +134,14 @@ impl Player {
     }
 }
 
-/// How a game went.
+/// Results of a game.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Report {
     pub(crate) sent: u64,
     pub(crate) received: u64,
-    /// How many messages had other bytes than they should, if that was looked at.
+    /// Number of messages with wrong bytes, if messages were checked.
     pub(crate) invalid: u64,
-    /// The times between receives, if they were asked for.
+    /// Times between receives, if they were requested.
     pub(crate) ticks: Ticks,
     bytes: u64,
     elapsed: Duration,
@@ -184,8 +184,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Plays until as many messages were sent and received as the options say. Messages begin after
-/// `header` bytes of a receive; `serves` says whether this end sends first.
+/// Plays until as many messages were sent and received as the options request. A message begins
+/// after `header` bytes of a receive. If `serves`, this end sends first.
 pub(crate) fn play(
     options: &Options,
     completions: &Completions,
@@ -245,7 +245,7 @@ pub(crate) fn play(
     Ok(report)
 }
 
-/// Whether a message is as long as it should be, and each of its pages begins with a zero.
+/// Returns whether a message has the right length, and a zero at the start of each of its pages.
 fn is_valid(ball: &Ball, completion: &WorkCompletion, header: usize, size: usize) -> bool {
     let message = ball.as_ref().map_or(&[][..], |ball| &ball[header..]);
     completion.len() == header + size && message.iter().step_by(PAGE).all(|&first| first == 0)

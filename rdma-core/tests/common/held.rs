@@ -1,4 +1,4 @@
-//! What a process holds: to see whether anything is left behind.
+//! Resources of a process, to check that none is left behind.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,16 +6,16 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long what was destroyed may take to be gone.
+/// Maximum time until destroyed objects are released.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a process can leave behind.
+/// Resources that a process can leave behind.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     descriptors: usize,
-    /// Kilobytes.
+    /// Pinned memory in kilobytes.
     pinned_memory: u64,
-    /// Of the device, by kind: `pd`, `cq`, `qp`, `mr`, `ctx` and more.
+    /// Numbers of the device's objects, by kind: `pd`, `cq`, `qp`, `mr`, `ctx` and more.
     objects: BTreeMap<String, u64>,
 }
 
@@ -36,8 +36,8 @@ fn pinned_memory() -> u64 {
     kilobytes.expect("a line VmPin").parse().unwrap()
 }
 
-/// The objects of the device. Of one in the kernel the counts of `rdma resource show`, for example
-/// `0: rxe_0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0`.
+/// Returns the numbers of the device's objects. For a device of the kernel they come from `rdma
+/// resource show`, for example `0: rxe_0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0`.
 fn objects(device: &str) -> BTreeMap<String, u64> {
     if device.starts_with("softroce") {
         let count = |kind| (format!("{kind:?}"), softroce::objects(kind));
@@ -57,14 +57,15 @@ fn objects(device: &str) -> BTreeMap<String, u64> {
     words.chunks_exact(2).map(pair).collect()
 }
 
-/// Runs each of `kinds` `rounds` times; afterwards the process holds what it held before.
+/// Runs each of `kinds` for `rounds` times, and checks that the process then has the same resources
+/// as before.
 pub(crate) fn unchanged_by(device: &str, rounds: usize, kinds: &[(&str, fn())]) {
     let before = Held::count(device);
     println!("{before:?}");
     for (name, kind) in kinds {
         (0..rounds).for_each(|_| kind());
         let mut after = Held::count(device);
-        // The kernel may finish off a queue pair a moment after its destruction.
+        // The kernel may release a queue pair shortly after its destruction.
         let end = Instant::now() + PATIENCE;
         while after != before && Instant::now() < end {
             thread::sleep(Duration::from_millis(1));

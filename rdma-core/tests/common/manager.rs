@@ -11,11 +11,11 @@ use rdma_core::{
     ConnectionParameters, Connector, Error, EventChannel, Listener,
 };
 
-/// How long anything of the connection manager may take: ample for an emulated machine under load.
+/// Maximum time for a step of the connection manager, enough for an emulated machine under load.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An IP address that the connection manager finds the device under test by. `None` for a device
-/// that has none, after a look at how that is told: only softroce may.
+/// Returns an IP address by which the connection manager finds the device under test. Returns
+/// `None` for softroce, after a check of the error if there is no connection manager.
 #[track_caller]
 pub(crate) fn address() -> Option<IpAddr> {
     let context = crate::common::context();
@@ -45,7 +45,7 @@ pub(crate) fn assert_no_manager(error: &Error) {
     assert!(error.to_string().contains("rdma_ucm"), "{error}");
 }
 
-/// A listener at a free port, and where it is.
+/// Creates a listener at a free port. Returns it with its address.
 #[track_caller]
 pub(crate) fn listener(address: IpAddr) -> (Listener, SocketAddr) {
     let listener = Listener::builder(SocketAddr::new(address, 0)).timeout(PATIENCE);
@@ -57,14 +57,14 @@ pub(crate) fn listener(address: IpAddr) -> (Listener, SocketAddr) {
     (listener, address)
 }
 
-/// The next event of the channel, which must come.
+/// Waits for the next event of the channel. Panics if there is none.
 #[track_caller]
 pub(crate) fn event(channel: &EventChannel) -> ConnectionEvent {
     let event = channel.next(Some(PATIENCE)).unwrap();
     event.expect("an event in time")
 }
 
-/// The error of a connection.
+/// Returns the error of a failed connection attempt.
 #[track_caller]
 pub(crate) fn connection_error<T: std::fmt::Debug>(outcome: Result<T, Error>) -> ConnectionError {
     match outcome {
@@ -84,7 +84,7 @@ pub(crate) fn resolved(channel: &EventChannel) -> ConnectionEvent {
     event
 }
 
-/// A connection between two ends of this process: the connecting one and the accepting one.
+/// Returns both ends of a connection within this process: the connecting one and the accepting one.
 #[track_caller]
 pub(crate) fn connected(address: IpAddr) -> (Connection, Connection) {
     let (listener, there) = listener(address);
@@ -103,7 +103,7 @@ pub(crate) fn connected(address: IpAddr) -> (Connection, Connection) {
     })
 }
 
-/// A patient connector.
+/// Returns a connector with [`PATIENCE`] as its time limit.
 pub(crate) fn connector(there: SocketAddr) -> Connector {
     Connector::new(there).timeout(PATIENCE)
 }

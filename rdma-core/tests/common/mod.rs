@@ -1,6 +1,6 @@
-//! Two connected queue pairs of one process, and waiting that ends.
+//! Pairs of connected queue pairs of one process, and waits with time limits.
 //!
-//! The device is the one that `RDMA_DEVICE` selects, else softroce.
+//! The device is the one that `RDMA_DEVICE` selects, otherwise softroce.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -17,10 +17,10 @@ use rdma_core::{
     Scatter, SendQueue, SendRequest, WorkCompletion,
 };
 
-/// Time that a test waits for an event that must happen: ample for an emulated machine under load.
+/// Maximum time until an event that must happen, enough for an emulated machine under load.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The device under test.
+/// Opens the device under test.
 #[track_caller]
 pub(crate) fn context() -> Context {
     let selector = DeviceSelector::from_environment().expect("a selector");
@@ -31,14 +31,14 @@ pub(crate) fn context() -> Context {
     }
 }
 
-/// Returns whether the device under test is softroce, which supports everything that a device in
-/// software can.
+/// Returns whether the device under test is softroce, which supports all operations that a software
+/// device can support.
 pub(crate) fn is_softroce() -> bool {
     context().device().is_emulated()
 }
 
-/// Returns the value; `None` if the device reports that it does not support the operation, which
-/// softroce never does.
+/// Returns the value, or `None` if the device does not support the operation. Panics on any other
+/// error, and if the device is softroce.
 #[track_caller]
 pub(crate) fn where_supported<T, E: Into<Error>>(result: Result<T, E>) -> Option<T> {
     match result.map_err(Into::into) {
@@ -66,7 +66,7 @@ impl Pair {
         Self::with(|builder| builder, &ConnectOptions::default())
     }
 
-    /// A pair made with these settings on both sides.
+    /// Creates a pair with the same settings on both sides.
     #[track_caller]
     pub(crate) fn with(
         configure: impl Fn(QueuePairBuilder) -> QueuePairBuilder,
@@ -92,7 +92,7 @@ impl Pair {
         }
     }
 
-    /// Sends eight bytes from left to right, to show that the pair works.
+    /// Sends eight bytes from left to right, and checks that they arrive.
     #[track_caller]
     pub(crate) fn check(&self) {
         let mut receives = self.right.receive_queue();
@@ -108,14 +108,14 @@ impl Pair {
     }
 }
 
-/// Connection settings under which a peer that is silent fails soon.
+/// Returns connection settings with which requests to a silent peer soon fail.
 pub(crate) fn impatient() -> ConnectOptions {
     ConnectOptions::default()
         .ack_timeout_exponent(10)
         .retries(1)
 }
 
-/// An endpoint like `endpoint` with a queue pair number that nobody has.
+/// Returns a copy of `endpoint` with a queue pair number that is not in use.
 pub(crate) fn nobody(endpoint: Endpoint) -> Endpoint {
     Endpoint {
         queue_pair: 0x00ff_fff0,
@@ -123,14 +123,14 @@ pub(crate) fn nobody(endpoint: Endpoint) -> Endpoint {
     }
 }
 
-/// `len` bytes that depend on `seed` and on their place.
+/// Returns `len` bytes that depend on `seed` and on their index.
 pub(crate) fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
         .map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ seed)
         .collect()
 }
 
-/// A buffer with [`bytes`] in it.
+/// Allocates a buffer with the bytes of [`bytes`].
 #[track_caller]
 pub(crate) fn pattern(domain: &ProtectionDomain, len: usize, seed: u8) -> Buffer {
     let mut buffer = domain.allocate(len).unwrap();
@@ -138,19 +138,19 @@ pub(crate) fn pattern(domain: &ProtectionDomain, len: usize, seed: u8) -> Buffer
     buffer
 }
 
-/// Zeroes that peers reach in these ways.
+/// Allocates zeroed memory that peers can access with these rights.
 #[track_caller]
 pub(crate) fn exposed(domain: &ProtectionDomain, len: usize, access: AccessFlags) -> ExposedMemory {
     expose(domain.allocate(len).unwrap(), access)
 }
 
-/// Lets peers reach a buffer.
+/// Exposes a buffer to peers.
 #[track_caller]
 pub(crate) fn expose(buffer: Buffer, access: AccessFlags) -> ExposedMemory {
     buffer.expose(access).unwrap()
 }
 
-/// Repeats `attempt` until it gives something; fails the test when that takes too long.
+/// Repeats `attempt` until it returns a value. Panics if that takes too long.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
@@ -163,7 +163,7 @@ pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) 
     }
 }
 
-/// The next completion, whatever its status.
+/// Waits for the next completion, whatever its status.
 #[track_caller]
 pub(crate) fn completion(queue: &CompletionQueue) -> WorkCompletion {
     eventually("a completion", || {
@@ -172,7 +172,7 @@ pub(crate) fn completion(queue: &CompletionQueue) -> WorkCompletion {
     })
 }
 
-/// The next completion, which must be a success.
+/// Waits for the next completion, which must be a success.
 #[track_caller]
 pub(crate) fn succeed(queue: &CompletionQueue) -> WorkCompletion {
     let completion = completion(queue);
@@ -182,7 +182,7 @@ pub(crate) fn succeed(queue: &CompletionQueue) -> WorkCompletion {
     completion
 }
 
-/// Posts a request and waits for its success; gives its memory back.
+/// Posts a request and waits for its success. Returns its memory.
 #[track_caller]
 pub(crate) fn carry_out<T: rdma_core::Gather + 'static>(
     pair: &QueuePair,
@@ -195,7 +195,7 @@ pub(crate) fn carry_out<T: rdma_core::Gather + 'static>(
     retired.next().expect("the memory of the request")
 }
 
-/// The next message: its completion and memory.
+/// Waits for the next message. Returns its completion and memory.
 #[track_caller]
 pub(crate) fn receive<T: Scatter>(
     pair: &QueuePair,

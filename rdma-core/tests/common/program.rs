@@ -6,8 +6,8 @@ use std::process::Command;
 
 use rdma_core::Context;
 
-/// Lets a C program see the device under test: the user-space one by preloading its library, which
-/// is built along with the tests; the kernel's it sees anyway.
+/// Makes the device under test visible to a C program. The library of the user-space device, which
+/// is built along with the tests, is preloaded; a device of the kernel is visible anyway.
 #[track_caller]
 pub(crate) fn with_device<'a>(command: &'a mut Command, context: &Context) -> &'a mut Command {
     if context.device().is_emulated() {

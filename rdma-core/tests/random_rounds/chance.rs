@@ -1,13 +1,13 @@
-//! Random numbers that can be had again.
+//! Reproducible random numbers.
 
 use std::ops::Range;
 
-/// A xorshift generator.
+/// Xorshift generator.
 pub(crate) struct Chance(u64);
 
 impl Chance {
     pub(crate) fn new(seed: u64) -> Self {
-        // Spread, so that neighbouring seeds begin far apart, and never zero.
+        // The seed is spread, so that close seeds give different numbers, and is never zero.
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -18,18 +18,18 @@ impl Chance {
         self.0
     }
 
-    /// A number of the range.
+    /// Returns a number of the range.
     pub(crate) fn within(&mut self, range: Range<usize>) -> usize {
         let len = (range.end - range.start) as u64;
         range.start + (self.next() % len) as usize
     }
 
-    /// Whether one of `of` times.
+    /// Returns `true` with a probability of 1 in `of`.
     pub(crate) fn one_in(&mut self, of: usize) -> bool {
         self.within(0..of) == 0
     }
 
-    /// The place of an element of a list of this length, if it has any.
+    /// Returns a random index into a list of this length, or `None` if it is empty.
     pub(crate) fn place(&mut self, len: usize) -> Option<usize> {
         (len > 0).then(|| self.within(0..len))
     }

@@ -1,7 +1,8 @@
-//! Make, use, fail and drop everything in random order, again and again: nothing is left behind.
+//! Rounds in which objects are made, used, failed and dropped in random order: nothing may be left
+//! behind.
 //!
-//! `ROUNDS` is how many rounds there are, `SEED` where they begin; a failure prints the seed of its
-//! round.
+//! `ROUNDS` is the number of rounds, and `SEED` the seed of the first; a failure prints the seed of
+//! its round.
 
 mod chance;
 mod heap;
@@ -16,11 +17,11 @@ use softroce::Kind;
 use crate::chance::Chance;
 use crate::world::{Tally, World};
 
-/// Rounds before the first count: what the process makes once and keeps is there then.
+/// Number of rounds before the first count, in which the process makes the objects that it keeps.
 const WARM_UP: u64 = 20;
 
-/// How much more memory may be in use in the end: tables that grew and keep their size. A thing of
-/// 2 KiB that each of 1,000 rounds left behind would be more.
+/// Maximum growth of the memory in bytes: tables that grew and keep their size. An object of 2 KiB
+/// that each of 1,000 rounds left behind would exceed it.
 const SLACK: usize = 1 << 20;
 
 fn number(variable: &str, usual: u64) -> u64 {
@@ -38,7 +39,7 @@ fn context() -> Context {
     Context::open_selected(&selector).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What a process can leave behind, besides memory.
+/// Resources besides memory that a process can leave behind.
 #[derive(Debug, PartialEq, Eq)]
 struct Held {
     descriptors: usize,
@@ -55,10 +56,10 @@ impl Held {
     }
 }
 
-/// The one test of this program: others would disturb its counts.
+/// The only test of this program, because others would change its counts.
 #[test]
 fn rounds_of_everything_leave_nothing_behind() {
-    // A device in the kernel, emulated perhaps, is given fewer.
+    // A device of the kernel, which may be emulated, gets fewer rounds.
     let usual = if context().device().is_emulated() {
         1000
     } else {
@@ -82,7 +83,7 @@ fn rounds_of_everything_leave_nothing_behind() {
     assert_eq!(Held::count(), held, "after {rounds} rounds");
     let grown = heap::in_use().saturating_sub(heap);
     assert!(grown < SLACK, "{grown} bytes more after {rounds} rounds");
-    // What is to be left behind nothing has to have happened.
+    // The test is only valid if these events have happened.
     let Tally {
         posted,
         refused,
@@ -95,7 +96,7 @@ fn rounds_of_everything_leave_nothing_behind() {
     }
 }
 
-/// Says which seed a round had, if it ends early.
+/// Prints the seed of a round that ends early.
 struct Told(u64);
 
 impl Told {

@@ -1,4 +1,4 @@
-//! Objects of every kind, and what can happen to them.
+//! Objects of every kind, and random operations on them.
 
 use std::any::Any;
 use std::net::IpAddr;
@@ -14,25 +14,25 @@ use rdma_core::{
 
 use crate::chance::Chance;
 
-/// How many things happen in a round.
+/// Number of operations in a round.
 const STEPS: usize = 100;
 
-/// How many objects of a kind there are at most.
+/// Maximum number of objects of a kind.
 const MOST: usize = 5;
 
-/// The length of every buffer.
+/// Length of every buffer in bytes.
 const LEN: usize = 256;
 
-/// How long a scope waits without an answer.
+/// Maximum time that a scope waits for completions.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// A queue pair to be, and its domain.
+/// Queue pair that is not connected yet, and its domain.
 struct Prepared {
     pair: PreparedQueuePair,
     domain: ProtectionDomain,
 }
 
-/// A queue pair and its queues.
+/// Queue pair and its queues.
 struct End {
     pair: QueuePair,
     sends: SendQueue<Buffer>,
@@ -60,19 +60,19 @@ pub(crate) struct World {
     addresses: Vec<AddressHandle>,
     prepared: Vec<Prepared>,
     ends: Vec<End>,
-    /// What is only made and dropped.
+    /// Objects that are only made and dropped.
     others: Vec<Box<dyn Any>>,
     tally: Tally,
 }
 
-/// How often things happened.
+/// Numbers of operations.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) posted: usize,
     pub(crate) refused: usize,
     pub(crate) succeeded: usize,
     pub(crate) failed: usize,
-    /// Dropped or forgotten with requests in flight.
+    /// Queue pairs that were dropped or forgotten with requests in flight.
     pub(crate) abandoned: usize,
 }
 
@@ -107,9 +107,9 @@ impl World {
         }
     }
 
-    /// A number of things happen.
+    /// Performs random operations.
     pub(crate) fn live(&mut self) {
-        // Something to begin with.
+        // The first objects of the round.
         for _ in 0..2 {
             self.make_prepared();
             self.make_prepared();
@@ -128,7 +128,7 @@ impl World {
         }
     }
 
-    /// Everything is dropped, in any order.
+    /// Drops all objects, in random order.
     pub(crate) fn end(self) -> Tally {
         let Self {
             mut chance,
@@ -186,7 +186,7 @@ impl World {
     }
 
     fn domain(&mut self) -> ProtectionDomain {
-        // Mostly the same one, for things to go together.
+        // Uses mostly the same domain, so that objects can be combined.
         let place = match self.chance.one_in(8) {
             true => self.chance.place(self.domains.len()),
             false => (!self.domains.is_empty()).then_some(0),
@@ -201,7 +201,7 @@ impl World {
     }
 
     fn make_queue(&mut self) {
-        // Some are so small that they overrun.
+        // Some queues are so small that they overrun.
         let entries = [1, 8, 64, 512][self.chance.within(0..4)];
         let mut builder = self.context.completion_queue(entries);
         if let Some(place) = self.chance.place(self.channels.len()) {
@@ -215,7 +215,7 @@ impl World {
         keep(&mut self.buffers, domain.allocate(LEN));
     }
 
-    /// A buffer becomes something else, or something else a buffer.
+    /// Turns a buffer into another kind of memory, or another kind of memory into a buffer.
     fn change_memory(&mut self) {
         match self.chance.within(0..4) {
             0 => {
@@ -299,7 +299,7 @@ impl World {
         keep(&mut self.addresses, domain.address_handle(&vector));
     }
 
-    /// What is not in every program.
+    /// Makes an object of a less common kind.
     fn make_other(&mut self) {
         let domain = self.domain();
         match self.chance.within(0..7) {
@@ -343,7 +343,8 @@ impl World {
         );
     }
 
-    /// Connects two queue pairs to each other or one to itself or to nobody, or activates one.
+    /// Connects two queue pairs to each other, or one to itself or to a peer that does not exist,
+    /// or activates one.
     fn bring_up(&mut self) {
         let Some(place) = self.chance.place(self.prepared.len()) else {
             return;
@@ -396,13 +397,13 @@ impl World {
 }
 
 impl World {
-    /// Posts a request, good or bad. What is refused gives its memory back.
+    /// Posts a valid or invalid request. A refused request returns its memory.
     fn post(&mut self) {
         let Some(place) = self.chance.place(self.ends.len()) else {
             return;
         };
         let memory = match self.take_buffer() {
-            // A domain that is not the queue pair's makes the request fail.
+            // A buffer of another domain than the queue pair's makes the request fail.
             Some(buffer) if self.chance.one_in(8) => buffer,
             _ => match self.ends[place].domain.allocate(LEN) {
                 Ok(buffer) => buffer,
@@ -444,7 +445,7 @@ impl World {
         }
     }
 
-    /// A write and a read of borrowed memory, waited for or not.
+    /// Posts a write and a read of borrowed memory, and waits for them or not.
     fn post_borrowed(&mut self, place: usize, mut memory: Buffer) {
         let half = memory.len() / 2;
         let Ok(remote) = self.remote().slice(..half) else {
@@ -478,7 +479,7 @@ impl World {
         }
     }
 
-    /// Memory that can be reached, or none.
+    /// Returns remote memory that exists or does not exist.
     fn remote(&mut self) -> RemoteMemory {
         match self.chance.place(self.exposed.len()) {
             Some(exposed) if !self.chance.one_in(8) => self.exposed[exposed].remote(),
@@ -518,7 +519,7 @@ impl World {
         }
     }
 
-    /// Takes completions, and the memory of what they complete.
+    /// Takes completions, and the memory of the completed requests.
     fn poll(&mut self) {
         let queues: Vec<CompletionQueue> = self
             .ends
@@ -528,7 +529,7 @@ impl World {
             .collect();
         let mut room = [WorkCompletion::default(); 4];
         for queue in queues {
-            // A queue that was too small fails for ever.
+            // A queue that has overrun fails for ever.
             let Ok(completions) = queue.poll(&mut room) else {
                 continue;
             };
@@ -555,20 +556,21 @@ impl World {
             back.extend(end.receives.complete(completion));
         }
         back.extend(shared.iter().filter_map(|queue| queue.complete(completion)));
-        // Each request completes once, with those unsignaled before it.
+        // Each request completes once, together with the unsignaled requests before it.
         back.into_iter()
             .filter(|buffer| buffer.len() == LEN)
             .for_each(|buffer| keep(buffers, Ok::<_, ()>(buffer)));
     }
 
-    /// A queue pair fails, or an argument is one that cannot be.
+    /// Moves a queue pair to the error state, or passes an invalid argument.
     fn fail(&mut self) {
         match self.chance.within(0..4) {
             0 | 1 => {
                 if let Some(place) = self.chance.place(self.ends.len()) {
                     let pair = &self.ends[place].pair;
                     if let Err(error) = pair.fail() {
-                        // A scope gave it up whose completions were not to be had in time.
+                        // A scope has reset the queue pair, because its completions did not arrive
+                        // in time.
                         assert_eq!(
                             pair.state(),
                             Ok(rdma_core::QueuePairState::Reset),
@@ -617,8 +619,8 @@ impl World {
     }
 }
 
-/// Keeps what was made, if it was: the bounds of the device and of what goes together are part of
-/// what happens.
+/// Adds an object to the list if it could be made. Errors are expected: limits of the device and
+/// objects that cannot be combined are part of the test.
 fn keep<T, E>(list: &mut Vec<T>, made: Result<T, E>) {
     if let Ok(made) = made {
         list.push(made);

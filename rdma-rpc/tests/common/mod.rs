@@ -1,5 +1,5 @@
-//! What the tests of this directory share. The device is the one that `RDMA_DEVICE` selects, else
-//! softroce.
+//! Common parts of the tests of this directory. The device is the one that `RDMA_DEVICE` selects,
+//! otherwise softroce.
 
 #![allow(dead_code, reason = "every test program uses a part of it")]
 
@@ -8,17 +8,17 @@ use std::time::Duration;
 use rdma_async::RdmaBuilder;
 use rdma_rpc::{ApplicationError, Client, ClientBuilder, Router, Server, ServerHandle};
 
-/// How long anything may take. The device may be emulated, on a machine with other work.
+/// Time limit of each step. The device may be emulated, on a machine with other work.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Waits for a future, but not for ever.
+/// Waits for a future. Panics after [`LIMIT`].
 pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
     tokio::time::timeout(LIMIT, future)
         .await
         .unwrap_or_else(|_| panic!("{what} took longer than {LIMIT:?}"))
 }
 
-/// What all connections of the tests are made with: the defaults, on the device under test.
+/// Returns the settings of all connections: the defaults, on the device under test.
 pub(crate) fn transport() -> RdmaBuilder {
     let transport = RdmaBuilder::default();
     match std::env::var_os("RDMA_DEVICE") {
@@ -27,17 +27,17 @@ pub(crate) fn transport() -> RdmaBuilder {
     }
 }
 
-/// A client on the device under test.
+/// Returns a client builder for the device under test.
 pub(crate) fn client() -> ClientBuilder {
     Client::builder().transport(transport())
 }
 
-/// A server of a router at a free port of this machine.
+/// Starts a server of a router at a free port of this machine.
 pub(crate) async fn serve(router: Router) -> ServerHandle {
     listen(Server::new(router)).await
 }
 
-/// The same, with settings.
+/// Starts a server at a free port of this machine.
 pub(crate) async fn listen(server: Server) -> ServerHandle {
     within(
         "listening",
@@ -47,7 +47,7 @@ pub(crate) async fn listen(server: Server) -> ServerHandle {
     .expect("the device can be used")
 }
 
-/// A client whose calls may take as long as anything.
+/// Connects a client whose calls have [`LIMIT`] as deadline.
 pub(crate) async fn connect(server: &ServerHandle) -> Client {
     let connecting = client().deadline(LIMIT).connect(server.local_address());
     within("connecting", connecting)
@@ -55,19 +55,19 @@ pub(crate) async fn connect(server: &ServerHandle) -> Client {
         .expect("a server listens")
 }
 
-/// The same, of a router that nobody else calls.
+/// Starts a server of a router, and connects its only client.
 pub(crate) async fn pair(router: Router) -> (ServerHandle, Client) {
     let server = serve(router).await;
     let client = connect(&server).await;
     (server, client)
 }
 
-/// A handler.
+/// Handler that returns its argument.
 pub(crate) async fn echo(text: String) -> Result<String, ApplicationError> {
     Ok(text)
 }
 
-/// Shows that a connection works.
+/// Checks that a connection works.
 pub(crate) async fn assert_echoes(client: &Client) {
     let echoed: String = within("an echo", client.call("test/echo", "are you there?"))
         .await

@@ -1,7 +1,7 @@
-//! Attributes and work requests of programs: whatever is in them, and in whatever order verbs are
-//! called, there is an answer, no crash, and nothing left once every object is destroyed.
+//! Attributes and work requests of programs: for all their contents and all orders of calls, each
+//! verb returns, the process does not crash, and no object is left after all were destroyed.
 //!
-//! Pointers are valid, as the manual pages ask for; everything else comes from the input.
+//! Pointers are valid, as the manual pages require; everything else comes from the input.
 
 #![no_main]
 
@@ -15,13 +15,13 @@ use ibverbs_sys::*;
 use libfuzzer_sys::fuzz_target;
 use softroce::{Kind, objects};
 
-/// Bytes that are registered, and read and written by the requests.
+/// Length in bytes of the registered memory that the requests access.
 const MEMORY: usize = 1 << 16;
 
-/// Verbs called for one input.
+/// Maximum number of verbs called for one input.
 const CALLS: usize = 64;
 
-/// Elements that a list of them may claim to have, and has.
+/// Length of each list of elements, and the highest number of elements that a request may name.
 const ELEMENTS: usize = 40;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -39,7 +39,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(Kind::ALL.map(objects), before, "objects of {:?}", Kind::ALL);
 });
 
-/// The bytes that are left of an input; zeros when there are none.
+/// Unread bytes of an input. After the end all bytes are zero.
 struct Input<'a>(Cell<&'a [u8]>);
 
 impl Input<'_> {
@@ -72,7 +72,7 @@ impl Input<'_> {
         u64::from_le_bytes(self.bytes())
     }
 
-    /// Mostly one of `usual`, else any number.
+    /// Returns one of `usual` in most cases, otherwise any number.
     fn one_of(&self, usual: &[u32]) -> u32 {
         match self.byte() {
             255 => self.word(),
@@ -81,7 +81,7 @@ impl Input<'_> {
     }
 }
 
-/// What all inputs share.
+/// Objects that all inputs share.
 struct Device {
     context: *mut ibv_context,
     domain: *mut ibv_pd,
@@ -90,7 +90,7 @@ struct Device {
     gid: [u8; 16],
 }
 
-// SAFETY: libibverbs' objects may be used by any thread.
+// SAFETY: the objects of libibverbs may be used by any thread.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -100,7 +100,7 @@ impl Device {
         static DEVICE: OnceLock<Device> = OnceLock::new();
         DEVICE.get_or_init(|| {
             softroce::install();
-            // SAFETY: calls as the manual pages have them.
+            // SAFETY: the calls obey the manual pages.
             unsafe {
                 let list = ibv_get_device_list(ptr::null_mut());
                 let context = ibv_open_device(*list);
@@ -124,7 +124,7 @@ impl Device {
     }
 }
 
-/// The objects of one input.
+/// Objects of one input.
 struct Session {
     device: &'static Device,
     channel: *mut ibv_comp_channel,
@@ -138,7 +138,7 @@ struct Session {
 
 impl Session {
     fn new(device: &'static Device, input: &Input<'_>) -> Self {
-        // SAFETY: calls as the manual pages have them.
+        // SAFETY: the calls obey the manual pages.
         unsafe {
             let channel = ibv_create_comp_channel(device.context);
             let queue = ibv_create_cq(device.context, 64, ptr::null_mut(), channel, 0);
@@ -162,9 +162,9 @@ impl Session {
         }
     }
 
-    /// One verb, chosen by the input.
+    /// Calls one verb, chosen by the input.
     fn call(&mut self, input: &Input<'_>) {
-        // SAFETY: the objects exist, and what is pointed to outlives the calls.
+        // SAFETY: the objects exist, and what the pointers refer to outlives the calls.
         unsafe {
             match input.byte() % 18 {
                 0..4 => self.modify(input),
@@ -200,7 +200,7 @@ impl Session {
             attributes.path_mtu = ibv_mtu(input.one_of(&[3, 5, 1]));
             attributes.port_num = 1;
             attributes.qp_access_flags = input.one_of(&[0, 0xf]);
-            // To itself.
+            // The queue pair is its own peer.
             attributes.dest_qp_num = unsafe { (*self.pair).qp_num };
             attributes.ah_attr.is_global = 1;
             attributes.ah_attr.port_num = 1;
@@ -218,7 +218,7 @@ impl Session {
         unsafe { ibv_modify_qp(self.pair, &mut attributes, mask as c_int) };
     }
 
-    /// Elements, of which those with `valid` are inside of the memory.
+    /// Returns elements inside of the memory. Unless `valid`, some of them are arbitrary.
     fn elements(&self, input: &Input<'_>, valid: bool) -> [ibv_sge; ELEMENTS] {
         let lkey = unsafe { (*self.device.region).lkey };
         std::array::from_fn(|_| {
@@ -265,7 +265,7 @@ impl Session {
             }
             request.qp_type.xrc.remote_srqn = input.word();
         }
-        // A window to bind has to be there.
+        // Binding needs a valid window, which these requests do not name.
         list.iter_mut()
             .filter(|request| request.opcode == ibv_wr_opcode::IBV_WR_BIND_MW)
             .for_each(|request| request.opcode = ibv_wr_opcode::IBV_WR_SEND);
@@ -298,7 +298,7 @@ impl Session {
         }
     }
 
-    /// The same by `ibv_wr_*`, in any order.
+    /// Posts requests by calls of `ibv_wr_*` in any order.
     unsafe fn post_by_calls(&self, input: &Input<'_>) {
         if self.pair.is_null() {
             return;
@@ -373,7 +373,7 @@ impl Session {
         unsafe {
             let mut completions: [ibv_wc; 8] = mem::zeroed();
             let count = ibv_poll_cq(self.queue, 8, completions.as_mut_ptr());
-            // More requests than the queue has room for overrun it, and from then on it fails.
+            // More completions than the queue has room for overrun it, and from then on it fails.
             let overrun = count == -libc::EIO;
             assert!(overrun || (0..=8).contains(&count), "{count} completions");
             ibv_req_notify_cq(self.queue, c_int::from(input.byte() % 2));
@@ -410,7 +410,7 @@ impl Session {
 
     unsafe fn create_shared(&mut self, input: &Input<'_>) {
         unsafe {
-            // A queue pair may still have it.
+            // The destruction fails while a queue pair uses the queue.
             if !self.shared.is_null() && ibv_destroy_srq(self.shared) != 0 {
                 return;
             }
@@ -445,7 +445,7 @@ impl Session {
             attributes.grh.hop_limit = input.byte();
             attributes.grh.dgid.raw = self.device.gid;
             if !self.handle.is_null() {
-                // Requests that name it have taken what they need of it.
+                // Posted requests do not refer to the handle any more.
                 assert_eq!(ibv_destroy_ah(self.handle), 0);
             }
             self.handle = ibv_create_ah(self.device.domain, &mut attributes);
@@ -488,7 +488,7 @@ impl Session {
                 return;
             }
             let flags = input.one_of(&[1, 2, 4, 7]) as c_int;
-            // Whatever comes of it, the region is still there.
+            // The region remains valid, whether or not the call succeeds.
             ibv_rereg_mr(
                 region,
                 flags,
@@ -542,9 +542,9 @@ impl Session {
         }
     }
 
-    /// Destroys everything, which nothing keeps alive any more.
+    /// Destroys all objects. Each object that others refer to comes after them.
     fn destroy(self) {
-        // SAFETY: each object once, and what hangs on others before them.
+        // SAFETY: each object is destroyed once, after the objects that refer to it.
         unsafe {
             if !self.pair.is_null() {
                 assert_eq!(ibv_destroy_qp(self.pair), 0);

@@ -1,5 +1,5 @@
-//! Handshakes: for all bytes and descriptors that other processes send to the listener, the process goes on, stays
-//! within its limits, and keeps nothing of processes that are gone.
+//! Handshakes: for all bytes and descriptors that other processes send to the listener, the process
+//! continues, stays within its limits, and keeps nothing of processes that have ended.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Packets of the manufacturer's opcodes, between two queue pairs that are connected: they change no memory and end no request.
+//! Packets with the manufacturer's opcodes between two connected queue pairs: they change no memory
+//! and complete no request.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Packets from the network: no bytes make the parser panic, and what it took for a packet is
-//! written again as it came.
+//! Packets from the network: no bytes make the parser panic, and each accepted packet is emitted
+//! again as it was received.
 
 #![no_main]
 
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// Bytes from BTH to pad.
+/// Checks the bytes of a packet from the BTH to the padding.
 fn check_transport(bytes: &[u8]) {
     let Ok(packet) = Packet::parse(bytes) else {
         return;
@@ -27,7 +27,7 @@ fn check_transport(bytes: &[u8]) {
 
     let mut again = Vec::new();
     packet.emit(&mut again);
-    // What a receiver does not look at is written as zeros.
+    // Fields that a receiver ignores are emitted as zeros.
     let mut expected = bytes.to_vec();
     expected[4] = 0;
     expected[8] &= 0x80;
@@ -42,7 +42,7 @@ fn check_transport(bytes: &[u8]) {
     assert_eq!(Packet::parse(&again), Ok(packet));
 }
 
-/// A packet from its IP header to its ICRC, as it comes between IPv6 addresses.
+/// Checks a packet from its IP header to its ICRC, with all addresses as IPv6 addresses.
 fn check_headers(headers: &Headers, rest: &[u8], bytes: &[u8]) {
     let mut again = Vec::new();
     headers.emit(&mut again);
@@ -59,7 +59,8 @@ fn check_headers(headers: &Headers, rest: &[u8], bytes: &[u8]) {
     let icrc = headers.icrc(transport);
     match (headers, &built) {
         (Headers::V4 { ip, udp }, Headers::V4 { ip: known, .. }) => {
-            // The identification explains a difference in it, and nothing else in the header does.
+            // A different identification explains a different ICRC; no other field of the header
+            // does.
             let mut other = *ip;
             other[4..6].fill(0);
             assert!(icrc::explained_by_identification(

@@ -1,5 +1,5 @@
-//! An attacker: a program without privileges that sends packets of all kinds to two devices of its host by its own
-//! sockets. Each packet pretends to be from the queue pair of the other device.
+//! Attacker: a program without privileges that uses its own sockets to send packets of all kinds to
+//! two devices of its host. Each packet claims to be from the queue pair of the other device.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -24,7 +24,7 @@ pub(crate) const USAGE: &str = "attacker TARGET TARGET [--seconds N] [--span N] 
   --unused       sends the same packets to an unused port of the same addresses
   --user UID     becomes this user first";
 
-/// A device that is attacked.
+/// Device that is attacked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     address: SocketAddrV4,
@@ -38,7 +38,7 @@ pub(crate) struct Target {
 #[derive(Clone, Debug)]
 pub(crate) struct Attack {
     targets: [Target; 2],
-    /// The sequence numbers that the targets expect, as far as is known.
+    /// Sequence numbers that the targets expect, as far as the attacker knows them.
     sequences: Arc<[AtomicU32; 2]>,
     duration: Duration,
     span: u32,
@@ -48,7 +48,7 @@ pub(crate) struct Attack {
 /// Number of packets between two readings of the clock.
 const BATCH: u32 = 64;
 
-/// Bytes of a packet of the path MTU: the size of packets in the middle of a message.
+/// Path MTU in bytes: the payload of packets in the middle of a message.
 const MTU: usize = 4096;
 
 impl FromStr for Target {
@@ -79,7 +79,7 @@ impl FromStr for Target {
 }
 
 impl Attack {
-    /// Reads the command line, and becomes the user that it names.
+    /// Parses the command line, and changes to the user that it names.
     pub(crate) fn of(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut arguments = arguments;
         let (mut targets, mut seconds, mut span) = (Vec::<Target>::new(), 3, 1 << 16);
@@ -114,7 +114,7 @@ impl Attack {
         })
     }
 
-    /// Sends for the time of the settings. Returns the number of packets.
+    /// Sends packets for the duration of the attack. Returns their number.
     pub(crate) fn run(&self) -> io::Result<u64> {
         let [one, other] = self.targets;
         let victims = [
@@ -137,7 +137,7 @@ impl Attack {
             bytes.extend(icrc.to_le_bytes());
             match socket.send_to(&bytes, victim.to) {
                 Ok(_) => sent += 1,
-                // The network interface has no room at the moment.
+                // The queue of the network interface is full.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
                 Err(error) => return Err(error),
             }
@@ -148,7 +148,7 @@ impl Attack {
     /// Appends a packet without its ICRC.
     fn write(&self, byte: u8, victim: &Victim, random: &mut Random, out: &mut Vec<u8>) {
         let opcode = Opcode::from_byte(byte);
-        // A packet with an opcode that does not exist is built like a message.
+        // A packet with an unknown opcode is built like a message.
         let shape = opcode.unwrap_or(Opcode::new(
             Transport::ReliableConnection,
             Operation::SendOnly,
@@ -157,7 +157,7 @@ impl Attack {
             Some(known) if random.below(8) > 0 => known,
             _ => random.word() as u32,
         };
-        // A response has a number of the victim's own packets, which the peer expects.
+        // A response has a sequence number of the victim's own packets, which the peer expects.
         let whose = victim.index ^ usize::from(shape.is_response());
         let sequence = match victim.target.sequence {
             Some(_) if random.below(8) > 0 => {
@@ -195,7 +195,7 @@ impl Attack {
             source: low_24(known(victim.peer.queue_pair, random)),
         });
         header.reth = shape.has_reth().then(|| Reth {
-            // The number of skipped packets is in this field.
+            // This field holds the number of skipped packets.
             address: if shape == Opcode::SKIP {
                 random.below(self.span).into()
             } else {
@@ -238,7 +238,7 @@ impl Attack {
 struct Victim {
     index: usize,
     target: Target,
-    /// The target that the packets pretend to be from.
+    /// Target that the packets claim to be from.
     peer: Target,
     to: SocketAddrV4,
     sockets: Vec<UdpSocket>,
@@ -247,16 +247,16 @@ struct Victim {
 impl Victim {
     fn new(index: usize, target: Target, peer: Target, unused: bool) -> io::Result<Self> {
         let mut sockets = vec![
-            // The peer's address, and another port.
+            // Address of the peer with another port.
             UdpSocket::bind((*peer.address.ip(), 0))?,
             // Another address and port.
             UdpSocket::bind((Ipv4Addr::new(127, 0, 66, 6), 0))?,
         ];
-        // Another address, and the peer's port. Other attackers may have the first ones.
+        // Another address with the port of the peer. Other attackers may use the first addresses.
         let same_port = (1..=u8::MAX)
             .map(|last| (Ipv4Addr::new(127, 0, 67, last), peer.address.port()))
             .find_map(|address| UdpSocket::bind(address).ok());
-        // The peer's address, and the port of a device that is not there.
+        // Address of the peer with the port of a device that does not exist.
         let same_address = (1..=14)
             .map(|slot| {
                 (
@@ -314,7 +314,7 @@ impl Random {
     }
 }
 
-/// Reads the sequence numbers that the targets expect.
+/// Reads the sequence numbers that the targets expect from the standard input.
 fn follow(sequences: &[AtomicU32; 2]) {
     for line in io::stdin().lines().map_while(Result::ok) {
         let words = line.split_whitespace().map_while(|word| word.parse().ok());
@@ -324,9 +324,9 @@ fn follow(sequences: &[AtomicU32; 2]) {
     }
 }
 
-/// Becomes a user, with the group of the same number and no others.
+/// Changes to a user, with only the group of the same number.
 fn become_user(user: u32) -> io::Result<()> {
-    // SAFETY: the list of groups is empty, so nothing is read.
+    // SAFETY: the list of groups is empty, so that the call reads no memory.
     let done = unsafe {
         libc::setgroups(0, std::ptr::null()) == 0
             && libc::setgid(user) == 0

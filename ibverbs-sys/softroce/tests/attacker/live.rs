@@ -1,4 +1,4 @@
-//! The two ends of the connection that is attacked.
+//! Both ends of the connection that is attacked.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -12,33 +12,34 @@ use softroce::path::Way;
 use super::{finish, part, seconds};
 use crate::node::{Card, Node, Request, SIZE};
 
-/// Offset of the memory for bytes that are read back and for messages.
+/// Offsets of the memory for bytes that are read back, and of the memory for messages.
 const BACK: usize = 1 << 20;
 const INBOX: usize = 2 << 20;
 
-/// Offset of memory that only the attacker could write to.
+/// Offset and content of memory that only the attacker could write to.
 const GUARD: usize = 3 << 20;
 const GUARDED: u8 = 0xc3;
 
-/// Bytes of a message: the number of the round, again and again.
+/// Length of a message in bytes: the number of the round, repeated.
 const MESSAGE: usize = 64;
 
-/// Bytes of a packet, see `Node::connect`.
+/// Path MTU in bytes, as `Node::connect` sets it.
 const MTU: usize = 4096;
 
-/// Receives that are posted at a time.
+/// Number of receives that are posted at the same time.
 const RECEIVES: u64 = 8;
 
-/// The round that is the last.
+/// Number of the last round.
 const LAST: u64 = u64::MAX;
 
-/// Exponent of half a second: longer than a process waits for a processor on a busy machine.
+/// Exponent of a timeout of half a second, which is longer than a process waits for a processor on a
+/// busy machine.
 const TIMEOUT: u8 = 17;
 
-/// The first sequence number, see `Node::connect`.
+/// First sequence number, as `Node::connect` sets it.
 const SEQUENCE: u32 = 0x123;
 
-/// A node with guards and receives.
+/// Creates a node with guards and posted receives.
 fn node() -> Node {
     let mut node = Node::new();
     node.timeout = TIMEOUT;
@@ -89,7 +90,8 @@ fn is_receive(wc: &ibv_wc) -> bool {
     wc.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0
 }
 
-/// Takes completions until a message was sent and another received. Returns the round of the received one.
+/// Takes completions until one message was sent and another one received. Returns the round of the
+/// received message.
 fn exchange(node: &Node) -> u64 {
     let (mut is_sent, mut round) = (false, None);
     loop {
@@ -107,7 +109,7 @@ fn exchange(node: &Node) -> u64 {
     }
 }
 
-/// The end that waits for messages and answers them.
+/// Plays the end that waits for messages and answers them.
 pub(super) fn far() {
     let node = node();
     let mut line = String::new();
@@ -135,11 +137,11 @@ pub(super) fn far() {
     }
     check(&node);
     println!("done");
-    // Waits until the other end has received everything that it waits for.
+    // Waits until the other end has received all messages.
     let _ = io::stdin().read_to_end(&mut Vec::new());
 }
 
-/// The end that writes, reads and sends, and starts the others.
+/// Plays the end that writes, reads and sends, and that starts the other processes.
 pub(super) fn near() {
     let node = node();
     let mut far = part("far")
@@ -163,7 +165,8 @@ pub(super) fn near() {
     let mut orders = attacker.stdin.take().expect("its input");
     let (mut rounds, mut packets) = (0, 0);
     while attacker.try_wait().expect("it is there").is_none() {
-        // Tells the attacker the numbers that the two sides expect. If the attacker has ended, the loop finds that out.
+        // Sends the attacker the sequence numbers that both sides expect. Fails if the attacker has
+        // ended, which the loop notices.
         let _ = writeln!(
             orders,
             "{} {}",
@@ -192,7 +195,7 @@ pub(super) fn near() {
         "{way:?}: {rounds} rounds beside {sent} packets in {} s",
         seconds()
     );
-    // The attacker has sent each opcode more than once.
+    // This is enough for each opcode to be sent more than once.
     assert!(sent > 1000, "an attack of {sent} packets");
     assert!(rounds > 0, "no round");
 }
@@ -246,7 +249,8 @@ fn attacker(near: &Card, far: &Card) -> Command {
     command
 }
 
-/// The socket of a device: the slot of its port is in its queue pairs' numbers.
+/// Returns the address of a device's socket. The numbers of its queue pairs contain the slot of its
+/// port.
 fn socket(card: &Card) -> SocketAddrV4 {
     let ip = card.gid().to_ipv4_mapped().expect("an address in 127/8");
     SocketAddrV4::new(ip, 4791 + 1000 * (card.number >> 20) as u16)

@@ -1,8 +1,9 @@
-//! Two connected processes, and a third one that sends packets of every opcode to both, each in the name of the other
-//! process. The third runs as another user if the test may change the user. Checks that the connection's bytes stay
-//! right, and that no queue pair fails.
+//! Attack on the connection of two processes: a third process sends both of them packets of every
+//! opcode, each in the name of the other process. The third process runs as another user if the test
+//! may change the user. Checks that the bytes of the connection stay right, and that no queue pair
+//! fails.
 //!
-//! `SOFTROCE_TEST_ATTACK_SECONDS` is the duration of the attack.
+//! `SOFTROCE_TEST_ATTACK_SECONDS` is the duration of the attack in seconds.
 
 mod attack;
 mod live;
@@ -17,10 +18,11 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// The variable with the part of a process of this program; the process of the tests has none.
+/// Variable with the part of a process of this program. The variable is not set in the process of the
+/// tests.
 const PART: &str = "SOFTROCE_TEST_PART";
 
-/// Deadline of each step but the attack.
+/// Time limit of each step except for the attack.
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn main() {
@@ -42,7 +44,7 @@ fn tests() {
         trial("a_connection_by_packets_survives_an_attack", "udp"),
         trial("a_connection_by_shared_memory_survives_an_attack", "shared"),
     ];
-    // The tests run one by one, as each keeps all processors busy.
+    // The tests run one by one, because each of them uses all processors.
     let arguments = Arguments {
         test_threads: Some(1),
         ..Arguments::from_args()
@@ -55,7 +57,7 @@ fn attacker() {
     println!("{}", attack.run().expect("sending"));
 }
 
-/// Seconds of an attack.
+/// Returns the duration of an attack in seconds.
 fn seconds() -> u64 {
     let seconds = env::var("SOFTROCE_TEST_ATTACK_SECONDS");
     seconds.map_or(3, |seconds| seconds.parse().expect("a number of seconds"))
@@ -77,7 +79,7 @@ fn connection_survives(path: &str) -> Result<(), String> {
     finish(process, LIMIT + Duration::from_secs(seconds()))
 }
 
-/// Waits for the end of a process, which must succeed.
+/// Waits for the end of a process. A failure or a process that exceeds `limit` is an error.
 fn finish(mut process: Child, limit: Duration) -> Result<(), String> {
     let deadline = Instant::now() + limit;
     loop {

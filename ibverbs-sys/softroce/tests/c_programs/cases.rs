@@ -1,22 +1,22 @@
 use std::fmt;
 
-/// What a program must do.
+/// A program to run, and what it must print.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    /// The program and its arguments, the same for server and client but for the server's address.
+    /// Program and arguments. The client gets the server's address as an additional argument.
     pub(crate) words: Vec<&'static str>,
-    /// What its package is called.
+    /// Name of the Debian package of the program.
     pub(crate) package: &'static str,
-    /// The only way between the two that is allowed, or the shortest.
+    /// Path that the device must use between server and client. `None`: the shortest.
     pub(crate) way: Option<&'static str>,
-    /// Runs alone, without a peer.
+    /// Set if the program runs without a peer.
     pub(crate) alone: bool,
-    /// Words that its output has; of a pair, the client's: the server of a read has nothing to tell.
+    /// Words in the output, for a pair in that of the client: the server of a read prints nothing.
     pub(crate) says: &'static [&'static str],
 }
 
 impl fmt::Display for Case {
-    /// Its command line as one word.
+    /// Writes the command line as one word.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words.join("_").replace("--", "-").replace("_-", "-"))?;
         (self.way).map_or(Ok(()), |way| write!(f, "_by_{way}"))
@@ -26,7 +26,7 @@ impl fmt::Display for Case {
 const UTILITIES: &str = "ibverbs-utils";
 const PERFTEST: &str = "perftest";
 
-/// Every case.
+/// Returns all cases.
 pub(crate) fn cases() -> Vec<Case> {
     let alone = |line: &'static str, says| Case {
         words: line.split(' ').collect(),
@@ -54,7 +54,7 @@ pub(crate) fn cases() -> Vec<Case> {
         package: UTILITIES,
         way: None,
         alone: false,
-        // Of XRC it does not tell the time.
+        // The XRC program does not print the time.
         says: if line.starts_with("ibv_xsrq") {
             &["success"]
         } else {
@@ -74,7 +74,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Of `ibverbs-utils`; `-c` checks every byte.
+/// Programs of `ibverbs-utils`; `-c` checks every byte.
 const PINGPONGS: &[&str] = &[
     "ibv_rc_pingpong -g 0",
     "ibv_rc_pingpong -g 0 -e",
@@ -92,11 +92,11 @@ const PINGPONGS: &[&str] = &[
     "ibv_srq_pingpong -g 0 -c",
     "ibv_srq_pingpong -g 0 -c -e -q 4",
     "ibv_xsrq_pingpong -g 0",
-    // With files of a mebibyte at most there is no memory to share, and packets go.
+    // With files limited to a mebibyte there is no shared memory, and messages go by packets.
     "prlimit --fsize=1048576 ibv_rc_pingpong -g 0 -c",
 ];
 
-/// Of `perftest`, what goes through shared memory otherwise, and by packets here.
+/// Programs of `perftest` that use shared memory otherwise, and packets here.
 const BY_PACKETS: &[&str] = &[
     "ib_send_lat -a -n 20",
     "ib_send_lat -e -n 500",
@@ -110,7 +110,7 @@ const BY_PACKETS: &[&str] = &[
     "ib_atomic_bw -b -n 500",
 ];
 
-/// Of `perftest`.
+/// Programs of `perftest`.
 const PERFTESTS: &[&str] = &[
     "ib_send_lat -n 1000",
     "ib_send_bw -n 1000",

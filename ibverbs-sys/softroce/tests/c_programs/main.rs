@@ -1,11 +1,12 @@
-//! The C programs that people know, from Debian's packages and unmodified, on the device: each as a
-//! server and a client, with the library preloaded. As root, each is run once more as a user
+//! Well-known C programs from Debian's packages, unmodified, on the device: each as a server and a
+//! client, with the library preloaded. If the test runs as root, each program also runs as a user
 //! without privileges.
 //!
-//! There is one of this project's own, for verbs that are newer than those packages; it is compiled here.
+//! One program is part of this project and is compiled here: it uses verbs that are newer than those
+//! packages.
 //!
 //! A program that is not installed is reported as ignored, with its package; `cargo xtask test`
-//! installs them all.
+//! installs all packages.
 
 mod cases;
 mod run;
@@ -18,7 +19,7 @@ use run::User;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Each is two programs that want a processor of their own.
+    // Each case has two programs, and each of them needs a processor.
     arguments.test_threads = Some(1);
     let users: &[User] = match User::own() {
         User::Root => &[User::Root, User::Nobody],

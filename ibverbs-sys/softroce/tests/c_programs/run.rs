@@ -13,25 +13,25 @@ use libtest_mimic::{Completion, Failed};
 
 use crate::cases::Case;
 
-/// How long a program may run: ample for an emulated machine under load.
+/// Time limit of a program, enough for an emulated machine under load.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// The user id of `nobody`.
+/// User id of `nobody`.
 const NOBODY: u32 = 65534;
 
-/// Who runs a program.
+/// User that runs a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum User {
     Root,
     Nobody,
-    /// Whoever runs the test, who is not root.
+    /// User of the test, if it is not root.
     Ordinary,
 }
 
 impl User {
-    /// Who this process is.
+    /// Returns the user of this process.
     pub(crate) fn own() -> Self {
-        // SAFETY: the call has no conditions.
+        // SAFETY: the call has no preconditions.
         match unsafe { libc::geteuid() } {
             0 => Self::Root,
             _ => Self::Ordinary,
@@ -67,7 +67,8 @@ pub(crate) fn run(case: &Case, user: User) -> Result<Completion, Failed> {
     Ok(Completion::Completed)
 }
 
-/// Compiles `buffers.c` with the shim of ibverbs-sys that looks functions up, and runs it.
+/// Compiles `buffers.c` with the shim of ibverbs-sys that resolves functions at run time, and runs
+/// it.
 pub(crate) fn buffers(user: User) -> Result<(), Failed> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
     let shim = source.join("../shim");
@@ -105,11 +106,11 @@ fn installed(program: &str) -> bool {
     env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// A server, and a client that is started until the server listens.
+/// Runs a server, and starts a client again and again until the server listens.
 fn together(case: &Case, user: User) -> Result<(), String> {
     let port = free_port()?;
     let mut server = start(case, user, Some(port), None)?;
-    // A client that found nobody listening is started again.
+    // A client that could not connect is started again.
     let deadline = Instant::now() + LIMIT;
     while Instant::now() < deadline {
         let client = start(case, user, Some(port), Some("127.0.0.1"))?.wait()?;
@@ -118,7 +119,7 @@ fn together(case: &Case, user: User) -> Result<(), String> {
             continue;
         }
         let client = client.judge("the client", case.says);
-        // A server whose client failed waits for it in vain.
+        // A server whose client has failed would wait for it in vain.
         let limit = match client {
             Ok(()) => LIMIT,
             Err(_) => Duration::from_secs(5),
@@ -138,21 +139,21 @@ fn together(case: &Case, user: User) -> Result<(), String> {
     ))
 }
 
-/// A TCP port that nothing listens at.
+/// Returns a TCP port at which no process listens.
 fn free_port() -> Result<u16, String> {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     free.map(|address| address.port())
         .map_err(|error| format!("a free port: {error}"))
 }
 
-/// A program that runs, and what it prints.
+/// Running program, and the threads that collect its output.
 struct Running {
     child: Child,
     stdout: Option<JoinHandle<String>>,
     stderr: Option<JoinHandle<String>>,
 }
 
-/// A program that has ended, or was ended.
+/// Program that has ended by itself or was killed.
 struct Ended {
     status: Option<ExitStatus>,
     stdout: String,
@@ -194,7 +195,7 @@ fn start(
     })
 }
 
-/// The library to preload, where every user can read it.
+/// Returns the path of the library to preload, in a copy that every user can read.
 fn library() -> Result<PathBuf, String> {
     let test = env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
     let built = test
@@ -214,10 +215,10 @@ fn library() -> Result<PathBuf, String> {
     Ok(copy)
 }
 
-/// Removes what [`library`] made.
+/// Removes the directory that [`library`] has created.
 pub(crate) fn clean() {
     let made = env::temp_dir().join(format!("softroce-test-{}", std::process::id()));
-    // Fails only where nothing was made.
+    // Fails only if the directory does not exist.
     let _ = fs::remove_dir_all(made);
 }
 
@@ -228,7 +229,7 @@ fn mode(bits: u32) -> fs::Permissions {
 fn collected(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What came before an error is still worth having.
+        // The bytes before an error are still useful.
         let _ = pipe.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })
@@ -249,7 +250,7 @@ impl Running {
             match self.child.try_wait() {
                 Ok(Some(status)) => break Some(status),
                 Ok(None) if Instant::now() >= deadline => {
-                    // Fails only where it has just ended.
+                    // Fails only if the program has just ended.
                     let _ = self.child.kill();
                     let _ = self.child.wait();
                     break None;
@@ -272,7 +273,7 @@ impl Running {
 }
 
 impl Ended {
-    /// Whether it is a client that found nobody at the port.
+    /// Returns whether the program is a client whose connection was refused.
     fn refused(&self) -> bool {
         let failed = self.status.is_some_and(|status| !status.success());
         let said = |words: &str| self.stderr.contains(words) || self.stdout.contains(words);

@@ -1,4 +1,4 @@
-//! Open devices and queue pairs, used as in a C program.
+//! Open devices and queue pairs, which are used as a C program uses them.
 
 use std::mem::zeroed;
 use std::ptr;
@@ -27,12 +27,12 @@ pub(super) struct End<'a> {
 
 // SAFETY: verbs may be called by any thread.
 unsafe impl Send for End<'_> {}
-// SAFETY: as above.
+// SAFETY: verbs may be called by any thread.
 unsafe impl Sync for End<'_> {}
-// SAFETY: as above.
+// SAFETY: verbs may be called by any thread.
 unsafe impl Sync for Device {}
 
-/// Bytes of this process, or of its peer, with the key of their region.
+/// Bytes of this process or of its peer, with the key of their region.
 #[derive(Clone, Copy)]
 pub(super) struct Bytes {
     pub(super) address: u64,
@@ -67,7 +67,7 @@ pub(super) fn with_pair(test: impl FnOnce(&Device, &End<'_>, &End<'_>)) {
         ends[1].connect(&ends[0]);
         test(&device, &ends[0], &ends[1]);
     }
-    // SAFETY: everything that used them is destroyed.
+    // SAFETY: all objects that used them are destroyed.
     unsafe {
         assert_eq!(ibv_dealloc_pd(pd), 0);
         assert_eq!(ibv_close_device(context), 0);
@@ -75,13 +75,13 @@ pub(super) fn with_pair(test: impl FnOnce(&Device, &End<'_>, &End<'_>)) {
 }
 
 impl Device {
-    /// Registers memory for everything that a peer may do.
+    /// Registers memory with all access rights for peers.
     pub(super) fn register(&self, address: *mut libc::c_void, length: usize) -> *mut ibv_mr {
         let access = Access::IBV_ACCESS_LOCAL_WRITE
             | Access::IBV_ACCESS_REMOTE_WRITE
             | Access::IBV_ACCESS_REMOTE_READ
             | Access::IBV_ACCESS_REMOTE_ATOMIC;
-        // SAFETY: the memory is there.
+        // SAFETY: the memory is mapped.
         unsafe { ibv_reg_mr(self.pd, address, length, access.0 as i32) }
     }
 }
@@ -121,7 +121,7 @@ impl<'a> End<'a> {
 
     /// Sets attributes. Returns the errno, or 0.
     pub(super) fn modify(&self, mut attributes: ibv_qp_attr, mask: Mask) -> i32 {
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair is valid.
         unsafe { ibv_modify_qp(self.qp, &mut attributes, mask.0 as i32) }
     }
 
@@ -137,7 +137,7 @@ impl<'a> End<'a> {
     pub(super) fn state(&self) -> ibv_qp_state {
         let (mut attributes, mut initial) = Default::default();
         let mask = Mask::IBV_QP_STATE.0 as i32;
-        // SAFETY: the queue pair is there, and there is room for the answers.
+        // SAFETY: the queue pair is valid, and there is room for the answers.
         let answer = unsafe { ibv_query_qp(self.qp, &mut attributes, mask, &mut initial) };
         assert_eq!(answer, 0);
         attributes.qp_state
@@ -167,7 +167,7 @@ impl<'a> End<'a> {
         let mut attributes = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTR,
             path_mtu: ibv_mtu::IBV_MTU_1024,
-            // SAFETY: the queue pair is there.
+            // SAFETY: the queue pair is valid.
             dest_qp_num: unsafe { (*peer.qp).qp_num },
             max_dest_rd_atomic: 4,
             min_rnr_timer: 1,
@@ -190,7 +190,7 @@ impl<'a> End<'a> {
         assert_eq!(self.modify(attributes, mask), 0);
         let attributes = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTS,
-            // 134 ms, eight times: longer than a thread waits for its turn on a busy machine.
+            // 134 ms, eight times: longer than a thread waits for a processor on a busy machine.
             timeout: 15,
             retry_cnt: 7,
             rnr_retry: 7,
@@ -226,26 +226,27 @@ impl<'a> End<'a> {
             request.wr.rdma.rkey = remote.key;
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the request and what it points to are there.
+        // SAFETY: the request and what it points to are valid during the call.
         unsafe { ibv_post_send(self.qp, &mut request, &mut bad) }
     }
 
     /// Posts a receive request. Returns the errno, or 0.
     pub(super) fn post_receive(&self, id: u64, local: Bytes) -> i32 {
         let mut piece = local.piece();
-        // SAFETY: plain data.
+        // SAFETY: zeros are a valid value.
         let mut request: ibv_recv_wr = unsafe { zeroed() };
         request.wr_id = id;
         request.sg_list = &raw mut piece;
         request.num_sge = i32::from(local.length > 0);
         let mut bad = ptr::null_mut();
-        // SAFETY: the request and what it points to are there.
+        // SAFETY: the request and what it points to are valid during the call.
         unsafe { ibv_post_recv(self.qp, &mut request, &mut bad) }
     }
 
-    /// Takes a completion, if there is one. Returns the answer of `ibv_poll_cq` if that is an error.
+    /// Takes the next completion if there is one. Returns the result of `ibv_poll_cq` if it is an
+    /// error.
     pub(super) fn poll(&self) -> Result<Option<ibv_wc>, i32> {
-        // SAFETY: plain data; there is room for one.
+        // SAFETY: zeros are a valid completion, and there is room for one.
         unsafe {
             let mut completion: ibv_wc = zeroed();
             match ibv_poll_cq(self.cq, 1, &mut completion) {
@@ -256,7 +257,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Waits for the next completion. Returns the number and the status of its request.
+    /// Waits for the next completion. Returns the `wr_id` and the status of its request.
     #[track_caller]
     pub(super) fn complete(&self) -> (u64, ibv_wc_status) {
         let end = Instant::now() + LOST;
@@ -271,7 +272,7 @@ impl<'a> End<'a> {
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        // SAFETY: nobody uses them any more.
+        // SAFETY: no code uses these objects any more.
         unsafe {
             assert_eq!(ibv_destroy_qp(self.qp), 0);
             assert_eq!(ibv_destroy_cq(self.cq), 0);
@@ -281,7 +282,7 @@ impl Drop for End<'_> {
 }
 
 impl Bytes {
-    /// No bytes.
+    /// Zero bytes.
     pub(super) const NONE: Self = Self {
         address: 0,
         length: 0,

@@ -1,4 +1,4 @@
-//! A panic inside of the device: the device fails, and every waiting thread is told.
+//! A panic inside of the device: the device fails, and every waiting thread is notified.
 
 use std::mem::zeroed;
 use std::ptr;
@@ -26,7 +26,7 @@ fn a_panic_of_the_engine_is_told_to_all_who_wait() {
             arm(other);
             panic_at(PanicPoint::Receive);
             thread::scope(|scope| {
-                // No thread polls, so the engine receives.
+                // No thread polls, so that the engine receives the packets.
                 let waiting = scope.spawn(|| wait_for_completion_event(other));
                 assert_eq!(one.post(7, SEND, Bytes::NONE, Bytes::NONE), 0);
                 wait_for_failure(device);
@@ -70,14 +70,15 @@ fn a_panic_of_a_thread_that_posts_is_told_to_all() {
     }
 }
 
-/// A thread that polls also receives, and may be the thread that panics: then its call fails, and the next ones go on.
+/// Checks a panic of a polling thread, which also receives packets: its call fails, and the next calls
+/// return.
 #[test]
 fn a_panic_of_a_thread_that_polls_is_told_to_all() {
     let test = "fatal::a_panic_of_a_thread_that_polls_is_told_to_all";
     alone(test, &[("SOFTROCE_PATH", "udp")], || {
         with_pair(|device, one, other| {
             assert_eq!(other.post_receive(1, Bytes::NONE), 0);
-            // After a while of polling, the engine leaves receiving to this thread.
+            // After some time of polling, the engine leaves the reception of packets to this thread.
             let end = Instant::now() + LOST / 60;
             while Instant::now() < end {
                 assert!(matches!(other.poll(), Ok(None)));
@@ -102,7 +103,7 @@ fn a_panic_of_a_thread_that_polls_is_told_to_all() {
     });
 }
 
-/// Waits until the open device gets the event that says that the device failed.
+/// Waits until the open device reports the event of a failed device.
 fn wait_for_failure(device: &Device) {
     // SAFETY: the device is open.
     unsafe {
@@ -115,13 +116,13 @@ fn wait_for_failure(device: &Device) {
 }
 
 fn arm(end: &End<'_>) {
-    // SAFETY: the queue is there.
+    // SAFETY: the queue is valid.
     assert_eq!(unsafe { ibv_req_notify_cq(end.cq, 0) }, 0);
 }
 
 fn wait_for_completion_event(end: &End<'_>) {
     let (mut queue, mut tag) = (ptr::null_mut(), ptr::null_mut());
-    // SAFETY: the channel is there.
+    // SAFETY: the channel is valid.
     unsafe {
         wait_for((*end.channel).fd, "no completion event came");
         assert_eq!(ibv_get_cq_event(end.channel, &mut queue, &mut tag), 0);
@@ -136,12 +137,12 @@ fn wait_for(descriptor: i32, otherwise: &str) {
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one descriptor.
+    // SAFETY: the pointer is to one descriptor.
     let count = unsafe { libc::poll(&raw mut about, 1, LOST.as_millis() as i32) };
     assert_eq!(count, 1, "{otherwise}");
 }
 
-/// Checks a failed device: posted requests are flushed, and verbs that need the device fail.
+/// Checks a failed device: posted requests are flushed, and verbs that need the device return errors.
 fn nothing_hangs(device: &Device, end: &End<'_>) {
     assert_eq!(end.state(), ibv_qp_state::IBV_QPS_ERR);
     while end.poll().expect("a completion or none").is_some() {}

@@ -1,4 +1,5 @@
-//! The program's own handlers of SIGSEGV and SIGBUS, and programs without them: all work as they do without the device.
+//! Handlers of SIGSEGV and SIGBUS of the program, and programs without handlers: all work as they do
+//! without the device.
 
 use std::io;
 use std::mem::zeroed;
@@ -19,7 +20,7 @@ static FILE: AtomicI32 = AtomicI32::new(-1);
 /// Handles a fault by making the page accessible, as garbage collectors do.
 unsafe extern "C" fn make_accessible(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     FAULTS.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: the address of the fault is the kernel's.
+    // SAFETY: the kernel provides the address of the fault.
     unsafe {
         let place = (*info).si_addr();
         LAST.store(place.addr(), Ordering::SeqCst);
@@ -28,15 +29,16 @@ unsafe extern "C" fn make_accessible(_: c_int, info: *mut siginfo_t, _: *mut c_v
     }
 }
 
-/// Handles a fault by restoring the length of the file: a handler of the older kind.
+/// Handles a fault by restoring the length of the file. This handler takes only the number of the
+/// signal.
 unsafe extern "C" fn make_longer(_: c_int) {
     FAULTS.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: the call has no conditions.
+    // SAFETY: the call has no preconditions.
     unsafe { libc::ftruncate(FILE.load(Ordering::SeqCst), 4 * PAGE as i64) };
 }
 
 fn handle(signal: c_int, handler: usize, flags: c_int) {
-    // SAFETY: an action is plain bits, and the handlers above are of the kind that the flags say.
+    // SAFETY: an action is plain bits, and the handlers above are of the kind that the flags name.
     unsafe {
         let mut action: libc::sigaction = zeroed();
         action.sa_sigaction = handler;
@@ -48,7 +50,7 @@ fn handle(signal: c_int, handler: usize, flags: c_int) {
 
 /// Reads a byte as a program does.
 fn touch(place: *const c_void) -> u8 {
-    // SAFETY: a handler makes it readable, or the process ends.
+    // SAFETY: a handler makes the byte readable, or the process ends.
     unsafe { place.cast::<u8>().read_volatile() }
 }
 
@@ -161,7 +163,7 @@ fn a_signal_that_is_sent_does_what_it_did() {
                 handle(signal, asked.parse().expect("a number"), 0);
             }
             lose_memory();
-            // SAFETY: the calls have no conditions.
+            // SAFETY: the calls have no preconditions.
             assert_eq!(unsafe { libc::raise(SIGBUS) }, 0);
             lose_memory();
         });
@@ -172,7 +174,7 @@ fn a_signal_that_is_sent_does_what_it_did() {
     }
 }
 
-/// Checks the standard library's handler, which reports a stack overflow.
+/// Checks that the standard library's handler still reports a stack overflow.
 #[test]
 fn a_stack_that_overflows_is_found_out() {
     let test = "handlers::a_stack_that_overflows_is_found_out";

@@ -1,5 +1,5 @@
-//! The device after an error inside of it or below it: a panic, and registered memory that is no longer there. Each
-//! test runs in a process of its own, because the device of that process fails, or the process may end.
+//! Errors inside of the device or below it: a panic, and registered memory that is no longer mapped.
+//! Each test runs in a process of its own, because its device fails or the process may end.
 
 mod end;
 mod fatal;
@@ -9,14 +9,14 @@ mod missing;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// Deadline of every operation: longer than any takes.
+/// Time limit of every operation, which is longer than any operation takes.
 const LOST: Duration = Duration::from_secs(60);
 
-/// The variable that marks a test's own process.
+/// Variable that is set in a test's own process.
 const CHILD: &str = "SOFTROCE_TEST_CHILD";
 
-/// Runs `body` in a process of its own, with these variables, which must succeed. Returns the standard error of that
-/// process; in that process itself `None`.
+/// Runs `body` in a process of its own, which has these variables and must succeed. Returns the
+/// standard error of that process, or `None` in that process itself.
 fn alone(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Option<String> {
     let output = process(test, variables, body)?;
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -30,12 +30,12 @@ fn alone(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Option<
     Some(errors)
 }
 
-/// Runs `body` in a process of its own, which calls the same test again, with these variables. Returns the status and
-/// output of that process; in that process itself `None`.
+/// Runs `body` in a process of its own, which calls the same test again with these variables. Returns
+/// the status and output of that process, or `None` in that process itself.
 fn process(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Option<Output> {
     if std::env::var_os(CHILD).is_some() {
-        // A process that hangs ends with SIGALRM.
-        // SAFETY: the call has no conditions.
+        // SIGALRM ends a process that hangs.
+        // SAFETY: the call has no preconditions.
         unsafe { libc::alarm(5 * LOST.as_secs() as u32) };
         softroce::install();
         body();

@@ -1,4 +1,5 @@
-//! Registered memory that is no longer there: every access gives an error, and the process goes on.
+//! Registered memory that is no longer mapped: every access returns an error, and the process
+//! continues.
 
 use std::io;
 use std::ptr;
@@ -23,20 +24,20 @@ const OPERATION: ibv_wc_status = ibv_wc_status::IBV_WC_REM_OP_ERR;
 
 pub(super) const PAGE: usize = 4096;
 
-/// Pages of each test's memory: three packets and more.
+/// Number of pages of each test's memory: more than three packets.
 const PAGES: usize = 4;
 
-/// Lengths that are copied in different ways.
+/// Lengths in bytes that are copied in different ways.
 const LENGTHS: [u32; 5] = [1, 8, 100, 1000, 9000];
 
-/// Changes to memory after its registration.
+/// Changes of memory after its registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loss {
     Unmapped,
     Inaccessible,
-    /// The memory can be read, but not written.
+    /// The memory is readable, but not writable.
     ReadOnly,
-    /// The file behind it is empty.
+    /// The file of the memory is empty.
     Truncated,
     /// Only the last pages are unmapped.
     Tail,
@@ -51,7 +52,7 @@ const LOSSES: [Loss; 5] = [
 ];
 
 impl Loss {
-    /// Returns whether an access of `length` bytes reaches missing memory.
+    /// Returns whether an access of `length` bytes reaches memory that is missing.
     fn hits(self, length: u32, writes: bool) -> bool {
         match self {
             Self::Unmapped | Self::Inaccessible | Self::Truncated => true,
@@ -70,13 +71,14 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new(device: &Device) -> Self {
-        /// Distance of the mappings.
+        /// Distance between two mappings in bytes.
         const STRIDE: usize = 1 << 20;
-        // Far from the addresses that the kernel chooses: it would give those of memory that a test has unmapped to the next
-        // mapping of another thread, and a peer's write would reach that.
+        // Far from the addresses that the kernel chooses. Otherwise the next mapping of another thread
+        // could get the address of memory that a test has unmapped, and a peer's write would reach
+        // that mapping.
         static NEXT: AtomicUsize = AtomicUsize::new(0x1000_0000_0000);
         let address = NEXT.fetch_add(STRIDE, Ordering::Relaxed);
-        // SAFETY: a new file, and a new mapping of it where there is none.
+        // SAFETY: the file is new, and is mapped where no mapping exists.
         unsafe {
             let file = libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC);
             assert!(file >= 0, "{}", io::Error::last_os_error());
@@ -96,14 +98,14 @@ impl Memory {
         Bytes {
             address: self.start.expose_provenance() as u64,
             length,
-            // SAFETY: the region is there.
+            // SAFETY: the region is valid.
             key: unsafe { (*self.mr).lkey },
         }
     }
 
     pub(super) fn lose(&self, loss: Loss) {
         let (start, length) = (self.start, PAGES * PAGE);
-        // SAFETY: nobody in this process holds a reference to the memory.
+        // SAFETY: no code in this process holds a reference to the memory.
         let answer = unsafe {
             match loss {
                 Loss::Unmapped => libc::munmap(start, length),
@@ -119,7 +121,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: nobody uses them any more; what is not mapped is unmapped again without an error.
+        // SAFETY: no code uses the objects any more, and unmapping unmapped memory is no error.
         unsafe {
             assert_eq!(ibv_dereg_mr(self.mr), 0);
             libc::munmap(self.start, PAGES * PAGE);
@@ -155,7 +157,7 @@ fn for_each_loss(
     }
 }
 
-/// Checks that the device still works in the end.
+/// Checks that the device still works afterwards.
 pub(super) fn works() {
     with_pair(|device, one, other| {
         let (from, to) = (Memory::new(device), Memory::new(device));
@@ -246,8 +248,8 @@ fn an_atomic_operation_that_answers_to_nowhere_ends_with_a_protection_error() {
     });
 }
 
-/// Checks IBTA 9.9.3: the receiver's request ends with a local protection error, the sender's with a remote operational
-/// one.
+/// Checks IBTA 9.9.3: the receiver's request ends with a local protection error, the sender's with a
+/// remote operation error.
 #[test]
 fn what_is_received_to_nowhere_ends_both_requests() {
     let test = "missing::what_is_received_to_nowhere_ends_both_requests";

@@ -1,4 +1,4 @@
-//! A reliable connection: one end carries out a script, the other checks what comes.
+//! Reliable connections: one end executes a script, and the other checks the results.
 
 use std::collections::VecDeque;
 
@@ -8,20 +8,20 @@ use crate::script::{COUNTER, Kind, Operation, READABLE, REGION, difference, fill
 use crate::talk::{Place, Talk};
 use crate::verbs::{Connection, DEPTH, Memory, Result};
 
-/// Requests under way, each with its own bytes.
+/// Maximum number of requests in flight, each with memory of its own.
 const WINDOW: usize = 16;
 
-/// The target's memory for [`target`], prepared.
+/// Prepares the target's memory for [`target`].
 pub(crate) fn prepare(memory: &mut Memory) {
     fill(memory.bytes(REGION, REGION), READABLE);
 }
 
-/// Bytes that the initiator needs.
+/// Length in bytes of the initiator's memory.
 pub(crate) const INITIATOR: usize = WINDOW * REGION;
-/// Bytes that the target needs: its region, and the receives.
+/// Length in bytes of the target's memory: its regions, the counter and the receives.
 pub(crate) const TARGET: usize = COUNTER + 8 + DEPTH * REGION;
 
-/// Carries out `operations`, and checks every answer.
+/// Executes `operations`, and checks every result.
 pub(crate) fn initiate(
     connection: &Connection,
     memory: &mut Memory,
@@ -111,7 +111,7 @@ fn post(
     })
 }
 
-/// Waits for the oldest request, and checks its answer.
+/// Waits for the oldest request, and checks its result.
 fn complete(
     connection: &Connection,
     memory: &mut Memory,
@@ -142,7 +142,7 @@ fn complete(
     Ok(())
 }
 
-/// Receives what the other end's script sends, and checks it, and at the end what it wrote.
+/// Receives and checks the messages of the other end, and in the end the memory that it wrote to.
 pub(crate) fn target(
     connection: &Connection,
     memory: &mut Memory,
@@ -198,7 +198,7 @@ pub(crate) fn target(
         }
         connection.receive(slot, memory, place(slot), REGION)?;
     }
-    // The other end is here when all its requests have completed.
+    // The other end is at this point when all of its requests have completed.
     talk.meet()?;
     let written = memory.bytes(0, REGION);
     if let Some(at) = written.iter().zip(&model).position(|(a, b)| a != b) {

@@ -1,4 +1,4 @@
-//! Datagrams, in bursts that the receiver has room for.
+//! Datagrams in bursts for which the receiver has room.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -8,16 +8,16 @@ use crate::script::{Random, difference, fill};
 use crate::talk::{Place, Talk};
 use crate::verbs::{Connection, DEPTH, Memory, Result};
 
-/// The GRH in front of a datagram.
+/// Length in bytes of the GRH in front of a datagram.
 const ROUTE: usize = 40;
-/// The largest datagram on a link whose path MTU is 4096.
+/// Length in bytes of the largest datagram with a path MTU of 4096.
 const LONGEST: usize = 4096;
 const SLOT: usize = ROUTE + LONGEST;
 
-/// Bytes that an end needs.
+/// Length in bytes of the memory of one end.
 pub(crate) const MEMORY: usize = DEPTH * SLOT;
 
-/// Lengths and seeds of `count` datagrams.
+/// Returns the lengths and seeds of `count` datagrams.
 fn datagrams(count: usize, longest: usize) -> Vec<(usize, u32)> {
     let mut random = Random::new(count as u64);
     (0..count)
@@ -54,7 +54,7 @@ pub(crate) fn initiate(
     talk.meet()
 }
 
-/// Receives them all, with who sent them in front.
+/// Receives all datagrams, and checks their bytes and sources.
 pub(crate) fn target(
     connection: &Connection,
     memory: &mut Memory,
@@ -67,7 +67,8 @@ pub(crate) fn target(
             connection.receive(slot, memory, slot * SLOT, SLOT)?;
         }
         talk.meet()?;
-        // None is lost here, but they may overtake each other where several processors send them.
+        // No datagram is lost, but datagrams may overtake each other if several processors send
+        // them.
         let mut missing = burst.to_vec();
         while !missing.is_empty() {
             let completion = connection.wait()?;
@@ -89,15 +90,15 @@ pub(crate) fn target(
                 return wrong("flag of the GRH");
             }
             let with_immediate = completion.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-            // SAFETY: the flag says that it is there.
+            // SAFETY: the flag says that the immediate data are present.
             let immediate = || unsafe { completion.__bindgen_anon_1.imm_data };
-            // Datagrams without bytes are told apart by nothing else.
+            // Datagrams without bytes are identified by the immediate data only.
             let is_expected = with_immediate == (seed % 2 == 1)
                 && (!with_immediate || immediate() == seed.to_be());
             if length > 0 && !is_expected {
                 return wrong("immediate data");
             }
-            // The source address of the IPv4 header in the GRH's last 20 bytes.
+            // The IPv4 header in the last 20 bytes of the GRH holds the source address.
             let source: [u8; 4] = std::array::from_fn(|i| memory.bytes(slot + 32, 4)[i]);
             if Ipv4Addr::from(source).to_ipv6_mapped() != Ipv6Addr::from(peer.gid) {
                 return wrong("address in the GRH");

@@ -1,6 +1,6 @@
-//! Softroce and the kernel's Soft-RoCE on one wire: two network namespaces joined by a veth pair,
-//! the kernel's device in one and softroce in the other, each as initiator and as target, without
-//! loss and with it. Every byte, length, immediate datum and atomic is checked.
+//! Interoperability of softroce with the kernel's Soft-RoCE: a veth pair joins two network
+//! namespaces, with the kernel's device in one and softroce in the other. Each is initiator and
+//! target, with and without loss. All bytes, lengths, immediate data and atomics are checked.
 //!
 //! Needs root and a kernel with `rdma_rxe`, `veth` and `sch_netem`:
 //!
@@ -8,8 +8,8 @@
 //! cargo xtask on rxe --guest --module veth --module sch_netem -- target/debug/deps/interop-...
 //! ```
 //!
-//! Where the network cannot be made, every case is reported as ignored, with the reason; with
-//! `INTEROP=required` that is a failure.
+//! If the network cannot be created, every case is reported as ignored with the reason, or as
+//! failed with `INTEROP=required`.
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "every block is a call of C with the arguments that its manual page asks for"
@@ -33,20 +33,21 @@ use talk::Talk;
 use verbs::{Device, Result, Settings};
 
 const SOFTROCE_DEVICE: &str = "softroce0";
-/// Where the kernel's end listens.
+/// Address at which the kernel's end listens.
 const LISTEN: &str = "10.78.0.1:7777";
 
-/// What the two ends do together.
+/// Case of the test, which both ends play together.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
     settings: Settings,
-    /// Softroce is the initiator.
+    /// Set if softroce is the initiator.
     from_softroce: bool,
     count: usize,
-    /// In percent.
+    /// Share of lost packets in percent.
     loss: u32,
-    /// Softroce sends bursts, which the kernel takes apart and numbers in front of its device.
+    /// Set if softroce sends bursts, which the kernel splits and numbers before they reach its
+    /// device.
     bursts: bool,
 }
 
@@ -143,7 +144,7 @@ fn main() -> ExitCode {
         };
     }
     let mut arguments = Arguments::from_args();
-    // They share the network.
+    // All cases share the network.
     arguments.test_threads = Some(1);
     let network: Arc<OnceLock<Result<Network>>> = Arc::default();
     let trials = CASES.iter().map(|case| {
@@ -157,12 +158,12 @@ fn main() -> ExitCode {
         })
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    // Takes the network down.
+    // Removes the network.
     drop(network);
     conclusion.exit_code()
 }
 
-/// Both ends of a case, each a process of its own.
+/// Plays both ends of a case, each in a process of its own.
 fn together(network: &Network, case: &Case) -> Result<()> {
     network.lose(case.loss)?;
     let program = env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
@@ -183,7 +184,7 @@ fn together(network: &Network, case: &Case) -> Result<()> {
     ended.into_iter().collect()
 }
 
-/// Each end ends by itself: whatever it waits for has a bound.
+/// Waits for one end, which ends by itself because each of its waits is bounded.
 fn end_of(mut child: Child) -> Result<()> {
     match child.wait() {
         Ok(status) if status.success() => Ok(()),
@@ -192,7 +193,7 @@ fn end_of(mut child: Child) -> Result<()> {
     }
 }
 
-/// One end of the case of this name.
+/// Plays one end of the case with this name.
 fn play(softroce: bool, name: &str) -> Result<()> {
     let case = CASES.iter().find(|case| case.name == name);
     let case = case.ok_or("there is no such case")?;
@@ -216,7 +217,7 @@ fn play(softroce: bool, name: &str) -> Result<()> {
         (false, false) => connected::TARGET,
     })?;
     let mut connection = device.connection(case.settings)?;
-    // Wraps within the first operations.
+    // The sequence numbers wrap within the first operations.
     let own = device.place(&connection, &memory, 0xff_fff0 + u32::from(softroce));
     let peer = talk.exchange(&own)?;
     connection.connect(&own, &peer)?;

@@ -1,32 +1,32 @@
-//! Two network namespaces joined by a veth pair: the kernel's device in this one, softroce's in the
-//! other.
+//! Two network namespaces that are joined by a veth pair, with the kernel's device in this
+//! namespace and softroce's in the other.
 
 use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The kernel's device.
+/// Name of the kernel's device.
 pub(crate) const KERNEL_DEVICE: &str = "rxe_interop";
-/// Its address.
+/// Address of the kernel's device.
 pub(crate) const KERNEL_ADDRESS: &str = "10.78.0.1";
-/// Softroce's address.
+/// Address of softroce.
 pub(crate) const SOFTROCE_ADDRESS: &str = "10.78.0.2";
-/// Softroce's namespace.
+/// Namespace of softroce.
 pub(crate) const NAMESPACE: &str = "softroce-interop";
 
 const KERNEL_END: &str = "sr-kernel";
 const SOFTROCE_END: &str = "sr-user";
-/// The smallest that carries RoCE's largest path MTU.
+/// Smallest MTU of the link that allows RoCE's largest path MTU.
 const MTU: &str = "4200";
-/// How long a new address may take to become a GID.
+/// Maximum time until a new address appears as a GID.
 const SETTLING: Duration = Duration::from_secs(60);
 
-/// The two namespaces; gone when this is dropped.
+/// The two namespaces, which are removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Network(());
 
 impl Network {
-    /// Makes it. What was left of an earlier one goes first.
+    /// Creates the namespaces. Removes those of an earlier run first.
     pub(crate) fn new() -> Result<Self, String> {
         remove();
         let network = Self(());
@@ -82,7 +82,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Loses this share of the packets at both ends.
+    /// Sets the share of packets that both ends lose.
     pub(crate) fn lose(&self, percent: u32) -> Result<(), String> {
         let loss = format!("{percent}%");
         let netem = ["qdisc", "replace", "dev"];
@@ -99,15 +99,15 @@ impl Drop for Network {
     }
 }
 
-/// Removes whatever there is of it.
+/// Removes all parts of the network that exist.
 fn remove() {
-    // Each fails where the thing does not exist.
+    // Each command fails if its object does not exist.
     let _ = output("rdma", &["link", "delete", KERNEL_DEVICE]);
     let _ = output("ip", &["link", "delete", KERNEL_END]);
     let _ = output("ip", &["netns", "delete", NAMESPACE]);
 }
 
-/// Waits until the kernel's device has the GID of its address.
+/// Waits until the kernel's device has the GID that belongs to its address.
 fn wait_for_gid() -> Result<(), String> {
     let gids = format!("/sys/class/infiniband/{KERNEL_DEVICE}/ports/1/gids");
     let wanted = ":ffff:0a4e:0001";

@@ -1,23 +1,24 @@
-//! What the two ends do: the same list of operations at both, made of a seed.
+//! Script of operations, which both ends compute from the same seed.
 
-/// The largest message; as many bytes at the target are written to, and as many behind them read.
+/// Length in bytes of the longest message, of the target's memory for writes, and of its memory for
+/// reads behind that.
 pub(crate) const REGION: usize = 1 << 20;
 
-/// Where the target's eight bytes for atomics are.
+/// Offset of the target's eight bytes for atomics.
 pub(crate) const COUNTER: usize = 2 * REGION;
 
-/// What the bytes to be read are made of.
+/// Seed of the bytes that are read.
 pub(crate) const READABLE: u32 = 7;
 
-/// One operation of the initiator.
+/// Operation of the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
     pub(crate) kind: Kind,
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) length: usize,
-    /// Where in the target's bytes to be written or read.
+    /// Offset in the target's memory for writes or for reads.
     pub(crate) offset: usize,
-    /// What the bytes and the immediate data are made of.
+    /// Seed of the bytes and the immediate data.
     pub(crate) seed: u32,
 }
 
@@ -33,7 +34,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether the target spends a receive request for it.
+    /// Returns whether this operation uses a receive request of the target.
     pub(crate) fn is_received(self) -> bool {
         matches!(
             self,
@@ -42,7 +43,7 @@ impl Kind {
     }
 }
 
-/// A small generator of numbers, the same everywhere for the same seed.
+/// Random number generator; the same seed gives the same numbers on all machines.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -51,7 +52,7 @@ impl Random {
         Self(seed)
     }
 
-    /// The next number (splitmix64).
+    /// Returns the next number (splitmix64).
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -60,13 +61,13 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 }
 
-/// `count` operations.
+/// Returns `count` operations.
 pub(crate) fn operations(seed: u64, count: usize, small: bool) -> Vec<Operation> {
     let mut random = Random::new(seed);
     (0..count)
@@ -94,7 +95,7 @@ pub(crate) fn operations(seed: u64, count: usize, small: bool) -> Vec<Operation>
         .collect()
 }
 
-/// A length: often around the borders of packets, rarely as long as can be.
+/// Returns a length: often close to a multiple of a packet's length, rarely the longest possible.
 fn length(random: &mut Random, small: bool) -> usize {
     let most = if small { 64 << 10 } else { REGION };
     match random.below(200) {
@@ -107,7 +108,7 @@ fn length(random: &mut Random, small: bool) -> usize {
     }
 }
 
-/// The bytes that belong to `seed`.
+/// Fills `bytes` with the sequence of `seed`.
 pub(crate) fn fill(bytes: &mut [u8], seed: u32) {
     let mut random = Random::new(u64::from(seed));
     for chunk in bytes.chunks_mut(8) {
@@ -116,7 +117,7 @@ pub(crate) fn fill(bytes: &mut [u8], seed: u32) {
     }
 }
 
-/// The first place where `bytes` are not those of `seed`.
+/// Returns the first index at which `bytes` differs from the sequence of `seed`.
 pub(crate) fn difference(bytes: &[u8], seed: u32) -> Option<usize> {
     let mut wanted = vec![0; bytes.len()];
     fill(&mut wanted, seed);

@@ -1,13 +1,13 @@
-//! What the two ends tell each other beside the device: over TCP, in fixed records.
+//! Control connection between both ends: fixed records over TCP, beside the device.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How long either end waits for the other.
+/// Maximum time that one end waits for the other.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Where a queue pair and the memory beside it are.
+/// Addresses of a queue pair and of its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) gid: [u8; 16],
@@ -17,7 +17,7 @@ pub(crate) struct Place {
     pub(crate) key: u32,
 }
 
-/// A connection to the other end.
+/// Control connection to the other end.
 #[derive(Debug)]
 pub(crate) struct Talk(TcpStream);
 
@@ -50,7 +50,7 @@ impl Talk {
         Ok(Self(stream))
     }
 
-    /// Tells the own place, and returns the other's.
+    /// Sends the own place, and returns the place of the other end.
     pub(crate) fn exchange(&mut self, own: &Place) -> Result<Place, String> {
         let mut bytes = own.gid.to_vec();
         bytes.extend(own.queue_pair.to_be_bytes());
@@ -70,7 +70,7 @@ impl Talk {
         })
     }
 
-    /// Returns when the other end has called it too.
+    /// Waits until the other end has called this function, too.
     pub(crate) fn meet(&mut self) -> Result<(), String> {
         self.write(b"!")?;
         self.read(&mut [0])

@@ -1,4 +1,4 @@
-//! As much of verbs as the test needs, with errors as text.
+//! Verbs objects of the test, with errors as text.
 
 use std::ffi::{CStr, c_int};
 use std::io::Error;
@@ -12,15 +12,15 @@ use ibverbs_sys::*;
 use crate::talk::Place;
 
 const PORT: u8 = 1;
-/// Of each queue.
+/// Depth of each queue.
 pub(crate) const DEPTH: usize = 32;
-/// How long a completion may take: loss means waiting, and the machine may be emulated.
+/// Maximum time until a completion, because packets are lost and the machine may be emulated.
 const PATIENCE: Duration = Duration::from_secs(120);
 const QUEUE_KEY: u32 = 0x1122;
 
 pub(crate) type Result<T, E = String> = std::result::Result<T, E>;
 
-/// What a queue pair is made for.
+/// Settings of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) datagrams: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Settings {
     pub(crate) mtu: u32,
 }
 
-/// An open device with one GID of it.
+/// Open device with one of its GIDs.
 pub(crate) struct Device {
     context: *mut ibv_context,
     domain: *mut ibv_pd,
@@ -42,7 +42,7 @@ pub(crate) struct Memory {
     bytes: Box<[u8]>,
 }
 
-/// A queue pair and what it needs.
+/// Queue pair with the objects that it needs.
 pub(crate) struct Connection {
     device_gid_index: u8,
     domain: *mut ibv_pd,
@@ -68,7 +68,7 @@ fn non_null<T>(what: &str, pointer: *mut T) -> Result<*mut T> {
 }
 
 impl Device {
-    /// Opens the device `name`, of which the GID of `address` is used.
+    /// Opens the device `name`, with the GID of `address`.
     pub(crate) fn open(name: &str, address: Ipv4Addr) -> Result<Self> {
         let mut count = 0;
         let list = non_null("the device list", unsafe {
@@ -102,7 +102,7 @@ impl Device {
         Err(format!("{name} has no RoCE v2 GID of {address}"))
     }
 
-    /// Registers `length` zeroed bytes for everything.
+    /// Registers `length` zeroed bytes with all access rights.
     pub(crate) fn memory(&self, length: usize) -> Result<Memory> {
         let mut bytes = vec![0; length].into_boxed_slice();
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
@@ -123,7 +123,7 @@ impl Device {
         })
     }
 
-    /// A queue pair that is not connected.
+    /// Creates a queue pair that is not connected.
     pub(crate) fn connection(&self, settings: Settings) -> Result<Connection> {
         let entries = 4 * DEPTH as c_int;
         let completions =
@@ -182,7 +182,7 @@ impl Device {
         Ok(connection)
     }
 
-    /// Where `connection` and `memory` are.
+    /// Returns the addresses of `connection` and `memory`.
     pub(crate) fn place(&self, connection: &Connection, memory: &Memory, sequence: u32) -> Place {
         Place {
             gid: self.gid,
@@ -204,7 +204,7 @@ impl Drop for Device {
 }
 
 impl Memory {
-    /// Bytes that no request is using.
+    /// Returns bytes that no request is using.
     pub(crate) fn bytes(&mut self, offset: usize, length: usize) -> &mut [u8] {
         &mut self.bytes[offset..offset + length]
     }
@@ -230,7 +230,7 @@ impl Connection {
         errno(&format!("modifying the queue pair to {to}"), result)
     }
 
-    /// Makes it ready to receive from `peer` and to send to it.
+    /// Connects the queue pair to `peer`, and moves it to RTS.
     pub(crate) fn connect(&mut self, own: &Place, peer: &Place) -> Result<()> {
         let mut handle: ibv_ah_attr = unsafe { mem::zeroed() };
         handle.is_global = 1;
@@ -267,7 +267,7 @@ impl Connection {
         attributes.sq_psn = own.sequence;
         mask = ibv_qp_attr_mask::IBV_QP_STATE | ibv_qp_attr_mask::IBV_QP_SQ_PSN;
         if !self.settings.datagrams {
-            // 33 ms: several of the kernel's ticks, and short beside a test.
+            // 33 ms: several ticks of the kernel, and short in comparison with a test.
             attributes.timeout = 13;
             attributes.retry_cnt = 7;
             attributes.rnr_retry = 7;
@@ -304,7 +304,8 @@ impl Connection {
         errno("posting a receive", result)
     }
 
-    /// Posts a request of this opcode for the bytes from `offset` on; `prepare` fills in the rest.
+    /// Posts a request of this opcode for the bytes from `offset` on. `prepare` sets the other
+    /// fields.
     pub(crate) fn send(
         &self,
         id: usize,
@@ -327,14 +328,14 @@ impl Connection {
         })
     }
 
-    /// Addresses a datagram to the peer.
+    /// Sets the peer as the destination of a datagram.
     pub(crate) fn address(&self, request: &mut ibv_send_wr, peer: &Place) {
         request.wr.ud.ah = self.handle;
         request.wr.ud.remote_qpn = peer.queue_pair;
         request.wr.ud.remote_qkey = QUEUE_KEY;
     }
 
-    /// The next completion, if there is one; a failed one is an error.
+    /// Takes the next completion if there is one. A failed completion is an error.
     pub(crate) fn poll(&self) -> Result<Option<ibv_wc>> {
         let mut completion: ibv_wc = unsafe { mem::zeroed() };
         match unsafe { ibv_poll_cq(self.completions, 1, &mut completion) } {
@@ -349,7 +350,7 @@ impl Connection {
         }
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     pub(crate) fn wait(&self) -> Result<ibv_wc> {
         let deadline = Instant::now() + PATIENCE;
         loop {

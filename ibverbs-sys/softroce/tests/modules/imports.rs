@@ -1,4 +1,4 @@
-//! Modules and imports of one source file. Code that only tests have is left out.
+//! Modules and imports of one source file, without code that only tests compile.
 
 use crate::tokens::{Token, tokens};
 
@@ -11,7 +11,7 @@ pub(crate) struct Contents {
     pub(crate) modules: Vec<Module>,
 }
 
-/// A module that is declared, and lies in a file of its own.
+/// Module that is declared with a file of its own.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Module {
     /// The names from the crate's root to the module.
@@ -37,16 +37,16 @@ pub(crate) fn contents(source: &str, path: &[String]) -> Contents {
 struct Reader<'a> {
     tokens: Vec<Token<'a>>,
     at: usize,
-    /// The module that the next token is in.
+    /// Path of the module that the next token is in.
     path: Vec<String>,
-    /// For each brace that is open, whether it is that of a module.
+    /// For each open brace, whether it is that of a module.
     blocks: Vec<bool>,
-    /// The value of the last `#[path]`.
+    /// Value of the last `#[path]`.
     file: Option<String>,
     contents: Contents,
 }
 
-/// Words that items begin with. Other parts of code that an attribute can stand before, as fields, end with a comma.
+/// Words that items begin with. Other code with attributes, such as a field, ends with a comma.
 const ITEMS: [&str; 16] = [
     "async",
     "const",
@@ -67,7 +67,7 @@ const ITEMS: [&str; 16] = [
 ];
 
 impl<'a> Reader<'a> {
-    /// Returns a token that is still to come; an empty text at the end.
+    /// Returns the token at `ahead`, or an empty text at the end.
     fn peek(&self, ahead: usize) -> &'a str {
         let token = self.tokens.get(self.at + ahead);
         token.map_or("", |token| token.text)
@@ -122,7 +122,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads an attribute from behind its bracket, and the item behind it if only tests have the item.
+    /// Reads an attribute after its opening bracket. Skips the item behind it if only tests compile
+    /// the item.
     fn attribute(&mut self) {
         let is_inner = self.tokens[self.at - 2].text == "!";
         if self.peek(0) == "path" && self.peek(1) == "=" {
@@ -143,8 +144,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a predicate of `cfg`. Returns its value where there are no tests; `None` if the value depends on the rest of
-    /// the configuration.
+    /// Reads a predicate of `cfg`. Returns its value in a build without tests, or `None` if the value
+    /// depends on the rest of the configuration.
     fn holds(&mut self) -> Option<bool> {
         let name = self.peek(0);
         self.at += 1;
@@ -152,7 +153,7 @@ impl<'a> Reader<'a> {
             return match name {
                 "test" | "fuzzing" => Some(false),
                 _ => {
-                    // Behind a name there may be a value.
+                    // A value may follow the name.
                     self.skip_to(&[",", ")"]);
                     None
                 }
@@ -192,7 +193,7 @@ impl<'a> Reader<'a> {
         match self.peek(0) {
             "{" => self.skip_group(),
             "," | ";" => self.at += 1,
-            // The end of the block that the item is in.
+            // The block that contains the item ends here.
             _ => {}
         }
     }

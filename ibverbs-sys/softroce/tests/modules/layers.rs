@@ -1,9 +1,9 @@
-//! The comparison of a crate's imports with its layers.
+//! Comparison of a crate's imports with its layers.
 
 use crate::source::Source;
 
 /// Returns a message for each import that is not from a lower layer, and for each difference between the layers and the
-/// modules that there are.
+/// existing modules.
 pub(crate) fn broken(layers: &[&str], source: &Source) -> Vec<String> {
     let height = |name: &str| layers.iter().position(|&layer| layer == name);
     let mut broken = Vec::new();

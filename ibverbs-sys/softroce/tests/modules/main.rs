@@ -1,4 +1,4 @@
-//! The modules of the crate form layers: each imports only from modules below it.
+//! Layers of the crate's modules: each module imports only from modules below it.
 
 mod imports;
 mod layers;
@@ -7,10 +7,11 @@ mod tokens;
 
 use std::path::Path;
 
-/// The top-level modules, the lowest first. A module stands above all that it imports from, and as low as its content
-/// allows: tools, then the transport, then what a process has, then a program's objects, then ways to peers, then the NIC.
+/// Top-level modules, the lowest first. A module is above all modules that it imports from, and as low
+/// as its content allows: tools, then the transport, then what a process has, then a program's
+/// objects, then paths to peers, then the NIC.
 const LAYERS: &[&str] = &[
-    // Formats and tools, which know nothing of the device.
+    // Formats and tools, which do not refer to the device.
     "wire",
     "limits",
     "spin",
@@ -21,29 +22,30 @@ const LAYERS: &[&str] = &[
     // Numbers and addresses, by which processes find each other's queue pairs.
     "number",
     "address",
-    // The transport, which needs only the formats, and the paths without packets. Settings and counters have values of it.
+    // The transport, which needs only the formats. Settings and counters use its types.
     "proto",
     "transfer",
     "fault",
     "config",
-    // Files, clocks and counts of a process, which the objects are made of.
+    // Files, clocks and counts of a process, which the objects use.
     "descriptor",
     "counters",
     "capture",
     "census",
     "timers",
-    // Objects of programs. All of them stand on a context; the sharing between processes stands on completion and memory.
+    // Objects of programs. All of them use a context; the sharing between processes uses completion
+    // and memory.
     "context",
     "completion",
     "receive",
     "memory",
     "xrc",
     "multicast",
-    // Ways to peers: packets go through shared memory where there is some, and queue pairs choose between the ways.
+    // Paths to peers: packets go through shared memory if it exists, and queue pairs choose the path.
     "same_host",
     "net",
     "queue_pair",
-    // The thread, and the NIC, which brings all of these together.
+    // The engine's thread, and the NIC, which connects all modules.
     "engine",
     "nic",
     // Interfaces for programs and tests, which no other module imports.

@@ -1,4 +1,5 @@
-//! The sources of a crate, read along its declarations of modules: so no file is read that only tests have.
+//! Sources of a crate, read along its declarations of modules, so that files of tests alone are left
+//! out.
 
 use std::collections::BTreeMap;
 use std::fs;

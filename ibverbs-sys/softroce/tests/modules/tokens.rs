@@ -1,11 +1,11 @@
-//! Rust source as tokens, without comments.
+//! Tokens of Rust source, without comments.
 
 /// A word, a literal, `::`, or another single character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token<'a> {
-    /// The token as it is written.
+    /// Text of the token.
     pub(crate) text: &'a str,
-    /// The line on which it begins, counted from 1.
+    /// Line on which the token begins, counted from 1.
     pub(crate) line: usize,
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn tokens(source: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// Returns the length of what the text begins with: a token, a comment or white space.
+/// Returns the length of the token, comment or white space at the start of the text.
 fn length(text: &str, first: char) -> usize {
     let is_of_word = |c: char| c.is_alphanumeric() || c == '_';
     if text.starts_with("//") {
@@ -52,7 +52,7 @@ fn length(text: &str, first: char) -> usize {
     }
 }
 
-/// Returns the length of a comment in `/* */`, in which there may be others.
+/// Returns the length of a comment in `/* */`, which may contain others.
 fn block_comment(text: &str) -> usize {
     let (mut at, mut depth) = (0, 0);
     while at < text.len() {
@@ -83,7 +83,7 @@ fn quoted(text: &str) -> usize {
     text.len()
 }
 
-/// Returns the length of a raw string from behind its prefix. `None`: there is none, as in a raw identifier.
+/// Returns the length of a raw string after its prefix, or `None` for a raw identifier.
 fn raw(text: &str) -> Option<usize> {
     let hashes = text.len() - text.trim_start_matches('#').len();
     text[hashes..].strip_prefix('"')?;
@@ -93,7 +93,7 @@ fn raw(text: &str) -> Option<usize> {
     Some(found.map_or(text.len(), |found| start + found + end.len()))
 }
 
-/// Returns the length of a character literal. `None`: the quotation mark begins a lifetime.
+/// Returns the length of a character literal, or `None` if the quotation mark begins a lifetime.
 fn character(text: &str) -> Option<usize> {
     let mut characters = text.char_indices().skip(1);
     let (_, first) = characters.next()?;

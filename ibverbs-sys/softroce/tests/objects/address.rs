@@ -3,7 +3,7 @@
 use super::*;
 
 fn address_of(context: *mut ibv_context, index: u8) -> ibv_ah_attr {
-    // SAFETY: the context is open; zeroes are an address.
+    // SAFETY: the context is open, and zeros are a valid address.
     unsafe {
         let mut attr: ibv_ah_attr = zeroed();
         assert_eq!(
@@ -19,7 +19,7 @@ fn address_of(context: *mut ibv_context, index: u8) -> ibv_ah_attr {
 #[test]
 fn address_handles_have_a_route_that_fits() {
     with_domain(|context, pd| {
-        // SAFETY: all objects are there until they are destroyed.
+        // SAFETY: all objects are valid until they are destroyed.
         unsafe {
             let good = address_of(context, 0);
             let make = |change: &dyn Fn(&mut ibv_ah_attr)| {
@@ -66,20 +66,20 @@ fn address_handles_have_a_route_that_fits() {
     });
 }
 
-/// The header that a datagram from `from` to `to` leaves in front of its data.
+/// Returns the header in front of the data of a datagram from `from` to `to`.
 fn header(from: [u8; 16], to: [u8; 16]) -> ibv_grh {
     let mut bytes = [0_u8; 40];
     bytes[20..32].copy_from_slice(&[0x45, 3, 0, 60, 0, 0, 0x40, 0, 61, 17, 0, 0]);
     bytes[32..36].copy_from_slice(&from[12..]);
     bytes[36..].copy_from_slice(&to[12..]);
-    // SAFETY: any forty bytes are such a header.
+    // SAFETY: any forty bytes are a valid header.
     unsafe { bytes.as_ptr().cast::<ibv_grh>().read_unaligned() }
 }
 
 #[test]
 fn an_answer_goes_back_to_the_sender() {
     with_domain(|context, pd| {
-        // SAFETY: all objects are there until they are destroyed.
+        // SAFETY: all objects are valid until they are destroyed.
         unsafe {
             let local = address_of(context, 0).grh.dgid.raw;
             let mut remote = local;

@@ -1,4 +1,4 @@
-//! Memory that the device hands out for regions.
+//! Memory that the device allocates for regions.
 
 use std::ptr::without_provenance_mut;
 use std::sync::{Mutex, MutexGuard};
@@ -7,19 +7,20 @@ use softroce::{Kind, objects};
 
 use super::*;
 
-/// These tests count buffers, one at a time.
+/// Locks out the other tests of this module, because each of them counts the buffers of the
+/// process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|broken| broken.into_inner())
 }
 
-/// A buffer, and its memory.
+/// Allocates a buffer. Returns its handle and its memory.
 ///
 /// # Safety
-/// `pd` is a protection domain.
+/// `pd` must be a valid protection domain.
 unsafe fn allocate(pd: *mut ibv_pd, size: usize) -> (*mut ibv_buf, *mut u8) {
     let mut buf = null_mut();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the domain is valid.
     let start = unsafe { ibv_alloc_buf(pd, size, &raw mut buf) };
     assert!(!start.is_null(), "{}", io::Error::last_os_error());
     (buf, start.cast())
@@ -29,7 +30,7 @@ unsafe fn allocate(pd: *mut ibv_pd, size: usize) -> (*mut ibv_buf, *mut u8) {
 fn a_buffer_is_an_object_of_its_domain() {
     let _alone = alone();
     with_domain(|_, pd| {
-        // SAFETY: the buffers are there until they are freed.
+        // SAFETY: the buffers are valid until they are freed.
         unsafe {
             let before = objects(Kind::Buffer);
             let (buf, start) = allocate(pd, 10_000);
@@ -40,7 +41,7 @@ fn a_buffer_is_an_object_of_its_domain() {
             assert_eq!(ibv_dealloc_pd(pd), EBUSY);
             ibv_free_buf(buf);
             assert_eq!(objects(Kind::Buffer), before);
-            // It takes the same place, and is zeroed again.
+            // A new buffer gets the same place, with zeroed memory.
             let (buf, again) = allocate(pd, 10_000);
             assert_eq!(again.addr(), start.addr());
             assert!((0..10_000).all(|at| again.add(at).read_volatile() == 0));
@@ -55,7 +56,7 @@ fn what_cannot_be_allocated_is_refused() {
     with_domain(|_, pd| {
         let mut buf = without_provenance_mut(5);
         for (size, errno) in [(0, EINVAL), (usize::MAX, ENOMEM), (1 << 50, ENOMEM)] {
-            // SAFETY: there is a place for the handle.
+            // SAFETY: `buf` has room for the handle.
             refused(unsafe { ibv_alloc_buf(pd, size, &raw mut buf) }, errno);
         }
         assert_eq!(buf.addr(), 5, "nothing was allocated, so nothing is said");
@@ -66,7 +67,7 @@ fn what_cannot_be_allocated_is_refused() {
 fn a_part_of_a_buffer_is_registered_with_its_own_domain() {
     let _alone = alone();
     with_domain(|context, pd| {
-        // SAFETY: all objects are there until they are destroyed.
+        // SAFETY: all objects are valid until they are destroyed.
         unsafe {
             let (buf, start) = allocate(pd, 10_000);
             let at = |offset: usize| start.wrapping_add(offset).cast();
@@ -86,7 +87,7 @@ fn a_part_of_a_buffer_is_registered_with_its_own_domain() {
             refused(ibv_reg_buf_mr(pd, buf, at(0), 8, REMOTE_WRITE), EINVAL);
             let other = ibv_alloc_pd(context);
             refused(ibv_reg_buf_mr(other, buf, at(0), 8, LOCAL_WRITE), EINVAL);
-            // To any domain it is memory like other memory.
+            // Any domain can register the memory as it registers other memory.
             let mr = ibv_reg_mr(other, at(0), 10_000, LOCAL_WRITE);
             assert_eq!(ibv_dereg_mr(mr), 0);
             assert_eq!(ibv_dealloc_pd(other), 0);
@@ -99,12 +100,12 @@ fn a_part_of_a_buffer_is_registered_with_its_own_domain() {
 fn what_is_freed_while_it_is_registered_stays_with_the_region() {
     let _alone = alone();
     with_domain(|_, pd| {
-        // SAFETY: the bytes are a region's.
+        // SAFETY: the bytes are registered.
         unsafe {
             let (buf, start) = allocate(pd, 4096);
             start.write_bytes(7, 4096);
             let first = ibv_reg_buf_mr(pd, buf, start.cast(), 4096, LOCAL_WRITE);
-            // However it is registered.
+            // The second region is registered like other memory.
             let second = ibv_reg_mr(pd, start.add(100).cast(), 100, REMOTE_READ);
             ibv_free_buf(buf);
             refused(
@@ -116,7 +117,7 @@ fn what_is_freed_while_it_is_registered_stays_with_the_region() {
             assert_eq!(ibv_dereg_mr(first), 0);
             assert!((0..4096).all(|at| start.add(at).read_volatile() == 7));
             assert_eq!(ibv_dereg_mr(second), 0);
-            // Now it is free.
+            // The memory is free now.
             let (third, same) = allocate(pd, 4096);
             assert_eq!((same.addr(), same.read_volatile()), (start.addr(), 0));
             ibv_free_buf(third);
@@ -129,7 +130,7 @@ fn what_is_freed_while_it_is_registered_stays_with_the_region() {
 fn what_is_freed_twice_is_freed_once() {
     let _alone = alone();
     with_domain(|_, pd| {
-        // SAFETY: a handle that is freed is only compared.
+        // SAFETY: a freed handle is only compared.
         unsafe {
             let (buf, start) = allocate(pd, 4096);
             ibv_free_buf(buf);
@@ -151,7 +152,7 @@ fn a_region_moves_into_a_buffer_and_out_of_it() {
     let _alone = alone();
     with_domain(|_, pd| {
         let mut page = Page::new();
-        // SAFETY: all memory is there until the region's end.
+        // SAFETY: all memory is valid until its region is deregistered.
         unsafe {
             let mr = ibv_reg_mr(pd, page.start(), 4096, LOCAL_WRITE);
             let (buf, start) = allocate(pd, 4096);

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Deadline of each step.
+/// Time limit of each step.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn completion_queues_are_made_and_resized_within_bounds() {
     with_context(|context| {
-        // SAFETY: all objects are there until they are destroyed.
+        // SAFETY: all objects are valid until they are destroyed.
         unsafe {
             let mut device: ibv_device_attr = zeroed();
             assert_eq!(ibv_query_device(context, &raw mut device), 0);
@@ -64,7 +64,7 @@ fn completion_queues_are_made_and_resized_within_bounds() {
 #[test]
 fn extended_completion_queues_tell_what_they_can() {
     with_domain(|context, pd| {
-        // SAFETY: all objects are there until they are destroyed.
+        // SAFETY: all objects are valid until they are destroyed.
         unsafe {
             let make = |change: &dyn Fn(&mut ibv_cq_init_attr_ex)| {
                 let mut attr: ibv_cq_init_attr_ex = zeroed();
@@ -98,7 +98,7 @@ fn extended_completion_queues_tell_what_they_can() {
             attr.comp_mask = 1;
             assert_eq!(ibv_start_poll(cq, &raw mut attr), EINVAL);
             assert_eq!(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
-            // Without the bit that says that there are flags, there are none.
+            // The flags count only if their bit is set in `comp_mask`.
             let cq = make(&|attr| attr.flags = 0xff);
             assert_eq!(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
         }
@@ -108,7 +108,7 @@ fn extended_completion_queues_tell_what_they_can() {
 #[test]
 fn a_channel_in_use_stays_and_does_not_block_if_told_so() {
     with_context(|context| {
-        // SAFETY: all objects are there until they are destroyed.
+        // SAFETY: all objects are valid until they are destroyed.
         unsafe {
             let channel = ibv_create_comp_channel(context);
             assert!(!channel.is_null());
@@ -146,9 +146,9 @@ fn asynchronous_events_can_be_polled_for() {
     });
 }
 
-/// Counts up a channel's descriptor as a peer does that comes too late: there is no event.
+/// Increments a channel's counter without an event, as a late peer does.
 fn wake_in_vain(descriptor: i32) {
-    // SAFETY: eight bytes, to a descriptor that is open.
+    // SAFETY: the call reads eight bytes, and the descriptor is open.
     let written = unsafe { libc::write(descriptor, (&raw const ONE).cast(), 8) };
     assert_eq!(written, 8);
 }

@@ -1,11 +1,11 @@
-//! What hangs together, and what does not mix.
+//! Dependencies of objects on each other, and objects of different domains that cannot be combined.
 
 use super::*;
 
 #[test]
 fn domains_in_use_stay() {
     with_domain(|context, pd| {
-        // SAFETY: all objects are there until they are destroyed.
+        // SAFETY: all objects are valid until they are destroyed.
         unsafe {
             let mut init = ibv_td_init_attr { comp_mask: 0 };
             let td = ibv_alloc_td(context, &raw mut init);
@@ -46,7 +46,7 @@ fn domains_in_use_stay() {
 fn objects_of_another_context_do_not_mix() {
     with_domain(|context, pd| {
         with_domain(|other, other_pd| {
-            // SAFETY: all objects are there until they are destroyed.
+            // SAFETY: all objects are valid until they are destroyed.
             unsafe {
                 let channel = ibv_create_comp_channel(other);
                 refused(ibv_create_cq(context, 1, null_mut(), channel, 0), EINVAL);

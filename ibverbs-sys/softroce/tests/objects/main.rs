@@ -1,5 +1,5 @@
-//! What the verbs of memory, completions, shared receive queues, domains and addresses check, and
-//! what they answer: the rules of the manual pages, one by one, as a C program sees them.
+//! Checks and results of the verbs for memory, completions, shared receive queues, domains and
+//! addresses. The rules of the manual pages are tested as a C program sees them.
 
 mod address;
 mod buffer;
@@ -24,7 +24,7 @@ const REMOTE_ATOMIC: i32 = 1 << 3;
 const ZERO_BASED: i32 = 1 << 5;
 const ON_DEMAND: i32 = 1 << 6;
 
-/// A page of memory at the beginning of a page.
+/// Page of memory at the address of a page.
 #[repr(align(4096))]
 struct Page([u8; 4096]);
 
@@ -42,7 +42,7 @@ impl Page {
 fn with_context(test: impl FnOnce(*mut ibv_context)) {
     softroce::install();
     let mut count = 0;
-    // SAFETY: the list has that many devices until it is freed, and the last is ours.
+    // SAFETY: the list has `count` devices until it is freed; the last one is softroce's.
     unsafe {
         let list = ibv_get_device_list(&mut count);
         let context = ibv_open_device(*list.add(count as usize - 1));
@@ -53,7 +53,7 @@ fn with_context(test: impl FnOnce(*mut ibv_context)) {
     }
 }
 
-/// Runs `test` on a protection domain, which nothing uses afterwards.
+/// Runs `test` on a protection domain that no object uses afterwards.
 fn with_domain(test: impl FnOnce(*mut ibv_context, *mut ibv_pd)) {
     with_context(|context| {
         // SAFETY: the context is open.
@@ -70,7 +70,7 @@ fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap()
 }
 
-/// A verb made no object, and said why.
+/// Asserts that a verb returned no object, and set errno to `expected`.
 #[track_caller]
 fn refused<T>(object: *mut T, expected: i32) {
     assert!(
@@ -81,7 +81,7 @@ fn refused<T>(object: *mut T, expected: i32) {
 }
 
 fn set_nonblocking(descriptor: i32) {
-    // SAFETY: the descriptor is open; flags are a number.
+    // SAFETY: the descriptor is open, and the flags are a number.
     unsafe {
         let flags = libc::fcntl(descriptor, libc::F_GETFL);
         assert_eq!(
@@ -97,7 +97,7 @@ fn is_readable(descriptor: i32) -> bool {
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one descriptor.
+    // SAFETY: the pointer is to one descriptor.
     unsafe { libc::poll(&raw mut about, 1, 0) == 1 }
 }
 

@@ -48,7 +48,7 @@ fn regions_are_registered_where_there_is_memory() {
     with_domain(|_, pd| {
         let mut page = Page::new();
         let addr = page.start();
-        // SAFETY: what is registered is there until its region's end, or never used.
+        // SAFETY: registered memory is mapped, or is never accessed.
         unsafe {
             let nowhere = without_provenance_mut(64);
             refused(ibv_reg_mr(pd, nowhere, 64, LOCAL_WRITE), EFAULT);
@@ -60,7 +60,7 @@ fn regions_are_registered_where_there_is_memory() {
             for mr in [
                 ibv_reg_mr(pd, constant, 64, REMOTE_READ),
                 ibv_reg_mr(pd, addr, 0, LOCAL_WRITE),
-                // On demand means that the memory may come later, and all of it can be had.
+                // On-demand memory may be mapped later, and may be the whole address space.
                 ibv_reg_mr(pd, nowhere, 64, LOCAL_WRITE | ON_DEMAND),
                 ibv_reg_mr(pd, null_mut(), usize::MAX, LOCAL_WRITE | ON_DEMAND),
                 ibv_reg_mr(pd, addr.byte_add(1), 5, LOCAL_WRITE | ZERO_BASED),
@@ -100,7 +100,7 @@ fn an_iova_lies_in_its_page_where_the_memory_does() {
 #[test]
 fn what_the_device_cannot_have_is_not_supported() {
     with_domain(|context, pd| {
-        // SAFETY: the domain is there.
+        // SAFETY: the domain is valid.
         unsafe {
             refused(
                 ibv_reg_dmabuf_mr(pd, 0, 4096, 0, 0, LOCAL_WRITE),
@@ -165,7 +165,7 @@ fn a_region_is_registered_again() {
 #[test]
 fn the_null_region_is_for_this_side() {
     with_domain(|_, pd| {
-        // SAFETY: the domain is there.
+        // SAFETY: the domain is valid.
         unsafe {
             let mr = ibv_alloc_null_mr(pd);
             assert!(!mr.is_null());
@@ -250,7 +250,7 @@ fn advice_is_for_on_demand_regions() {
 #[test]
 fn windows_are_of_two_types() {
     with_domain(|_, pd| {
-        // SAFETY: the domain is there.
+        // SAFETY: the domain is valid.
         unsafe {
             refused(ibv_alloc_mw(pd, ibv_mw_type(0)), EINVAL);
             refused(ibv_alloc_mw(pd, ibv_mw_type(3)), EINVAL);
@@ -273,7 +273,7 @@ fn device_memory_is_copied_to_and_from_and_registered() {
             log_align_req: 12,
             comp_mask: 0,
         };
-        // SAFETY: all objects are there until they are destroyed.
+        // SAFETY: all objects are valid until they are destroyed.
         unsafe {
             let dm = ibv_alloc_dm(context, &raw mut attr);
             assert!(!dm.is_null());

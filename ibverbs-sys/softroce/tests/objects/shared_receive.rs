@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn shared_receive_queues_are_made_within_bounds() {
     with_domain(|context, pd| {
-        // SAFETY: all objects are there until they are destroyed.
+        // SAFETY: all objects are valid until they are destroyed.
         unsafe {
             let mut device: ibv_device_attr = zeroed();
             assert_eq!(ibv_query_device(context, &raw mut device), 0);
@@ -35,7 +35,7 @@ fn shared_receive_queues_are_modified_and_queried() {
     const MAX_WR: i32 = 1;
     const LIMIT: i32 = 2;
     with_domain(|_, pd| {
-        // SAFETY: all objects are there until they are destroyed.
+        // SAFETY: all objects are valid until they are destroyed.
         unsafe {
             let srq = ibv_create_srq(pd, &mut srq_attr(10, 3));
             let query = || {
@@ -69,7 +69,7 @@ fn shared_receive_queues_are_modified_and_queried() {
 #[test]
 fn the_first_receive_that_is_refused_is_named() {
     with_domain(|_, pd| {
-        // SAFETY: the requests and the queue are there; nothing is received.
+        // SAFETY: the requests and the queue are valid, and no message is received.
         unsafe {
             let srq = ibv_create_srq(pd, &mut srq_attr(3, 2));
             let mut list: [ibv_sge; 3] = zeroed();
@@ -108,7 +108,7 @@ fn extended_shared_receive_queues_say_of_which_type_they_are() {
     const XRCD: u32 = Mask::IBV_SRQ_INIT_ATTR_XRCD.0;
     const CQ: u32 = Mask::IBV_SRQ_INIT_ATTR_CQ.0;
     with_domain(|context, pd| {
-        // SAFETY: all objects are there until they are destroyed.
+        // SAFETY: all objects are valid until they are destroyed.
         unsafe {
             let make = |comp_mask, srq_type| {
                 let mut init: ibv_srq_init_attr_ex = zeroed();
@@ -155,7 +155,7 @@ fn an_xrc_queue_has_a_number_and_keeps_what_it_stands_on() {
         | Mask::IBV_SRQ_INIT_ATTR_XRCD.0
         | Mask::IBV_SRQ_INIT_ATTR_CQ.0;
     with_domain(|context, pd| {
-        // SAFETY: all objects are there until they are destroyed.
+        // SAFETY: all objects are valid until they are destroyed.
         unsafe {
             let mut attr = ibv_xrcd_init_attr {
                 comp_mask: 3,

@@ -1,8 +1,8 @@
-//! Many threads at once.
+//! Concurrent use of verbs by many threads.
 
 use super::*;
 
-/// Objects are made and destroyed by many threads at once.
+/// Checks that many threads can create and destroy objects at the same time.
 #[test]
 fn threads_do_not_get_into_each_others_way() {
     struct Shared(*mut ibv_context);
@@ -16,7 +16,7 @@ fn threads_do_not_get_into_each_others_way() {
                     let context = shared.0;
                     let mut page = Page::new();
                     for _ in 0..50 {
-                        // SAFETY: all objects are there until they are destroyed.
+                        // SAFETY: all objects are valid until they are destroyed.
                         unsafe {
                             let pd = ibv_alloc_pd(context);
                             let mr = ibv_reg_mr(pd, page.start(), 4096, LOCAL_WRITE);

@@ -1,4 +1,4 @@
-//! Programs that close descriptors of the device, which then are those of other files.
+//! Programs that close the device's descriptors, whose numbers later files then get.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -19,9 +19,9 @@ use crate::peer::{hear, message};
 
 const CONTENT: [u8; 4096] = [0x7e; 4096];
 
-/// A file of the program.
+/// Creates a file of the program with [`CONTENT`].
 fn file() -> File {
-    // SAFETY: a name that ends in zero; the descriptor is new.
+    // SAFETY: the name ends in zero, and the descriptor is new.
     let mut file = unsafe {
         let number = libc::memfd_create(c"the program's".as_ptr(), libc::MFD_CLOEXEC);
         assert!(number >= 0);
@@ -31,7 +31,7 @@ fn file() -> File {
     file
 }
 
-/// Asserts that only its owner has written to a file.
+/// Asserts that the file holds nothing but [`CONTENT`]: only its owner has written to it.
 fn check(file: &File) {
     let mut content = [0; 2 * CONTENT.len()];
     let length = file.read_at(&mut content, 0).expect("it can be read");
@@ -42,12 +42,12 @@ fn check(file: &File) {
 }
 
 fn replace(number: RawFd, file: &impl AsRawFd) {
-    // SAFETY: both numbers are this program's own by now.
+    // SAFETY: the numbers are valid, and the device must cope with the loss of `number`.
     assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
 }
 
 fn is_open(number: RawFd) -> bool {
-    // SAFETY: any number may be asked about.
+    // SAFETY: the call accepts any number.
     unsafe { libc::fcntl(number, libc::F_GETFD) >= 0 }
 }
 
@@ -60,7 +60,7 @@ fn all_numbers() -> Vec<RawFd> {
         .collect()
 }
 
-/// Connects a child's node by shared memory, or by packets.
+/// Connects a child's node, by shared memory or by packets only.
 fn connect_child(stream: &UnixStream, by_packets: bool) -> Node {
     if by_packets {
         softroce::faults().set_network(NetworkFaults {
@@ -85,7 +85,7 @@ pub(crate) fn a_program_that_closes_all_descriptors_is_told_so() {
             let errors = file();
             replace(2, &errors);
             let lost = all_numbers();
-            // SAFETY: what is closed here is not used again but by the device.
+            // SAFETY: only the device uses the closed descriptors later.
             assert_eq!(unsafe { libc::close_range(3, u32::MAX, 0) }, 0);
             // The next files have the lowest numbers.
             let file = file();
@@ -100,7 +100,7 @@ pub(crate) fn a_program_that_closes_all_descriptors_is_told_so() {
             own.arm();
             own.post(&message(&own));
             while own.complete().status != ibv_wc_status::IBV_WC_WR_FLUSH_ERR {}
-            // Now all numbers are those of the program's files, in turn.
+            // From here on each lost number is that of `file` or of `stream`.
             let kept = [
                 file.as_raw_fd(),
                 listener.as_raw_fd(),
@@ -149,7 +149,7 @@ pub(crate) fn a_program_that_closes_all_descriptors_is_told_so() {
     }
 }
 
-/// Waits until the program is told that the device has failed.
+/// Waits until the context reports that the device has failed.
 fn wait_for_failure(node: &Node) {
     let deadline = Instant::now() + LIMIT / 2;
     loop {
@@ -168,15 +168,15 @@ fn wait_for_failure(node: &Node) {
     }
 }
 
-/// Closes all descriptors while the program does not use the device: only the engine can notice.
+/// Checks that the engine notices closed descriptors while the program is idle.
 pub(crate) fn a_program_that_closes_all_descriptors_and_waits_is_told_so() {
     let _node = Node::new();
     Child::fork(|| {
         let own = Node::new();
-        // SAFETY: what is closed here is not used again but by the device.
+        // SAFETY: only the device uses the closed descriptors later.
         assert_eq!(unsafe { libc::close_range(3, u32::MAX, 0) }, 0);
         let deadline = Instant::now() + LIMIT / 2;
-        // SAFETY: numbers.
+        // SAFETY: zeros are valid attributes.
         let mut port: ibv_port_attr = unsafe { zeroed() };
         loop {
             // SAFETY: the context is open, and there is room for the answer.
@@ -194,7 +194,8 @@ pub(crate) fn a_program_that_closes_all_descriptors_and_waits_is_told_so() {
     .join();
 }
 
-/// Checks that the device goes on, and does not use the files that later have the closed numbers.
+/// Checks that a device whose context and channel descriptors were closed continues to work, and
+/// that it does not use the files that get these numbers later.
 pub(crate) fn a_program_that_closes_what_it_was_given_does_no_harm() {
     let mut node = Node::new();
     node.timeout = PATIENT;
@@ -202,7 +203,7 @@ pub(crate) fn a_program_that_closes_what_it_was_given_does_no_harm() {
     let child = Child::fork(|| {
         let own = connect_child(&there, false);
         let file = file();
-        // SAFETY: the objects are there.
+        // SAFETY: the objects are valid.
         let given = unsafe { [(*own.raw().context).async_fd, (*own.raw().channel).fd] };
         for number in given {
             replace(number, &file);

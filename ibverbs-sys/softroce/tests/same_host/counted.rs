@@ -1,4 +1,4 @@
-//! The counters of each path: messages, bytes and copies.
+//! Counters of each path: messages, bytes and copies.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -10,11 +10,11 @@ use softroce::path::Way;
 use crate::node::{LIMIT, Node, PATIENT, Request};
 use crate::peer::{Peer, Role, message};
 
-/// A message, and the amounts that it adds to the counters of the process that sends it and of its peer. All other counters of
-/// paths must stay as they are.
+/// A message, and the amounts that it adds to the counters of its sender and of its receiver. No other
+/// counter of a path may change.
 struct Case {
     opcode: ibv_wr_opcode,
-    /// Index of the memory of the bytes: the program's own, or the device's.
+    /// Index of the memory that holds the bytes: 0 for the program's own, 1 for the device's.
     memory: usize,
     length: usize,
     sent: &'static [(&'static str, u64)],
@@ -24,7 +24,8 @@ struct Case {
 const SEND: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_SEND;
 const WRITE_WITH_IMMEDIATE: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
 
-/// The messages, in this order: a message behind one-sided work goes by packets.
+/// Messages in the order of their sending. A two-sided message behind one-sided operations would go by
+/// packets.
 const CASES: [Case; 11] = [
     Case {
         opcode: SEND,
@@ -61,7 +62,7 @@ const CASES: [Case; 11] = [
             ("descriptor_rcv_copies", 1),
         ],
     },
-    // One copy in both processes together.
+    // Only the receiver counts a copy.
     Case {
         opcode: SEND,
         memory: 0,
@@ -146,7 +147,7 @@ const CASES: [Case; 11] = [
 /// Values of the counters of paths that are not 0.
 type Amounts = BTreeMap<&'static str, u64>;
 
-/// Returns the amounts of all paths.
+/// Returns the current amounts of all paths.
 fn amounts() -> Amounts {
     let all = softroce::counters().all();
     let of_paths = all.filter(|(name, value)| {
@@ -156,14 +157,15 @@ fn amounts() -> Amounts {
     of_paths.collect()
 }
 
-/// Adds to amounts.
+/// Adds each of `added` to its counter in `amounts`.
 fn add(amounts: &mut Amounts, added: &[(&'static str, u64)]) {
     for &(name, by) in added {
         *amounts.entry(name).or_default() += by;
     }
 }
 
-/// Waits until the amounts are exactly these. Another thread may be at a message whose completion was polled.
+/// Waits until the amounts equal `expected`. The completion of a message may be polled before another
+/// thread has counted the message.
 fn await_amounts(expected: &Amounts, moment: &str) {
     let deadline = Instant::now() + LIMIT;
     while amounts() != *expected {
@@ -176,13 +178,14 @@ fn await_amounts(expected: &Amounts, moment: &str) {
     }
 }
 
-/// Returns the cases that take a receive, with their numbers. They are the first.
+/// Returns the cases that need a receive request, with their indices. All of them are before the other
+/// cases.
 fn two_sided() -> impl Iterator<Item = (usize, &'static Case)> {
     let cases = CASES.iter().enumerate();
     cases.filter(|(_, case)| case.opcode == SEND || case.opcode == WRITE_WITH_IMMEDIATE)
 }
 
-/// Waits until a message is received. Returns the number of the receive.
+/// Waits until a message is received. Returns the `wr_id` of the receive request.
 fn received(node: &Node) -> u64 {
     loop {
         let wc = node.complete();
@@ -200,10 +203,10 @@ pub(crate) fn post_receives(node: &Node) {
     }
 }
 
-/// Receives the messages, and answers each after it was counted. If all have been received, checks that nothing was counted
-/// since.
+/// Receives the messages, and answers each message after it was counted. The second call receives
+/// nothing and checks that nothing was counted since.
 pub(crate) fn take(node: &Node) {
-    // A message may have been received before.
+    // The first message may already be received; hence the test for a sent answer.
     let is_first = !amounts().contains_key("slot_xmit_messages");
     let mut expected = Amounts::new();
     for (at, case) in two_sided() {
@@ -245,7 +248,7 @@ pub(crate) fn each_path_counts_its_messages_bytes_and_copies() {
         await_amounts(&expected, &format!("after message {at}, at the sender"));
     }
     peer.done();
-    // Whatever has ended.
+    // Discards the completions of the answered sends.
     while node.poll().is_some() {}
     for (at, case) in CASES.iter().enumerate().skip(two_sided().count()) {
         post(at, case);

@@ -1,7 +1,7 @@
-//! A peer that becomes another program while it is written to.
+//! A peer that executes another program while it is written to.
 //!
-//! The new program has memory at the very addresses of the old one's registered memory, and says whether anything but zero
-//! came there.
+//! The new program has memory at the same addresses as the registered memory of the old program. Its
+//! exit status reports whether this memory is still zero.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -19,7 +19,8 @@ use crate::peer::{Peer, Role};
 /// Address of the peer's memory, in both programs.
 pub(crate) const ADDRESS: usize = 0x3000_0000;
 
-/// Waits for the end of its input, and answers whether its memory at [`ADDRESS`] is as it was at the start.
+/// Source of the new program: waits for the end of its input, and returns whether its memory at
+/// [`ADDRESS`] is unchanged.
 const PROGRAM: &str = r#"
 #include <unistd.h>
 __asm__(".section .target,\"aw\",%nobits\n.globl target\ntarget: .skip 4194304\n.text\n");
@@ -37,7 +38,7 @@ fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("softroce-untouched")
 }
 
-/// Compiles the new program without a loader, so that its memory is mapped from the start.
+/// Compiles the new program statically, so that its memory is mapped from the start.
 fn compile() {
     let source = program().with_extension("c");
     std::fs::write(&source, PROGRAM).expect("the program's source");
@@ -53,15 +54,15 @@ fn compile() {
     assert!(output.status.success(), "{complaints}");
 }
 
-/// Executes the new program. With `keeps`, a child process keeps the old program's descriptors open, so that no closed
-/// connection tells the peer of the `exec`.
+/// Executes the new program. If `keeps`, a child process keeps the old program's descriptors open, so
+/// that the peer is not notified of the `exec` by a closed connection.
 pub(crate) fn exec(keeps: bool) -> ! {
     if keeps {
         let parent = std::process::id() as i32;
-        // SAFETY: as `fork`, but for what is to be done before and after one; the child makes system calls alone.
+        // SAFETY: a `fork` without the handlers of the C library; the child only makes system calls.
         unsafe {
             if libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) == 0 {
-                // Nobody is to wait for it.
+                // Closes the pipes, so that the test does not wait for this child.
                 (0..3).for_each(|pipe| _ = libc::close(pipe));
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 while libc::getppid() == parent {
@@ -75,14 +76,14 @@ pub(crate) fn exec(keeps: bool) -> ! {
     panic!("exec: {error}");
 }
 
-/// Deadline of a write that may stay without an answer.
+/// Time limit of one write, which may remain without an answer.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Time of writing to a peer whose end is not noticed.
+/// Maximum time of writing to a peer whose end is not noticed.
 const ENOUGH: Duration = Duration::from_millis(30);
 
-/// Checks that no write reaches the new program. The writes are spaced out: a write in the middle of the `exec` finds no
-/// memory, and later writes of its connection go by packets.
+/// Checks that no write reaches the new program. The writes are spaced out, because a write in the
+/// middle of the `exec` finds no memory, after which the writes of its connection go by packets.
 pub(crate) fn a_program_that_replaces_a_peer_is_not_written_to() {
     compile();
     assert_eq!(SIZE, 4_194_304, "as in the program");

@@ -1,4 +1,4 @@
-//! Long messages, whose bytes the receiver copies from the memory of the sender.
+//! Long messages: the receiver copies their bytes from the memory of the sender.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::node::{LIMIT, Node, Request, SIZE};
 use crate::peer::{Peer, Role};
 use crate::{connected, count};
 
-/// The lengths of the messages, in turn.
+/// Lengths of the messages in bytes, used in turn.
 const LENGTHS: [usize; 10] = [
     511,
     512,
@@ -24,13 +24,13 @@ const LENGTHS: [usize; 10] = [
     1 << 20,
 ];
 
-/// Length of the memory of a receive; the other half of a memory is for writes.
+/// Length in bytes of the memory for a receive. The other half of each memory is the target of writes.
 const ROOM: usize = SIZE / 2;
 
 /// Number of messages: each kind in each length, from each memory to each memory.
 const ALL: u64 = 3 * 4 * LENGTHS.len() as u64;
 
-/// Returns the kind of message `id`, the sender's memory, and the bytes.
+/// Returns the opcode, the sender's memory and the bytes of message `id`.
 fn make(id: u64) -> (ibv_wr_opcode, usize, Vec<u8>) {
     use ibv_wr_opcode as O;
     let number = id as usize;
@@ -45,18 +45,18 @@ fn make(id: u64) -> (ibv_wr_opcode, usize, Vec<u8>) {
     (kind, number / LENGTHS.len() % 2, bytes.collect())
 }
 
-/// Returns the length of message `id`.
+/// Returns the length of message `id` in bytes.
 pub(crate) fn length(id: u64) -> usize {
     LENGTHS[id as usize % LENGTHS.len()]
 }
 
-/// Returns the memory that message `id` is received or written to.
+/// Returns the index of the memory that message `id` is received or written to.
 fn target(id: u64) -> usize {
     id as usize / LENGTHS.len() / 2 % 2
 }
 
-/// Returns the offset at which message `id` is written. Two offsets take turns, because the next message may come before the
-/// receiver has read this one.
+/// Returns the offset that message `id` is written to. Two offsets take turns, because the next
+/// message may arrive before the receiver has read this one.
 fn written_at(id: u64) -> usize {
     ROOM + (id as usize % 2) * (1 << 20)
 }
@@ -65,14 +65,16 @@ fn post_receive(node: &Node, id: u64) {
     node.receive(id, node.memories[target(id)].sge(0, ROOM));
 }
 
-/// Posts the receive for the first message. [`take`] posts each of the others after the message before has come.
+/// Posts the receive of the first message. [`take`] posts each further receive after the message
+/// before it has arrived.
 pub(crate) fn post_receives(node: &Node, times: u64) {
     if times > 0 {
         post_receive(node, 0);
     }
 }
 
-/// Receives messages and checks their bytes, until no message comes for half a second or the connection fails.
+/// Receives messages and checks their bytes. Stops when no message arrives for half a second, or when
+/// the connection fails.
 pub(crate) fn take(node: &Node, times: u64) {
     for id in 0..times {
         let end = Instant::now() + Duration::from_millis(500);
@@ -106,7 +108,7 @@ pub(crate) fn take(node: &Node, times: u64) {
     }
 }
 
-/// Posts message `id` from this offset of the sender's memory.
+/// Posts message `id` from `offset` of the sender's memory.
 pub(crate) fn post(node: &Node, id: u64, offset: usize, peer: Option<[(u64, u32); 2]>) {
     let (opcode, memory, bytes) = make(id);
     node.memories[memory].write(offset, &bytes);
@@ -120,7 +122,7 @@ pub(crate) fn post(node: &Node, id: u64, offset: usize, peer: Option<[(u64, u32)
     });
 }
 
-/// Sends messages, one after the other.
+/// Sends messages, each after the completion of the one before.
 pub(crate) fn send(node: &Node, times: u64) {
     for id in 0..times {
         post(node, id, 0, None);
@@ -131,7 +133,7 @@ pub(crate) fn send(node: &Node, times: u64) {
 pub(crate) fn long_messages_of_all_kinds_are_fetched_whole() {
     let (node, mut peer) = connected(Role::Takes { times: ALL });
     assert_eq!(node.way(), Some(Way::Shared));
-    // A part for which there is no receive goes again.
+    // A packet for which the peer has no receive is sent again, and is not counted here.
     let packets = || count("port_xmit_packets") - count("rnr_nak_retry_err");
     let before = packets();
     peer.go();
@@ -143,13 +145,14 @@ pub(crate) fn long_messages_of_all_kinds_are_fetched_whole() {
         parts += make(id).2.len().div_ceil(64 << 10) as u64;
     }
     peer.done();
-    // Most of them have hundreds of packets; on a busy machine, parts are repeated while the peer does not run.
+    // Without copies most messages would take hundreds of packets. On a busy machine, parts are
+    // repeated while the peer does not run.
     let went = packets() - before;
     assert!(went <= 4 * parts, "{went} packets for {parts} parts");
 }
 
-/// Checks that messages are fetched while their sender is stopped: the ring has the messages, and the sender's memory the
-/// bytes.
+/// Checks that messages are received while their sender is stopped: the ring holds the messages, and
+/// the sender's memory holds the bytes.
 pub(crate) fn the_messages_of_a_stopped_sender_are_fetched() {
     for round in 0..20 {
         let (node, mut peer) = connected(Role::Sends { times: 8 });
@@ -168,7 +171,8 @@ pub(crate) fn the_messages_of_a_stopped_sender_are_fetched() {
     }
 }
 
-/// Checks that no bytes are fetched after a request has ended with an error: the program may use its memory again.
+/// Checks that no bytes of a request are copied after it has ended with an error, because the program
+/// may then reuse the memory.
 pub(crate) fn a_message_that_was_given_up_is_not_fetched() {
     const EACH: usize = 128 << 10;
     for round in 0..10 {
@@ -176,7 +180,7 @@ pub(crate) fn a_message_that_was_given_up_is_not_fetched() {
         peer.meet(&node);
         peer.go();
         if round % 2 > 0 {
-            // Somewhere in the middle of a message.
+            // Stops the peer in the middle of a message.
             thread::sleep(Duration::from_millis(20));
             (0..6).for_each(|id| post(&node, id, id as usize * EACH, None));
             thread::sleep(Duration::from_micros(100 * round));
@@ -190,7 +194,7 @@ pub(crate) fn a_message_that_was_given_up_is_not_fetched() {
             memory.write(0, &vec![0xee; 1 << 20]);
         }
         peer.signal(libc::SIGCONT);
-        // The peer checks what comes.
+        // The peer checks the bytes that it receives.
         peer.done();
     }
 }

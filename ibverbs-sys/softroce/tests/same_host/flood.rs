@@ -1,6 +1,8 @@
-//! Floods of handshakes: what processes of the host can cost another one, by whatever they say to its listener.
+//! Floods of handshakes: bounds of the resources that other processes of the host can take from a
+//! process through its listener.
 //!
-//! The attackers speak the protocol of `same_host/letter.rs` by themselves: changes there are to be made here, too.
+//! The attackers implement the protocol of `same_host/letter.rs` themselves, so changes of that file
+//! must be repeated here.
 
 use std::io::{BufRead, BufReader, IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -24,26 +26,26 @@ use crate::node::{LIMIT, Node};
 use crate::peer::{Peer, Role};
 use crate::{connected, descriptors, mappings, open_files, threads, write};
 
-/// Kinds of attacks, each repeated without end.
+/// Kinds of attacks. All but `Once` are repeated without end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Connects and says nothing.
+    /// Connects and sends nothing.
     Silent,
     /// Connects and closes the connection.
     Closes,
-    /// Sends bytes that are no message, with many descriptors.
+    /// Sends bytes that are not a message, with 200 descriptors.
     Nonsense,
-    /// Begins handshakes that it does not finish.
+    /// Begins handshakes that it does not complete.
     Begins,
-    /// Finishes handshakes as one process after the other, and keeps all links.
+    /// Completes handshakes under a new address each time, and keeps the links.
     Collects,
-    /// Finishes handshakes as the same process, each in the place of the one before.
+    /// Completes handshakes under one address; each link replaces the one before.
     Replaces,
-    /// Says that it has the addresses of another process.
+    /// Completes handshakes under the address of another process.
     Impersonates,
     /// Connects as another user, and begins handshakes.
     Foreign,
-    /// Finishes one handshake, as a well-behaved process does.
+    /// Completes one handshake, as a well-behaved process does.
     Once,
 }
 
@@ -58,30 +60,32 @@ const ATTACKS: [Kind; 8] = [
     Kind::Foreign,
 ];
 
-/// The attacker's kind, the name of its victim's listener, and the address of another process.
+/// Variable with the attacker's kind, the name of the victim's listener, and the address of another
+/// process.
 const VARIABLE: &str = "SOFTROCE_TEST_FLOOD";
 
-/// Attackers of a kind at the same time.
+/// Number of concurrent attackers of one kind.
 const ATTACKERS: usize = 2;
 
-/// Limit of the descriptors that a flood takes: 64 pending connections, 16 answered handshakes and two links for each
-/// attacker, with eight descriptors each, and a few of the test.
+/// Maximum number of descriptors that a flood takes: 64 pending connections, 16 answered handshakes
+/// and two links per attacker with eight descriptors each, and a few for the test.
 const DESCRIPTORS: usize = 64 + 8 * (16 + 2 * ATTACKERS) + 32;
 
-/// Limit of the mappings that a flood adds: two for each handshake and each link, and those of two well-behaved peers.
+/// Maximum number of mappings that a flood adds: two per handshake and per link, and those of two
+/// well-behaved peers.
 const MAPPINGS: usize = 2 * (16 + 2 * ATTACKERS) + 16;
 
-/// Limit of the engine's share of a processor during a flood. The usual share is far lower; the limit allows for a debug build
-/// on a busy machine.
+/// Maximum share of one processor that the engine takes during a flood. The usual share is far lower;
+/// this limit allows for a debug build on a busy machine.
 const SHARE: f64 = 0.5;
 
-/// Duration of the measurement of a flood.
+/// Duration of the measurement of one flood.
 const PERIOD: Duration = Duration::from_millis(1500);
 
-/// Connections that an attacker keeps.
+/// Maximum number of connections that an attacker keeps open.
 const KEPT: usize = 200;
 
-/// Attacks, if this process was started as an attacker.
+/// Attacks if this process was started as an attacker. Returns whether it was.
 pub(crate) fn attack_if_attacker() -> bool {
     let Ok(text) = env::var(VARIABLE) else {
         return false;
@@ -103,21 +107,21 @@ pub(crate) fn attack_if_attacker() -> bool {
 
 fn attack(kind: Kind, victim: &str, other: u32) {
     if kind == Kind::Foreign {
-        // SAFETY: a system call on numbers; this process has one thread.
+        // SAFETY: the system call takes a number, and this process has one thread.
         assert_eq!(unsafe { libc::setuid(65534) }, 0, "another user");
     }
     let mut kept = std::collections::VecDeque::new();
     let wares = Wares::new();
     let (begin, mut is_told) = (Instant::now(), false);
     for round in 0_u32.. {
-        // Another address each time, or the same.
+        // Some kinds use a new address in each round.
         let own = u32::from(Ipv4Addr::new(127, 200, 0, 0)) + process::id() % 251 * 256;
         let address = match kind {
             Kind::Collects | Kind::Begins | Kind::Foreign => own.wrapping_add(round << 16),
             Kind::Impersonates => other,
             _ => own,
         };
-        // A victim that takes nothing more keeps it waiting for a while.
+        // `join` waits up to its timeout if the victim accepts no more connections.
         let socket = join(victim);
         if !is_told && (round == 20 || begin.elapsed() > Duration::from_millis(300)) {
             is_told = kind != Kind::Once;
@@ -153,7 +157,7 @@ fn attack(kind: Kind, victim: &str, other: u32) {
 }
 
 fn say(line: &str) {
-    // Who does not listen any more has heard it.
+    // The write fails if the test no longer reads, which it then does not need.
     let _ = writeln!(std::io::stdout(), "{line}");
     let _ = std::io::stdout().flush();
 }
@@ -187,7 +191,7 @@ fn send(
     )
 }
 
-/// Starts a thread that sleeps for as long as the process lives. Returns its number.
+/// Starts a thread that sleeps for as long as the process lives. Returns the number of the thread.
 fn sleeping_thread() -> i32 {
     let (tells, told) = std::sync::mpsc::channel();
     thread::spawn(move || {
@@ -199,14 +203,14 @@ fn sleeping_thread() -> i32 {
     told.recv_timeout(LIMIT).expect("a thread")
 }
 
-/// Descriptors and memory that an attacker sends: as many as a real peer does.
+/// Descriptors and memory that an attacker offers, as many as a real peer offers.
 struct Wares {
     segment: OwnedFd,
     tables: OwnedFd,
     bell: OwnedFd,
-    /// Word of the attacker's memory that the victim reads and writes to test its access.
+    /// Word of the attacker's memory that the victim reads and writes as a test of its access.
     probe: Box<AtomicU64>,
-    /// Number of the thread by which the victim reaches this word.
+    /// Number of the thread through which the victim reaches this word.
     thread: i32,
 }
 
@@ -228,7 +232,7 @@ impl Wares {
         }
     }
 
-    /// Shared memory, tables, arena, the engine's bell and those of two channels.
+    /// Returns shared memory, tables, arena, and the eventfds of the engine and of two channels.
     fn all(&self) -> [BorrowedFd<'_>; 6] {
         let [segment, tables, bell] = [&self.segment, &self.tables, &self.bell].map(AsFd::as_fd);
         [segment, tables, tables, bell, bell, bell]
@@ -253,13 +257,14 @@ impl Wares {
         send(socket, &self.hello(address), &self.all()).ok()?;
         let mut welcome = [0_u8; 2048];
         let (_, length) = recv(socket, &mut welcome[..], rustix::net::RecvFlags::empty()).ok()?;
-        // The descriptors that come with it have no room, and are closed by the kernel.
+        // The kernel closes the descriptors that come with the message, because `recv` has no room for
+        // them.
         if length < 17 || welcome[8] != 1 {
             return None;
         }
         let probe = u64::from_ne_bytes(welcome[9..17].try_into().expect("eight"));
         let victim = socket_peercred(socket).ok()?.pid.as_raw_nonzero().get();
-        // As the device does: reads a word of the victim, and writes the same word back.
+        // Reads a word of the victim and writes it back, as the device does.
         let mut word = 0_u64;
         let vector = |base: *mut libc::c_void| libc::iovec {
             iov_base: base,
@@ -267,10 +272,11 @@ impl Wares {
         };
         let here = vector((&raw mut word).cast());
         let there = vector(probe as usize as *mut _);
-        // SAFETY: the kernel checks the other side, and there is room for a word here.
+        // SAFETY: the kernel checks the victim's address, and `word` has room for eight bytes.
         let read =
             unsafe { libc::process_vm_readv(victim, &raw const here, 1, &raw const there, 1, 0) };
-        // SAFETY: the kernel checks the other side, where this word is what the victim has offered, and reads a word here.
+        // SAFETY: the kernel checks the victim's address, which is the word that the victim has
+        // offered; `word` has eight bytes.
         let written =
             unsafe { libc::process_vm_writev(victim, &raw const here, 1, &raw const there, 1, 0) };
         if (read, written) != (8, 8) {
@@ -282,7 +288,7 @@ impl Wares {
     }
 }
 
-/// An attacker's process.
+/// Process of an attacker.
 struct Attacker(Child);
 
 impl Attacker {
@@ -296,7 +302,7 @@ impl Attacker {
         Self(child.expect("an attacker"))
     }
 
-    /// Waits for the attacker's next line.
+    /// Waits for the next line of the attacker, which must be `expected`.
     #[track_caller]
     fn hear(&mut self, expected: &str) {
         let output = self.0.stdout.take().expect("its output");
@@ -334,14 +340,14 @@ fn listeners() -> Vec<String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let name = words.get(7)?.strip_prefix('@')?;
         let is_own = own.contains(&format!("socket:[{}]", words.get(6)?));
-        // A listener accepts connections; those that it has accepted have its name, too.
+        // A listener accepts connections. The sockets that it has accepted have the same name.
         let listens = words.get(3) == Some(&"00010000");
         (is_own && listens && name.starts_with("softroce/127.")).then(|| name.to_owned())
     });
     lines.collect()
 }
 
-/// Returns the processor time of the engine.
+/// Returns the processor time that the engine has used.
 fn engine_time() -> Duration {
     let tasks = fs::read_dir("/proc/self/task").expect("procfs");
     let ticks = tasks.filter_map(|task| {
@@ -351,14 +357,15 @@ fn engine_time() -> Duration {
         let time = words.get(11)?.parse::<u64>().ok()? + words.get(12)?.parse::<u64>().ok()?;
         before.ends_with("(softroce").then_some(time)
     });
-    // SAFETY: a question to the system.
+    // SAFETY: the call only returns a number.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
     Duration::from_secs_f64(ticks.sum::<u64>() as f64 / per_second)
 }
 
-/// Checks, for each kind of attack, that its costs are bounded, that existing links work, and that new links are made.
+/// Checks for each kind of attack that its costs are bounded, that existing links continue to work,
+/// and that new links can be made.
 pub(crate) fn floods_of_handshakes_have_a_bound() {
-    // SAFETY: a question to the system.
+    // SAFETY: the call only returns a number.
     let is_root = unsafe { libc::geteuid() } == 0;
     for kind in ATTACKS {
         if kind == Kind::Foreign && !is_root {
@@ -417,7 +424,7 @@ fn flood(kind: Kind) {
         "{kind:?}: the link that was there"
     );
 
-    // Others that ask, and others that are asked.
+    // Another process begins a handshake with this one. After that, this process meets new peers.
     Attacker::start(Kind::Once, &victim, other).hear("linked");
     let deadline = Instant::now() + LIMIT;
     loop {

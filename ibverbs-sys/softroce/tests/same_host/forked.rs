@@ -1,4 +1,5 @@
-//! Children of `fork`: they have nothing of the parent's device, and one of their own if they open it.
+//! Children of `fork`: they do not share the parent's device, and get a device of their own if they
+//! open it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,29 +20,30 @@ use softroce::path::Way;
 use crate::node::{Card, LIMIT, Node, PATIENT};
 use crate::peer::message;
 
-/// A child of `fork`, which is killed when this value is dropped.
+/// Child of `fork`, which is killed when this value is dropped.
 pub(crate) struct Child(i32);
 
 impl Child {
     /// Forks a child that runs `body` and ends without destructors.
     pub(crate) fn fork(body: impl FnOnce()) -> Self {
-        // SAFETY: the child runs what the C library lets it run after a fork, and ends without destructors.
+        // SAFETY: the child only does what the C library allows after a fork, and ends without
+        // destructors.
         let process = unsafe { libc::fork() };
         assert!(process >= 0, "{}", std::io::Error::last_os_error());
         if process == 0 {
             let is_done = catch_unwind(AssertUnwindSafe(body)).is_ok();
-            // SAFETY: the call has no conditions.
+            // SAFETY: the call has no preconditions.
             unsafe { libc::_exit(i32::from(!is_done)) };
         }
         Self(process)
     }
 
-    /// Waits until the child has ended with success.
+    /// Waits until the child has ended successfully.
     #[track_caller]
     pub(crate) fn join(self) {
         let deadline = Instant::now() + LIMIT;
         let mut status = 0;
-        // SAFETY: a child of this process, and room for the answer.
+        // SAFETY: the process is a child of this one, and there is room for the status.
         while unsafe { libc::waitpid(self.0, &raw mut status, libc::WNOHANG) } == 0 {
             assert!(Instant::now() < deadline, "the child does not end");
             thread::sleep(Duration::from_millis(1));
@@ -53,7 +55,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: a child of this process that was not waited for.
+        // SAFETY: the process is a child of this one, and was not waited for.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             libc::waitpid(self.0, null_mut(), 0);
@@ -61,7 +63,7 @@ impl Drop for Child {
     }
 }
 
-/// Descriptors that this process had open before the device.
+/// Descriptors that were open in this process before it used the device.
 static BEFORE: OnceLock<BTreeSet<String>> = OnceLock::new();
 
 /// Records the open descriptors of this process. Must be called before the process uses the device.
@@ -69,13 +71,13 @@ pub(crate) fn note_descriptors() {
     BEFORE.get_or_init(descriptors);
 }
 
-/// Returns the descriptors that this process has opened since it uses the device.
+/// Returns the descriptors that this process has opened since [`note_descriptors`].
 fn descriptors() -> BTreeSet<String> {
     let open = fs::read_dir("/proc/self/fd").expect("the descriptors");
     let name = |entry: fs::DirEntry| {
         let target = fs::read_link(entry.path()).ok()?;
         let target = target.to_string_lossy().into_owned();
-        // Not the one that lists them.
+        // Leaves out the descriptor of the directory that is read.
         let is_other = !target.ends_with("/fd");
         is_other.then(|| format!("{} {target}", entry.file_name().to_string_lossy()))
     };
@@ -85,7 +87,7 @@ fn descriptors() -> BTreeSet<String> {
         .collect()
 }
 
-/// Reads one line of the other process, and no bytes behind the line.
+/// Reads one line from the other process, and no bytes after the line.
 pub(crate) fn line(mut stream: &UnixStream) -> String {
     stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
     let mut line = Vec::new();
@@ -99,7 +101,7 @@ pub(crate) fn line(mut stream: &UnixStream) -> String {
     }
 }
 
-/// Sends one message each way with a peer that does the same.
+/// Connects to a peer that does the same, and exchanges one message in each direction.
 pub(crate) fn converse(node: &Node, mut stream: &UnixStream) -> Card {
     writeln!(stream, "{}", node.card()).expect("it listens");
     let theirs: Card = line(stream).parse().expect("a card");
@@ -116,7 +118,7 @@ pub(crate) fn converse(node: &Node, mut stream: &UnixStream) -> Card {
     theirs
 }
 
-/// Checks that the child has no descriptor of the device, and no mapping of its shared memory.
+/// Checks that a child has no descriptor of the device and no mapping of its shared memory.
 pub(crate) fn a_forked_child_has_nothing_of_its_parents_device() {
     let (node, mut peer) = crate::connected(crate::Role::Idle);
     node.execute(&crate::write(&node, 0, 0, 64, peer.card.memories[1]));
@@ -134,18 +136,18 @@ pub(crate) fn a_forked_child_has_nothing_of_its_parents_device() {
         assert!(shared.is_empty(), "memory of the device: {shared:?}");
     })
     .join();
-    // The parent's is as it was.
+    // The device of the parent still works.
     node.execute(&crate::write(&node, 0, 0, 64, peer.card.memories[1]));
     peer.kill();
 }
 
-/// Checks that verbs on the parent's objects return EIO and do nothing.
+/// Checks that verbs on the parent's objects return EIO in a child, and have no effect.
 pub(crate) fn what_a_child_inherits_answers_with_an_error() {
     let (node, peer) = crate::connected(crate::Role::Idle);
     Child::fork(|| {
         let parents = node.raw();
         let check = || {
-            // SAFETY: the objects are as they were in the parent, in this process's copy of its memory.
+            // SAFETY: the objects are in this process's copy of the parent's memory.
             unsafe {
                 let mut wc: ibv_wc = zeroed();
                 assert_eq!(ibv_poll_cq(parents.cq, 1, &raw mut wc), -EIO);
@@ -193,7 +195,7 @@ pub(crate) fn what_a_child_inherits_answers_with_an_error() {
             }
         };
         check();
-        // Not otherwise where the child has a device of its own.
+        // The same holds after the child has opened a device of its own.
         let own = Node::new();
         check();
         drop(own);
@@ -203,8 +205,8 @@ pub(crate) fn what_a_child_inherits_answers_with_an_error() {
     node.execute(&crate::write(&node, 0, 0, 64, peer.card.memories[0]));
 }
 
-/// Checks that a child, and a child of that child, have an address, memory and an engine of their own, and exchange messages
-/// with the parent as every other process does.
+/// Checks that a child, and a child of that child, have an address, memory and engine of their own,
+/// and exchange messages with the parent as any other process does.
 pub(crate) fn a_forked_child_opens_the_device_anew() {
     let mut node = Node::new();
     node.timeout = PATIENT;
@@ -230,12 +232,13 @@ pub(crate) fn a_forked_child_opens_the_device_anew() {
     assert_eq!(node.way(), Some(Way::Shared));
     child.join();
     let child = Child::fork(|| drop(Node::new()));
-    // Nothing that the parent does now touches the child's.
+    // The parent does not affect the child's device any more.
     drop(node);
     child.join();
 }
 
-/// Forks while other threads of the process make and destroy objects with descriptors and locks.
+/// Checks children that are forked while other threads create and destroy objects with descriptors and
+/// locks.
 pub(crate) fn children_are_forked_at_any_time() {
     let node = Node::new();
     let is_over = AtomicBool::new(false);

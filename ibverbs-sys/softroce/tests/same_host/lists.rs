@@ -1,4 +1,4 @@
-//! Requests that are posted together.
+//! Lists of requests that are posted with one call.
 
 use ibverbs_sys::{
     ibv_qp_state, ibv_send_flags, ibv_sge, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
@@ -10,8 +10,8 @@ use crate::{connected, count, read, write};
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
 
-/// Each sees what those before it have done, whichever way it goes: those in memory of the program's own need the kernel,
-/// and an atomic there the peer.
+/// Checks that each request of a list sees the effects of the requests before it, on every path.
+/// Access to memory of the program needs the kernel, and an atomic operation on it needs the peer.
 pub(crate) fn a_list_is_done_in_order() {
     const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
     let (node, peer) = connected(Role::Idle);
@@ -71,7 +71,8 @@ pub(crate) fn a_list_is_done_in_order() {
     }
 }
 
-/// What is before the wrong one of a list is done, it says what is wrong, and what is behind it is not done.
+/// Checks that the requests before a bad one are executed, the bad one fails, and the requests after
+/// it are flushed.
 pub(crate) fn a_list_ends_with_the_request_that_fails() {
     let (node, peer) = connected(Role::Idle);
     let (address, key) = peer.card.memories[1];
@@ -101,7 +102,8 @@ pub(crate) fn a_list_ends_with_the_request_that_fails() {
     assert_eq!(node.state(), ibv_qp_state::IBV_QPS_ERR);
 }
 
-/// It takes room for all of it, however soon each is done.
+/// Checks that a list that is longer than the send queue is posted as far as it fits, however soon its
+/// requests end.
 pub(crate) fn a_list_that_is_too_long_is_posted_as_far_as_it_fits() {
     let (node, peer) = connected(Role::Idle);
     let request = write(&node, 1, 0, 8, peer.card.memories[1]);
@@ -116,7 +118,8 @@ pub(crate) fn a_list_that_is_too_long_is_posted_as_far_as_it_fits() {
     assert_eq!(node.state(), ibv_qp_state::IBV_QPS_RTS);
 }
 
-/// Who cannot tell of what is done has failed; what could be told is.
+/// Checks that the queue pair fails when the completion queue has no room, and that the earlier
+/// completions can be polled.
 pub(crate) fn completions_without_room_are_the_end() {
     let (node, peer) = connected(Role::Idle);
     let mut request = write(&node, 1, 0, 8, peer.card.memories[1]);

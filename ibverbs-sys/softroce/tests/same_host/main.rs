@@ -1,10 +1,12 @@
-//! Two processes of one host, connected by shared memory: what one does in the other's memory, what it may not do any more,
-//! and what becomes of one whose peer is killed.
+//! Tests of two processes of one host that are connected by shared memory: how one accesses the memory
+//! of the other, when access ends, and how the death of a peer is handled.
 //!
-//! `SOFTROCE_TEST_KILLS` is the number of peers that are killed, and `SOFTROCE_TEST_SEED` the seed of the first one's
-//! traffic and moment; the next peer has the next seed. `SOFTROCE_TEST_STORMS` is the number of queue pairs that are
-//! destroyed while a peer writes, and `SOFTROCE_TEST_EXECS` the number of peers that become another program meanwhile.
-//! `SOFTROCE_TEST_MEETINGS` is the number of links during whose beginning memory is deregistered.
+//! `SOFTROCE_TEST_KILLS` is the number of peers that are killed. `SOFTROCE_TEST_SEED` is the seed of
+//! the traffic with the first of them and of the moment of its death; each further peer has the next
+//! seed. `SOFTROCE_TEST_STORMS` is the number of queue pairs that are destroyed while a peer writes,
+//! `SOFTROCE_TEST_STOPS` the number of streams whose peer is stopped at random, `SOFTROCE_TEST_EXECS`
+//! the number of peers that execute another program, and `SOFTROCE_TEST_MEETINGS` the number of links
+//! at whose start memory is deregistered.
 
 mod closing;
 mod counted;
@@ -245,7 +247,7 @@ fn main() {
             peers_that_are_killed_leave_nothing_behind,
         ),
     ];
-    // They share the process's device, and count what it has.
+    // The trials run one by one: they share the device of this process, and count its resources.
     let arguments = Arguments {
         test_threads: Some(1),
         ..Arguments::from_args()
@@ -253,7 +255,7 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-/// A connection to another process that plays a role.
+/// Starts a peer with this role. Returns it with a node that is connected to it.
 fn connected(role: Role) -> (Node, Peer) {
     let node = Node::new();
     let mut peer = Peer::start(role);
@@ -295,7 +297,7 @@ fn messages_go_through_shared_memory() {
     assert_eq!(count("port_xmit_packets"), packets, "without packets");
 }
 
-/// What needs nobody at the other side wakes nobody there, though it sleeps all the time.
+/// Checks that one-sided operations do not wake the peer's engine, which is asleep all the time.
 fn who_is_awake_is_not_woken() {
     let (node, peer) = connected(Role::Idle);
     node.execute(&write(&node, 0, 0, 8, peer.card.memories[0]));
@@ -309,7 +311,8 @@ fn who_is_awake_is_not_woken() {
     assert_eq!(count("shared_wakings"), before);
 }
 
-/// Its thread is, and once for a message: not the engine, which would have to wake it.
+/// Checks that a message wakes the peer's thread that waits for the event, and not the engine, which
+/// would have to wake the thread.
 fn who_sleeps_for_an_event_is_woken_by_the_peer() {
     const ROUNDS: u64 = 50;
     let mut node = Node::new();
@@ -331,17 +334,20 @@ fn who_sleeps_for_an_event_is_woken_by_the_peer() {
         channel >= ROUNDS,
         "{channel} of {all} for {ROUNDS} messages"
     );
-    // The acknowledgement of an answer goes with the next message, or half a millisecond later by itself.
+    // The acknowledgement of an answer goes with the next message, or alone after half a millisecond.
     assert!(all <= 2 * ROUNDS + 1, "{all} for {ROUNDS} messages");
 }
 
-/// Checks that a message is received although several threads wait at one channel, and the peer's wakeup goes to any of them.
+/// Checks that messages are received when several threads wait at one channel and the peer's wakeup
+/// goes to any one of them.
 fn all_threads_that_wait_at_a_channel_are_served() {
     const ROUNDS: u64 = 200;
     const THREADS: usize = 3;
-    // Where a thread is not woken the test fails: then it still waits, and its channel must stay.
+    // If a thread is not woken, the test fails while the thread still waits at the channel, which must
+    // not be destroyed then.
     let mut node = ManuallyDrop::new(Node::new());
-    // No timer: else the engine would look after what a thread was woken for in vain.
+    // No timer, because a timeout would make the engine process a message for which a thread was woken
+    // in vain.
     node.timeout = 0;
     let mut peer = Peer::start(Role::Echoes { times: ROUNDS });
     peer.meet(&node);
@@ -355,7 +361,7 @@ fn all_threads_that_wait_at_a_channel_are_served() {
         thread::spawn(move || {
             while !is_over.load(Ordering::SeqCst) {
                 channel.next_event();
-                // Nobody listens any more where the test has failed.
+                // Fails only if the test has failed and dropped the receiver.
                 let _ = fetched.send(());
             }
         })
@@ -366,7 +372,7 @@ fn all_threads_that_wait_at_a_channel_are_served() {
         node.post(&message(&node));
         loop {
             node.arm();
-            // Who is armed before looks once more: what comes from here on raises an event.
+            // Polls after arming: completions that arrive from here on raise an event.
             while let Some(wc) = node.poll() {
                 assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS);
                 received += u64::from(wc.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0);
@@ -379,7 +385,7 @@ fn all_threads_that_wait_at_a_channel_are_served() {
         }
     }
     peer.done();
-    // An event for each thread to end with.
+    // Raises an event for each thread, so that all threads end.
     is_over.store(true, Ordering::SeqCst);
     node.fail();
     while !threads.iter().all(|thread| thread.is_finished()) {
@@ -416,7 +422,7 @@ fn bytes_arrive_in_every_length() {
         let (address, key) = peer.card.memories[there];
         let place = (address + (round % 5) as u64, key);
         node.execute(&write(&node, here, offset, length, place));
-        // Back into the second half.
+        // Reads the bytes back into the second half of the memory.
         node.memories[here].write(SIZE / 2, &vec![0; length]);
         node.execute(&read(&node, here, SIZE / 2, length, place));
         assert!(
@@ -445,13 +451,13 @@ fn atomics_count_from_both_sides() {
     for memory in peer.card.memories {
         node.execute(&read(&node, 0, 0, 8, memory));
         let counted = u64::from_ne_bytes(node.memories[0].read(0, 8).try_into().unwrap());
-        // The other half is the peer's own, by its processor.
+        // The peer has made half of the additions, with instructions of its processor.
         assert_eq!(counted, 2 * EACH);
     }
 }
 
-/// A peer is stopped for a moment, while more goes to it than there is room for.
-/// The last acknowledgement of one that ends at once, while nobody here is awake to hear it.
+/// Checks that the last acknowledgement of a peer that ends at once is processed, although no thread
+/// of this process is polling.
 fn what_a_peer_said_before_it_went_is_heard() {
     for _ in 0..10 {
         let (node, mut peer) = connected(Role::Leaves);
@@ -459,13 +465,15 @@ fn what_a_peer_said_before_it_went_is_heard() {
         peer.go();
         node.post(&message(&node));
         peer.leave();
-        // The engine hears of its end.
+        // Gives the engine time to notice that the peer has ended.
         thread::sleep(Duration::from_millis(20));
         let wc = node.complete();
         assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS);
     }
 }
 
+/// Checks that messages for which a stopped peer has no room are sent later, and that each is sent
+/// once.
 fn what_finds_no_room_waits_and_is_not_lost() {
     const EACH: u64 = 24;
     let mut peer = Peer::start(Role::Receives { times: EACH });
@@ -522,14 +530,15 @@ fn what_finds_no_room_waits_and_is_not_lost() {
     }
     peer.done();
     assert_eq!(counts(), before, "{again:?}, discarded");
-    // Who hears nothing for a while asks with a packet, up to three times.
+    // A queue pair that gets no acknowledgement for a while sends a packet as a probe, up to three
+    // times.
     let (sent, probes) = (count("port_xmit_packets") - packets, 3 * nodes.len() as u64);
     let once = all..=all + probes;
     assert!(once.contains(&sent), "{sent} packets of {all}");
 }
 
-/// Checks that the peer counts the sequence numbers of one-sided operations before it takes the next packets, which come by
-/// sockets.
+/// Checks that the peer counts the sequence numbers of one-sided operations before it accepts the next
+/// packets, which come by sockets, where packets are lost and duplicated.
 fn what_went_without_packets_is_told_where_packets_are_lost() {
     const EACH: u64 = 32;
     let (mut node, mut peer) = (Node::new(), Peer::start(Role::Receives { times: EACH }));
@@ -560,8 +569,8 @@ fn what_went_without_packets_is_told_where_packets_are_lost() {
     peer.done();
 }
 
-/// Who has sent nothing because there was no room gives up all the same, whether the peer is only stopped or has ended, and
-/// whoever looks.
+/// Checks that requests are given up if there never was room to send them: to a stopped peer, to a
+/// killed peer while the program polls, and to a killed peer while only the engine runs.
 fn a_peer_that_makes_no_room_is_given_up() {
     const EACH: u64 = 24;
     for (ends, looks) in [(false, true), (true, true), (true, false)] {
@@ -587,7 +596,7 @@ fn a_peer_that_makes_no_room_is_given_up() {
         }
         let mut first = vec![None; nodes.len()];
         if ends {
-            // Longer than an answer is waited for at first.
+            // Longer than the first timeout of an acknowledgement.
             thread::sleep(Duration::from_millis(200));
             if looks {
                 first[0] = nodes[0].poll();
@@ -613,7 +622,7 @@ fn a_peer_that_makes_no_room_is_given_up() {
     }
 }
 
-/// Nobody can tell a peer that is stopped in the middle of a copy not to finish it.
+/// Checks that memory cannot be deregistered while a stopped peer is in the middle of a copy to it.
 fn memory_that_a_stopped_peer_copies_to_stays_registered() {
     let (mut node, mut peer) = connected(Role::Writes);
     let mut was_busy = false;
@@ -639,7 +648,7 @@ fn memory_that_a_stopped_peer_copies_to_stays_registered() {
         }
         peer.signal(libc::SIGCONT);
         if answer != 0 {
-            // It is as it was, and can be deregistered when the peer goes on.
+            // The memory is still registered, and can be deregistered when the peer goes on.
             memory.deregister();
         }
         memory.register(pd);
@@ -651,8 +660,8 @@ fn memory_that_a_stopped_peer_copies_to_stays_registered() {
     panic!("the peer was never stopped in the middle of a copy");
 }
 
-/// Checks that a long write with immediate data ends with an error where its key is wrong, also directly behind a request that
-/// needed no packets.
+/// Checks that a long write with immediate data and a wrong key ends with an error, also directly
+/// after a request that needed no packets.
 fn a_long_write_that_the_peer_refuses_ends_after_a_write() {
     let (node, peer) = connected(Role::Idle);
     let (address, key) = peer.card.memories[1];
@@ -670,7 +679,7 @@ fn a_long_write_that_the_peer_refuses_ends_after_a_write() {
     assert_eq!(node.complete().status, ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
 }
 
-/// A peer writes without end. When a region is deregistered nothing of it changes any more.
+/// Checks that a region does not change after its deregistration while a peer writes without end.
 fn what_is_deregistered_is_not_touched() {
     let (mut node, mut peer) = connected(Role::Writes);
     let mut touched = 0;
@@ -695,7 +704,7 @@ fn what_is_deregistered_is_not_touched() {
     assert!(touched > 0, "the peer never wrote anything");
 }
 
-/// The same of a queue pair that is destroyed.
+/// Checks that no memory changes after the queue pair was destroyed while a peer writes without end.
 fn a_queue_pair_that_is_gone_takes_nothing() {
     let (mut node, mut peer) = connected(Role::Writes);
     for round in 0..number("SOFTROCE_TEST_STORMS", 40) {
@@ -714,7 +723,7 @@ fn a_queue_pair_that_is_gone_takes_nothing() {
     }
 }
 
-/// Returns the number in a variable of the environment, or `default` where there is none.
+/// Returns the number in an environment variable, or `default` if the variable is not set.
 fn number(variable: &str, default: u64) -> u64 {
     let value = std::env::var(variable).ok();
     value.map_or(default, |value| {
@@ -728,7 +737,7 @@ fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").expect("procfs").count()
 }
 
-/// Returns the descriptors of this process, each with the file that the descriptor refers to.
+/// Returns the descriptors of this process, each with the file that it refers to.
 fn open_files() -> BTreeSet<String> {
     let open = fs::read_dir("/proc/self/fd").expect("procfs");
     let name = |entry: fs::DirEntry| {
@@ -739,7 +748,7 @@ fn open_files() -> BTreeSet<String> {
     open.filter_map(|entry| name(entry.ok()?)).collect()
 }
 
-/// Returns the name of each thread of this process, with its state and the system call that the thread is in.
+/// Returns the name of each thread of this process, with its state and current system call.
 fn threads() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").expect("procfs");
     let of = |task: fs::DirEntry| {
@@ -749,7 +758,7 @@ fn threads() -> Vec<String> {
     tasks.filter_map(Result::ok).map(of).collect()
 }
 
-/// What is mapped of files that processes share.
+/// Returns the mappings of files that processes share.
 fn mappings() -> BTreeSet<String> {
     let maps = fs::read_to_string("/proc/self/maps").expect("procfs");
     let lines = maps.lines().filter(|line| line.contains("memfd:"));
@@ -761,7 +770,7 @@ fn resources() -> (usize, usize) {
     (descriptors(), mappings().len())
 }
 
-/// Waits until there are as many resources as before.
+/// Waits until the resources of this process equal `before`.
 fn await_resources(before: (usize, usize)) {
     let deadline = Instant::now() + LIMIT;
     while resources() != before {
@@ -791,7 +800,7 @@ fn peers_that_are_killed_leave_nothing_behind() {
         for (all, now) in under_way.iter_mut().zip(traffic.long_under_way()) {
             *all += now;
         }
-        // Requests end, by whatever error, and the first of them as one that nobody answers.
+        // All requests end with errors, the first of them because the peer does not answer.
         let failed = loop {
             match traffic.go_on(&node) {
                 Ok(()) => assert!(
@@ -806,7 +815,7 @@ fn peers_that_are_killed_leave_nothing_behind() {
         longest = longest.max(killed.elapsed());
         traffic.check_guards(&node);
         drop(node);
-        // The engine hears of the end by itself.
+        // Gives the engine time to notice the end of the peer by itself.
         let expected = *before.get_or_insert_with(|| {
             thread::sleep(Duration::from_millis(200));
             resources()

@@ -1,7 +1,8 @@
-//! A peer that copies from the very moment at which it may, while memory is taken back from it.
+//! A peer that begins to copy as soon as it may, while the memory is deregistered.
 //!
-//! This process is that peer. The other one asks it for a link by a thread that gets no processor any more once it has said
-//! that the link is there: at that moment another thread deregisters what is written to.
+//! This process is that peer. In the other process, a thread begins a handshake and gets no processor
+//! any more once it has reported the new link. At that moment another thread of that process
+//! deregisters the memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,18 +15,18 @@ use crate::node::{self, Card, LIMIT, Node, Request, SIZE};
 use crate::number;
 use crate::peer::{Peer, Role};
 
-/// Bytes of a write: one copy.
+/// Length of a write in bytes: one copy.
 const LENGTH: usize = SIZE / 4;
 
-/// Deadline of the other process for a link, on a busy machine.
+/// Time limit for the link to the other process, on a busy machine.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Binds a thread to one processor, if there are two. Thread 0 is this thread.
+/// Binds a thread to one processor if there are at least two. Thread 0 is the calling thread.
 fn pin(thread: i32, processor: usize) {
     if thread::available_parallelism().map_or(1, usize::from) < 2 {
         return;
     }
-    // SAFETY: zeros are an empty set, and the set is read only.
+    // SAFETY: zeros are an empty set, and the kernel only reads the set.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(processor, &mut set);
@@ -35,24 +36,24 @@ fn pin(thread: i32, processor: usize) {
 
 /// Gives this thread the idle scheduling class.
 fn give_way() {
-    // SAFETY: zeros are priority 0, and the value is read only.
+    // SAFETY: zeros are priority 0, and the kernel only reads the value.
     unsafe {
         let parameters: libc::sched_param = std::mem::zeroed();
         libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters);
     }
 }
 
-/// Returns the threads of this process, except for this one.
+/// Returns the numbers of all other threads of this process.
 fn other_threads() -> Vec<i32> {
-    // SAFETY: it has no conditions.
+    // SAFETY: the call has no preconditions.
     let own = unsafe { libc::gettid() };
     let threads = fs::read_dir("/proc/self/task").expect("procfs");
     let numbers = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     numbers.filter(|&number| number != own).collect()
 }
 
-/// Connects, which begins a handshake, and deregisters `memory` as soon as the peer's first write has reached that memory.
-/// The other process of the test runs this.
+/// Connects, which begins a handshake, and deregisters `memory` as soon as the peer's first write has
+/// reached it. The other process of the test calls this function.
 pub(crate) fn deregister_while_linked(node: &mut Node, peer: &Card, memory: usize) {
     let queue_pair = node.qp.expose_provenance();
     thread::scope(|scope| {
@@ -63,20 +64,20 @@ pub(crate) fn deregister_while_linked(node: &mut Node, peer: &Card, memory: usiz
         });
         pin(0, 1);
         let memory = &mut node.memories[memory];
-        // SAFETY: inside.
+        // SAFETY: the place is inside of the memory.
         let read = |at: usize| unsafe { memory.start.add(at).read_volatile() };
         let deadline = Instant::now() + LIMIT;
         while read(0) == 0 {
             assert!(Instant::now() < deadline, "nothing was written");
-            // The peer is to notice at once that it may write.
+            // The pause lets the peer notice at once that it may write.
             thread::sleep(Duration::from_micros(100));
         }
         memory.deregister();
-        // SAFETY: as above.
+        // SAFETY: the place is inside of the memory, which is still mapped.
         let read = |at: usize| unsafe { memory.start.add(at).read_volatile() };
         let last = || [LENGTH / 2, LENGTH - 4096, LENGTH - 1].map(read);
         let before = last();
-        // So long that a copy has ended that was under way.
+        // Long enough for a copy in progress to end.
         let end = Instant::now() + Duration::from_millis(100);
         while Instant::now() < end {
             assert_eq!(last(), before, "touched after its end");
@@ -85,7 +86,8 @@ pub(crate) fn deregister_while_linked(node: &mut Node, peer: &Card, memory: usiz
     });
 }
 
-/// Checks that deregistered memory does not change any more, also where the link to the peer has just begun.
+/// Checks that deregistered memory does not change any more, even if the link to the peer has just
+/// been made.
 pub(crate) fn what_is_deregistered_while_a_link_begins_is_not_touched() {
     let mut links = 0;
     for round in 0..number("SOFTROCE_TEST_MEETINGS", 24) {
@@ -93,14 +95,15 @@ pub(crate) fn what_is_deregistered_while_a_link_begins_is_not_touched() {
         let own = &node.memories[0];
         for quarter in 0..4_u8 {
             let offset = usize::from(quarter) * LENGTH;
-            // SAFETY: inside, and nobody uses it.
+            // SAFETY: the place is inside of the memory, which no request uses.
             unsafe { ptr::write_bytes(own.start.add(offset), quarter + 1, LENGTH) };
         }
         let mut peer = Peer::start(Role::Deregisters {
             memory: round as usize % 2,
         });
         peer.introduce(&node);
-        // It does not answer, and for a second it is not asked again: so it is the one who asks.
+        // The stopped peer does not answer this process, which does not try again for a second. Hence
+        // the peer begins the next handshake.
         peer.stop();
         node.connect(&peer.card);
         assert_eq!(node.way(), Some(Way::Udp));
@@ -136,7 +139,7 @@ pub(crate) fn what_is_deregistered_while_a_link_begins_is_not_touched() {
     assert!(links > 0, "there never was a link");
 }
 
-/// Writes one value after the other to the whole memory of the peer.
+/// Writes different values in turn to the memory of the peer, until a write fails.
 fn write_until_refused(node: &Node, to: (u64, u32)) {
     let deadline = Instant::now() + LIMIT;
     for id in 0.. {

@@ -1,4 +1,4 @@
-//! Memory that is registered and not there any more, at either side of a connection.
+//! Registered memory that is no longer accessible, on either side of a connection.
 
 use ibverbs_sys::{ibv_wc_status, ibv_wr_opcode};
 
@@ -6,7 +6,7 @@ use crate::node::{Node, Request, SIZE};
 use crate::peer::{Peer, Role};
 use crate::{connected, count, read, write};
 
-/// Lengths of messages that take different paths.
+/// Lengths in bytes of messages that take different paths.
 const LENGTHS: [usize; 4] = [8, 100, 4096, 1 << 20];
 
 fn ends(node: &Node, request: &Request, status: ibv_wc_status) {
@@ -38,7 +38,8 @@ fn send(node: &Node, memory: usize, length: usize) -> Request {
     }
 }
 
-/// Checks a peer that cannot access its own memory any more: the peer lives, and its device's memory can still be used.
+/// Checks a peer that cannot access its own memory any more: the peer lives, and its device's memory
+/// remains usable.
 pub(crate) fn a_peer_that_lost_its_memory_refuses_and_lives() {
     let (mut node, mut peer) = connected(Role::Loses);
     peer.go();
@@ -58,7 +59,7 @@ pub(crate) fn a_peer_that_lost_its_memory_refuses_and_lives() {
                 refused,
             );
             again(&mut node, &mut peer);
-            // The receive request is for the lost memory.
+            // The peer's receive request refers to the lost memory.
             ends(
                 &node,
                 &send(&node, own, length),
@@ -96,7 +97,7 @@ pub(crate) fn what_goes_from_or_to_lost_memory_ends_with_a_protection_error() {
         ends(&node, &send(&node, 0, length), refused);
         again(&mut node, &mut peer);
     }
-    // What was added is added once, whether the queue pair knows its peer already or not.
+    // The addition is executed once, whether or not the queue pair already knows its peer.
     for (there, knows) in [(0, false), (1, false), (0, true), (1, true)] {
         let place = peer.card.memories[there];
         if knows {

@@ -1,4 +1,4 @@
-//! One process's end of a connection, with memory that its peer may use.
+//! End of a connection in this process, with memory that the peer may access.
 
 use std::fmt;
 use std::mem::zeroed;
@@ -8,32 +8,32 @@ use std::time::{Duration, Instant};
 
 use ibverbs_sys::*;
 
-/// Bytes of each memory.
+/// Length of each memory in bytes.
 pub(crate) const SIZE: usize = 4 << 20;
 
-/// Requests that a queue holds.
+/// Maximum number of requests in a queue.
 pub(crate) const DEPTH: u32 = 64;
 
-/// Completions that fit into the queue of them.
+/// Maximum number of completions in the completion queue.
 pub(crate) const COMPLETIONS: u32 = 4 * DEPTH;
 
-/// A timeout of four seconds: nothing goes again but what was lost.
+/// Exponent of a timeout of four seconds: only lost packets are sent again.
 pub(crate) const PATIENT: u8 = 20;
 
 const ACCESS: u32 = 0b1111;
 
-/// Queue key of queue pairs for datagrams.
+/// Queue key of queue pairs of type UD.
 pub(crate) const QUEUE_KEY: u32 = 0x1234_5678;
 
-/// How long anything may take.
+/// Time limit of each step.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a process tells its peer.
+/// Address data that a process sends to its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
     pub(crate) number: u32,
     gid: u128,
-    /// The program's own memory, and that of the device.
+    /// Address and rkey of the program's own memory and of the device's memory.
     pub(crate) memories: [(u64, u32); 2],
 }
 
@@ -44,10 +44,10 @@ impl Card {
         std::net::Ipv6Addr::from_bits(self.gid)
     }
 
-    /// Makes an address handle for the process's device.
+    /// Creates an address handle for the process's device.
     #[allow(dead_code, reason = "the attacked connection is reliable")]
     pub(crate) fn address_handle(&self, pd: *mut ibv_pd, traffic_class: u8) -> *mut ibv_ah {
-        // SAFETY: the domain is there; zeros are a value of the attributes.
+        // SAFETY: the domain is valid, and zeros are valid attributes.
         unsafe {
             let mut attr: ibv_ah_attr = zeroed();
             (attr.is_global, attr.port_num) = (1, 1);
@@ -101,14 +101,15 @@ impl FromStr for Card {
 pub(crate) struct Memory {
     pub(crate) start: *mut u8,
     mr: *mut ibv_mr,
-    /// The device's, if it is not the program's own.
+    /// Buffer of the device; null for memory of the program.
     buf: *mut ibv_buf,
 }
 
 impl Memory {
-    /// Allocates and registers memory of the device, or of the program: at `address`, or at any address if that is 0.
+    /// Allocates and registers memory of the device, or of the program at `address`, or at any address
+    /// if `address` is 0.
     fn new(pd: *mut ibv_pd, of_device: bool, address: usize) -> Self {
-        // SAFETY: the domain is there; the memory is as long as it is registered for.
+        // SAFETY: the domain is valid, and the memory outlives its registration.
         unsafe {
             let mut buf = null_mut();
             let start = if of_device {
@@ -138,21 +139,21 @@ impl Memory {
         }
     }
 
-    /// Registers it anew.
+    /// Registers the memory again.
     pub(crate) fn register(&mut self, pd: *mut ibv_pd) {
-        // SAFETY: it is not registered.
+        // SAFETY: the memory is mapped, and not registered.
         self.mr = unsafe { ibv_reg_mr(pd, self.start.cast(), SIZE, ACCESS as i32) };
         assert!(!self.mr.is_null());
     }
 
-    /// Ends its registration.
+    /// Deregisters the memory, which must succeed.
     pub(crate) fn deregister(&mut self) {
         assert_eq!(self.try_deregister(), 0);
     }
 
-    /// The same, and what the verb answers.
+    /// Deregisters the memory. Returns 0 or the errno of the verb.
     pub(crate) fn try_deregister(&mut self) -> i32 {
-        // SAFETY: it is registered.
+        // SAFETY: the memory is registered.
         let answer = unsafe { ibv_dereg_mr(self.mr) };
         if answer == 0 {
             self.mr = null_mut();
@@ -160,20 +161,20 @@ impl Memory {
         answer
     }
 
-    /// Takes away all access rights to the pages.
+    /// Removes all access rights from the pages.
     pub(crate) fn lose(&self) {
-        // SAFETY: nobody holds a reference to it.
+        // SAFETY: no code holds a reference to the memory.
         let answer = unsafe { libc::mprotect(self.start.cast(), SIZE, libc::PROT_NONE) };
         assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Returns the region.
+    /// Returns the memory region.
     pub(crate) fn region(&self) -> *mut ibv_mr {
         self.mr
     }
 
     pub(crate) fn place(&self) -> (u64, u32) {
-        // SAFETY: it is registered.
+        // SAFETY: the memory is registered.
         (self.start.addr() as u64, unsafe { (*self.mr).rkey })
     }
 
@@ -181,31 +182,31 @@ impl Memory {
         ibv_sge {
             addr: (self.start.addr() + offset) as u64,
             length: length as u32,
-            // SAFETY: it is registered.
+            // SAFETY: the memory is registered.
             lkey: unsafe { (*self.mr).lkey },
         }
     }
 
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         for (at, &byte) in bytes.iter().enumerate() {
-            // SAFETY: inside.
+            // SAFETY: the place is inside of the memory.
             unsafe { self.start.add(offset + at).write_volatile(byte) };
         }
     }
 
-    /// Copies bytes to an offset, all at once.
+    /// Copies bytes to an offset with one call.
     #[allow(dead_code, reason = "the attacked connection has short messages")]
     pub(crate) fn fill(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= SIZE);
-        // SAFETY: inside.
+        // SAFETY: the place is inside of the memory.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(offset), bytes.len()) };
     }
 
-    /// Returns whether these bytes are at an offset.
+    /// Returns whether the memory holds `bytes` at `offset`.
     #[allow(dead_code, reason = "the attacked connection has short messages")]
     pub(crate) fn holds(&self, offset: usize, bytes: &[u8]) -> bool {
         assert!(offset + bytes.len() <= SIZE);
-        // SAFETY: inside.
+        // SAFETY: the place is inside of the memory.
         unsafe {
             libc::memcmp(
                 self.start.add(offset).cast(),
@@ -216,7 +217,7 @@ impl Memory {
     }
 
     pub(crate) fn read(&self, offset: usize, length: usize) -> Vec<u8> {
-        // SAFETY: inside.
+        // SAFETY: the place is inside of the memory.
         let byte = |at| unsafe { self.start.add(at).read_volatile() };
         (offset..offset + length).map(byte).collect()
     }
@@ -224,7 +225,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: no code uses the memory any more.
         unsafe {
             if !self.mr.is_null() {
                 assert_eq!(ibv_dereg_mr(self.mr), 0);
@@ -241,7 +242,7 @@ impl Drop for Memory {
     }
 }
 
-/// A process's end.
+/// End of a connection in this process.
 pub(crate) struct Node {
     context: *mut ibv_context,
     channel: *mut ibv_comp_channel,
@@ -252,30 +253,30 @@ pub(crate) struct Node {
     kind: ibv_qp_type,
     /// Shared receive queue of the queue pair; null if it has a receive queue of its own.
     srq: *mut ibv_srq,
-    /// How long to wait for an answer: 4 us, doubled so often.
+    /// Exponent of the acknowledgement timeout: 4.096 us * 2^timeout.
     pub(crate) timeout: u8,
-    /// The program's own, and the device's.
+    /// The program's own memory and the device's memory.
     pub(crate) memories: [Memory; 2],
 }
 
-/// Objects of a node.
+/// Verbs objects of a node.
 pub(crate) struct Raw {
     pub(crate) context: *mut ibv_context,
     pub(crate) channel: *mut ibv_comp_channel,
     pub(crate) cq: *mut ibv_cq,
 }
 
-/// A completion channel of a node, which must not be dropped before.
+/// Completion channel of a node, which must outlive this value.
 pub(crate) struct Channel(*mut ibv_comp_channel);
 
-// SAFETY: any thread may wait at a channel.
+// SAFETY: any thread may wait at a completion channel.
 unsafe impl Send for Channel {}
 
 impl Channel {
-    /// Waits for an event, and acknowledges it.
+    /// Waits for one event and acknowledges it.
     pub(crate) fn next_event(&self) {
         let (mut cq, mut context) = (null_mut(), null_mut());
-        // SAFETY: the channel is there, and there is room for what is told.
+        // SAFETY: the channel is valid, and there is room for the results.
         unsafe {
             let answer = ibv_get_cq_event(self.0, &raw mut cq, &raw mut context);
             assert_eq!(answer, 0);
@@ -284,7 +285,7 @@ impl Channel {
     }
 }
 
-/// A request.
+/// A send request with one element.
 pub(crate) struct Request {
     pub(crate) id: u64,
     pub(crate) opcode: ibv_wr_opcode,
@@ -298,17 +299,17 @@ impl Node {
         Self::at(0)
     }
 
-    /// Makes a node with a queue pair of this type.
+    /// Creates a node with a queue pair of this type.
     #[allow(dead_code, reason = "the attacked connection is reliable")]
     pub(crate) fn of(kind: ibv_qp_type) -> Self {
         Self::with(kind, 0)
     }
 
-    /// Makes a node whose queue pair takes receives from a shared receive queue.
+    /// Creates a node whose queue pair takes receives from a shared receive queue.
     #[allow(dead_code, reason = "the attacked connection has receives of its own")]
     pub(crate) fn sharing() -> Self {
         let mut node = Self::new();
-        // SAFETY: the domain is there, and zeros are a value of the attributes; nobody uses the queue pair.
+        // SAFETY: the domain is valid, zeros are valid attributes, and no code uses the queue pair.
         unsafe {
             let mut init: ibv_srq_init_attr = zeroed();
             (init.attr.max_wr, init.attr.max_sge) = (DEPTH, 1);
@@ -319,7 +320,7 @@ impl Node {
         node
     }
 
-    /// Makes a node with the program's own memory at this address, or at any address if 0.
+    /// Creates a node with the program's own memory at this address, or at any address if it is 0.
     pub(crate) fn at(address: usize) -> Self {
         Self::with(ibv_qp_type::IBV_QPT_RC, address)
     }
@@ -327,7 +328,7 @@ impl Node {
     fn with(kind: ibv_qp_type, address: usize) -> Self {
         softroce::install();
         let mut count = 0;
-        // SAFETY: the list has that many devices until it is freed, and the last is ours.
+        // SAFETY: the list has `count` devices until it is freed; the last one is softroce's.
         unsafe {
             let list = ibv_get_device_list(&raw mut count);
             let context = ibv_open_device(*list.add(count as usize - 1));
@@ -356,7 +357,7 @@ impl Node {
     }
 
     fn create(&mut self) {
-        // SAFETY: all that it is made of is there.
+        // SAFETY: all objects that the queue pair refers to are valid.
         unsafe {
             let mut init: ibv_qp_init_attr = zeroed();
             (init.send_cq, init.recv_cq) = (self.cq, self.cq);
@@ -374,15 +375,15 @@ impl Node {
         }
     }
 
-    /// Another queue pair in the place of this one.
+    /// Replaces the queue pair with a new one.
     pub(crate) fn renew(&mut self) {
-        // SAFETY: nobody uses it.
+        // SAFETY: no code uses the queue pair.
         assert_eq!(unsafe { ibv_destroy_qp(self.qp) }, 0);
         self.create();
     }
 
     pub(crate) fn card(&self) -> Card {
-        // SAFETY: the objects are there.
+        // SAFETY: the objects are valid.
         unsafe {
             let mut gid: ibv_gid = zeroed();
             assert_eq!(ibv_query_gid(self.context, 1, 0, &raw mut gid), 0);
@@ -395,7 +396,7 @@ impl Node {
         }
     }
 
-    /// Connects to a peer.
+    /// Connects the queue pair to a peer.
     pub(crate) fn connect(&self, peer: &Card) {
         make_ready_to_receive(self.qp, peer);
         self.make_ready_to_send();
@@ -403,7 +404,7 @@ impl Node {
 
     fn make_ready_to_send(&self) {
         use ibv_qp_attr_mask as M;
-        // SAFETY: the queue pair is there, and the mask names what is set.
+        // SAFETY: the queue pair is valid, and the mask names what is set.
         unsafe {
             let mut attr: ibv_qp_attr = zeroed();
             attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
@@ -422,9 +423,9 @@ impl Node {
         }
     }
 
-    /// Which way its messages go.
+    /// Returns the path that messages of the queue pair take.
     pub(crate) fn way(&self) -> Option<softroce::path::Way> {
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair is valid.
         softroce::path::way(unsafe { (*self.qp).qp_num })
     }
 
@@ -433,12 +434,13 @@ impl Node {
         assert_eq!(self.post_list(&[(request, signaled)]), Ok(()));
     }
 
-    /// Posts requests together, each with its flags; immediate data is the number of the request. Else the error, and how many were posted.
+    /// Posts requests with one call, each with its flags and its `id` as immediate data. On failure
+    /// returns the errno of the verb and the number of requests that were posted.
     pub(crate) fn post_list(&self, requests: &[(&Request, u32)]) -> Result<(), (i32, usize)> {
         let mut sges: Vec<ibv_sge> = requests.iter().map(|(request, _)| request.sge).collect();
         let mut list: Vec<ibv_send_wr> = Vec::new();
         for ((request, flags), sge) in requests.iter().zip(&mut sges) {
-            // SAFETY: numbers and null pointers.
+            // SAFETY: zeros are valid for the numbers and pointers of a request.
             let mut wr: ibv_send_wr = unsafe { zeroed() };
             wr.wr_id = request.id;
             wr.sg_list = sge;
@@ -458,11 +460,11 @@ impl Node {
         }
         let first = list.as_mut_ptr();
         for at in 1..list.len() {
-            // SAFETY: inside.
+            // SAFETY: the index is inside of the list.
             list[at - 1].next = unsafe { first.add(at) };
         }
         let mut bad = null_mut();
-        // SAFETY: the queue pair is there; the list is read before the verb returns.
+        // SAFETY: the queue pair is valid, and the verb reads the list before it returns.
         match unsafe { ibv_post_send(self.qp, first, &raw mut bad) } {
             0 => Ok(()),
             error => Err((
@@ -472,9 +474,9 @@ impl Node {
         }
     }
 
-    /// The queue pair's state.
+    /// Returns the state of the queue pair.
     pub(crate) fn state(&self) -> ibv_qp_state {
-        // SAFETY: the queue pair is there, and there is room.
+        // SAFETY: the queue pair is valid, and there is room for the attributes.
         unsafe {
             let (mut attr, mut init) = (zeroed::<ibv_qp_attr>(), zeroed());
             let mask = ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
@@ -485,7 +487,7 @@ impl Node {
     }
 
     pub(crate) fn receive(&self, id: u64, mut sge: ibv_sge) {
-        // SAFETY: as above.
+        // SAFETY: the queue is valid, and the verb reads the request before it returns.
         unsafe {
             let mut wr: ibv_recv_wr = zeroed();
             wr.wr_id = id;
@@ -501,9 +503,9 @@ impl Node {
         }
     }
 
-    /// A completion, if there is one.
+    /// Returns the next completion if the queue holds one.
     pub(crate) fn poll(&self) -> Option<ibv_wc> {
-        // SAFETY: there is room for one.
+        // SAFETY: the queue is valid, and there is room for one completion.
         unsafe {
             let mut wc: ibv_wc = zeroed();
             let count = ibv_poll_cq(self.cq, 1, &raw mut wc);
@@ -512,7 +514,7 @@ impl Node {
         }
     }
 
-    /// The next completion.
+    /// Waits for the next completion by polling. Panics after [`LIMIT`].
     #[track_caller]
     pub(crate) fn complete(&self) -> ibv_wc {
         let deadline = Instant::now() + LIMIT;
@@ -526,7 +528,7 @@ impl Node {
 
     /// Requests an event for the next completion.
     pub(crate) fn arm(&self) {
-        // SAFETY: the queue is there.
+        // SAFETY: the queue is valid.
         unsafe { assert_eq!(ibv_req_notify_cq(self.cq, 0), 0) };
     }
 
@@ -544,10 +546,10 @@ impl Node {
         Channel(self.channel)
     }
 
-    /// Moves the queue pair to error.
+    /// Moves the queue pair to ERR.
     pub(crate) fn fail(&self) {
         let mask = ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
-        // SAFETY: the queue pair is there, and the mask names what is set.
+        // SAFETY: the queue pair is valid, and the mask names what is set.
         unsafe {
             let mut attr: ibv_qp_attr = zeroed();
             attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
@@ -555,17 +557,17 @@ impl Node {
         }
     }
 
-    /// The next completion; sleeps until it comes.
+    /// Waits for the next completion asleep.
     #[track_caller]
     pub(crate) fn complete_asleep(&self) -> ibv_wc {
         loop {
-            // SAFETY: the queue and its channel are there.
+            // SAFETY: the queue and its channel are valid.
             unsafe { assert_eq!(ibv_req_notify_cq(self.cq, 0), 0) };
             if let Some(wc) = self.poll() {
                 return wc;
             }
             let (mut cq, mut context) = (null_mut(), null_mut());
-            // SAFETY: as above, and there is room for what is told.
+            // SAFETY: the channel is valid, and there is room for the results.
             unsafe {
                 let answer = ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context);
                 assert_eq!((answer, cq), (0, self.cq));
@@ -574,7 +576,7 @@ impl Node {
         }
     }
 
-    /// Posts a request, and waits for its success.
+    /// Posts a request and waits for its success.
     #[track_caller]
     pub(crate) fn execute(&self, request: &Request) {
         self.post(request);
@@ -586,10 +588,10 @@ impl Node {
     }
 }
 
-/// Takes a queue pair to RTR, connected with a peer unless it is for datagrams.
+/// Moves a queue pair to RTR, connected to `peer` unless the queue pair is of type UD.
 pub(crate) fn make_ready_to_receive(queue_pair: *mut ibv_qp, peer: &Card) {
     use ibv_qp_attr_mask as M;
-    // SAFETY: the queue pair is there, and the masks name what is set.
+    // SAFETY: the queue pair is valid, and the masks name what is set.
     unsafe {
         let mut attr: ibv_qp_attr = zeroed();
         attr.qp_state = ibv_qp_state::IBV_QPS_INIT;
@@ -627,7 +629,7 @@ pub(crate) fn make_ready_to_receive(queue_pair: *mut ibv_qp, peer: &Card) {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // SAFETY: nobody uses them any more; the memories come last.
+        // SAFETY: no code uses these objects any more, and memory is released after its users.
         unsafe {
             assert_eq!(ibv_destroy_qp(self.qp), 0);
             if !self.srq.is_null() {
@@ -643,7 +645,7 @@ impl Drop for Node {
             } = self;
             for memory in memories {
                 ptr::drop_in_place(memory);
-                // What is dropped again does nothing.
+                // The second drop of this value must do nothing.
                 ptr::write(
                     memory,
                     Memory {

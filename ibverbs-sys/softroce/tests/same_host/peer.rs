@@ -1,4 +1,5 @@
-//! The other process: this program once more, which plays a role and hears of it by its input.
+//! The other process of a test: this program again, which plays a role and gets commands through its
+//! standard input.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -19,42 +20,44 @@ use crate::stream;
 use crate::traffic::Traffic;
 use crate::unreliable;
 
-/// Bytes of the messages that are [received](Role::Receives): they go by packets.
+/// Length in bytes of the messages of [`Role::Receives`], which go by packets.
 pub(crate) const MESSAGE: usize = 4000;
 
-/// The task of the other process, which begins with [`Peer::go`].
+/// Task of the other process, which begins with [`Peer::go`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role {
     Idle,
-    /// Adds so many times to the first words of its own memory, by the processor's instruction.
+    /// Adds 1 this many times to the first word of each of its own memories, with an instruction of
+    /// the processor.
     Adds {
         times: u64,
     },
-    /// Writes all over the first quarter of its peer's memories until that fails.
+    /// Writes to the first quarter of its peer's memories until a write fails.
     Writes,
-    /// Receives so many messages by each of its connections, of which there is one for each time that it meets its peer.
+    /// Receives this many messages on each of its connections. Each meeting with the peer makes one
+    /// more connection.
     Receives {
         times: u64,
     },
-    /// Receives this number of long messages, or fewer if the peer sends fewer.
+    /// Receives this many long messages, or fewer if the peer sends fewer.
     Takes {
         times: u64,
     },
-    /// Sends this number of long messages, each after the one before was received.
+    /// Sends this many long messages, each after the completion of the one before.
     Sends {
         times: u64,
     },
-    /// Receives the messages of which the numbers are counted, and checks the counters.
+    /// Receives the messages of the test of the counters, and checks its own counters.
     Counts,
-    /// Makes the program's own memory inaccessible, to which a receive is posted.
+    /// Makes the program's own memory inaccessible, in which a receive is posted.
     Loses,
-    /// Receives a message, destroys what it has, and ends.
+    /// Receives one message, destroys its objects, and ends.
     Leaves,
-    /// Answers so many messages, and sleeps until they come.
+    /// Answers this many messages, and sleeps until each arrives.
     Echoes {
         times: u64,
     },
-    /// Begins a handshake with the peer, and deregisters one of its memories meanwhile.
+    /// Begins a handshake with the peer, and deregisters one of its own memories meanwhile.
     Deregisters {
         memory: usize,
     },
@@ -62,11 +65,11 @@ pub(crate) enum Role {
     Execs {
         keeps: bool,
     },
-    /// Receives this number of messages of an unreliable connection, each of which is followed by a write.
+    /// Receives this many messages of an unreliable connection, each followed by a write.
     Unreliable {
         times: u64,
     },
-    /// Answers this number of datagrams.
+    /// Answers this many datagrams.
     Datagrams {
         times: u64,
     },
@@ -74,7 +77,7 @@ pub(crate) enum Role {
     Streams {
         plan: u64,
     },
-    /// Everything there is, without end.
+    /// Posts requests of all kinds until one fails.
     Traffic {
         seed: u64,
     },
@@ -83,7 +86,7 @@ pub(crate) enum Role {
 const VARIABLE: &str = "SOFTROCE_TEST_ROLE";
 
 impl Role {
-    /// What this process is here for, if it is the other one.
+    /// Returns the role of this process, or `None` if it is the test itself.
     pub(crate) fn of_process() -> Option<Self> {
         let text = env::var(VARIABLE).ok()?;
         let (name, number) = text.split_once(' ').expect("a role and a number");
@@ -131,7 +134,7 @@ impl Role {
         }
     }
 
-    /// Does what it is told, line by line, until there are no more.
+    /// Executes the commands of the standard input, one per line, until the input ends.
     pub(crate) fn play(self) {
         let mut nodes = vec![match self {
             Self::Execs { .. } => Node::at(exec::ADDRESS),
@@ -145,7 +148,7 @@ impl Role {
         }
         let mut card = None::<Card>;
         let say = |line: &str| {
-            // Who does not listen any more has failed.
+            // Fails only if the test no longer reads, which is then a failure of the test.
             let _ = writeln!(io::stdout(), "{line}");
             let _ = io::stdout().flush();
         };
@@ -232,7 +235,7 @@ impl Role {
                 for _ in 0..times {
                     for memory in &node.memories {
                         let word = memory.start.cast::<u64>();
-                        // SAFETY: the first word of a mapping.
+                        // SAFETY: the word is the first one of a mapping.
                         let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(word) };
                         word.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                     }
@@ -264,7 +267,7 @@ impl Role {
     }
 }
 
-/// Waits asleep for a message, and sends one.
+/// Waits asleep for a message, and then sends one.
 fn answer(node: &Node) {
     node.receive(0, node.memories[0].sge(0, 8));
     hear(node);
@@ -282,7 +285,7 @@ pub(crate) fn hear(node: &Node) {
     }
 }
 
-/// A short message.
+/// Returns a request to send eight bytes.
 pub(crate) fn message(node: &Node) -> Request {
     Request {
         id: 0,
@@ -293,12 +296,12 @@ pub(crate) fn message(node: &Node) -> Request {
     }
 }
 
-/// The other process.
+/// The other process, as seen by the test.
 pub(crate) struct Peer {
     process: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// What it said of itself last.
+    /// Address data that the peer has sent last.
     pub(crate) card: Card,
 }
 
@@ -307,12 +310,12 @@ impl Peer {
         Self::start_with(role, [])
     }
 
-    /// Starts a peer that the kernel does not let copy from and to the memory of others.
+    /// Starts a peer that the kernel does not let copy from and to the memory of other processes.
     pub(crate) fn start_without_copies(role: Role) -> Self {
         Self::start_with(role, [(refused::VARIABLE, "1")])
     }
 
-    /// Starts a peer that does not let others read its memory.
+    /// Starts a peer that does not let other processes read its memory.
     pub(crate) fn start_undumpable(role: Role) -> Self {
         Self::start_with(role, [(refused::UNDUMPABLE, "1")])
     }
@@ -335,25 +338,25 @@ impl Peer {
         }
     }
 
-    /// Exchanges the cards of the two ends.
+    /// Exchanges the address data of both ends.
     pub(crate) fn introduce(&mut self, node: &Node) {
         self.say(&format!("meet {}", node.card()));
         self.card = self.hear().parse().expect("a card");
     }
 
-    /// Has the two connected.
+    /// Exchanges the address data and connects both ends.
     pub(crate) fn meet(&mut self, node: &Node) {
         self.introduce(node);
         node.connect(&self.card);
         self.await_ready();
     }
 
-    /// Waits until it is connected.
+    /// Waits until the peer has connected.
     pub(crate) fn await_ready(&mut self) {
         assert_eq!(self.hear(), "ready");
     }
 
-    /// Has it act.
+    /// Starts the task of the peer.
     pub(crate) fn go(&mut self) {
         self.say("go");
     }
@@ -363,7 +366,7 @@ impl Peer {
         writeln!(input, "{line}").expect("it listens");
     }
 
-    /// Waits until it has acted.
+    /// Waits until the peer has completed its task.
     pub(crate) fn done(&mut self) {
         assert_eq!(self.hear(), "done");
     }
@@ -375,7 +378,7 @@ impl Peer {
             revents: 0,
         };
         if self.output.buffer().is_empty() {
-            // SAFETY: there is one descriptor.
+            // SAFETY: the pointer is to one descriptor.
             let ready = unsafe { libc::poll(&raw mut descriptor, 1, LIMIT.as_millis() as i32) };
             assert_eq!(ready, 1, "it says nothing within {LIMIT:?}");
         }
@@ -384,7 +387,8 @@ impl Peer {
         line.trim().to_owned()
     }
 
-    /// Waits until its first thread waits at a descriptor that is not its input.
+    /// Waits until the peer's first thread sleeps in a read from a descriptor other than its standard
+    /// input.
     pub(crate) fn wait_until_asleep(&self) {
         let call = format!("/proc/{}/syscall", self.process.id());
         let deadline = Instant::now() + LIMIT;
@@ -407,13 +411,13 @@ impl Peer {
         })
     }
 
-    /// Stops it, wherever it is; then it goes on.
+    /// Sends a signal to the peer.
     pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: a child that was not waited for has its number.
+        // SAFETY: the process is a child that was not waited for, so the number is its own.
         assert_eq!(unsafe { libc::kill(self.process.id() as i32, signal) }, 0);
     }
 
-    /// Stops it, and waits until all of its threads have stopped.
+    /// Stops the peer, and waits until all of its threads have stopped.
     pub(crate) fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let deadline = Instant::now() + LIMIT;
@@ -423,17 +427,17 @@ impl Peer {
         }
     }
 
-    /// Returns whether all of its threads have stopped since this was asked last.
+    /// Returns whether all threads of the peer have stopped since the last call.
     pub(crate) fn has_stopped(&self) -> bool {
         let mut status = 0;
         let options = libc::WUNTRACED | libc::WNOHANG;
-        // SAFETY: a child that was not waited for has its number, and there is room for the answer.
+        // SAFETY: the process is a child that was not waited for, and there is room for the status.
         let who = unsafe { libc::waitpid(self.process.id() as i32, &raw mut status, options) };
         assert!(who == 0 || libc::WIFSTOPPED(status), "it is there");
         who != 0
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the peer has ended by itself, with success.
     pub(crate) fn leave(&mut self) {
         assert!(self.process.wait().expect("it ends").success());
     }
@@ -451,7 +455,7 @@ impl Peer {
         }
     }
 
-    /// Kills it, wherever it is.
+    /// Kills the peer at any point of its work.
     pub(crate) fn kill(&mut self) {
         self.process.kill().expect("it is there");
         self.process.wait().expect("it ends");

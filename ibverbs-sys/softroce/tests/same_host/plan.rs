@@ -1,4 +1,4 @@
-//! Plans of the messages between a test and its peer: their lengths, kinds, bytes and places.
+//! Plans of the messages between a test and its peer: lengths, kinds, bytes and places in memory.
 
 use std::sync::LazyLock;
 
@@ -7,21 +7,21 @@ use softroce::fault::stops::StopPoint;
 
 use crate::node::Node;
 
-/// The length of the longest message.
+/// Length of the longest message in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// Offsets in each memory: of messages to send, of receives, and of targets of writes.
+/// Offsets in each memory of messages to send, of receives, and of the targets of writes.
 const SENDS: usize = 0;
 const RECEIVES: usize = LONGEST;
 const WRITES: usize = 2 * LONGEST;
 
-/// The number of messages of a stream without an end.
+/// Number of messages that stands for a stream without end.
 pub(crate) const ENDLESS: u8 = u8::MAX;
 
-/// Set in the numbers of receives.
+/// Bit that is set in the `wr_id` of receives.
 pub(crate) const RECEIVE: u64 = 1 << 63;
 
-/// Lengths of messages that take turns.
+/// Lengths of messages in bytes, used in turn.
 const LENGTHS: [usize; 7] = [
     4 << 10,
     1 << 20,
@@ -32,37 +32,37 @@ const LENGTHS: [usize; 7] = [
     (1 << 20) - 1,
 ];
 
-/// Kinds of messages.
+/// Opcodes of messages.
 pub(crate) const KINDS: [ibv_wr_opcode; 3] = [
     ibv_wr_opcode::IBV_WR_SEND,
     ibv_wr_opcode::IBV_WR_SEND_WITH_IMM,
     ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
 ];
 
-/// The messages between the test and its peer, as one of the two sees them.
+/// Messages between the test and its peer, from the point of view of one of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Length of the messages, a power of two; else the [`LENGTHS`] take turns.
+    /// Length of all messages, a power of two. `None`: the [`LENGTHS`] take turns.
     pub(crate) length: Option<usize>,
-    /// Kind of the messages; else the [`KINDS`] take turns.
+    /// Opcode of all messages. `None`: the [`KINDS`] take turns.
     pub(crate) kind: Option<ibv_wr_opcode>,
-    /// Receives are posted to shared receive queues.
+    /// Set if receives are posted to shared receive queues.
     pub(crate) is_shared: bool,
-    /// Messages go from memory of the program to memory of the device, and the other way round.
+    /// Set if messages go from memory of the program to memory of the device, and vice versa.
     pub(crate) crosses: bool,
-    /// The timeout of both sides.
+    /// Exponent of the acknowledgement timeout of both sides.
     pub(crate) timeout: u8,
-    /// Point at which the peer stops itself, and the pass.
+    /// Point at which the peer stops itself, and on which pass through this point.
     pub(crate) stop: Option<(StopPoint, u8)>,
-    /// Number of messages that this side sends, and of those that it receives.
+    /// Number of messages that this side sends, and number that it receives.
     pub(crate) sends: u8,
     pub(crate) receives: u8,
-    /// This side is the peer.
+    /// Set on the side of the peer.
     pub(crate) is_peer: bool,
 }
 
 impl Plan {
-    /// Returns a plan of the test: all kinds of messages in all lengths, but none yet.
+    /// Creates a plan of the test with all kinds and lengths of messages, but no messages yet.
     pub(crate) fn new(timeout: u8) -> Self {
         Self {
             length: None,
@@ -77,7 +77,7 @@ impl Plan {
         }
     }
 
-    /// Returns the number of the test's plan, for the peer.
+    /// Returns the test's plan as a number for the peer.
     pub(crate) fn encode(&self) -> u64 {
         let (point, pass) = match self.stop {
             None => (0, 0),
@@ -96,7 +96,7 @@ impl Plan {
         ])
     }
 
-    /// Returns the peer's plan of a number.
+    /// Returns the peer's plan from the number of [`encode`](Self::encode).
     pub(crate) fn decode(number: u64) -> Self {
         let [length, kind, flags, timeout, point, pass, sends, receives] = number.to_le_bytes();
         Self {
@@ -116,7 +116,7 @@ impl Plan {
         }
     }
 
-    /// Makes a node for the plan.
+    /// Creates a node for the plan.
     pub(crate) fn node(&self) -> Node {
         let mut node = if self.is_shared {
             Node::sharing()
@@ -146,31 +146,33 @@ impl Plan {
         self.length.unwrap_or(LONGEST)
     }
 
-    /// Returns the number of messages that fit into a mebibyte.
+    /// Returns the number of messages that fit into a mebibyte, at most 8.
     fn fitting(&self) -> u64 {
         ((LONGEST / self.longest()) as u64).min(8)
     }
 
-    /// Returns the number of sends, and of receives, that are posted at once: half of them in each memory.
+    /// Returns the number of sends, and of receives, that are posted at once. Half of them are in each
+    /// memory.
     pub(crate) fn window(&self) -> u64 {
         2 * self.fitting()
     }
 
-    /// Returns the memory that message `id` is sent from, and the offset.
+    /// Returns the memory and the offset that message `id` is sent from.
     pub(crate) fn sent_from(&self, id: u64) -> (usize, usize) {
         let place = (id / 2 % self.fitting()) as usize;
         ((id % 2) as usize, SENDS + place * self.longest())
     }
 
-    /// Returns the memory that message `id` is received to, and the offset.
+    /// Returns the memory and the offset that message `id` is received to.
     pub(crate) fn received_at(&self, id: u64) -> (usize, usize) {
         let place = (id / 2 % self.fitting()) as usize;
         let memory = (id % 2) as usize ^ usize::from(self.crosses);
         (memory, RECEIVES + place * self.longest())
     }
 
-    /// Returns the memory that message `id` is written to, and the offset. When the message is posted, the receiver may not
-    /// have looked at as many messages before it as can be posted and received at once.
+    /// Returns the memory and the offset that message `id` is written to. A place is used again only
+    /// after two windows, because the receiver may not have checked the messages of one window when
+    /// the next ones arrive.
     pub(crate) fn written_at(&self, id: u64) -> (usize, usize) {
         let place = (id / 2 % (2 * self.fitting())) as usize;
         (self.received_at(id).0, WRITES + place * self.longest())
@@ -180,7 +182,7 @@ impl Plan {
         self.kind.unwrap_or(KINDS[id as usize / 2 % KINDS.len()])
     }
 
-    /// Returns the bytes of message `id` of the peer, or of the test.
+    /// Returns the bytes of message `id`, which the peer or the test has sent.
     pub(crate) fn bytes(&self, id: u64, is_of_peer: bool) -> &'static [u8] {
         let turn = id as usize / 2 % LENGTHS.len();
         let length = self.length.unwrap_or(LENGTHS[turn]);
@@ -189,10 +191,10 @@ impl Plan {
     }
 }
 
-/// Number of places in the [`NOISE`] at which messages may begin.
+/// Number of offsets in [`NOISE`] at which messages may begin.
 const MARGIN: usize = 8191;
 
-/// Bytes of which all messages are parts.
+/// Random bytes; each message is a part of them.
 static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let words = (0..(LONGEST + MARGIN).div_ceil(8)).flat_map(|_| {
@@ -204,7 +206,7 @@ static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     words.collect()
 });
 
-/// Returns the number of messages that a plan has: most of all where there is no end.
+/// Returns a number of messages of a plan, with [`ENDLESS`] as `u64::MAX`.
 pub(crate) fn count(number: u8) -> u64 {
     match number {
         ENDLESS => u64::MAX,
@@ -212,7 +214,7 @@ pub(crate) fn count(number: u8) -> u64 {
     }
 }
 
-/// Writes other bytes over all messages that were sent.
+/// Overwrites all messages that were sent.
 pub(crate) fn reuse(node: &Node) {
     for memory in &node.memories {
         memory.fill(SENDS, &vec![0xee; LONGEST]);

@@ -1,4 +1,5 @@
-//! A peer that the kernel does not let copy from and to the memory of other processes, as Yama and the filters of containers do.
+//! Peers that the kernel does not let copy from and to the memory of other processes, as Yama and the
+//! filters of containers do.
 
 use std::{env, ptr};
 
@@ -10,16 +11,17 @@ use crate::fetched;
 use crate::node::Node;
 use crate::peer::{Peer, Role};
 
-/// Set in the environment of a peer that does not let others read its memory.
+/// Variable of a peer that does not let other processes read its memory.
 pub(crate) const UNDUMPABLE: &str = "SOFTROCE_TEST_UNDUMPABLE";
 
-/// Set in the environment of a peer that may not copy.
+/// Variable of a peer that may not copy.
 pub(crate) const VARIABLE: &str = "SOFTROCE_TEST_NO_COPIES";
 
 /// Number of messages.
 const MESSAGES: u64 = 120;
 
-/// Has the kernel refuse copies between processes to this process from now on, if the environment asks for it.
+/// Makes the kernel refuse all further copies of this process between processes, if [`VARIABLE`] is
+/// set.
 pub(crate) fn forbid_copies_if_asked() {
     if env::var_os(VARIABLE).is_none() {
         return;
@@ -33,7 +35,7 @@ pub(crate) fn forbid_copies_if_asked() {
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let answer = libc::BPF_RET | libc::BPF_K;
     let mut filter = [
-        // The number of the system call is the first word.
+        // The first word is the number of the system call.
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         instruction(equal, libc::SYS_process_vm_readv as u32, 2, 0),
         instruction(equal, libc::SYS_process_vm_writev as u32, 1, 0),
@@ -68,15 +70,16 @@ pub(crate) fn forbid_copies_if_asked() {
     );
 }
 
-/// Has the kernel keep others from the memory of this process from now on, if the environment asks for it.
+/// Makes the kernel refuse access of other processes to the memory of this one, if [`UNDUMPABLE`] is
+/// set.
 pub(crate) fn forbid_dumps_if_asked() {
     if env::var_os(UNDUMPABLE).is_some() {
-        // SAFETY: this has no pointers.
+        // SAFETY: the call takes no pointers.
         assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) }, 0);
     }
 }
 
-/// Checks that a process that does not let others read its memory shares none of it, whichever side begins.
+/// Checks that a process that does not let others read its memory shares none of it.
 pub(crate) fn a_peer_that_is_not_dumpable_shares_nothing() {
     let (node, mut peer) = (Node::new(), Peer::start_undumpable(Role::Idle));
     peer.meet(&node);
@@ -100,7 +103,7 @@ pub(crate) fn messages_to_a_peer_that_may_not_copy_go_by_the_ring() {
         assert_eq!((wc.status, wc.wr_id), (ibv_wc_status::IBV_WC_SUCCESS, id));
     }
     peer.done();
-    // Memory that the peer maps is copied by the peer, and writes by this process, which may.
+    // The peer copies from memory that it maps. This process, which may copy, does the writes.
     let by_ring = count("ring_xmit_bytes") - before;
     assert!(
         by_ring > sent / 10,

@@ -1,4 +1,5 @@
-//! A process that is stopped (SIGSTOP) while long messages are on their way to it or from it, and goes on or is killed.
+//! Processes that are stopped (SIGSTOP) while long messages are on their way to or from them, and are
+//! then continued or killed.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,22 +13,23 @@ use crate::plan::{ENDLESS, KINDS, Plan, reuse};
 use crate::stream::Stream;
 use crate::{await_resources, number, resources};
 
-/// A timeout of 34 ms: a peer that answers nothing is given up after eight times as much.
+/// Exponent of a timeout of 34 ms: a peer that does not answer is given up after eight timeouts.
 const HASTY: u8 = 13;
 
-/// Lengths of messages, of which the first are copied only from memory of the device.
+/// Lengths of messages in bytes. Messages of the first length are copied only from memory of the
+/// device.
 const LENGTHS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 
-/// A stream to another process.
+/// Stream of messages to another process.
 struct Streaming {
-    // Dropped first: the process may be in a copy from or to the node's memory.
+    // Dropped first, because the process may be in a copy from or to the memory of the node.
     peer: Peer,
     node: Node,
     stream: Stream,
 }
 
 impl Streaming {
-    /// Starts the other process of a plan. It begins at once.
+    /// Starts the other process of a plan, which begins at once.
     fn start(plan: &Plan) -> Self {
         let node = plan.node();
         let plan_number = plan.encode();
@@ -41,7 +43,7 @@ impl Streaming {
         Self { peer, node, stream }
     }
 
-    /// Starts a process that messages are sent to, and received from, without an end.
+    /// Starts a process with which messages are exchanged without end.
     fn bystander() -> Self {
         Self::start(&Plan {
             length: Some(64 << 10),
@@ -56,7 +58,7 @@ impl Streaming {
         assert_eq!(self.stream.go_on(&self.node), Ok(()), "{:?}", self.stream);
     }
 
-    /// Goes on for some time.
+    /// Posts and polls for this time.
     fn go_on_for(&mut self, time: Duration) {
         let begin = Instant::now();
         while begin.elapsed() < time {
@@ -64,7 +66,7 @@ impl Streaming {
         }
     }
 
-    /// Goes on until so many messages more have been sent, and received.
+    /// Posts and polls until this many more messages have been sent and received.
     fn advance(&mut self, messages: u64) {
         let Stream {
             completed,
@@ -84,7 +86,7 @@ impl Streaming {
         }
     }
 
-    /// Goes on until the process has stopped itself.
+    /// Posts and polls until the process has stopped itself.
     fn advance_to_stop(&mut self) {
         let deadline = Instant::now() + LIMIT;
         while !self.peer.has_stopped() {
@@ -97,21 +99,21 @@ impl Streaming {
         }
     }
 
-    /// Lets the process go on.
+    /// Continues the process.
     fn resume(&self) {
         self.peer.signal(libc::SIGCONT);
     }
 
-    /// Moves the queue pair to error, and takes what is flushed.
+    /// Moves the queue pair to ERR, and takes the flushed requests.
     fn give_up(&mut self) {
         self.node.fail();
-        // What has succeeded before comes first.
+        // The completions of successful requests come first.
         let status = self.stream.fail(&self.node, || ());
         assert_eq!(status, ibv_wc_status::IBV_WC_WR_FLUSH_ERR);
         self.stream.flush(&self.node);
     }
 
-    /// Ends the process, which has checked all that it received.
+    /// Ends the process and checks its status: the process checks all that it receives.
     #[track_caller]
     fn end(mut self) {
         let status = self.peer.end_of_input();
@@ -119,7 +121,7 @@ impl Streaming {
     }
 }
 
-/// Returns plans for each length and kind of messages, with and without shared receive queues.
+/// Returns a plan for each length and kind of messages; every second plan uses shared receive queues.
 fn plans(timeout: u8) -> impl Iterator<Item = Plan> {
     let number = LENGTHS.len() * KINDS.len();
     (0..number).map(move |at| Plan {
@@ -131,7 +133,7 @@ fn plans(timeout: u8) -> impl Iterator<Item = Plan> {
     })
 }
 
-/// Returns a pause below `limit` for a round of a test.
+/// Returns a pseudorandom pause below `limit` for this round.
 fn pause(round: usize, limit: Duration) -> Duration {
     limit * (round as u32 * 7919 % 101) / 101
 }
@@ -144,7 +146,8 @@ pub(crate) fn messages_to_a_stopped_receiver_are_given_up_and_others_go_on() {
             ..plan
         });
         if round % 2 == 0 {
-            // In the middle of messages; else before the first.
+            // In even rounds the process is stopped in the middle of messages, otherwise before the
+            // first.
             stopped.go_on_for(pause(round, Duration::from_millis(5)));
         }
         stopped.peer.stop();
@@ -182,7 +185,7 @@ pub(crate) fn messages_arrive_when_a_stopped_sender_goes_on() {
         });
         stopped.go_on_for(pause(round, Duration::from_millis(5)));
         stopped.peer.stop();
-        // What was announced is copied meanwhile.
+        // Meanwhile this process copies the messages that were announced.
         stopped.go_on_for(Duration::from_millis(2));
         bystander.advance(4);
         stopped.resume();
@@ -193,7 +196,7 @@ pub(crate) fn messages_arrive_when_a_stopped_sender_goes_on() {
     bystander.end();
 }
 
-/// Checks streams in both directions whose peer is stopped at random moments.
+/// Checks streams in both directions while the peer is stopped at random moments.
 pub(crate) fn streams_survive_stops_at_any_time() {
     let rounds = number("SOFTROCE_TEST_STOPS", 4);
     let mut stops = 0;
@@ -209,7 +212,7 @@ pub(crate) fn streams_survive_stops_at_any_time() {
         while !stopped.stream.is_over() {
             stops += 1;
             stopped.go_on_for(pause(stops, Duration::from_millis(2)));
-            // Without a wait: the threads of the process stop one after the other.
+            // Without waiting, so that the threads of the process stop one after the other.
             stopped.peer.signal(libc::SIGSTOP);
             stopped.go_on_for(pause(stops * 3, Duration::from_millis(1)));
             stopped.resume();
@@ -242,7 +245,7 @@ pub(crate) fn a_peer_that_is_killed_while_it_is_stopped_leaves_nothing_behind() 
         } else if plan.is_shared {
             node.fail();
         } else {
-            // A receive does not end by itself.
+            // A receive does not end without a failure of the queue pair.
             stopped.give_up();
         }
         bystander.advance(4);
@@ -256,14 +259,15 @@ pub(crate) fn a_peer_that_is_killed_while_it_is_stopped_leaves_nothing_behind() 
     bystander.end();
 }
 
-/// Returns plans for each point at which the receiver stops itself, and the lengths and passes.
+/// Returns plans for each point at which the receiver stops itself, with each length and number of
+/// passes.
 fn plans_with_stops(timeout: u8) -> impl Iterator<Item = Plan> {
     let passes = [1, 2, 7];
     let points = [StopPoint::Copy, StopPoint::Copied];
     points.into_iter().enumerate().flat_map(move |(at, point)| {
         (LENGTHS.into_iter().zip(passes)).map(move |(length, pass)| Plan {
             length: Some(length),
-            // The bytes of a write with immediate data are not copied by the receiver.
+            // The receiver does not copy the bytes of a write with immediate data.
             kind: Some(KINDS[at]),
             is_shared: pass % 2 == at as u8,
             stop: Some((point, pass)),
@@ -284,7 +288,7 @@ pub(crate) fn a_receiver_that_stops_at_a_copy_goes_on() {
     }
 }
 
-/// Checks that the receiver accepts no bytes that the program wrote after its requests had ended.
+/// Checks that the receiver accepts no bytes that the program wrote after the requests had ended.
 pub(crate) fn bytes_are_not_accepted_that_change_while_the_receiver_is_stopped() {
     for (plan, by_itself) in plans_with_stops(HASTY).flat_map(|plan| [(plan, false), (plan, true)])
     {
@@ -303,7 +307,7 @@ pub(crate) fn bytes_are_not_accepted_that_change_while_the_receiver_is_stopped()
         }
         reuse(&stopped.node);
         stopped.resume();
-        // The process checks all that it accepts.
+        // The process checks all bytes that it accepts.
         stopped.end();
     }
 }

@@ -1,5 +1,5 @@
-//! Streams of long messages between two processes. The bytes of each message tell it from all others; each side checks them,
-//! the numbers and the order.
+//! Streams of long messages between two processes. Each message has bytes of its own. Each side checks
+//! the bytes, the numbers and the order.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,24 +10,24 @@ use softroce::fault::stops::stop_at;
 use crate::node::{Card, LIMIT, Node, Request};
 use crate::plan::{Plan, RECEIVE, count};
 
-/// Time after the end for which nothing may come any more.
+/// Time without a message after which a stream is over.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// The messages of a plan so far, at one side.
+/// Progress of a plan on one side.
 #[derive(Debug)]
 pub(crate) struct Stream {
     plan: Plan,
     peer: Card,
-    /// Number of sends posted, and of those completed.
+    /// Number of posted sends, and of completed sends.
     posted: u64,
     pub(crate) completed: u64,
-    /// Number of receives posted, and of messages received.
+    /// Number of posted receives, and of received messages.
     offered: u64,
     pub(crate) received: u64,
 }
 
 impl Stream {
-    /// Returns the stream of a plan to this peer, whose first receives are posted.
+    /// Creates the stream of a plan to this peer. The first receives must be posted.
     pub(crate) fn new(plan: &Plan, peer: &Card) -> Self {
         Self {
             plan: *plan,
@@ -39,7 +39,7 @@ impl Stream {
         }
     }
 
-    /// Posts messages, and takes completions. Returns the status of the first that failed.
+    /// Posts messages and takes completions. If a request fails, returns its status.
     pub(crate) fn go_on(&mut self, node: &Node) -> Result<(), ibv_wc_status> {
         while self.posted < count(self.plan.sends)
             && self.posted - self.completed < self.plan.window()
@@ -58,7 +58,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Goes on until all messages are sent and received.
+    /// Posts and polls until all messages are sent and received.
     #[track_caller]
     pub(crate) fn finish(&mut self, node: &Node) {
         let deadline = Instant::now() + LIMIT;
@@ -71,7 +71,8 @@ impl Stream {
         }
     }
 
-    /// Goes on until something fails; returns how. Others go on meanwhile.
+    /// Posts and polls until a request fails, and calls `others` meanwhile. Returns the status of that
+    /// request.
     #[track_caller]
     pub(crate) fn fail(&mut self, node: &Node, mut others: impl FnMut()) -> ibv_wc_status {
         let deadline = Instant::now() + LIMIT;
@@ -87,10 +88,10 @@ impl Stream {
         }
     }
 
-    /// Takes the completions of all that was posted, after a failure.
+    /// Takes the completions of all posted requests after a failure.
     #[track_caller]
     pub(crate) fn flush(&mut self, node: &Node) {
-        // Receives stay in a shared receive queue.
+        // Receives of a shared receive queue are not flushed.
         while self.completed < self.posted || !self.plan.is_shared && self.received < self.offered {
             let wc = node.complete();
             assert_eq!(wc.status, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, "{self:?}");
@@ -120,7 +121,7 @@ impl Stream {
         self.posted += 1;
     }
 
-    /// Takes the completion of a request that succeeded.
+    /// Handles the completion of a request that succeeded.
     fn take(&mut self, node: &Node, wc: &ibv_wc) {
         if self.count(wc) {
             self.check(node, self.received - 1, wc);
@@ -131,7 +132,8 @@ impl Stream {
         }
     }
 
-    /// Counts a completion, which is the next one of its kind. Returns whether it is that of a receive.
+    /// Counts a completion, which must be the next one of its kind. Returns whether it is that of a
+    /// receive.
     fn count(&mut self, wc: &ibv_wc) -> bool {
         let is_receive = wc.wr_id & RECEIVE != 0;
         let next = if is_receive {
@@ -144,7 +146,7 @@ impl Stream {
         is_receive
     }
 
-    /// Checks that message `id` is as the other side has sent it.
+    /// Checks that message `id` arrived as the other side has sent it.
     fn check(&self, node: &Node, id: u64, wc: &ibv_wc) {
         let plan = &self.plan;
         let bytes = plan.bytes(id, !plan.is_peer);
@@ -170,7 +172,7 @@ impl Stream {
     }
 }
 
-/// Sends and receives as the peer, until all is done or the test closes the input.
+/// Sends and receives as the peer, until the plan is complete or the test closes the input.
 pub(crate) fn play(plan: &Plan, node: &Node, test: &Card) {
     if let Some((point, pass)) = plan.stop {
         stop_at(point, pass.into());
@@ -182,7 +184,7 @@ pub(crate) fn play(plan: &Plan, node: &Node, test: &Card) {
         if has_failed {
             thread::yield_now();
         } else {
-            // The test looks at its own end.
+            // The test reports the failures of its own end.
             has_failed = stream.go_on(node).is_err();
         }
         if stream.is_over() || round % 64 == 0 && is_input_closed() {
@@ -193,7 +195,7 @@ pub(crate) fn play(plan: &Plan, node: &Node, test: &Card) {
             "the test does not end: {stream:?}"
         );
     }
-    // All that comes from before the end.
+    // Receives all messages that were sent before the end.
     let mut quiet = Instant::now();
     while !has_failed && quiet.elapsed() < QUIET {
         let before = stream.received;
@@ -211,7 +213,7 @@ fn is_input_closed() -> bool {
         events: 0,
         revents: 0,
     };
-    // SAFETY: there is one descriptor.
+    // SAFETY: the pointer is to one descriptor.
     let ready = unsafe { libc::poll(&raw mut descriptor, 1, 0) };
     ready == 1 && descriptor.revents & libc::POLLHUP != 0
 }

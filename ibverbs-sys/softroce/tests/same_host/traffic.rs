@@ -1,4 +1,4 @@
-//! Requests of all kinds, at random.
+//! Random requests of all kinds.
 
 use std::collections::VecDeque;
 
@@ -6,33 +6,34 @@ use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
 
 use crate::node::{Card, DEPTH, Node, Request, SIZE};
 
-/// Requests under way, and those that are still to come.
+/// State of the traffic: the requests in flight, and the generator of the next ones.
 #[derive(Debug)]
 pub(crate) struct Traffic {
     state: u64,
     peer: Card,
-    /// Numbers, kinds and lengths.
+    /// Number, opcode and length of each send request in flight.
     under_way: VecDeque<(u64, ibv_wr_opcode, usize)>,
     receives: u32,
     next: u64,
-    /// A request failed.
+    /// Set after a request has failed.
     is_over: bool,
 }
 
-/// Where a peer writes: between guards.
+/// Offsets between which a peer writes. Guards lie below and above.
 const BEGIN: usize = 1 << 20;
 const END: usize = 3 << 20;
 
-/// The length of the longest message, and the offset of the places for receives, which overlap each other: nobody reads what
-/// is received.
+/// Length of the longest message in bytes, and offset of the places for receives. The places overlap,
+/// because the received bytes are not checked.
 const LONGEST: usize = 1 << 20;
 const ROOM: usize = BEGIN;
 
-/// Number of places for receives, and the distance between two.
+/// Number of places for receives, and their distance in bytes.
 const PLACES: usize = 16;
 const DISTANCE: usize = 64 << 10;
 
-/// Messages that the receiver copies in one part, and in many; and writes of the same lengths that are announced.
+/// Sends that the receiver copies in one part and in many, and writes with immediate data of the same
+/// lengths.
 pub(crate) const LONG: [(ibv_wr_opcode, usize); 4] = [
     (ibv_wr_opcode::IBV_WR_SEND, 64 << 10),
     (ibv_wr_opcode::IBV_WR_SEND, LONGEST),
@@ -40,10 +41,10 @@ pub(crate) const LONG: [(ibv_wr_opcode, usize); 4] = [
     (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, LONGEST),
 ];
 
-/// What guards hold.
+/// Value of each byte of a guard.
 const GUARD: u8 = 0xc3;
 
-/// Bytes of each guard.
+/// Length of each guard in bytes.
 const GUARDS: usize = 4096;
 
 impl Traffic {
@@ -70,7 +71,7 @@ impl Traffic {
         }
     }
 
-    /// Posts something, and takes completions. The status of the first that failed.
+    /// Posts requests and takes completions. If a request fails, returns its status.
     pub(crate) fn go_on(&mut self, node: &Node) -> Result<(), ibv_wc_status> {
         while self.under_way.len() < DEPTH as usize / 2 {
             self.post(node);
@@ -78,7 +79,7 @@ impl Traffic {
         while let Some(wc) = node.poll() {
             if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
                 self.is_over = true;
-                // Of one that failed nothing else is said.
+                // The other fields of a failed completion are undefined.
                 self.count(wc.wr_id);
                 return Err(wc.status);
             }
@@ -90,7 +91,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Takes the completions of all that is still under way.
+    /// Takes the completions of all requests in flight, after a failure.
     pub(crate) fn drain(&mut self, node: &Node) {
         assert!(self.is_over);
         while !self.under_way.is_empty() || self.receives > 0 {
@@ -99,7 +100,7 @@ impl Traffic {
         }
     }
 
-    /// Nobody wrote where nobody may.
+    /// Checks that the bytes of the guards are unchanged.
     pub(crate) fn check_guards(&self, node: &Node) {
         for memory in &node.memories {
             for place in [BEGIN - GUARDS, SIZE - GUARDS] {
@@ -108,7 +109,7 @@ impl Traffic {
         }
     }
 
-    /// Returns the number of messages of each [kind and length](LONG) that are under way.
+    /// Returns the number of messages in flight of each [kind and length](LONG).
     pub(crate) fn long_under_way(&self) -> [usize; LONG.len()] {
         LONG.map(|long| {
             let is_long = |&&(_, kind, length): &&_| (kind, length) == long;
@@ -164,7 +165,7 @@ impl Traffic {
         node.post(&Request {
             id: self.next,
             opcode,
-            // Below the first guard.
+            // The local memory is below the first guard.
             sge: node.memories[memory].sge(self.random(BEGIN / 2), length),
             remote: place,
             add: 1,
@@ -173,7 +174,7 @@ impl Traffic {
         self.next += 1;
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     fn random(&mut self, limit: usize) -> usize {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -182,5 +183,5 @@ impl Traffic {
     }
 }
 
-/// Set in the numbers of receives.
+/// Bit that is set in the `wr_id` of receives.
 const RECEIVE: u64 = 1 << 63;

@@ -10,19 +10,19 @@ use crate::count;
 use crate::node::{Card, LIMIT, Node, QUEUE_KEY, Request};
 use crate::peer::{Peer, Role};
 
-/// Offset and length of the place where messages are received, and which is written to after each message.
+/// Offset and length of the place for messages, which is written to after each message.
 const PLACE: usize = 4096;
 const LENGTH: usize = 4000;
 
-/// Bytes of a message, and bytes that are written after it.
+/// Value of the bytes of a message, and of the bytes that are written after it.
 const SENT: u8 = 0x11;
 const WRITTEN: u8 = 0x22;
 
-/// Bytes of a datagram, and of the route in front of it.
+/// Length in bytes of a datagram, and of the GRH in front of it.
 const DATAGRAM: usize = 1000;
 const ROUTE: usize = 40;
 
-/// Datagrams on the way at the same time.
+/// Maximum number of datagrams in flight.
 const DATAGRAMS: u64 = 16;
 
 /// Traffic class of the datagrams.
@@ -35,7 +35,7 @@ fn connected(kind: ibv_qp_type, role: Role) -> (Node, Peer) {
     (node, peer)
 }
 
-/// Returns a request from the first memory.
+/// Returns a request for the first memory.
 fn request(node: &Node, opcode: ibv_wr_opcode, offset: usize, to: (u64, u32)) -> Request {
     Request {
         id: 1,
@@ -46,7 +46,7 @@ fn request(node: &Node, opcode: ibv_wr_opcode, offset: usize, to: (u64, u32)) ->
     }
 }
 
-/// Waits for a completion of a receive, and fails at an error.
+/// Waits for the completion of a receive. Panics on an error.
 #[track_caller]
 fn received(node: &Node) -> ibv_wc {
     loop {
@@ -63,7 +63,7 @@ pub(crate) fn post_receive(node: &Node) {
     node.receive(0, node.memories[0].sge(PLACE, LENGTH));
 }
 
-/// Receives messages, and answers each when the write behind it has come.
+/// Receives messages, and answers each after the write behind it has arrived.
 pub(crate) fn take(node: &Node, times: u64) {
     for round in 0..times {
         received(node);
@@ -89,7 +89,7 @@ pub(crate) fn unreliable_writes_need_no_packets() {
     assert_eq!(count("port_xmit_packets"), packets, "without packets");
 }
 
-/// Checks the order where a message is received in the memory that the write behind it writes to.
+/// Checks that a write does not overtake the message before it. Both go to the same memory.
 pub(crate) fn an_unreliable_write_does_not_overtake_a_message() {
     const TIMES: u64 = 200;
     let (node, mut peer) = connected(ibv_qp_type::IBV_QPT_UC, Role::Unreliable { times: TIMES });
@@ -107,7 +107,7 @@ pub(crate) fn an_unreliable_write_does_not_overtake_a_message() {
     }
     peer.done();
     while node.poll().is_some() {}
-    // As soon as the peer has said that it has all packets, writes need none again.
+    // Writes go without packets again as soon as the peer has confirmed the arrival of all packets.
     let before = count("shared_messages");
     let deadline = Instant::now() + LIMIT;
     while count("shared_messages") == before {
@@ -116,7 +116,7 @@ pub(crate) fn an_unreliable_write_does_not_overtake_a_message() {
     }
 }
 
-/// Posts the receives of all datagrams that are on the way at the same time.
+/// Posts receives for all datagrams that can be in flight.
 pub(crate) fn post_datagram_receives(node: &Node) {
     for id in 0..DATAGRAMS {
         post_datagram_receive(node, id);
@@ -131,7 +131,8 @@ fn post_datagram_receive(node: &Node, id: u64) {
 fn send_datagram(node: &Node, handle: *mut ibv_ah, to: u32, fill: u8) {
     node.memories[0].write(0, &[fill; DATAGRAM]);
     let mut sge = node.memories[0].sge(0, DATAGRAM);
-    // SAFETY: the queue pair and the handle are there; the request is read before the verb returns.
+    // SAFETY: the queue pair and the handle are valid, and the verb reads the request before it
+    // returns.
     unsafe {
         let mut wr: ibv_send_wr = zeroed();
         (wr.sg_list, wr.num_sge) = (&raw mut sge, 1);
@@ -141,7 +142,7 @@ fn send_datagram(node: &Node, handle: *mut ibv_ah, to: u32, fill: u8) {
         let mut bad = null_mut();
         assert_eq!(ibv_post_send(node.qp, &raw mut wr, &raw mut bad), 0);
     }
-    // The next datagram is written to the same memory.
+    // The send must complete, because the next datagram is written to the same memory.
     loop {
         let wc = node.complete();
         assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS);
@@ -151,7 +152,7 @@ fn send_datagram(node: &Node, handle: *mut ibv_ah, to: u32, fill: u8) {
     }
 }
 
-/// Receives datagrams, and sends each back.
+/// Receives datagrams, and sends each of them back.
 pub(crate) fn answer(node: &Node, peer: &Card, times: u64) {
     let handle = peer.address_handle(node.pd, CLASS);
     for _ in 0..times {
@@ -161,11 +162,11 @@ pub(crate) fn answer(node: &Node, peer: &Card, times: u64) {
         post_datagram_receive(node, wc.wr_id);
         send_datagram(node, handle, wc.src_qp, bytes[ROUTE]);
     }
-    // SAFETY: nothing is sent with it any more.
+    // SAFETY: nothing is sent with the handle any more.
     assert_eq!(unsafe { ibv_destroy_ah(handle) }, 0);
 }
 
-/// Checks the IPv4 header in front of a datagram of the device with this address.
+/// Checks the IPv4 header in front of a datagram from this address.
 #[track_caller]
 fn check_route(bytes: &[u8], source: u32) {
     let ip = &bytes[20..ROUTE];
@@ -177,7 +178,7 @@ fn check_route(bytes: &[u8], source: u32) {
     assert_eq!(ip[12..16], source.to_be_bytes(), "{ip:x?}");
 }
 
-/// Returns the next datagram, with its route.
+/// Waits for the next datagram. Returns its bytes with the GRH.
 #[track_caller]
 fn next_datagram(node: &Node) -> Vec<u8> {
     let wc = received(node);
@@ -214,11 +215,12 @@ pub(crate) fn datagrams_go_through_shared_memory() {
     let [all, sent, received] = std::array::from_fn(|at| counters()[at] - before[at]);
     assert_eq!(sent, all, "all of them through shared memory");
     assert!(received >= TIMES - 1, "{received} of {TIMES}");
-    // SAFETY: nothing is sent with it any more.
+    // SAFETY: nothing is sent with the handle any more.
     assert_eq!(unsafe { ibv_destroy_ah(handle) }, 0);
 }
 
-/// Checks that a queue pair reaches a process although another one, to which it sends, has been stopped.
+/// Checks that a queue pair can send to a process while another process, to which it also sends, is
+/// stopped.
 pub(crate) fn datagrams_to_a_stopped_process_do_not_stop_others() {
     const TIMES: u64 = 4;
     let (node, stopped) = connected(ibv_qp_type::IBV_QPT_UD, Role::Datagrams { times: 0 });
@@ -229,7 +231,7 @@ pub(crate) fn datagrams_to_a_stopped_process_do_not_stop_others() {
     stopped.stop();
     other.go();
     for round in 0..TIMES {
-        // More than the ring has room for.
+        // More datagrams than the ring has room for.
         for _ in 0..1500 {
             send_datagram(&node, handles[0], stopped.card.number, 0);
         }
@@ -240,7 +242,7 @@ pub(crate) fn datagrams_to_a_stopped_process_do_not_stop_others() {
     other.done();
     stopped.signal(libc::SIGCONT);
     for handle in handles {
-        // SAFETY: nothing is sent with it any more.
+        // SAFETY: nothing is sent with the handle any more.
         assert_eq!(unsafe { ibv_destroy_ah(handle) }, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Connecting.
+//! Measurements of the time to establish a connection.
 
 use std::alloc::Layout;
 use std::time::{Duration, Instant};
@@ -11,7 +11,8 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::idle::runtime;
 use crate::result::Samples;
 
-/// Number of connections that are kept open, at most: ports are not used up by closed ones.
+/// Maximum number of connections of a measurement. All are kept open to its end, because closed
+/// connections would still occupy TCP ports.
 const KEPT: usize = 1000;
 
 /// Measures the time until the first message of a connection has arrived.

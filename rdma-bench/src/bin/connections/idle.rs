@@ -9,14 +9,15 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::result::SCHEMA;
 
-/// Connections that are made before the measurement begins, so that what is made once is there.
+/// Number of connections that are created before the measurement, so that one-time allocations are not
+/// measured.
 const FIRST: usize = 64;
 
 pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
-/// Makes connections between two devices of this process.
+/// Creates connections between two open devices of this process.
 pub(crate) async fn pairs(
     [near, far]: &[RdmaDevice; 2],
     count: usize,
@@ -33,7 +34,7 @@ pub(crate) async fn pairs(
     Ok(pairs)
 }
 
-/// Measures the memory and the descriptors of one end of a connection, with those of its queue pair.
+/// Measures the memory and file descriptors of one end of a connection, including its queue pair.
 pub(crate) fn measure(connections: usize) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];

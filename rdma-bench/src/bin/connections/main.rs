@@ -19,7 +19,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 struct CommandLine {
     #[command(subcommand)]
     what: What,
-    /// Duration of the measurement, about.
+    /// Approximate duration of the measurement.
     #[arg(
         long,
         value_name = "MILLISECONDS",
@@ -31,27 +31,27 @@ struct CommandLine {
 
 #[derive(Debug, Clone, Copy, Subcommand)]
 enum What {
-    /// The time of a write of 8 bytes that has completed when its completion is looked for first.
+    /// Time of a write of 8 bytes whose completion is found by the first poll.
     Write {
-        /// The layer that posts and polls.
+        /// Layer that posts and polls.
         #[arg(long, value_enum)]
         layer: Layer,
     },
-    /// Writes of 8 bytes each second on one connection of rdma-async.
+    /// Number of writes of 8 bytes per second on one connection of rdma-async.
     WriteRate {
-        /// The number of idle connections beside it.
+        /// Number of idle connections in addition to the measured one.
         #[arg(long, default_value_t = 0)]
         idle: usize,
     },
-    /// The memory and the descriptors of one end of an idle connection of rdma-async.
+    /// Memory and file descriptors of one end of an idle connection of rdma-async.
     Idle {
-        /// The number of connections.
+        /// Number of connections.
         #[arg(long, default_value_t = 1000)]
         connections: usize,
     },
-    /// The time from connecting to the first message.
+    /// Time from connecting to the first message.
     Connect {
-        /// How to connect.
+        /// Protocol of the connections.
         #[arg(long, value_enum)]
         by: Way,
     },

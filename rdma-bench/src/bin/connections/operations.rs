@@ -1,4 +1,4 @@
-//! Operations on a connection.
+//! Measurements of operations on a connection.
 
 use std::alloc::Layout;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use crate::idle::{pairs, runtime};
 use crate::result::Samples;
 
 const SIZE: usize = 8;
-/// Operations of one sample.
+/// Number of operations in one sample.
 const BATCH: usize = 1000;
 
-/// Measures writes by rdma-core: each is posted, and its completion polled for.
+/// Measures writes by rdma-core: each write is posted, and its completion is polled for.
 pub(crate) fn core_write(time: Duration) -> anyhow::Result<Value> {
     let domain = Context::open_default()?.protection_domain()?;
     let builder = domain.queue_pair().send_requests(128);
@@ -49,7 +49,7 @@ pub(crate) fn core_write(time: Duration) -> anyhow::Result<Value> {
     }
 }
 
-/// Measures writes by rdma-async, whose futures are complete when they are first polled.
+/// Measures writes by rdma-async, whose futures are ready when they are first polled.
 pub(crate) fn async_write(time: Duration) -> anyhow::Result<Value> {
     Ok(writes(0, time)?.time())
 }
@@ -70,7 +70,7 @@ fn writes(idle: usize, time: Duration) -> anyhow::Result<Samples> {
             .context("a pair that was made")?;
         let layout = Layout::from_size_align(SIZE, 8)?;
         let granted = tokio::try_join!(client.request_remote_mr(layout), async {
-            // The peer grants the memory without its application.
+            // The connection of the peer grants the memory without its application.
             Ok(())
         })?;
         let mut remote = RemoteMr::from_token(granted.0.token());

@@ -1,10 +1,10 @@
-//! Figures as a line of JSON.
+//! Results, printed as a line of JSON.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// The form of the line; another number when its meaning changes.
+/// Name and version of the format of the line. The version changes with the meaning of the fields.
 pub(crate) const SCHEMA: &str = "rdma-bench/connections/1";
 
 /// Samples of about one duration.
@@ -27,7 +27,8 @@ impl Samples {
         }
     }
 
-    /// Adds the mean of `operations` operations that took so long. Returns whether the time is over.
+    /// Adds a sample of `operations` operations, which together took `taken`. Returns whether the time
+    /// of the measurement is over.
     pub(crate) fn add(&mut self, taken: Duration, operations: usize) -> bool {
         self.samples
             .push(taken.as_nanos() as f64 / operations as f64);
@@ -49,7 +50,7 @@ impl Samples {
         })
     }
 
-    /// Returns the median number of operations each second.
+    /// Returns the median number of operations per second.
     pub(crate) fn rate(mut self) -> Value {
         self.samples.sort_unstable_by(f64::total_cmp);
         json!({

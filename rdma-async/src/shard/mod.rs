@@ -375,8 +375,10 @@ impl Shard {
         loop {
             // Reading the clock takes as long as several polls.
             for _ in 0..LOOK {
-                self.poll();
-                if let Some(value) = attempt() {
+                // Only a poll completes operations and brings messages.
+                if self.poll() != Polled::Found(0)
+                    && let Some(value) = attempt()
+                {
                     return Some(value);
                 }
                 std::hint::spin_loop();

@@ -6,8 +6,8 @@ use std::slice;
 
 use ibverbs_sys::{ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
-use super::work_request::pieces;
-use crate::proto::{Data, Posted, Remote, Segment, Service};
+use super::work_request::{inline, pieces};
+use crate::proto::{Data, Inline, Posted, Remote, Segment, Service};
 use crate::queue_pair::{List, Rules};
 use crate::transfer::{Action, Atomic, OneSided};
 
@@ -82,8 +82,8 @@ impl<'a> List<'a> for Requests<'a> {
     }
 }
 
-/// Returns the message of a send, or of a write with immediate data, that has one segment or inline bytes and only common
-/// flags. Returns `None` for all other requests.
+/// Returns the message of a send, or of a write with immediate data, that has only common flags. Returns `None` for all other
+/// requests. Inline data of several elements is copied to `gathered`.
 ///
 /// # Safety
 /// The request, and the data that its fields refer to, must be valid while the result is used.
@@ -91,6 +91,7 @@ impl<'a> List<'a> for Requests<'a> {
 pub(super) unsafe fn message<'a>(
     request: &'a ibv_send_wr,
     rules: &Rules,
+    gathered: &'a mut Inline,
 ) -> Option<(Posted, Data<'a>)> {
     // SAFETY: the opcode determines which parts of the unions are set.
     let (immediate, remote) = unsafe {
@@ -109,8 +110,17 @@ pub(super) unsafe fn message<'a>(
     if rules.service != Service::ReliableConnection {
         return None;
     }
+    let flags = SIGNALED | SOLICITED | INLINE;
     // SAFETY: the caller guarantees that the data of the request is valid.
-    let data = unsafe { data(request, SIGNALED | SOLICITED | INLINE, rules)? };
+    let data = match unsafe { data(request, flags, rules) } {
+        Some(data) => data,
+        None if request.send_flags & INLINE != 0 && request.send_flags & !flags == 0 => {
+            // SAFETY: as above.
+            *gathered = unsafe { inline(request, rules).ok()? };
+            Data::Inline(gathered)
+        }
+        None => return None,
+    };
     let message = Posted {
         id: request.wr_id,
         immediate,
@@ -118,7 +128,7 @@ pub(super) unsafe fn message<'a>(
         signaled: request.send_flags & SIGNALED != 0,
         solicited: request.send_flags & SOLICITED != 0,
     };
-    matches!(data, Data::Gathered([_]) | Data::Inline(_)).then_some((message, data))
+    Some((message, data))
 }
 
 /// Returns the data of a request. Returns `None` if the request has flags other than `flags`, exceeds the limits in `rules`, or

@@ -39,10 +39,11 @@ pub(super) unsafe extern "C" fn post_send(
             let mut list = unsafe { Requests::new(wr, queue_pair.rules()) };
             sender.execute(&mut list);
             let mut next = list.rest();
+            let mut gathered = Inline::new();
             // SAFETY: the C API requires a list of valid requests that ends with a null pointer.
             while let Some(request) = unsafe { next.as_ref() } {
                 // SAFETY: the C API requires the data that the request's fields refer to.
-                let message = unsafe { message(request, queue_pair.rules()) };
+                let message = unsafe { message(request, queue_pair.rules(), &mut gathered) };
                 if message.is_some_and(|(message, data)| sender.post_brief(&message, data)) {
                     next = request.next;
                     continue;
@@ -160,18 +161,12 @@ unsafe fn describe(object: &Object, request: &ibv_send_wr) -> Result<Draft, Post
     );
     let mut draft = Draft::new(request.wr_id, request.send_flags, operation);
     if !is_local {
-        let count = usize::try_from(request.num_sge).map_err(|_| PostError::Segments)?;
-        let count = rules.send_segments(count)?;
         // SAFETY: the caller guarantees `num_sge` valid segments, and valid bytes if they are inline.
         unsafe {
-            let pieces = pieces(request.sg_list, count);
             if request.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0 {
-                let places = pieces
-                    .iter()
-                    .map(|piece| (piece.addr as usize, piece.length as usize));
-                draft.inline(copy(rules, places)?);
+                draft.inline(inline(request, rules)?);
             } else {
-                draft.gather(pieces.iter().map(segment));
+                draft.gather(listed(request, rules)?.iter().map(segment));
             }
         }
     }
@@ -199,6 +194,29 @@ pub(super) fn segment(piece: &ibv_sge) -> Segment {
         length: piece.length,
         key: piece.lkey,
     }
+}
+
+/// Copies the inline data of a request. Fails if it has too many segments or bytes for the queue pair.
+///
+/// # Safety
+/// The segments of the request and their bytes must be valid.
+pub(super) unsafe fn inline(request: &ibv_send_wr, rules: &Rules) -> Result<Inline, PostError> {
+    // SAFETY: the caller guarantees valid segments.
+    let places = (unsafe { listed(request, rules)? }.iter())
+        .map(|piece| (piece.addr as usize, piece.length as usize));
+    // SAFETY: the caller guarantees valid bytes.
+    unsafe { copy(rules, places) }
+}
+
+/// Returns the segments of a request. Fails if there are too many for the queue pair.
+///
+/// # Safety
+/// The segments must be valid while the result is used.
+unsafe fn listed<'a>(request: &'a ibv_send_wr, rules: &Rules) -> Result<&'a [ibv_sge], PostError> {
+    let count = usize::try_from(request.num_sge).map_err(|_| PostError::Segments)?;
+    let count = rules.send_segments(count)?;
+    // SAFETY: the caller guarantees `num_sge` valid segments.
+    Ok(unsafe { pieces(request.sg_list, count) })
 }
 
 /// Returns `count` elements of C memory as a slice. The pointer may be null if `count` is 0.

@@ -23,7 +23,7 @@ use crate::proto::{
     Remote, Segment, SendRequest, Sequence, Service, State, Step, Time,
 };
 use crate::same_host::{Access, Knowledge, Link, Target, Visit};
-use crate::transfer::brief::{self, Brief, Content, Form, PeerMemory, Short};
+use crate::transfer::brief::{self, Brief, Content, Form, PeerMemory, SEGMENTS, Short};
 use crate::transfer::{
     Atomic, Carrier, Kind, OneSided, PART_CHUNKS, PART_MAPPED, Peer, Polled, Portion, Reach, SHORT,
     STRIDE, Sent, Transfer, Undone, Unsent, Volume, Work, choose, depends_on_memory,
@@ -216,15 +216,16 @@ impl QueuePair {
         let bytes = match data {
             Data::Inline(bytes) => bytes,
             Data::Gathered(list) => {
-                let [segment] = list else {
-                    return false;
-                };
-                let bytes = &mut gathered[..segment.length as usize];
-                // If this fails, the message is queued; the queued request fails again and reports the error.
-                if !bytes.is_empty() && self.gather_one(near.attached, segment, bytes).is_none() {
-                    return false;
+                let mut length = 0;
+                for segment in list.iter().filter(|segment| segment.length > 0) {
+                    let bytes = &mut gathered[length..][..segment.length as usize];
+                    // If this fails, the message is queued; the queued request fails again and reports the error.
+                    if self.gather_one(near.attached, segment, bytes).is_none() {
+                        return false;
+                    }
+                    length += bytes.len();
                 }
-                bytes
+                &gathered[..length]
             }
         };
         self.send_posted(near, message, data, Content::Bytes(bytes))
@@ -246,8 +247,8 @@ impl QueuePair {
     fn post_descriptor(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
         let transport = &near.transport;
         let length = data.length().unwrap_or(u32::MAX);
-        let is_gathered = matches!(data, Data::Gathered(_));
-        if !is_gathered || length > PART_MAPPED {
+        let fits = matches!(data, Data::Gathered(list) if list.len() <= SEGMENTS);
+        if !fits || length > PART_MAPPED {
             return false;
         }
         let on_the_way = transport.on_the_way() + transport.packets(length);

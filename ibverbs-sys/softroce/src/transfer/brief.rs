@@ -257,8 +257,8 @@ pub(crate) enum Content<'a> {
 }
 
 /// Creates the [`Brief`] of a message that is sent at the time of posting. [`may_post_sent`](QueuePair::may_post_sent) must
-/// have returned `true`, and the message has one segment or inline bytes. Once the brief is in the ring, the caller must call
-/// [`sent`].
+/// have returned `true`. [`Content::Segments`] requires a list that fits into a slot. Once the brief is in the ring, the caller
+/// must call [`sent`].
 #[inline(always)]
 pub(crate) fn posted<'a>(
     queue_pair: &QueuePair,
@@ -425,7 +425,9 @@ fn poll_message<H: Carrier>(
         Transfer::Chunks => portion(queue_pair, request, &upcoming, &mut room),
         Transfer::Descriptor => describe(queue_pair, request, &upcoming, host, &mut room),
         Transfer::Written => write(request, &upcoming, host, peer, &mut room),
-        Transfer::OneSided | Transfer::TwoSided | Transfer::Packets => return Polled::Nothing,
+        Transfer::OneSided | Transfer::TwoSided | Transfer::Later | Transfer::Packets => {
+            return Polled::Nothing;
+        }
     };
     let ready = match prepared {
         Prepared::Ready(ready) => ready,

@@ -17,6 +17,8 @@ pub(crate) enum Transfer {
     /// A slot of the shared ring contains the addresses of the bytes. The receiving process copies the bytes from the sender's
     /// memory.
     Descriptor,
+    /// Nothing is transferred until the earlier requests are acknowledged.
+    Later,
     /// The message is sent as packets.
     Packets,
 }
@@ -80,6 +82,10 @@ pub(crate) const OFFERED: u32 = 32 << 10;
 /// memory and needs no system call.
 pub(crate) const OFFERED_MAPPED: u32 = 512;
 
+/// Minimum length in bytes of a read or write that waits for the acknowledgement of earlier requests, so that it can be executed
+/// one-sided. Packets of a shorter one take less time than the wait.
+pub(crate) const WAITS: u32 = 4 << 10;
+
 /// Maximum number of bytes of a message that are put into chunks (data blocks) of the shared ring at once. The ring has room
 /// for 32 times as many.
 pub(crate) const PART_CHUNKS: u32 = 16 << 10;
@@ -97,6 +103,7 @@ pub(crate) const PART_MAPPED: u32 = 64 << 10;
 /// | work | peer in this process | peer in another process of the host | else | why |
 /// |---|---|---|---|---|
 /// | read, write, atomic | one-sided | one-sided, if no earlier request is unacknowledged | packets | no thread of the peer is needed; but earlier requests must be executed first |
+/// | read or write of 4 KiB or more behind unacknowledged requests | packets | one-sided, after their acknowledgement | packets | the acknowledgement takes less time than the packets |
 /// | write with immediate data, 32 KiB or more | two-sided | written, if no earlier request is unacknowledged | packets | one copy, then the peer takes a receive |
 /// | write with immediate data, shorter | two-sided | packets through the ring | packets | the ring takes less time than a system call |
 /// | send of at most 32 bytes | two-sided | slot | packets | the bytes are in the cache line that the receiver polls |
@@ -120,8 +127,10 @@ pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
             Kind::Other => Transfer::Packets,
         },
         Peer::SameHost => match work.kind {
-            Kind::OneSided if !work.is_behind_others && !work.is_begun => Transfer::OneSided,
+            Kind::OneSided if work.is_begun => Transfer::Packets,
+            Kind::OneSided if !work.is_behind_others => Transfer::OneSided,
             _ if !work.is_reliable => Transfer::Packets,
+            Kind::OneSided if work.length >= WAITS => Transfer::Later,
             Kind::WriteWithImmediate if is_written(work) => tell_first(work, Transfer::Written),
             Kind::Send if work.length as usize <= SHORT => tell_first(work, Transfer::Slot),
             Kind::Send | Kind::SendWithInvalidate if is_offered(work) => {
@@ -164,7 +173,10 @@ fn tell_first(work: &Work, transfer: Transfer) -> Transfer {
 impl Transfer {
     /// Returns whether the next bytes must wait for this way of transfer and must not be sent as packets instead.
     pub(crate) fn excludes_packets(self) -> bool {
-        matches!(self, Self::Chunks | Self::Descriptor | Self::Written)
+        matches!(
+            self,
+            Self::Chunks | Self::Descriptor | Self::Written | Self::Later
+        )
     }
 }
 
@@ -299,6 +311,7 @@ mod tests {
     fn nothing_overtakes_what_is_on_the_way() {
         for (kind, length, expected) in [
             (Kind::OneSided, 8, Transfer::Packets),
+            (Kind::OneSided, WAITS, Transfer::Later),
             (Kind::Send, 8, Transfer::Slot),
             (Kind::Send, OFFERED, Transfer::Descriptor),
         ] {

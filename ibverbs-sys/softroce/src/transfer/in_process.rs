@@ -55,6 +55,7 @@ pub(crate) fn carry<H: Host>(
         | Transfer::Chunks
         | Transfer::Descriptor
         | Transfer::Written
+        | Transfer::Later
         | Transfer::Packets => {
             return Outcome::Left;
         }

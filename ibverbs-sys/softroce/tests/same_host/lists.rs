@@ -4,8 +4,8 @@ use ibverbs_sys::{
     ibv_qp_state, ibv_send_flags, ibv_sge, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
 };
 
-use crate::node::{COMPLETIONS, DEPTH, Request};
-use crate::peer::Role;
+use crate::node::{COMPLETIONS, DEPTH, Node, PATIENT, Request, SIZE};
+use crate::peer::{MESSAGE, Peer, Role, message};
 use crate::{connected, count, read, write};
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
@@ -69,6 +69,42 @@ pub(crate) fn a_list_is_done_in_order() {
         assert_eq!(words(128, 3), [sevens, sevens, 5]);
         assert_eq!(words(160, 3), [5, 8, 11], "memory {here} to memory {there}");
     }
+}
+
+/// Checks that a long write and a long read behind a message wait for its acknowledgement and then need
+/// no packets.
+pub(crate) fn long_one_sided_work_behind_a_message_needs_no_packets() {
+    const EACH: u64 = 8;
+    const LENGTH: usize = 64 << 10;
+    let mut peer = Peer::start(Role::Receives { times: EACH });
+    let mut node = Node::new();
+    node.timeout = PATIENT;
+    peer.meet(&node);
+    let (address, key) = peer.card.memories[1];
+    let place = (address + SIZE as u64 / 2, key);
+    let own = &node.memories[1];
+    let before = ["ring_xmit_messages", "one_sided_bytes"].map(count);
+    for id in 0..EACH {
+        let at = id as usize * MESSAGE;
+        node.memories[0].write(at, &[id as u8; MESSAGE]);
+        let sent = Request {
+            id,
+            sge: node.memories[0].sge(at, MESSAGE),
+            ..message(&node)
+        };
+        own.write(0, &[id as u8 + 1; LENGTH]);
+        let written = write(&node, 1, 0, LENGTH, place);
+        let read = read(&node, 1, LENGTH, LENGTH, place);
+        node.post_list(&[(&sent, 0), (&written, 0), (&read, SIGNALED)])
+            .unwrap();
+        assert_eq!(node.complete().status, ibv_wc_status::IBV_WC_SUCCESS);
+        assert!(own.read(LENGTH, LENGTH) == [id as u8 + 1; LENGTH]);
+    }
+    let after = ["ring_xmit_messages", "one_sided_bytes"].map(count);
+    assert_eq!(after[0] - before[0], EACH, "the messages alone");
+    assert_eq!(after[1] - before[1], EACH * 2 * LENGTH as u64);
+    peer.go();
+    peer.done();
 }
 
 /// Checks that the requests before a bad one are executed, the bad one fails, and the requests after

@@ -147,6 +147,10 @@ fn main() {
         ),
         trial("a_list_is_done_in_order", lists::a_list_is_done_in_order),
         trial(
+            "long_one_sided_work_behind_a_message_needs_no_packets",
+            lists::long_one_sided_work_behind_a_message_needs_no_packets,
+        ),
+        trial(
             "a_list_ends_with_the_request_that_fails",
             lists::a_list_ends_with_the_request_that_fails,
         ),

@@ -51,6 +51,8 @@ pub(super) struct Notes {
     pub(super) overrun: bool,
     /// Location of the peer of the next request: in this process, on this host, or elsewhere.
     pub(super) peer: Peer,
+    /// Set if the last one-sided request could not be executed in the memory of the peer process.
+    pub(super) is_out_of_reach: bool,
 }
 
 /// The services of the device, the memory and the queues that the transport uses during one call.
@@ -336,7 +338,13 @@ impl Memory for Surroundings<'_> {
 
 impl Carrier for Surroundings<'_> {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
-        choose(&Work::of(request, upcoming), self.notes.peer)
+        let work = Work::of(request, upcoming);
+        let is_out_of_reach = self.notes.is_out_of_reach && work.kind == Kind::OneSided;
+        let work = Work {
+            is_declined: work.is_declined || is_out_of_reach,
+            ..work
+        };
+        choose(&work, self.notes.peer)
     }
 }
 

@@ -127,6 +127,7 @@ impl QueuePair {
         if done == 0 {
             return 0;
         }
+        notes.is_out_of_reach = false;
         transport.skip(packets);
         volume.messages = done as u64;
         tally.add(Flow::OneSided, &volume);

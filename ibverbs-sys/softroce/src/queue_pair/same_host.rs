@@ -97,9 +97,13 @@ impl QueuePair {
             let outcome = match partner.execute(&request, generation, &host) {
                 Ok(()) => Outcome::ExecutedAlone,
                 Err(Undone::Lost) => Outcome::Failed(CompletionStatus::LocalProtection),
-                Err(Undone::Left) => break Step::Packets,
+                Err(Undone::Left) => {
+                    host.notes.is_out_of_reach = true;
+                    break Step::Packets;
+                }
             };
             if outcome == Outcome::ExecutedAlone {
+                host.notes.is_out_of_reach = false;
                 volume.add_one_sided(request.data.length().unwrap_or_default());
             }
             let packets = upcoming.packets;

@@ -54,7 +54,7 @@ pub(crate) struct Work {
     /// Set if the peer acknowledges messages.
     pub(crate) is_reliable: bool,
     /// Set if the peer process could not copy the bytes of this message, or of several messages in a row, from the sender's
-    /// memory.
+    /// memory, or if the last one-sided request could not be executed in the peer's memory.
     pub(crate) is_declined: bool,
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
             Kind::OneSided if work.is_begun => Transfer::Packets,
             Kind::OneSided if !work.is_behind_others => Transfer::OneSided,
             _ if !work.is_reliable => Transfer::Packets,
-            Kind::OneSided if work.length >= WAITS => Transfer::Later,
+            Kind::OneSided if work.length >= WAITS && !work.is_declined => Transfer::Later,
             Kind::WriteWithImmediate if is_written(work) => tell_first(work, Transfer::Written),
             Kind::Send if work.length as usize <= SHORT => tell_first(work, Transfer::Slot),
             Kind::Send | Kind::SendWithInvalidate if is_offered(work) => {
@@ -323,6 +323,14 @@ mod tests {
             };
             assert_eq!(choose(&work, Peer::SameHost), expected);
             assert_eq!(choose(&work, Peer::SameProcess), Transfer::Packets);
+            if kind == Kind::OneSided {
+                let declined = Work {
+                    is_declined: true,
+                    ..work
+                };
+                assert_eq!(choose(&declined, Peer::SameHost), Transfer::Packets);
+                continue;
+            }
             let untold = Work {
                 is_gap_untold: true,
                 ..work

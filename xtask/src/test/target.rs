@@ -32,9 +32,10 @@ pub(crate) const XTASK: &str = "xtask";
 
 /// The test programs that also run on [`Target::Packets`] and [`Target::Shared`]: together they use
 /// every kind of message and every way in which a message can end.
-const BY_ALL_WAYS: [(&str, &str); 3] = [
+const BY_ALL_WAYS: [(&str, &str); 4] = [
     ("ibverbs-sys", "conformance"),
     (SOFTROCE, "direct"),
+    ("rdma-core", "messages"),
     ("rdma-core", "random_rounds"),
 ];
 

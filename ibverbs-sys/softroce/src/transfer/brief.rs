@@ -434,7 +434,8 @@ fn poll_message<H: Carrier>(
         Prepared::Wait => return Polled::Nothing,
         Prepared::Left => {
             queue_pair.leave_to_packets();
-            return Polled::Nothing;
+            // The bytes may go through the ring.
+            return poll_message(queue_pair, now, host, peer, send);
         }
         Prepared::Failed(status) => return fail(queue_pair, &upcoming, status, now, host, send),
     };

@@ -343,6 +343,25 @@ fn memory_that_is_not_the_senders_ends_the_sender_alone() {
     assert_eq!(b.machine.received.len(), 0);
 }
 
+/// Checks that a message whose first packet has more segments than a slot is sent through the ring at once: nothing would send
+/// it later.
+#[test]
+fn a_message_of_too_many_segments_goes_by_chunks_at_once() {
+    let (mut a, mut b) = two();
+    a.machine.is_mappable = true;
+    let key = b.machine.post_receive(7, 3030);
+    let source = a.machine.register(pattern(3030));
+    let list = [(0, 10), (10, 20), (30, 3000)]
+        .map(|(from, length)| a.machine.segment(source, from, length));
+    a.post(request(1, send(), &list));
+    let said = offer(&mut a, &b).expect("a brief");
+    assert!(!said.is_offer());
+    fetch(&mut b, &a, &said);
+    exchange(&mut a, &mut b);
+    assert_eq!(b.machine.bytes(key), pattern(3030));
+    assert_eq!(a.machine.ends(), [(1, S::Success)]);
+}
+
 /// Checks that a peer which cannot copy the bytes of messages causes no retry, and after a while gets the bytes instead.
 #[test]
 fn bytes_that_cannot_be_fetched_go_by_chunks() {

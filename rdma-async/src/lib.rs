@@ -36,8 +36,8 @@
 //! # What it does
 //!
 //! - **A device is opened once** ([`RdmaDevice`]). All connections made from it share its memory and,
-//!   for each runtime, one completion queue, one shared receive queue and one task. An idle connection
-//!   uses one file descriptor, for its TCP connection.
+//!   for each runtime, completion mode and message length, one completion queue, one shared receive
+//!   queue and one task. An idle connection uses one file descriptor, for its TCP connection.
 //! - **Memory is safe** even if futures are dropped, forgotten or cancelled: an operation in flight
 //!   holds a claim on its memory until the device has finished. An operation borrows its memory, or
 //!   owns it and returns it ([`Rdma::write_owned`]).

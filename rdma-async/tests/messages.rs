@@ -33,6 +33,28 @@ fn messages_of_every_length_keep_their_boundaries() {
 }
 
 #[test]
+fn long_messages_use_the_same_registered_memory_again() {
+    const LENGTH: usize = 5 << 20;
+    run(async {
+        let (client, server) = pair().await;
+        let mut places = Vec::new();
+        for seed in 0..3 {
+            let sent = pattern(&client, LENGTH, seed);
+            let (sending, received) = tokio::join!(client.send(&sent), server.receive());
+            sending.unwrap();
+            let received = received.unwrap();
+            assert!(received.as_slice() == bytes(LENGTH, seed));
+            places.push((
+                sent.as_slice().as_ptr().addr(),
+                received.as_slice().as_ptr().addr(),
+            ));
+        }
+        assert_eq!(places[1], places[0]);
+        assert_eq!(places[2], places[0]);
+    });
+}
+
+#[test]
 fn a_message_can_be_a_slice_or_nothing() {
     run(async {
         let (client, server) = pair().await;

@@ -13,10 +13,10 @@ use crate::error::Result;
 /// Sizes, in bytes, of the smallest and the largest piece that is kept. Larger memory is registered
 /// separately and freed when it is dropped.
 const SMALLEST: usize = 64;
-const LARGEST: usize = 1 << 20;
+const LARGEST: usize = 64 << 20;
 /// Approximate number of bytes of small pieces that are registered together.
 const CHUNK: usize = 64 << 10;
-/// Limit of the bytes that are kept of each size; 16 to 4096 pieces of a size are kept.
+/// Limit of the bytes that are kept of each size; 4 to 4096 pieces of a size are kept.
 const KEPT_BYTES: usize = 16 << 20;
 
 /// Registered memory of one protection domain, in pieces whose sizes are powers of two.
@@ -91,7 +91,7 @@ pub(crate) struct PieceLender {
 
 impl PieceLender {
     pub(crate) fn new(domain: ProtectionDomain, size: usize) -> Self {
-        let kept = ArrayQueue::new((KEPT_BYTES / size).clamp(16, 4096));
+        let kept = ArrayQueue::new((KEPT_BYTES / size).clamp(4, 4096));
         Self {
             domain,
             size,

@@ -26,6 +26,8 @@ fn times_and_rates_are_positive() {
         "write --layer async",
         "write-rate",
         "write-rate --idle 20",
+        "beside-failures",
+        "beside-failures --failures 5",
         "connect --by rdma",
         "connect --by tcp",
     ] {

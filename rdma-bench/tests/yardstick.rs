@@ -47,6 +47,7 @@ fn times_are_in_microseconds() {
         "vm-write -s 8 --latency",
         "udp-ping -s 8",
         "eventfd",
+        "eventfd --tasks",
     ] {
         let line = measured(words);
         assert_eq!(line["unit"], "usec", "{words}");

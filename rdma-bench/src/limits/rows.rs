@@ -589,6 +589,14 @@ pub const HOST: &[Row] = &[
         goal: Value(AtMost(1.0)),
     },
     Row {
+        id: "E6",
+        what: "send 8 B and its echo, async by events / eventfds",
+        unit: Unit::Microseconds,
+        figure: round_trip(Layer::Async, &["--completion", "event"]),
+        yardstick: &[raw(&["eventfd", "--tasks"])],
+        goal: Ratio(AtMost(1.15)),
+    },
+    Row {
         id: "E7a",
         what: "connect and first message / those of TCP",
         unit: Unit::Microseconds,
@@ -603,6 +611,14 @@ pub const HOST: &[Row] = &[
         figure: within(&["connect", "--by", "rdma"]),
         yardstick: &[],
         goal: Value(AtMost(5000.0)),
+    },
+    Row {
+        id: "E8",
+        what: "write 8 B within a process, 50 others fail / alone",
+        unit: Unit::Messages,
+        figure: within(&["beside-failures", "--failures", "50"]),
+        yardstick: &[within(&["beside-failures"])],
+        goal: Ratio(AtLeast(0.9)),
     },
 ];
 
@@ -681,7 +697,7 @@ mod tests {
     fn every_goal_has_rows() {
         let of_letter = |letter, last| (1..=last).map(move |number| format!("{letter}{number}"));
         let names = of_letter('G', 19).chain(of_letter('C', 3));
-        let names = names.chain(of_letter('E', 5)).chain(["E7".into()]);
+        let names = names.chain(of_letter('E', 8));
         for name in names.chain(of_letter('S', 1)) {
             assert!(rows().any(|row| row.is_called(&name)), "{name}");
         }

@@ -43,6 +43,12 @@ enum What {
         #[arg(long, default_value_t = 0)]
         idle: usize,
     },
+    /// Number of writes of 8 bytes per second on one connection of rdma-async while others fail.
+    BesideFailures {
+        /// Number of other connections of the same runtime that fail, evenly spread over the time.
+        #[arg(long, default_value_t = 0)]
+        failures: u32,
+    },
     /// Memory and file descriptors of one end of an idle connection of rdma-async.
     Idle {
         /// Number of connections.
@@ -87,6 +93,7 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
             layer: Layer::Async,
         } => operations::async_write(time)?,
         What::WriteRate { idle } => operations::async_rate(idle, time)?,
+        What::BesideFailures { failures } => operations::beside_failures(failures, time)?,
         What::Idle { connections } => idle::measure(connections)?,
         What::Connect { by: Way::Rdma } => establish::rdma(time)?,
         What::Connect { by: Way::Tcp } => establish::tcp(time)?,

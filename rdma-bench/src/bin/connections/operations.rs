@@ -4,8 +4,8 @@ use std::alloc::Layout;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use rdma_async::{RdmaDevice, RemoteMr};
-use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest, WorkCompletion};
+use rdma_async::{LocalMr, Rdma, RdmaDevice, RemoteMr};
+use rdma_core::{AccessFlags, ConnectOptions, Context, RemoteMemory, SendRequest, WorkCompletion};
 use serde_json::Value;
 
 use crate::idle::{pairs, runtime};
@@ -59,34 +59,95 @@ pub(crate) fn async_rate(idle: usize, time: Duration) -> anyhow::Result<Value> {
     Ok(writes(idle, time)?.rate())
 }
 
-fn writes(idle: usize, time: Duration) -> anyhow::Result<Samples> {
-    let runtime = runtime()?;
-    runtime.block_on(async {
+/// Measures the rate of writes by rdma-async while other connections of the runtime fail.
+pub(crate) fn beside_failures(failures: u32, time: Duration) -> anyhow::Result<Value> {
+    runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
-        let idle = pairs(&ends, idle).await?;
-        let (client, server) = pairs(&ends, 1)
-            .await?
-            .pop()
-            .context("a pair that was made")?;
-        let layout = Layout::from_size_align(SIZE, 8)?;
-        let granted = tokio::try_join!(client.request_remote_mr(layout), async {
-            // The connection of the peer grants the memory without its application.
-            Ok(())
-        })?;
-        let mut remote = RemoteMr::from_token(granted.0.token());
-        let local = client.alloc_local_mr(layout)?;
+        let mut others = pairs(&ends, failures as usize).await?;
+        let measured = Measured::new(&ends).await?;
+        let mut failing = Vec::new();
+        let interval = time / (failures + 1);
         let mut samples = Samples::new(time);
         loop {
-            let begun = Instant::now();
-            for _ in 0..BATCH {
-                client.write(&local, &mut remote).await?;
+            let is_due = samples.elapsed() >= interval * (failing.len() as u32 + 1);
+            if is_due && let Some(ends) = others.pop() {
+                failing.push(tokio::spawn(fail(ends)));
             }
-            if samples.add(begun.elapsed(), BATCH) {
+            let taken = measured.batch().await?;
+            if samples.add(taken, BATCH) {
                 break;
             }
         }
-        ensure!(server.failure().is_none(), "the connection ended");
-        drop((idle, granted));
+        measured.check()?;
+        for ended in failing {
+            ended.await??;
+        }
+        Ok(samples.overall_rate())
+    })
+}
+
+/// Ends a connection by a write to memory that was not lent, and waits until both ends have failed.
+async fn fail((near, far): (Rdma, Rdma)) -> anyhow::Result<()> {
+    let mut unlent = RemoteMr::from_token(RemoteMemory {
+        address: 0x1000,
+        len: SIZE as u64,
+        rkey: 0,
+    });
+    let local = far.alloc_local_mr(Layout::from_size_align(SIZE, 8)?)?;
+    let written = far.write(&local, &mut unlent).await;
+    ensure!(written.is_err(), "a write to memory that was not lent");
+    near.ended().await;
+    Ok(())
+}
+
+fn writes(idle: usize, time: Duration) -> anyhow::Result<Samples> {
+    runtime()?.block_on(async {
+        let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
+        let idle = pairs(&ends, idle).await?;
+        let measured = Measured::new(&ends).await?;
+        let mut samples = Samples::new(time);
+        while !samples.add(measured.batch().await?, BATCH) {}
+        measured.check()?;
+        drop(idle);
         Ok(samples)
     })
+}
+
+/// The connection whose writes are measured.
+struct Measured {
+    client: Rdma,
+    server: Rdma,
+    local: LocalMr,
+    granted: RemoteMr,
+}
+
+impl Measured {
+    async fn new(ends: &[RdmaDevice; 2]) -> anyhow::Result<Self> {
+        let made = pairs(ends, 1).await?.pop();
+        let (client, server) = made.context("a pair that was made")?;
+        let layout = Layout::from_size_align(SIZE, 8)?;
+        // The connection of the peer grants the memory without its application.
+        let granted = client.request_remote_mr(layout).await?;
+        Ok(Self {
+            local: client.alloc_local_mr(layout)?,
+            granted,
+            client,
+            server,
+        })
+    }
+
+    /// Performs [`BATCH`] writes, one after the other, and returns the time that they took.
+    async fn batch(&self) -> anyhow::Result<Duration> {
+        let mut remote = RemoteMr::from_token(self.granted.token());
+        let begun = Instant::now();
+        for _ in 0..BATCH {
+            self.client.write(&self.local, &mut remote).await?;
+        }
+        Ok(begun.elapsed())
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        ensure!(self.server.failure().is_none(), "the connection ended");
+        Ok(())
+    }
 }

@@ -60,4 +60,20 @@ impl Samples {
             "figure": 1e9 / self.samples[self.samples.len() / 2],
         })
     }
+
+    /// Returns the time since the measurement began.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Returns the number of operations per second over all samples.
+    pub(crate) fn overall_rate(self) -> Value {
+        let mean = self.samples.iter().sum::<f64>() / self.samples.len() as f64;
+        json!({
+            "schema": SCHEMA,
+            "unit": "1/s",
+            "count": self.operations,
+            "figure": 1e9 / mean,
+        })
+    }
 }

@@ -1,12 +1,15 @@
 //! The round trip of a wakeup between two processes, by eventfds.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::event::EventfdFlags;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Builder, Runtime};
 
 use super::other::word;
 use super::system::Shared;
@@ -15,11 +18,11 @@ use super::{Measured, Other, Role};
 /// Measures the round trip of a wakeup between this process and another for about `time`. Both
 /// processes sleep while they wait.
 pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
-    let make = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC).context("an eventfd");
-    let (there, back) = (make()?, make()?);
-    let ends = [there.try_clone()?, back.try_clone()?].map(Stdio::from);
-    let mut other = Other::start(Role::Wake, 0, ends)?;
-    other.ready()?;
+    let (there, back) = (
+        eventfd(EventfdFlags::empty())?,
+        eventfd(EventfdFlags::empty())?,
+    );
+    let _other = start(Role::Wake, &there, &back)?;
     let mut samples = Vec::new();
     let begun = Instant::now();
     while begun.elapsed() < time {
@@ -28,6 +31,26 @@ pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
         sleep(&back)?;
         samples.push(sent.elapsed().as_nanos() as f64);
     }
+    Measured::time(samples)
+}
+
+/// Measures the round trip of a wakeup between two processes whose tasks wait on a runtime of tokio.
+pub(crate) fn measure_tasks(time: Duration) -> anyhow::Result<Measured> {
+    let flags = EventfdFlags::NONBLOCK;
+    let (there, back) = (eventfd(flags)?, eventfd(flags)?);
+    let _other = start(Role::WakeTask, &there, &back)?;
+    let mut samples = Vec::new();
+    runtime()?.block_on(async {
+        let back = watched(back)?;
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            let sent = Instant::now();
+            wake(&there)?;
+            wait(&back).await?;
+            samples.push(sent.elapsed().as_nanos() as f64);
+        }
+        anyhow::Ok(())
+    })?;
     Measured::time(samples)
 }
 
@@ -42,6 +65,43 @@ pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     }
 }
 
+/// Runs the other process of [`measure_tasks`].
+pub(crate) fn answer_tasks(shared: &Shared) -> anyhow::Result<()> {
+    runtime()?.block_on(async {
+        let (there, back) = (watched(io::stdin())?, io::stdout());
+        shared.store(word::READY, 1);
+        loop {
+            wait(&there).await?;
+            wake(&back)?;
+        }
+    })
+}
+
+fn eventfd(flags: EventfdFlags) -> anyhow::Result<OwnedFd> {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | flags).context("an eventfd")
+}
+
+/// Starts the other process, and waits until it is ready.
+fn start(role: Role, there: &OwnedFd, back: &OwnedFd) -> anyhow::Result<Other> {
+    let ends = [there.try_clone()?, back.try_clone()?].map(Stdio::from);
+    let mut other = Other::start(role, 0, ends)?;
+    other.ready()?;
+    Ok(other)
+}
+
+fn runtime() -> anyhow::Result<Runtime> {
+    Ok(Builder::new_current_thread().enable_io().build()?)
+}
+
+/// Registers an eventfd with the current runtime.
+fn watched<T: AsRawFd>(event: T) -> anyhow::Result<AsyncFd<T>> {
+    #[expect(
+        deprecated,
+        reason = "the replacement is unsafe for types that may change their descriptor, unlike this one"
+    )]
+    AsyncFd::with_interest(event, Interest::READABLE).context("watching an eventfd")
+}
+
 fn wake(event: impl AsFd) -> anyhow::Result<()> {
     rustix::io::write(event, &1_u64.to_ne_bytes()).context("waking the other end")?;
     Ok(())
@@ -51,4 +111,13 @@ fn sleep(event: impl AsFd) -> anyhow::Result<()> {
     let mut count = [0; 8];
     rustix::io::read(event, &mut count).context("waiting for the other end")?;
     Ok(())
+}
+
+async fn wait<T: AsFd + AsRawFd>(event: &AsyncFd<T>) -> anyhow::Result<()> {
+    let read = |event: &T| {
+        let mut count = [0; 8];
+        rustix::io::read(event, &mut count).map_err(io::Error::from)
+    };
+    let waited = event.async_io(Interest::READABLE, read).await;
+    waited.map(drop).context("waiting for the other end")
 }

@@ -79,7 +79,11 @@ enum What {
         by: udp::By,
     },
     /// The round trip of a wakeup by eventfds between two processors.
-    Eventfd,
+    Eventfd {
+        /// Let tasks of a runtime of tokio wait, instead of threads.
+        #[arg(long)]
+        tasks: bool,
+    },
     /// Run the other process of a measurement; the measuring process starts it.
     #[command(hide = true)]
     Other {
@@ -108,6 +112,8 @@ enum Role {
     GatheringSink,
     /// Answers each wakeup by an eventfd with a wakeup.
     Wake,
+    /// Answers each wakeup by an eventfd with a wakeup, from a task of tokio.
+    WakeTask,
 }
 
 fn main() -> ExitCode {
@@ -132,7 +138,8 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
         What::CacheLine => cache_line::measure(time)?,
         What::UdpPing { size } => udp::ping(positive(size)?, time)?,
         What::UdpPump { size, by } => udp::pump(positive(size)?, by, time)?,
-        What::Eventfd => eventfd::measure(time)?,
+        What::Eventfd { tasks: false } => eventfd::measure(time)?,
+        What::Eventfd { tasks: true } => eventfd::measure_tasks(time)?,
         What::Other { .. } => unreachable!("it was served"),
     };
     println!("{}", measured.line());
@@ -150,6 +157,7 @@ fn serve(role: Role, memory: &str, size: usize) -> anyhow::Result<()> {
         Role::Sink => udp::sink(&shared, udp::By::Sendto),
         Role::GatheringSink => udp::sink(&shared, udp::By::Gso),
         Role::Wake => eventfd::answer(&shared),
+        Role::WakeTask => eventfd::answer_tasks(&shared),
     }
 }
 

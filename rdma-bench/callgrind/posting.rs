@@ -35,7 +35,7 @@ const QKEY: u32 = 0x1234_5678;
 const REST: u32 = 200;
 
 /// Ample for a request.
-const PATIENCE: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Operation of the posted requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -463,8 +463,8 @@ fn scoped_messages(ends: &Ends, count: usize) -> Result {
     } = ends;
     let (mut message, mut space) = (domain.allocate(SIZE)?, domain.allocate(SIZE)?);
     let (message, space) = (message.as_slice_mut(), space.as_slice_mut());
-    one.scope(PATIENCE, |here| {
-        other.scope(PATIENCE, |there| -> rdma_core::Result<()> {
+    one.scope(MAX_WAIT, |here| {
+        other.scope(MAX_WAIT, |there| -> rdma_core::Result<()> {
             let (mut message, mut space) = (message, space);
             for _ in 0..count {
                 let receiving = there.post_receive(space)?;
@@ -492,7 +492,7 @@ fn scoped(
     let remote = target.remote();
     let mut memory = domain.allocate(SIZE)?;
     let memory = memory.as_slice_mut();
-    one.scope(PATIENCE, |scope| -> rdma_core::Result<()> {
+    one.scope(MAX_WAIT, |scope| -> rdma_core::Result<()> {
         let mut memory = memory;
         for _ in 0..count {
             let pending = scope.post(request(memory, remote))?;

@@ -44,7 +44,7 @@ rping -c [-vVd] [-S size] [-C count] [-I addr] -a addr [-p port]
 	-q		accepted: the queue pair is always of our own making";
 
 /// Maximum time that the other side may take for one step.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Length in bytes of a message between both sides.
 const INFO: usize = 16;
@@ -135,7 +135,7 @@ pub(crate) fn run(options: &Options) -> Result<u32, Failure> {
     if !options.server {
         return client(address, options);
     }
-    let listener = Listener::builder(address).timeout(PATIENCE).listen()?;
+    let listener = Listener::builder(address).timeout(MAX_WAIT).listen()?;
     serve(&listener, options)
 }
 
@@ -190,7 +190,7 @@ pub(crate) fn server(incoming: Incoming, options: &Options) -> Result<u32, Failu
 }
 
 fn client(address: SocketAddr, options: &Options) -> Result<u32, Failure> {
-    let mut connector = Connector::new(address).timeout(PATIENCE);
+    let mut connector = Connector::new(address).timeout(MAX_WAIT);
     if let Some(source) = options.source {
         connector = connector.source(SocketAddr::new(source, 0));
     }
@@ -376,7 +376,7 @@ impl Side {
     /// Waits for the next completion. Returns `None` when the other end has disconnected.
     fn completion(&mut self) -> Result<Option<WorkCompletion>, Failure> {
         let queue = self.connection.queue_pair().send_completions();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + MAX_WAIT;
         let mut room = [WorkCompletion::default()];
         loop {
             let connected = self.connection.is_connected()?;
@@ -395,7 +395,7 @@ impl Side {
                 return Ok(None);
             }
             if Instant::now() > deadline {
-                return Err(format!("nothing happened for {PATIENCE:?}").into());
+                return Err(format!("nothing happened for {MAX_WAIT:?}").into());
             }
             // The disconnect arrives on another descriptor, which is therefore checked every 20 ms.
             self.setup.channel.wait(Some(Duration::from_millis(20)))?;

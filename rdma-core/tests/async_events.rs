@@ -18,7 +18,7 @@ use rdma_core::{
 };
 
 /// How long a test waits for what must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// How long a test looks whether something happens that must not.
 const QUIET: Duration = Duration::from_millis(50);
@@ -39,13 +39,13 @@ fn alone() -> RwLockWriteGuard<'static, ()> {
 #[track_caller]
 fn event_of(events: &AsyncEvents, meant: impl Fn(&AsyncEvent) -> bool) -> AsyncEvent {
     let mut others = Vec::new();
-    while let Some(event) = events.wait(Some(PATIENCE)).unwrap() {
+    while let Some(event) = events.wait(Some(MAX_WAIT)).unwrap() {
         if meant(&event) {
             return event;
         }
         others.push(event);
     }
-    panic!("it did not come within {PATIENCE:?}, only {others:?}");
+    panic!("it did not come within {MAX_WAIT:?}, only {others:?}");
 }
 
 /// Whether it is the kernel's Soft-RoCE, whose queue pairs raise no event but that of a drained
@@ -143,7 +143,7 @@ fn overrun_of_a_completion_queue_names_it() {
     let context = context();
     let events = context.async_events().unwrap();
     let (completions, pair) = overrun(&context);
-    assert!(is_readable(&events, PATIENCE));
+    assert!(is_readable(&events, MAX_WAIT));
     let expected = AsyncEvent::CompletionQueueError {
         completion_queue: completions.id(),
     };
@@ -284,7 +284,7 @@ fn shared_receive_queue_at_its_limit_is_named_once() {
     let context = context();
     let events = context.async_events().unwrap();
     let served = Served::new(&context);
-    served.queue.warn_below(2).unwrap();
+    served.queue.set_limit(2).unwrap();
     served.send();
     let shared_receive_queue = served.queue.id();
     let expected = AsyncEvent::SharedReceiveQueueLimit {
@@ -327,7 +327,7 @@ fn events_that_nobody_took_go_with_their_objects() {
     let context = context();
     let events = context.async_events().unwrap();
     let (completions, pair) = overrun(&context);
-    assert!(is_readable(&events, PATIENCE));
+    assert!(is_readable(&events, MAX_WAIT));
     drop((completions, pair));
     assert_eq!(events.wait(Some(QUIET)).unwrap(), None);
 }
@@ -534,7 +534,7 @@ fn every_event_of_a_port_or_the_device_is_typed() {
         softroce::faults().raise(kind);
     }
     for (_, expected) in raised {
-        assert_eq!(events.wait(Some(PATIENCE)).unwrap(), Some(expected));
+        assert_eq!(events.wait(Some(MAX_WAIT)).unwrap(), Some(expected));
     }
     assert_eq!(events.take().unwrap(), None);
 }
@@ -554,7 +554,7 @@ fn failure_of_the_verb_is_an_error_that_names_it() {
         call: 1,
         errno: softroce::fault::Errno(libc::EIO),
     });
-    let error = events.wait(Some(PATIENCE)).unwrap_err();
+    let error = events.wait(Some(MAX_WAIT)).unwrap_err();
     let text = error.to_string();
     assert!(
         text.starts_with("ibv_get_async_event on device softroce0"),

@@ -10,7 +10,7 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use manager::{PATIENCE, assert_no_manager, event, resolved};
+use manager::{MAX_WAIT, assert_no_manager, event, resolved};
 use rdma_core::{
     AccessFlags, AddressQuery, Buffer, ConnectionError, ConnectionEventKind, ConnectionId,
     ConnectionIdOption, ConnectionParameters, Connector, Error, EventChannel, Listener, PortSpace,
@@ -64,13 +64,13 @@ fn a_connection_is_made_event_by_event() {
     let there = listener.local_address().unwrap();
 
     let client = ConnectionId::new(&channel, PortSpace::Tcp).unwrap();
-    client.resolve_address(None, there, PATIENCE).unwrap();
+    client.resolve_address(None, there, MAX_WAIT).unwrap();
     assert!(resolved(&channel).id.is(&client));
     assert_eq!(client.peer_address(), Some(there));
     assert_eq!(client.local_address().unwrap().ip(), address);
     let context = client.context().unwrap();
     assert_eq!(client.device_name().as_deref(), Some(context.name()));
-    client.resolve_route(PATIENCE).unwrap();
+    client.resolve_route(MAX_WAIT).unwrap();
     let kind = event(&channel).kind;
     assert!(matches!(kind, ConnectionEventKind::RouteResolved), "{kind}");
 
@@ -143,7 +143,7 @@ fn calls_in_the_wrong_order_are_errors() {
     let group = SocketAddr::from((Ipv4Addr::new(239, 1, 2, 3), 0));
     // librdmacm would follow a null pointer in most of these.
     let refused = [
-        fresh.resolve_route(PATIENCE).unwrap_err(),
+        fresh.resolve_route(MAX_WAIT).unwrap_err(),
         fresh.connect(&prepared, &parameters).unwrap_err(),
         fresh.disconnect().unwrap_err(),
         fresh.notify_established().unwrap_err(),
@@ -167,7 +167,7 @@ fn calls_in_the_wrong_order_are_errors() {
     let refused = [
         fresh.disconnect().unwrap_err(),
         fresh.connect(&prepared, &parameters).unwrap_err(),
-        fresh.resolve_route(PATIENCE).unwrap_err(),
+        fresh.resolve_route(MAX_WAIT).unwrap_err(),
     ];
     for error in refused {
         let Error::Verb { errno, hint, .. } = &error else {
@@ -211,7 +211,7 @@ fn identifiers_move_with_their_events() {
     let (from, to) = (EventChannel::new().unwrap(), EventChannel::new().unwrap());
     let (listener, there) = manager::listener(address);
     let id = ConnectionId::new(&from, PortSpace::Tcp).unwrap();
-    id.resolve_address(None, there, PATIENCE).unwrap();
+    id.resolve_address(None, there, MAX_WAIT).unwrap();
     // The event is there now, or will be: it moves in both cases.
     id.migrate(&to).unwrap();
     assert_eq!((from.identifiers(), to.identifiers()), (0, 1));
@@ -222,7 +222,7 @@ fn identifiers_move_with_their_events() {
     // An identifier keeps its channel.
     drop((from, to));
     assert_eq!(id.channel().identifiers(), 1);
-    id.resolve_route(PATIENCE).unwrap();
+    id.resolve_route(MAX_WAIT).unwrap();
     let kind = event(&id.channel()).kind;
     assert!(matches!(kind, ConnectionEventKind::RouteResolved), "{kind}");
     drop(listener);
@@ -266,7 +266,7 @@ fn identifiers_can_be_dropped_before_their_events_are_taken() {
         });
         for round in 0..200 {
             let id = ConnectionId::new(&channel, PortSpace::Tcp).unwrap();
-            id.resolve_address(None, there, PATIENCE).unwrap();
+            id.resolve_address(None, there, MAX_WAIT).unwrap();
             if round % 2 == 0 {
                 thread::yield_now();
             }
@@ -294,7 +294,7 @@ fn one_channel_serves_many_threads() {
             let channel = &channel;
             scope.spawn(move || {
                 for id in mine {
-                    id.resolve_address(None, there, PATIENCE).unwrap();
+                    id.resolve_address(None, there, MAX_WAIT).unwrap();
                 }
                 // Whoever's they are.
                 for _ in mine {
@@ -417,7 +417,7 @@ fn what_was_made_elsewhere_can_be_taken_over() {
     id.bind(SocketAddr::new(address, 0)).unwrap();
     let (_listener, there) = manager::listener(address);
     let other = ConnectionId::new(&channel, PortSpace::Tcp).unwrap();
-    other.resolve_address(None, there, PATIENCE).unwrap();
+    other.resolve_address(None, there, MAX_WAIT).unwrap();
     assert!(resolved(&channel).id.is(&other));
     assert_eq!(channel.identifiers(), 2);
 }

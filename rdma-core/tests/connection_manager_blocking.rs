@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{bytes, exposed, pattern, succeed};
-use manager::{PATIENCE, connected, connection_error, connector, listener};
+use manager::{MAX_WAIT, connected, connection_error, connector, listener};
 use rdma_core::{
     AccessFlags, Buffer, Connection, ConnectionError, ConnectionParameters, ConnectionStep,
     Connector, Context, EnhancedEstablishment, Error, Incoming, Listener, PortSpace,
@@ -30,7 +30,7 @@ fn meet<T: Send>(
 ) -> (rdma_core::Result<Connection>, T) {
     let (listener, there) = listener(address);
     thread::scope(|scope| {
-        let server = scope.spawn(|| answer(listener.next(Some(PATIENCE)).unwrap().unwrap()));
+        let server = scope.spawn(|| answer(listener.next(Some(MAX_WAIT)).unwrap().unwrap()));
         let client = connector(there)
             .parameters(parameters.clone())
             .connect(plain);
@@ -193,7 +193,7 @@ fn a_peer_that_never_answers_is_given_up_in_time() {
     });
     assert!(given_up, "the peer is not reached");
     // The listening end meets the one that is gone, and is not held up either.
-    let incoming = listener.next(Some(PATIENCE)).unwrap();
+    let incoming = listener.next(Some(MAX_WAIT)).unwrap();
     if let Some(incoming) = incoming {
         let builder = plain(&incoming.context().unwrap()).unwrap();
         let error = incoming.accept(builder, &ConnectionParameters::default());
@@ -232,7 +232,7 @@ fn what_is_read_is_what_was_written() {
     let domain = peer.context().unwrap().protection_domain().unwrap();
     let (client, server) = thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let incoming = listener.next(Some(PATIENCE)).unwrap().unwrap();
+            let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
             let prepared = incoming
                 .prepare(domain.queue_pair().incoming_reads(2))
                 .unwrap();
@@ -310,7 +310,7 @@ fn many_clients_are_served_by_one_listener_and_one_shared_receive_queue() {
                 scope.spawn(|| {
                     let mut served = Vec::new();
                     for _ in 0..CLIENTS / 2 {
-                        let incoming = listener.next(Some(PATIENCE)).unwrap().unwrap();
+                        let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
                         let echoed = incoming.private_data()[..1].to_vec();
                         let builder = domain.queue_pair().shared_receive_queue(&shared);
                         let builder = builder.receive_completions(&completions);
@@ -344,7 +344,7 @@ fn many_clients_are_served_by_one_listener_and_one_shared_receive_queue() {
         drop(leaving);
         for one in &served {
             if left.contains(&one.peer().queue_pair) {
-                assert!(one.wait_disconnected(Some(PATIENCE)).unwrap());
+                assert!(one.wait_disconnected(Some(MAX_WAIT)).unwrap());
             } else {
                 assert!(one.is_connected().unwrap());
             }
@@ -372,7 +372,7 @@ fn a_sender_waits_for_a_receive_that_is_posted_late() {
             succeed(client.queue_pair().send_completions());
             client
         });
-        let incoming = listener.next(Some(PATIENCE)).unwrap().unwrap();
+        let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
         let impatient = ConnectionParameters::default().min_rnr_timer(1);
         let server = incoming.accept(domain.queue_pair(), &impatient).unwrap();
         thread::sleep(Duration::from_millis(50));
@@ -402,7 +402,7 @@ fn ports_of_listeners_can_be_chosen() {
     assert_ne!(port, 0);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let incoming = everywhere.next(Some(PATIENCE)).unwrap().unwrap();
+            let incoming = everywhere.next(Some(MAX_WAIT)).unwrap().unwrap();
             let builder = plain(&incoming.context().unwrap()).unwrap();
             incoming
                 .accept(builder, &ConnectionParameters::default())
@@ -422,7 +422,7 @@ fn options_of_the_vendor_are_offered_to_the_peer() {
     let (listener, there) = listener(address);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let incoming = listener.next(Some(PATIENCE)).unwrap().unwrap();
+            let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
             let id = incoming.request().id().clone();
             assert_eq!(id.offered_enhancements().unwrap(), ours);
             id.offer_enhancements(theirs).unwrap();
@@ -438,7 +438,7 @@ fn options_of_the_vendor_are_offered_to_the_peer() {
         let builder = plain(&peer.context().unwrap()).unwrap();
         let prepared = peer.prepare(builder).unwrap();
         // The device itself may have none.
-        match prepared.queue_pair().enhancements() {
+        match prepared.queue_pair().query_ece() {
             Ok(own) => println!("{own:?}"),
             Err(error) => assert!(error.is_unsupported(), "{error:?}"),
         }

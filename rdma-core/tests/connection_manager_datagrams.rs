@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
 
 use common::{bytes, pattern, succeed};
-use manager::{PATIENCE, connection_error, connector, event};
+use manager::{MAX_WAIT, connection_error, connector, event};
 use rdma_core::{
     Buffer, ConnectionError, ConnectionEventKind, ConnectionId, ConnectionParameters,
     DatagramHeader, Destination, Error, EventChannel, Listener, MulticastMember, PortSpace,
@@ -83,7 +83,7 @@ fn a_datagram_peer_is_found_and_sent_to() {
             let mut serving: Option<Datagrams> = None;
             let mut accepted = Vec::new();
             for _ in 0..2 {
-                let incoming = listener.next(Some(PATIENCE)).unwrap().unwrap();
+                let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
                 assert_eq!(incoming.private_data(), question);
                 let own = serving.get_or_insert_with(|| Datagrams::new(incoming.request().id()));
                 let parameters = ConnectionParameters::default().private_data(answer.clone());
@@ -126,7 +126,7 @@ fn a_datagram_peer_that_refuses_is_an_error() {
     let parameters = ConnectionParameters::default();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let incoming = listener.next(Some(PATIENCE)).unwrap().unwrap();
+            let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
             incoming.reject(b"no datagrams, please").unwrap();
         });
         let peer = connector(there)

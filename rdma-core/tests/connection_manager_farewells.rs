@@ -7,7 +7,7 @@ mod manager;
 use std::thread;
 use std::time::Duration;
 
-use manager::{PATIENCE, connected, connector, listener};
+use manager::{MAX_WAIT, connected, connector, listener};
 use rdma_core::{Buffer, ConnectionParameters, QueuePairState, WorkStatus};
 
 #[test]
@@ -24,7 +24,7 @@ fn a_dropped_end_is_noticed_by_the_other() {
     );
     let pair = server.queue_pair().clone();
     drop(client);
-    assert!(server.wait_disconnected(Some(PATIENCE)).unwrap());
+    assert!(server.wait_disconnected(Some(MAX_WAIT)).unwrap());
     assert!(!server.is_connected().unwrap());
     assert_eq!(pair.state().unwrap(), QueuePairState::Error);
     // Said once is enough.
@@ -44,14 +44,14 @@ fn receives_of_a_connection_that_ends_are_flushed() {
     let domain = peer.context().unwrap().protection_domain().unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let incoming = listener.next(Some(PATIENCE)).unwrap().unwrap();
+            let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
             let accepted = incoming.prepare(domain.queue_pair()).unwrap();
             let mut receives = accepted.queue_pair().receive_queue::<Buffer>();
             receives.post(domain.allocate(8).unwrap()).unwrap();
             let server = accepted
                 .establish(&ConnectionParameters::default())
                 .unwrap();
-            assert!(server.wait_disconnected(Some(PATIENCE)).unwrap());
+            assert!(server.wait_disconnected(Some(MAX_WAIT)).unwrap());
             let flushed = common::completion(server.queue_pair().receive_completions());
             assert_eq!(flushed.status(), WorkStatus::Flushed);
             assert!(receives.complete(&flushed).is_some());
@@ -90,6 +90,6 @@ fn parts_of_a_connection_outlive_it() {
     assert!(server.is_connected().unwrap());
     // The identifier alone says farewell when it goes.
     drop(id);
-    assert!(server.wait_disconnected(Some(PATIENCE)).unwrap());
+    assert!(server.wait_disconnected(Some(MAX_WAIT)).unwrap());
     drop(pair);
 }

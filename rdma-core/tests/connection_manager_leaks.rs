@@ -9,7 +9,7 @@ use std::fs;
 use std::process::Command;
 use std::thread;
 
-use manager::{PATIENCE, connected, connection_error, connector, listener};
+use manager::{MAX_WAIT, connected, connection_error, connector, listener};
 use rdma_core::{Connection, ConnectionError, ConnectionParameters, Listener};
 
 const ROUNDS: usize = 100;
@@ -50,7 +50,7 @@ fn round(number: usize, listener: &Listener) {
     let (client, server) = connected(there.ip());
     let farewell = |one: &Connection, other: &Connection| {
         thread::scope(|scope| {
-            scope.spawn(|| assert!(other.wait_disconnected(Some(PATIENCE)).unwrap()));
+            scope.spawn(|| assert!(other.wait_disconnected(Some(MAX_WAIT)).unwrap()));
             one.disconnect().unwrap();
         });
     };
@@ -65,7 +65,7 @@ fn round(number: usize, listener: &Listener) {
     }
     thread::scope(|scope| {
         scope.spawn(|| {
-            let incoming = listener.next(Some(PATIENCE)).unwrap().unwrap();
+            let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
             match number % 3 {
                 0 => incoming.reject(b"not today").unwrap(),
                 1 => drop(incoming),

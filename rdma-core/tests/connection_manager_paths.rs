@@ -7,7 +7,7 @@ mod manager;
 use std::net::{SocketAddr, SocketAddrV6};
 use std::thread;
 
-use manager::{PATIENCE, connector, listener};
+use manager::{MAX_WAIT, connector, listener};
 use rdma_core::{
     AccessFlags, ConnectionIdOption, ConnectionParameters, Context, GidType, Listener,
     QueuePairBuilder,
@@ -25,7 +25,7 @@ fn options_and_parameters_reach_the_queue_pairs() {
     let (listener, there) = listener(address);
     thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let incoming = listener.next(Some(PATIENCE)).unwrap().unwrap();
+            let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
             let builder = plain(&incoming.context().unwrap()).unwrap();
             let builder = builder.access(AccessFlags::REMOTE_READ).incoming_reads(4);
             let parameters = ConnectionParameters::default()
@@ -85,11 +85,11 @@ fn ipv6_is_an_address_like_any_other() {
     };
     let listener = Listener::builder(place(0));
     let listener = listener.option(ConnectionIdOption::AddressFamilyOnly(true));
-    let listener = listener.timeout(PATIENCE).listen().unwrap();
+    let listener = listener.timeout(MAX_WAIT).listen().unwrap();
     let port = listener.local_address().unwrap().port();
     thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let incoming = listener.next(Some(PATIENCE)).unwrap().unwrap();
+            let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
             let builder = plain(&incoming.context().unwrap()).unwrap();
             incoming
                 .accept(builder, &ConnectionParameters::default())

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use manager::{PATIENCE, connected, connection_error, listener};
+use manager::{MAX_WAIT, connected, connection_error, listener};
 use rdma_core::{ConnectionError, Context, DeviceSelector};
 
 const DEVICE: &str = "rxe_gone";
@@ -64,13 +64,13 @@ fn the_removal_of_a_device_is_told_to_its_connections_and_listeners() {
         .stdout(Stdio::null());
     let mut removal = command.spawn().unwrap();
     for end in [&client, &server] {
-        let error = connection_error(end.wait_disconnected(Some(PATIENCE)));
+        let error = connection_error(end.wait_disconnected(Some(MAX_WAIT)));
         assert!(
             matches!(error, ConnectionError::DeviceRemoved { .. }),
             "{error:?}"
         );
     }
-    let error = connection_error(listener.next(Some(PATIENCE)));
+    let error = connection_error(listener.next(Some(MAX_WAIT)));
     assert!(
         matches!(error, ConnectionError::DeviceRemoved { .. }),
         "{error:?}"

@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use common::eventually;
-use manager::{PATIENCE, connection_error, connector, listener};
+use manager::{MAX_WAIT, connection_error, connector, listener};
 use rdma_core::{
     Connection, ConnectionError, ConnectionParameters, Error, QueuePairState, RejectReason,
 };
@@ -229,7 +229,7 @@ fn the_death_of_the_peers_process_is_noticed() {
     assert!(connection.is_connected().unwrap());
     // Killed, not asked to end: the kernel says its farewell.
     drop(server);
-    assert!(connection.wait_disconnected(Some(PATIENCE)).unwrap());
+    assert!(connection.wait_disconnected(Some(MAX_WAIT)).unwrap());
     let state = connection.queue_pair().state().unwrap();
     assert_eq!(state, QueuePairState::Error);
     // Whoever connects now is told that nobody is there.
@@ -250,7 +250,7 @@ fn the_death_of_a_client_in_the_middle_ends_the_server() {
     let line = format!("-a {address} -p {}", there.port());
     // Without a count it pings for ever.
     let client = Rping::start(&format!("-c {line}"));
-    let incoming = listener.next(Some(PATIENCE)).unwrap().unwrap();
+    let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
     let options = options(&format!("-s {line}"));
     thread::scope(|scope| {
         let serving = scope.spawn(|| rping::server(incoming, &options));
@@ -271,7 +271,7 @@ fn a_client_that_dies_before_it_is_accepted_does_not_hold_up_the_listener() {
     };
     let (listener, there) = listener(address);
     let client = Rping::start(&format!("-c -a {address} -p {} -C 1", there.port()));
-    let incoming = listener.next(Some(PATIENCE)).unwrap().unwrap();
+    let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
     drop(client);
     let domain = incoming.context().unwrap().protection_domain().unwrap();
     let outcome = incoming.accept(domain.queue_pair(), &ConnectionParameters::default());

@@ -13,7 +13,7 @@ use rdma_core::{
     SendRequest, Transport, WorkCompletion, WorkStatus,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A queue pair with requests in flight that nobody answers.
 struct Stuck {
@@ -88,7 +88,7 @@ fn after_a_drain_every_completion_is_there() {
         Transport::Datagram,
     ] {
         let mut stuck = Stuck::new(&domain, kind);
-        stuck.pair.drain(PATIENCE).unwrap();
+        stuck.pair.drain(MAX_WAIT).unwrap();
         assert_eq!(stuck.pair.state(), Ok(QueuePairState::Error));
         let completions = poll_all(stuck.pair.send_completions());
         for completion in &completions {
@@ -97,7 +97,7 @@ fn after_a_drain_every_completion_is_there() {
         let (sends, receives) = (stuck.sends.in_flight(), stuck.receives.in_flight());
         assert_eq!((sends, receives), (0, 0), "{kind}");
         // And again, with nothing in flight.
-        stuck.pair.drain(PATIENCE).unwrap();
+        stuck.pair.drain(MAX_WAIT).unwrap();
         assert!(poll_all(stuck.pair.send_completions()).is_empty());
     }
 }
@@ -117,7 +117,7 @@ fn drain_while_polled(
             }
             seen
         });
-        let outcome = pair.drain(PATIENCE);
+        let outcome = pair.drain(MAX_WAIT);
         over.store(true, Ordering::Relaxed);
         outcome.unwrap();
         poller.join().unwrap()
@@ -201,8 +201,8 @@ fn completions_of_other_queue_pairs_stay_for_their_owners() {
         receives.post(domain.allocate(8).unwrap()).unwrap();
     }
     other.fail().unwrap();
-    one.drain(PATIENCE).unwrap();
-    other.drain(PATIENCE).unwrap();
+    one.drain(MAX_WAIT).unwrap();
+    other.drain(MAX_WAIT).unwrap();
     let completions = poll_all(&queue);
     assert_eq!(completions.len(), 20);
     for completion in &completions {

@@ -217,13 +217,13 @@ fn more_than_the_device_holds_is_refused_with_what_was_asked_for() {
 fn enhancements_are_agreed_on_or_unsupported() {
     let pair = Pair::new();
     let prepared = pair.domain.queue_pair().build().unwrap();
-    match prepared.enhancements() {
-        Ok(ours) => prepared.agree(ours.common(ours)).unwrap(),
+    match prepared.query_ece() {
+        Ok(ours) => prepared.set_ece(ours.common(ours)).unwrap(),
         Err(error) => {
             assert!(error.is_unsupported(), "{error}");
-            let refused = prepared.agree(EnhancedEstablishment::default());
+            let refused = prepared.set_ece(EnhancedEstablishment::default());
             assert!(refused.unwrap_err().is_unsupported());
-            assert!(pair.left.enhancements().unwrap_err().is_unsupported());
+            assert!(pair.left.query_ece().unwrap_err().is_unsupported());
         }
     }
 }

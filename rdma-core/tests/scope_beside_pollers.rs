@@ -14,7 +14,7 @@ use rdma_core::{
 };
 
 /// Longest wait of a scope: ample, and short enough to see that it fails.
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 const ROUNDS: u8 = 50;
 
@@ -76,7 +76,7 @@ fn round_of(pair: &Pair, there: &ExposedMemory, round: u8, meanwhile: &impl Fn()
     let mut target = pair.domain.allocate(8)?;
     let mut message = pair.domain.allocate(8)?;
     let mut sends = pair.right.send_queue();
-    pair.left.scope(PATIENCE, |scope| {
+    pair.left.scope(MAX_WAIT, |scope| {
         let place = there.remote().slice(..8)?;
         let received = scope.post_receive(message.as_slice_mut())?;
         sends.post(SendRequest::send(pattern(&pair.domain, 8, round ^ 0x55)))?;
@@ -171,7 +171,7 @@ fn a_completion_that_is_polled_within_the_scope_is_noted_for_it() {
     let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 1);
     pair.left
-        .scope(PATIENCE, |scope| {
+        .scope(MAX_WAIT, |scope| {
             let request = SendRequest::write(source.as_slice(), there.remote());
             let write = scope.post(request).unwrap();
             eventually("the completion", || {

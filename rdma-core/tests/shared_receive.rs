@@ -237,7 +237,7 @@ fn receives_are_posted_and_completed_by_any_thread() {
 #[test]
 fn a_shared_queue_is_resized_within_what_it_was_built_for() {
     let domain = common::context().protection_domain().unwrap();
-    let queue = domain.shared_receive_queue(2).most_requests(64);
+    let queue = domain.shared_receive_queue(2).max_requests(64);
     let queue: SharedReceiveQueue<Buffer> = queue.build().unwrap();
     let error = queue.resize(65).unwrap_err();
     assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
@@ -265,11 +265,11 @@ fn a_limit_above_the_capacity_is_refused_and_one_below_is_told() {
     for _ in 0..4 {
         queue.post(domain.allocate(8).unwrap()).unwrap();
     }
-    queue.warn_below(3).unwrap();
+    queue.set_limit(3).unwrap();
     assert_eq!(queue.attributes().unwrap().limit, 3);
-    queue.warn_below(0).unwrap();
+    queue.set_limit(0).unwrap();
     assert_eq!(queue.attributes().unwrap().limit, 0);
-    let error = queue.warn_below(1 << 20).unwrap_err();
+    let error = queue.set_limit(1 << 20).unwrap_err();
     assert!(
         matches!(
             error,
@@ -422,7 +422,7 @@ fn of_a_batch_that_does_not_fit_the_rest_stays() {
     let domain = common::context().protection_domain().unwrap();
     // Devices hold more than was asked for and than they say, so there are very many more.
     const MANY: usize = 1 << 12;
-    let queue = domain.shared_receive_queue(4).most_requests(MANY as u32);
+    let queue = domain.shared_receive_queue(4).max_requests(MANY as u32);
     let queue: SharedReceiveQueue<Buffer> = queue.build().unwrap();
     let mut rest = domain.allocate(8 * MANY).unwrap();
     let mut batch = queue.batch(MANY);

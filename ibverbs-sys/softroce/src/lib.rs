@@ -51,7 +51,6 @@
 mod abi;
 mod address;
 mod capture;
-mod census;
 pub mod completion;
 pub mod config;
 pub mod context;
@@ -69,6 +68,7 @@ pub mod multicast;
 mod net;
 mod nic;
 mod number;
+mod object_counts;
 pub mod path;
 mod per_process;
 pub mod proto;
@@ -86,6 +86,6 @@ pub mod wire;
 pub mod xrc;
 
 pub use abi::install;
-pub use census::{Kind, objects};
 pub use counters::counters;
 pub use nic::faults;
+pub use object_counts::{Kind, objects};

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::completion::{Bells, Deadlines};
+use crate::completion::{Deadlines, WakeEventfds};
 use crate::config::{Config, Scheduled, Way};
 use crate::counters::Counters;
 use crate::descriptor;
@@ -22,7 +22,7 @@ use crate::net::{self, Network};
 use crate::per_process::PerProcess;
 use crate::proto::{Mtu, Step, Time};
 use crate::queue_pair::{self, QueuePair, Sender};
-use crate::same_host::{self, Neighbourhood, Publication};
+use crate::same_host::{self, HostPeers, Publication};
 use crate::timers::{Alarm, Sleeper, Timers};
 use crate::{memory, multicast, receive, spin};
 
@@ -58,7 +58,7 @@ pub(crate) struct Nic {
     /// Set if messages within the process may be transferred without packets.
     direct: bool,
     /// Other processes of the host with which this process shares memory.
-    neighbourhood: Option<Arc<Neighbourhood>>,
+    host_peers: Option<Arc<HostPeers>>,
     timers: Arc<Timers>,
     deadlines_alarm: Arc<Alarm>,
     /// Configured events and link changes that are still to be made, with the next one at the end.
@@ -158,16 +158,16 @@ impl Nic {
         // The arena is created now, so that no descriptor is opened later. Later calls return the result of this one.
         memory.arena();
         let is_shared = Way::Shared.is_allowed(config.path) && !network.is_captured();
-        let neighbourhood = is_shared
-            .then(|| neighbourhood(config, &network, &memory, &timers, &counters))
+        let host_peers = is_shared
+            .then(|| host_peers(config, &network, &memory, &timers, &counters))
             .flatten();
-        if let Some(neighbourhood) = &neighbourhood {
-            memory.tell(Arc::clone(neighbourhood));
-            network.share(Arc::clone(neighbourhood));
+        if let Some(host_peers) = &host_peers {
+            memory.tell(Arc::clone(host_peers));
+            network.share(Arc::clone(host_peers));
         }
         let nic = Arc::new_cyclic(|this| Self {
             memory,
-            neighbourhood,
+            host_peers,
             queue_pairs: queue_pair::Directory::new(network.slot()),
             shared_queues: receive::Directory::default(),
             groups: multicast::Groups::new(),
@@ -230,7 +230,7 @@ impl Nic {
                 return answer;
             }
             let now = || self.timers.coarse_now();
-            let timeout = if sender.flush_briefs() {
+            let timeout = if sender.flush_ring_messages() {
                 sender.answer_timeout(now)
             } else {
                 unknown = self.send(&mut sender);
@@ -238,9 +238,9 @@ impl Nic {
             };
             (answer, timeout)
         };
-        if let (Some(address), Some(neighbourhood)) = (unknown, &self.neighbourhood) {
+        if let (Some(address), Some(host_peers)) = (unknown, &self.host_peers) {
             // The handshake takes a while, so it begins after the queue pair is unlocked.
-            neighbourhood.meet(address);
+            host_peers.meet(address);
         }
         if let Some(timeout) = timeout {
             self.timers
@@ -263,11 +263,10 @@ impl Nic {
     /// Begins a handshake with the peer process of a queue pair, if the peer is on the same host. After the handshake, the two
     /// processes share memory.
     pub(crate) fn meet(&self, queue_pair: &QueuePair) {
-        if let (Some(neighbourhood), Some((path, number))) =
-            (&self.neighbourhood, queue_pair.peer())
+        if let (Some(host_peers), Some((path, number))) = (&self.host_peers, queue_pair.peer())
             && let Some(address) = self.network.address(&path, number)
         {
-            neighbourhood.meet(address);
+            host_peers.meet(address);
         }
     }
 
@@ -282,8 +281,7 @@ impl Nic {
         let deadline = self.now() + LAST;
         loop {
             self.transmit(queue_pair);
-            let links =
-                (self.neighbourhood.as_ref()).and_then(|neighbourhood| neighbourhood.links());
+            let links = (self.host_peers.as_ref()).and_then(|host_peers| host_peers.links());
             let mut links = links.iter().flat_map(|links| links.iter());
             if !links.any(|link| link.has_waiting(queue_pair.number())) || self.now() > deadline {
                 return;
@@ -388,26 +386,26 @@ const LAST: Duration = Duration::from_millis(100);
 
 /// Makes this process discoverable for other processes of the host, so that they can share memory with it. Returns `None` if
 /// the kernel does not allow this.
-fn neighbourhood(
+fn host_peers(
     config: &Config,
     network: &Network,
     memory: &memory::Registry,
     timers: &Timers,
     counters: &Arc<Counters>,
-) -> Option<Arc<Neighbourhood>> {
+) -> Option<Arc<HostPeers>> {
     let own = same_host::Own {
         base_port: config.port,
         addresses: network.own_addresses(),
         gids: network.addresses().to_vec(),
         publication: Arc::new(Publication::new(memory.key_base()).ok()?),
         arena: Arc::clone(memory.arena()?),
-        bell: Arc::new(timers.sleeper().bell().ok()?),
-        channels: Bells::new().ok()?,
+        wake_eventfd: Arc::new(timers.sleeper().wake_eventfd().ok()?),
+        channels: WakeEventfds::new().ok()?,
         counters: Arc::clone(counters),
         // If only shared memory is allowed, queue pairs of the same process use it too.
         is_peer: config.path == Some(Way::Shared),
     };
-    Some(Arc::new(Neighbourhood::open(own).ok()?))
+    Some(Arc::new(HostPeers::open(own).ok()?))
 }
 
 /// Returns the device's GUID, derived from the host, its last boot, and the process.

@@ -31,7 +31,7 @@ pub(crate) struct Spin {
 const HASTE: u32 = 100;
 
 /// Number of attempts after which a waiting thread sleeps between attempts. Before, the thread yields the processor.
-const PATIENCE: u32 = 1000;
+const MAX_WAIT: u32 = 1000;
 
 /// Duration of a sleep between attempts to take the lock.
 const REST: Duration = Duration::from_micros(50);
@@ -53,7 +53,7 @@ impl Spin {
             looks = looks.saturating_add(1);
             match looks {
                 ..HASTE => spin_loop(),
-                HASTE..PATIENCE => thread::yield_now(),
+                HASTE..MAX_WAIT => thread::yield_now(),
                 _ => thread::sleep(REST),
             }
         }

@@ -172,7 +172,7 @@ proptest! {
         connections in prop::collection::vec(small_connection(), 1..3),
         script in prop::collection::btree_map(0u64..300, fate(), 0..8),
         batch in 0u64..3000,
-        briefs in prop::option::of(0u64..20_000),
+        ring_messages in prop::option::of(0u64..20_000),
         again in any::<bool>(),
     ) {
         let schedule = Schedule {
@@ -183,7 +183,7 @@ proptest! {
             nodes: 2,
             ipv6: false,
             batch: Duration::from_nanos(batch),
-            briefs: briefs.map(Duration::from_nanos),
+            ring_messages: ring_messages.map(Duration::from_nanos),
             again,
             connections,
         };

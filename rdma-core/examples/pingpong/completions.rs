@@ -7,7 +7,7 @@ use rdma_core::{
     WorkCompletion,
 };
 
-use super::{Options, Outcome, PATIENCE};
+use super::{MAX_WAIT, Options, Outcome};
 
 /// Completion queue of all completions.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Completions {
 
     /// Waits for completions, and puts at least one into `room`.
     pub(crate) fn next(&self, room: &mut Vec<Timed>) -> Outcome<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + MAX_WAIT;
         let mut armed = false;
         room.clear();
         loop {
@@ -66,7 +66,7 @@ impl Completions {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(format!("the peer has been silent for {PATIENCE:?}").into());
+                return Err(format!("the peer has been silent for {MAX_WAIT:?}").into());
             }
             let Some(channel) = &self.channel else {
                 std::hint::spin_loop();
@@ -74,7 +74,7 @@ impl Completions {
             };
             // Completions before the request raise no event, so the queue is polled again first.
             if armed {
-                channel.wait(Some(PATIENCE))?;
+                channel.wait(Some(MAX_WAIT))?;
                 channel.drain(|_| ())?;
             } else {
                 self.queue.request_notification()?;

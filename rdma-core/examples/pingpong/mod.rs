@@ -23,7 +23,7 @@ pub(crate) use turns::{Ball, Player, Report, balls, play};
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Maximum time without a completion.
-const PATIENCE: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Runs an example with the options of the command line, and prints its report.
 pub(crate) fn main(program: &Program, run: fn(&Options) -> Outcome<Report>) -> ExitCode {

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::queue_pair::QueuePairBuilder;
 
 /// Default time limit of each step of a connection.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// A builder for a connection to a listening peer. Each step blocks for a limited time.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ impl Connector {
             destination,
             source: None,
             space: PortSpace::Tcp,
-            timeout: PATIENCE,
+            timeout: MAX_WAIT,
             parameters: ConnectionParameters::default(),
             options: Vec::new(),
         }

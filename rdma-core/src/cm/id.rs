@@ -286,7 +286,7 @@ impl ConnectionId {
     }
 
     /// Sets the ECE options to send with the next connect request or acceptance. Pass the
-    /// [`enhancements`](PreparedQueuePair::enhancements) of the queue pair.
+    /// [`query_ece`](PreparedQueuePair::query_ece) of the queue pair.
     ///
     /// # Errors
     ///
@@ -301,7 +301,7 @@ impl ConnectionId {
     }
 
     /// Returns the ECE options that the peer sent with its connect request or acceptance, as input
-    /// for [`agree`](PreparedQueuePair::agree). The vendor is 0 if the peer sent none.
+    /// for [`agree`](PreparedQueuePair::set_ece). The vendor is 0 if the peer sent none.
     ///
     /// # Errors
     ///

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::connection::Waiting;
-use super::connector::PATIENCE;
+use super::connector::MAX_WAIT;
 use super::{
     ConnectionError, ConnectionEventKind, ConnectionId, ConnectionIdOption, ConnectionParameters,
     ConnectionRequest, EventChannel, PortSpace, PreparedConnection,
@@ -99,7 +99,7 @@ impl Listener {
             address,
             space: PortSpace::Tcp,
             backlog: 128,
-            timeout: PATIENCE,
+            timeout: MAX_WAIT,
             options: Vec::new(),
         }
     }

@@ -20,7 +20,7 @@ use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
 
 /// Time to wait for the completion of a marker request before another marker is posted. A
 /// concurrent poll may have taken the completion.
-const PATIENCE: Duration = Duration::from_millis(10);
+const MAX_WAIT: Duration = Duration::from_millis(10);
 
 /// Maximum wait for the completions of the remaining markers, once one marker has completed.
 /// Counted from the post of the last marker. A concurrent poll may have taken a completion, so not
@@ -89,7 +89,7 @@ impl<'a> Marked<'a> {
     }
 
     fn is_due(&self) -> bool {
-        !self.is_flushed() && self.posted.is_none_or(|posted| posted.elapsed() > PATIENCE)
+        !self.is_flushed() && self.posted.is_none_or(|posted| posted.elapsed() > MAX_WAIT)
     }
 
     fn post(&mut self, post: impl FnOnce(u64) -> i32) -> Result<bool, i32> {
@@ -160,7 +160,7 @@ impl QueuePairHandle {
     }
 
     /// Posts a marker to each work queue of which no marker has completed, unless the last marker
-    /// was posted less than [`PATIENCE`] ago.
+    /// was posted less than [`MAX_WAIT`] ago.
     fn mark(
         &self,
         destination: Option<&AddressHandleOwner>,

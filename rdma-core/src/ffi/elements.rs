@@ -105,7 +105,10 @@ impl ElementList {
     ///
     /// Nothing else may use `room` while the list exists.
     #[inline]
-    pub(super) unsafe fn of_usual(room: &mut [MaybeUninit<sys::ibv_sge>], context: usize) -> Self {
+    pub(super) unsafe fn of_fast_path(
+        room: &mut [MaybeUninit<sys::ibv_sge>],
+        context: usize,
+    ) -> Self {
         // SAFETY: the caller guarantees that nothing else uses the room.
         let list = unsafe { Self::over(room, None) };
         Self {

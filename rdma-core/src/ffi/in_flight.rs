@@ -9,8 +9,9 @@ use ibverbs_sys as sys;
 use super::queue_pair::QueuePairHandle;
 use super::receive_ring::no_receive_queue;
 use super::request::{
-    Limits, ReceiveElements, Room, describe_inline, describe_send, describe_usual,
-    describe_usual_datagram, describe_usual_inline, receive_request, scatter_usual, stack_room,
+    Limits, ReceiveElements, Room, describe_fast_path, describe_fast_path_datagram,
+    describe_fast_path_inline, describe_inline, describe_send, receive_request, scatter_fast_path,
+    stack_room,
 };
 use super::reserved_slot::SlotGuard;
 use super::ring::Held;
@@ -45,9 +46,9 @@ pub(crate) struct Slots<T: Send + 'static> {
     /// Unsignaled requests that no later signaled request completes yet.
     pub(super) unfollowed: Unfollowed,
     /// Limits of requests on the fast path; `None` if the queue pair does not support it.
-    usual: Option<Limits>,
+    fast_path: Option<Limits>,
     /// Limits of datagrams on the fast path; `None` if the queue pair does not support it.
-    usual_datagrams: Option<Limits>,
+    fast_path_datagrams: Option<Limits>,
 }
 
 impl<T: Send + 'static> fmt::Debug for Slots<T> {
@@ -66,8 +67,8 @@ impl<T: Send + 'static> Slots<T> {
         Self {
             table: SlotTable::new(capacity),
             unfollowed: Unfollowed::new(queue_pair.count_send_queue() == 1),
-            usual: queue_pair.is_usual().then_some(limits),
-            usual_datagrams: queue_pair.is_usual_for_datagrams().then_some(limits),
+            fast_path: queue_pair.is_fast_path().then_some(limits),
+            fast_path_datagrams: queue_pair.is_fast_path_for_datagrams().then_some(limits),
             queue_pair,
         }
     }
@@ -80,8 +81,8 @@ impl<T: Send + 'static> Slots<T> {
         let slots = Self {
             table: SlotTable::new(if refused { 1 } else { capacity }),
             unfollowed: Unfollowed::new(true),
-            usual: takes_elements.then(|| Limits::of_receives(&queue_pair)),
-            usual_datagrams: None,
+            fast_path: takes_elements.then(|| Limits::of_receives(&queue_pair)),
+            fast_path_datagrams: None,
             queue_pair,
         };
         if refused && let Some(slot) = slots.reserve() {
@@ -174,21 +175,24 @@ impl<T: Send + 'static> Slots<T> {
             Ok(reserved) => reserved,
             Err(error) => return Err((error, request.into_memory())),
         };
-        let (Some(limits), true) = (self.usual, request.is_usual() && request.is_signaled()) else {
+        let (Some(limits), true) = (
+            self.fast_path,
+            request.is_fast_path() && request.is_signaled(),
+        ) else {
             return self.post_datagram(reserved, request);
         };
-        let (memory, description) = request.into_usual();
+        let (memory, description) = request.into_described();
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
         let id = reserved.id();
-        if !describe_usual(&mut wr, &mut room, &memory, &description, limits, id) {
-            return self.post_any(reserved, SendRequest::from_usual(memory, description));
+        if !describe_fast_path(&mut wr, &mut room, &memory, &description, limits, id) {
+            return self.post_any(reserved, SendRequest::from_described(memory, description));
         }
         let launched = Launched::new(Some(memory), KeepAlive::Nothing, self.unfollowed.take());
         self.table.launch(&reserved, launched);
         // SAFETY: the request was filled in, and `room` outlives the call. The memory is in the
         // slot, where no code can access it until `complete` takes it for a completion with this
         // id, or the queue pair is destroyed.
-        let errno = unsafe { self.queue_pair.usual().post_send(wr.as_mut_ptr()) };
+        let errno = unsafe { self.queue_pair.fast_path().post_send(wr.as_mut_ptr()) };
         if errno == 0 {
             return Ok(());
         }
@@ -204,7 +208,7 @@ impl<T: Send + 'static> Slots<T> {
     {
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
         let id = reserved.id();
-        if !request.is_signaled() || !self.describe_usual(&mut wr, &mut room, &request, id) {
+        if !request.is_signaled() || !self.describe_fast_path(&mut wr, &mut room, &request, id) {
             return self.post_any(reserved, request);
         }
         let (memory, keep) = request.into_parts();
@@ -213,7 +217,7 @@ impl<T: Send + 'static> Slots<T> {
         // SAFETY: the request was filled in, and `room` outlives the call. The memory and the
         // address handle are in the slot, where no code can access them until the request has
         // completed or the queue pair is destroyed.
-        let errno = unsafe { self.queue_pair.usual().post_send(wr.as_mut_ptr()) };
+        let errno = unsafe { self.queue_pair.fast_path().post_send(wr.as_mut_ptr()) };
         if errno == 0 {
             return Ok(());
         }
@@ -223,7 +227,7 @@ impl<T: Send + 'static> Slots<T> {
     /// Fills in a request or datagram on the fast path. Returns `false` if [`describe_send`] must
     /// check the request in full, or reject it.
     #[inline]
-    pub(super) fn describe_usual(
+    pub(super) fn describe_fast_path(
         &self,
         wr: &mut MaybeUninit<sys::ibv_send_wr>,
         room: &mut Room,
@@ -234,12 +238,12 @@ impl<T: Send + 'static> Slots<T> {
         T: Gather,
     {
         let (memory, description) = (request.memory(), request.description());
-        match (request.keep(), self.usual, self.usual_datagrams) {
+        match (request.keep(), self.fast_path, self.fast_path_datagrams) {
             (KeepAlive::Nothing, Some(limits), _) => {
-                describe_usual(wr, room, memory, &description, limits, id)
+                describe_fast_path(wr, room, memory, &description, limits, id)
             }
             (KeepAlive::Address(handle), _, Some(limits)) => {
-                describe_usual_datagram(wr, room, memory, (&description, handle), limits, id)
+                describe_fast_path_datagram(wr, room, memory, (&description, handle), limits, id)
             }
             _ => false,
         }
@@ -326,21 +330,24 @@ impl<T: Send + 'static> Slots<T> {
             Ok(reserved) => reserved,
             Err(error) => return Err((error, request.into_memory())),
         };
-        let (Some(limits), true) = (self.usual, request.is_usual() && request.is_signaled()) else {
+        let (Some(limits), true) = (
+            self.fast_path,
+            request.is_fast_path() && request.is_signaled(),
+        ) else {
             return self.post_any_inline(reserved, request);
         };
-        let (data, description) = request.into_usual();
+        let (data, description) = request.into_described();
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
         let id = reserved.id();
-        if !describe_usual_inline(&mut wr, &mut room, &data, &description, limits, id) {
-            let request = SendRequest::from_usual(data, description);
+        if !describe_fast_path_inline(&mut wr, &mut room, &data, &description, limits, id) {
+            let request = SendRequest::from_described(data, description);
             return self.post_any_inline(reserved, request);
         }
         let launched = Launched::new(None, KeepAlive::Nothing, self.unfollowed.take());
         self.table.launch(&reserved, launched);
         // SAFETY: the request was filled in. `room` and the data, which is copied, outlive the
         // call.
-        let errno = unsafe { self.queue_pair.usual().post_send(wr.as_mut_ptr()) };
+        let errno = unsafe { self.queue_pair.fast_path().post_send(wr.as_mut_ptr()) };
         if errno == 0 {
             return Ok(());
         }
@@ -379,8 +386,8 @@ impl<T: Send + 'static> Slots<T> {
             return Err((self.no_slot(), memory));
         };
         let mut room = stack_room();
-        let usual = self.usual;
-        let count = usual.and_then(|limits| scatter_usual(&mut room, &memory, limits));
+        let fast_path = self.fast_path;
+        let count = fast_path.and_then(|limits| scatter_fast_path(&mut room, &memory, limits));
         let Some(count) = count else {
             return self.post_any_receive(reserved, memory);
         };
@@ -390,7 +397,7 @@ impl<T: Send + 'static> Slots<T> {
         // SAFETY: the request was filled in, and `room` outlives the call. The memory is in the
         // slot, where no code can access it until the request has completed or the queue pair is
         // destroyed.
-        let errno = unsafe { self.queue_pair.usual().post_receive(&mut wr) };
+        let errno = unsafe { self.queue_pair.fast_path().post_receive(&mut wr) };
         if errno == 0 {
             return Ok(());
         }

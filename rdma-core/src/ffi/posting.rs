@@ -37,14 +37,14 @@ impl QueuePairHandle {
         unsafe { self.post_sends(wr) }.map_err(|(error, _)| error)
     }
 
-    /// Returns the C object for the fast path of posting, [`UsualQueuePair`]. The caller must keep
+    /// Returns the C object for the fast path of posting, [`FastPathQueuePair`]. The caller must keep
     /// this handle alive while using it.
     #[inline]
-    pub(super) fn usual(&self) -> UsualQueuePair {
-        UsualQueuePair(self.as_raw())
+    pub(super) fn fast_path(&self) -> FastPathQueuePair {
+        FastPathQueuePair(self.as_raw())
     }
 
-    /// Converts an error number of [`UsualQueuePair::post_send`] to an [`Error`].
+    /// Converts an error number of [`FastPathQueuePair::post_send`] to an [`Error`].
     #[cold]
     pub(super) fn post_send_error(&self, errno: i32) -> Error {
         self.post_error("ibv_post_send", errno)
@@ -100,7 +100,7 @@ impl QueuePairHandle {
         unsafe { self.post_receives(wr) }.map_err(|(error, _)| error)
     }
 
-    /// Converts an error number of [`UsualQueuePair::post_receive`] to an [`Error`].
+    /// Converts an error number of [`FastPathQueuePair::post_receive`] to an [`Error`].
     #[cold]
     pub(super) fn post_receive_error(&self, errno: i32) -> Error {
         self.post_error("ibv_post_recv", errno)
@@ -137,14 +137,14 @@ impl QueuePairHandle {
 /// The C object of a queue pair, for the fast path of posting. It is stored next to the handle that
 /// keeps it alive, which saves one pointer indirection for every request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct UsualQueuePair(*mut sys::ibv_qp);
+pub(super) struct FastPathQueuePair(*mut sys::ibv_qp);
 
 // SAFETY: verbs are thread-safe on a queue pair.
-unsafe impl Send for UsualQueuePair {}
+unsafe impl Send for FastPathQueuePair {}
 // SAFETY: verbs are thread-safe on a queue pair.
-unsafe impl Sync for UsualQueuePair {}
+unsafe impl Sync for FastPathQueuePair {}
 
-impl UsualQueuePair {
+impl FastPathQueuePair {
     /// Posts one send request by `ibv_post_send`, and returns its result.
     ///
     /// # Safety

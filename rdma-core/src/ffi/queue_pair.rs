@@ -157,7 +157,7 @@ impl QueuePairHandle {
     /// Returns whether this queue pair is connected, reliable or not, supports at least one send
     /// element, and posts by `ibv_post_send`.
     #[inline]
-    pub(super) fn is_usual(&self) -> bool {
+    pub(super) fn is_fast_path(&self) -> bool {
         let is_connection = matches!(
             self.kind,
             Transport::ReliableConnected | Transport::UnreliableConnected
@@ -168,7 +168,7 @@ impl QueuePairHandle {
     /// Returns whether this queue pair sends datagrams, supports at least one send element, and
     /// posts by `ibv_post_send`.
     #[inline]
-    pub(super) fn is_usual_for_datagrams(&self) -> bool {
+    pub(super) fn is_fast_path_for_datagrams(&self) -> bool {
         self.kind == Transport::Datagram && self.is_posted_plainly()
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::batch::posted_before;
 use super::receive_ring::ReceiveRing;
-use super::request::{receive_request, scatter, scatter_usual};
+use super::request::{receive_request, scatter, scatter_fast_path};
 use super::ring::Unstaged;
 use crate::error::{Error, Result};
 use crate::memory::Scatter;
@@ -48,12 +48,12 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         T: Scatter,
     {
         let queue = &mut *self.queue;
-        let Some(id) = queue.ring.usual_staged_id() else {
+        let Some(id) = queue.ring.fast_path_staged_id() else {
             return self.stage_any(memory);
         };
         let limits = queue.limits();
         let (wr, room) = queue.room.place(self.first + queue.ring.staged());
-        let Some(count) = scatter_usual(room, &memory, limits) else {
+        let Some(count) = scatter_fast_path(room, &memory, limits) else {
             return self.stage_any(memory);
         };
         wr.write(receive_request(room, count, id));

@@ -7,7 +7,7 @@ use ibverbs_sys as sys;
 
 use super::batch::BatchRoom;
 use super::queue_pair::QueuePairHandle;
-use super::request::{Limits, receive_request, scatter, scatter_usual, stack_room};
+use super::request::{Limits, receive_request, scatter, scatter_fast_path, stack_room};
 use super::ring::Ring;
 use crate::error::Error;
 use crate::memory::Scatter;
@@ -95,13 +95,13 @@ impl<T: Send + 'static> ReceiveRing<T> {
         if !self.ring.is_ready() {
             return self.post_any(memory);
         }
-        let Some(count) = scatter_usual(&mut room, &memory, self.limits) else {
+        let Some(count) = scatter_fast_path(&mut room, &memory, self.limits) else {
             return self.post_any(memory);
         };
         let mut wr = receive_request(&mut room, count, self.ring.next_id());
         // SAFETY: `room` outlives the call. On success the memory moves into its slot, where no
         // code can access it until the receive has completed or the queue pair is destroyed.
-        let errno = unsafe { self.ring.usual().post_receive(&mut wr) };
+        let errno = unsafe { self.ring.fast_path().post_receive(&mut wr) };
         if errno != 0 {
             return Err(self.refused(errno, memory));
         }

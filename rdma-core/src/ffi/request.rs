@@ -1,6 +1,6 @@
 //! Construction of work requests: the C structs and element lists that the device reads.
 //!
-//! Most requests take a fast path that is inlined at the caller (`describe_usual` and its
+//! Most requests take a fast path that is inlined at the caller (`describe_fast_path` and its
 //! variants); all other requests are fully checked by [`describe_send`] or [`describe_inline`].
 
 use std::mem::{self, MaybeUninit};
@@ -124,7 +124,7 @@ impl Limits {
 ///
 /// The function is inlined, so that the compiler removes checks with a result known at the caller.
 #[inline(always)]
-pub(super) fn describe_usual<T: Gather>(
+pub(super) fn describe_fast_path<T: Gather>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
     room: &mut Room,
     memory: &T,
@@ -133,10 +133,11 @@ pub(super) fn describe_usual<T: Gather>(
     wr_id: u64,
 ) -> bool {
     // SAFETY: nothing else uses `room` while the list exists.
-    let mut list = unsafe { ElementList::of_usual(room, limits.context_for(request.operation)) };
+    let mut list =
+        unsafe { ElementList::of_fast_path(room, limits.context_for(request.operation)) };
     memory.gather(&mut Elements::new(&mut list));
     let is_inline = request.flags.contains(SendFlags::INLINE);
-    let is_usual = match request.operation {
+    let is_fast_path = match request.operation {
         Operation::Send { .. } | Operation::Write { .. } => {
             !is_inline || (list.is_mapped() && list.bytes() <= limits.inline)
         }
@@ -150,20 +151,20 @@ pub(super) fn describe_usual<T: Gather>(
         }
         _ => false,
     };
-    let is_usual = is_usual && request.target == Target::Peer && list.fits(limits.elements);
-    if is_usual {
-        write_usual(wr, &list, request, wr_id);
+    let is_fast_path = is_fast_path && request.target == Target::Peer && list.fits(limits.elements);
+    if is_fast_path {
+        write_fast_path(wr, &list, request, wr_id);
     }
-    is_usual
+    is_fast_path
 }
 
 /// Checks a request with inline data of a connected queue pair and fills in `wr`, on the fast path:
 /// the request keeps nothing alive. Returns `false` if [`describe_inline`] must check the request
 /// in full, or reject it.
 ///
-/// The function is inlined for the same reason as [`describe_usual`].
+/// The function is inlined for the same reason as [`describe_fast_path`].
 #[inline(always)]
-pub(super) fn describe_usual_inline<D: InlineData>(
+pub(super) fn describe_fast_path_inline<D: InlineData>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
     room: &mut Room,
     data: &D,
@@ -172,29 +173,29 @@ pub(super) fn describe_usual_inline<D: InlineData>(
     wr_id: u64,
 ) -> bool {
     // SAFETY: nothing else uses `room` while the list exists.
-    let mut list = unsafe { ElementList::of_usual(room, limits.context) };
+    let mut list = unsafe { ElementList::of_fast_path(room, limits.context) };
     data.collect(&mut Elements::new(&mut list));
-    let is_usual = matches!(
+    let is_fast_path = matches!(
         request.operation,
         Operation::Send { .. } | Operation::Write { .. }
     );
-    let is_usual = is_usual
+    let is_fast_path = is_fast_path
         && request.target == Target::Peer
         && list.bytes() <= limits.inline
         && list.fits(limits.elements);
-    if is_usual {
+    if is_fast_path {
         let mut request = *request;
         // A request without data has nothing to copy.
         request.flags.set(SendFlags::INLINE, list.len() > 0);
-        write_usual(wr, &list, &request, wr_id);
+        write_fast_path(wr, &list, &request, wr_id);
     }
-    is_usual
+    is_fast_path
 }
 
 /// Checks a datagram and fills in `wr`, on the fast path. Returns `false` if [`describe_send`] must
 /// check the datagram in full, or reject it.
 #[inline(always)]
-pub(super) fn describe_usual_datagram<T: Gather>(
+pub(super) fn describe_fast_path_datagram<T: Gather>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
     room: &mut Room,
     memory: &T,
@@ -203,7 +204,7 @@ pub(super) fn describe_usual_datagram<T: Gather>(
     wr_id: u64,
 ) -> bool {
     // SAFETY: nothing else uses `room` while the list exists.
-    let mut list = unsafe { ElementList::of_usual(room, limits.context) };
+    let mut list = unsafe { ElementList::of_fast_path(room, limits.context) };
     memory.gather(&mut Elements::new(&mut list));
     let (Operation::Send { .. }, Target::Datagram { queue_pair, qkey }) =
         (request.operation, request.target)
@@ -211,11 +212,11 @@ pub(super) fn describe_usual_datagram<T: Gather>(
         return false;
     };
     let is_inline = request.flags.contains(SendFlags::INLINE);
-    let is_usual = (!is_inline || (list.is_mapped() && list.bytes() <= limits.inline))
+    let is_fast_path = (!is_inline || (list.is_mapped() && list.bytes() <= limits.inline))
         && place(handle.context()) == limits.context
         && list.fits(limits.elements);
-    if is_usual {
-        write_usual(wr, &list, request, wr_id);
+    if is_fast_path {
+        write_fast_path(wr, &list, request, wr_id);
         let wr = wr.as_mut_ptr();
         // SAFETY: `wr` points to a work request, whose fields are only written.
         unsafe {
@@ -224,13 +225,13 @@ pub(super) fn describe_usual_datagram<T: Gather>(
             (&raw mut (*wr).wr.ud.remote_qkey).write(qkey);
         }
     }
-    is_usual
+    is_fast_path
 }
 
 /// Writes the fields that the device reads for a request of the fast path. The request points into
 /// the list's room. Fields of other operations and other kinds of queue pairs stay uninitialised.
 #[inline(always)]
-fn write_usual(
+fn write_fast_path(
     place: &mut MaybeUninit<sys::ibv_send_wr>,
     list: &ElementList,
     request: &Description,
@@ -483,13 +484,13 @@ pub(super) fn scatter<T: Scatter>(
 /// Writes the elements of `memory` into `room` on the fast path, which is inlined, and returns
 /// their number. Returns `None` if [`scatter`] must check the elements in full, or reject them.
 #[inline(always)]
-pub(super) fn scatter_usual<T: Scatter>(
+pub(super) fn scatter_fast_path<T: Scatter>(
     room: &mut Room,
     memory: &T,
     limits: Limits,
 ) -> Option<usize> {
     // SAFETY: nothing else uses `room` while the list exists.
-    let mut list = unsafe { ElementList::of_usual(room, limits.context) };
+    let mut list = unsafe { ElementList::of_fast_path(room, limits.context) };
     let is_writable = memory.scatter(&mut Elements::new(&mut list)).is_ok();
     (is_writable && list.fits(limits.elements)).then_some(list.len())
 }

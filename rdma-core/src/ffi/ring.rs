@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::posting::UsualQueuePair;
+use super::posting::FastPathQueuePair;
 use super::queue_pair::QueuePairHandle;
 use super::request_id::{BLOCK_BITS, Sequence};
 use crate::queue_pair::{KeepAlive, Outcome};
@@ -28,7 +28,7 @@ impl<T> Held<T> {
 pub(super) struct Ring<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
     /// The C object of `queue_pair`, for the fast path.
-    usual: UsualQueuePair,
+    fast_path: FastPathQueuePair,
     /// The memory of requests: request `n` is at `n` modulo the length, which is a power of two.
     slots: Box<[Held<T>]>,
     /// Mask that reduces a request's number to its slot: the length of `slots` less 1.
@@ -43,14 +43,14 @@ pub(super) struct Ring<T: Send + 'static> {
     staged: (u64, u64),
     /// Number of requests that can still be staged on the fast path: their slots are empty, and
     /// their ids are consecutive.
-    usual_staging: u64,
+    fast_path_staging: u64,
     /// Number of completed requests whose memory was taken although older requests are still in
     /// flight.
     gaps: usize,
     /// Set if the queue pair supports the fast path.
-    is_usual: bool,
+    is_fast_path: bool,
     /// Set if staged requests that were not posted may remain in their slots.
-    is_littered: bool,
+    has_unclaimed: bool,
 }
 
 impl<T: Send + 'static> fmt::Debug for Ring<T> {
@@ -64,20 +64,20 @@ impl<T: Send + 'static> fmt::Debug for Ring<T> {
 }
 
 impl<T: Send + 'static> Ring<T> {
-    pub(super) fn new(queue_pair: Arc<QueuePairHandle>, capacity: u32, is_usual: bool) -> Self {
+    pub(super) fn new(queue_pair: Arc<QueuePairHandle>, capacity: u32, is_fast_path: bool) -> Self {
         let capacity = capacity.min(1 << BLOCK_BITS) as usize;
         let length = capacity.next_power_of_two();
         let mut ring = Self {
-            usual: queue_pair.usual(),
+            fast_path: queue_pair.fast_path(),
             queue_pair,
             slots: (0..length).map(|_| Held::NOTHING).collect(),
             mask: length - 1,
             order: Sequence::new(capacity),
             staged: (0, 0),
-            usual_staging: 0,
+            fast_path_staging: 0,
             gaps: 0,
-            is_usual,
-            is_littered: false,
+            is_fast_path,
+            has_unclaimed: false,
         };
         ring.look_around();
         ring
@@ -89,8 +89,8 @@ impl<T: Send + 'static> Ring<T> {
     }
 
     #[inline]
-    pub(super) fn usual(&self) -> UsualQueuePair {
-        self.usual
+    pub(super) fn fast_path(&self) -> FastPathQueuePair {
+        self.fast_path
     }
 
     #[inline]
@@ -119,14 +119,14 @@ impl<T: Send + 'static> Ring<T> {
     /// [fast path](Self::is_ready) is closed.
     #[inline]
     pub(super) fn has_empty_slot(&self) -> bool {
-        self.in_flight() < self.capacity() && self.staged() == 0 && !self.is_littered
+        self.in_flight() < self.capacity() && self.staged() == 0 && !self.has_unclaimed
     }
 
     /// Opens the fast path if the queue pair supports it and no slot contains a request that was
     /// not posted; closes it otherwise.
     fn look_around(&mut self) {
-        let is_clear = !self.is_littered && self.staged() == 0;
-        self.order.close(!self.is_usual || !is_clear);
+        let is_clear = !self.has_unclaimed && self.staged() == 0;
+        self.order.close(!self.is_fast_path || !is_clear);
     }
 
     /// Stores the memory of the next request, which was posted.
@@ -292,39 +292,39 @@ impl<T: Send + 'static> Ring<T> {
     pub(super) fn begin_staging(&mut self) {
         let forgotten = self.staged;
         let tail = self.order.tail();
-        self.usual_staging = 0;
+        self.fast_path_staging = 0;
         self.staged = (tail, tail);
         if forgotten.0 < forgotten.1 {
             // Set until the memory of all discarded requests is dropped, because a drop may panic.
-            let was_littered = std::mem::replace(&mut self.is_littered, true);
+            let had_unclaimed = std::mem::replace(&mut self.has_unclaimed, true);
             self.clear(forgotten);
-            self.is_littered = was_littered;
+            self.has_unclaimed = had_unclaimed;
             self.look_around();
         }
-        if self.is_usual && !self.is_littered {
+        if self.is_fast_path && !self.has_unclaimed {
             let room = self.capacity() - self.in_flight();
-            self.usual_staging = self.order.left_in_block().min(room as u64);
+            self.fast_path_staging = self.order.left_in_block().min(room as u64);
         }
     }
 
     /// Returns the id of the next request to be staged, or `None` if the request needs the general
     /// path.
     #[inline]
-    pub(super) fn usual_staged_id(&self) -> Option<u64> {
+    pub(super) fn fast_path_staged_id(&self) -> Option<u64> {
         let behind = self.staged.1 - self.staged.0;
-        (self.usual_staging > 0).then(|| self.order.next_id() + behind)
+        (self.fast_path_staging > 0).then(|| self.order.next_id() + behind)
     }
 
     /// Stores the memory of the next staged request, on the fast path.
     ///
     /// # Safety
     ///
-    /// [`Self::usual_staged_id`] must return an id for the request.
+    /// [`Self::fast_path_staged_id`] must return an id for the request.
     #[inline]
     pub(super) unsafe fn stage_memory(&mut self, memory: T) {
         let slot = self.slot(self.staged.1);
         self.staged.1 += 1;
-        self.usual_staging -= 1;
+        self.fast_path_staging -= 1;
         self.order.close(true);
         // SAFETY: `slot` masks the number to less than the number of slots. The slot is empty,
         // because there is room after the requests in flight and staged, and no other staged
@@ -332,13 +332,13 @@ impl<T: Send + 'static> Ring<T> {
         unsafe { (&raw mut self.slots.get_unchecked_mut(slot).memory).write(Some(memory)) };
     }
 
-    /// Adds the next staged request, which keeps nothing alive. [`Self::usual_staged_id`] must
+    /// Adds the next staged request, which keeps nothing alive. [`Self::fast_path_staged_id`] must
     /// return an id for the request, so that its slot is empty.
     #[inline]
     pub(super) fn stage_nothing(&mut self) {
-        debug_assert!(self.usual_staging > 0);
+        debug_assert!(self.fast_path_staging > 0);
         self.staged.1 += 1;
-        self.usual_staging -= 1;
+        self.fast_path_staging -= 1;
         self.order.close(true);
     }
 
@@ -363,7 +363,7 @@ impl<T: Send + 'static> Ring<T> {
     pub(super) fn stage(&mut self, memory: Option<T>, keep: KeepAlive) {
         let slot = self.slot(self.staged.1);
         self.staged.1 += 1;
-        self.usual_staging = self.usual_staging.saturating_sub(1);
+        self.fast_path_staging = self.fast_path_staging.saturating_sub(1);
         self.order.close(true);
         self.slots[slot] = Held { memory, keep };
     }
@@ -387,16 +387,16 @@ impl<T: Send + 'static> Ring<T> {
         let (next, end) = self.staged;
         let tail = self.order.tail();
         self.staged = (tail, tail);
-        self.usual_staging = 0;
-        let was_littered = self.is_littered;
+        self.fast_path_staging = 0;
+        let had_unclaimed = self.has_unclaimed;
         // Set until the memory of all staged requests is taken.
-        self.is_littered |= next < end;
+        self.has_unclaimed |= next < end;
         self.look_around();
         Unstaged {
             ring: self,
             next,
             end,
-            was_littered,
+            had_unclaimed,
         }
     }
 }
@@ -408,7 +408,7 @@ pub(crate) struct Unstaged<'a, T: Send + 'static> {
     next: u64,
     end: u64,
     /// Set if an earlier leaked batch had left requests in the slots.
-    was_littered: bool,
+    had_unclaimed: bool,
 }
 
 impl<T: Send + 'static> Unstaged<'_, T> {
@@ -421,7 +421,7 @@ impl<T: Send + 'static> Unstaged<'_, T> {
                 return Some(memory);
             }
         }
-        self.ring.is_littered = self.was_littered;
+        self.ring.has_unclaimed = self.had_unclaimed;
         self.ring.look_around();
         None
     }
@@ -460,9 +460,9 @@ mod tests {
     }
 
     /// Stages as many requests as the fast path allows, and checks their ids. Returns their number.
-    fn stage_usual(ring: &mut Ring<Memory>) -> usize {
+    fn stage_fast_path(ring: &mut Ring<Memory>) -> usize {
         let mut count = 0;
-        while let Some(id) = ring.usual_staged_id() {
+        while let Some(id) = ring.fast_path_staged_id() {
             assert_eq!(id, ring.staged_id());
             // SAFETY: the request has an id of the fast path.
             unsafe { ring.stage_memory(Memory(false)) };
@@ -472,33 +472,33 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_staged_in_the_usual_way_where_nothing_was_left_behind() {
+    fn requests_are_staged_in_the_fast_path_way_where_nothing_was_left_behind() {
         let mut ring = ring();
-        assert_eq!(ring.usual_staged_id(), None, "no batch");
+        assert_eq!(ring.fast_path_staged_id(), None, "no batch");
         for round in 0..3 {
             ring.begin_staging();
             ring.stage(Some(Memory(false)), KeepAlive::Nothing);
-            assert_eq!(stage_usual(&mut ring), 3, "round {round}");
+            assert_eq!(stage_fast_path(&mut ring), 3, "round {round}");
             assert!(!ring.has_room());
             ring.launch_staged(4);
             ring.begin_staging();
-            assert_eq!(ring.usual_staged_id(), None, "it is full");
+            assert_eq!(ring.fast_path_staged_id(), None, "it is full");
             ring.retire(Outcome::Succeeded, 0).unwrap();
             ring.begin_staging();
-            assert_eq!(stage_usual(&mut ring), 1);
+            assert_eq!(stage_fast_path(&mut ring), 1);
             ring.launch_staged(1);
             for _ in 0..4 {
                 ring.retire(Outcome::Succeeded, 0).unwrap();
             }
         }
         ring.begin_staging();
-        assert_eq!(stage_usual(&mut ring), 4);
+        assert_eq!(stage_fast_path(&mut ring), 4);
         // Two requests are posted, and two remain in their slots.
         ring.launch_staged(2);
         ring.end_staging();
-        assert_eq!(ring.usual_staged_id(), None);
+        assert_eq!(ring.fast_path_staged_id(), None);
         ring.begin_staging();
-        assert_eq!(ring.usual_staged_id(), None);
+        assert_eq!(ring.fast_path_staged_id(), None);
         assert_eq!(ring.in_flight(), 2);
     }
 
@@ -510,7 +510,7 @@ mod tests {
         ring.stage(Some(Memory(false)), KeepAlive::Nothing);
         // The batch is leaked, and another batch begins.
         catch_unwind(AssertUnwindSafe(|| ring.begin_staging())).unwrap_err();
-        assert_eq!((ring.staged(), ring.usual_staged_id()), (0, None));
+        assert_eq!((ring.staged(), ring.fast_path_staged_id()), (0, None));
         ring.launch_staged(0);
         assert!(!ring.is_ready());
         ring.keep(Some(Memory(false)), KeepAlive::Nothing);

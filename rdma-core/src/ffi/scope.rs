@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::completion_queue::CompletionQueueHandle;
-use super::posting::UsualQueuePair;
+use super::posting::FastPathQueuePair;
 use super::queue_pair::QueuePairHandle;
 use super::receive_ring::no_receive_queue;
 use super::request::{
-    Limits, ReceiveElements, describe_inline, describe_send, describe_usual, receive_request,
-    scatter_usual, stack_room,
+    Limits, ReceiveElements, describe_fast_path, describe_inline, describe_send, receive_request,
+    scatter_fast_path, stack_room,
 };
 use super::scope_slots::{FREE, ScopeSlots, Ticket};
 use crate::error::{Error, Result};
@@ -186,9 +186,9 @@ pub(crate) struct ScopeRequests {
     pub(super) timeout: Duration,
     pub(super) slots: ScopeSlots,
     /// The C object of `queue_pair`, for the fast path.
-    usual: UsualQueuePair,
-    sends: Usual,
-    receives: Usual,
+    fast_path: FastPathQueuePair,
+    sends: FastPath,
+    receives: FastPath,
     pub(super) in_flight: Cell<usize>,
     /// The first failure of a request whose handle was dropped or leaked.
     pub(super) failure: Cell<Option<Error>>,
@@ -199,7 +199,7 @@ const SENDS: usize = 0;
 const RECEIVES: usize = 1;
 
 /// The conditions for posting a request on the fast path.
-struct Usual {
+struct FastPath {
     /// Limits that a request on the fast path must meet.
     limits: Limits,
     /// Required value of the slot's word: [`FREE`], or `u64::MAX`, which no word has, if the fast
@@ -207,9 +207,9 @@ struct Usual {
     free: u64,
 }
 
-impl Usual {
-    fn new(limits: Limits, is_usual: bool) -> Self {
-        let free = if is_usual { FREE } else { u64::MAX };
+impl FastPath {
+    fn new(limits: Limits, is_fast_path: bool) -> Self {
+        let free = if is_fast_path { FREE } else { u64::MAX };
         Self { limits, free }
     }
 }
@@ -225,9 +225,9 @@ impl ScopeRequests {
         let capacity = sizes.send_requests.saturating_add(sizes.receive_requests);
         let takes_receives = sizes.receive_elements > 0 && no_receive_queue(&queue_pair).is_none();
         Self {
-            sends: Usual::new(Limits::of_sends(&queue_pair), queue_pair.is_usual()),
-            receives: Usual::new(Limits::of_receives(&queue_pair), takes_receives),
-            usual: queue_pair.usual(),
+            sends: FastPath::new(Limits::of_sends(&queue_pair), queue_pair.is_fast_path()),
+            receives: FastPath::new(Limits::of_receives(&queue_pair), takes_receives),
+            fast_path: queue_pair.fast_path(),
             queue_pair,
             completions: [Arc::clone(sends), Arc::clone(receives)],
             timeout,
@@ -275,7 +275,7 @@ impl ScopeRequests {
         let (ticket, limits) = (self.slots.next(), self.sends.limits);
         let id = ticket.id();
         if !ticket.finds(self.sends.free)
-            || !describe_usual(&mut wr, &mut room, &memory, &description, limits, id)
+            || !describe_fast_path(&mut wr, &mut room, &memory, &description, limits, id)
         {
             let pieces = (memory, description, KeepAlive::Nothing);
             // SAFETY: the caller guarantees the same requirements.
@@ -283,7 +283,7 @@ impl ScopeRequests {
         }
         // SAFETY: the request was filled in, and `room` outlives the call; the caller guarantees
         // that the memory is valid.
-        let errno = unsafe { self.usual.post_send(wr.as_mut_ptr()) };
+        let errno = unsafe { self.fast_path.post_send(wr.as_mut_ptr()) };
         if errno != 0 {
             return Err((self.queue_pair.post_send_error(errno), memory));
         }
@@ -362,7 +362,7 @@ impl ScopeRequests {
     unsafe fn post_receive<M: Scatter>(&self, memory: M) -> Result<(Ticket<'_>, M), (Error, M)> {
         let (mut room, ticket) = (stack_room(), self.slots.next());
         let count = if ticket.finds(self.receives.free) {
-            scatter_usual(&mut room, &memory, self.receives.limits)
+            scatter_fast_path(&mut room, &memory, self.receives.limits)
         } else {
             None
         };
@@ -372,7 +372,7 @@ impl ScopeRequests {
         };
         let mut wr = receive_request(&mut room, count, ticket.id());
         // SAFETY: `room` outlives the call; the caller guarantees that the memory is valid.
-        let errno = unsafe { self.usual.post_receive(&mut wr) };
+        let errno = unsafe { self.fast_path.post_receive(&mut wr) };
         if errno != 0 {
             return Err((self.queue_pair.post_receive_error(errno), memory));
         }

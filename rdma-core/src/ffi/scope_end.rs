@@ -13,7 +13,7 @@ use crate::queue_pair::{Modification, QueuePairState, modify};
 
 /// Maximum time without a completion while a queue pair in the error state flushes its requests.
 /// After this time the queue pair is reset.
-const FLUSH_PATIENCE: Duration = Duration::from_secs(2);
+const MAX_FLUSH_WAIT: Duration = Duration::from_secs(2);
 
 impl ScopeRequests {
     /// Polls once for the completion of a request. `way` is the index of the request's completion
@@ -253,7 +253,7 @@ impl ScopeRequests {
             tracing::error!(%error, "a queue pair with borrowed memory in flight");
         }
         let nothing_left = || self.in_flight.get() == 0;
-        if self.await_progress(FLUSH_PATIENCE, &nothing_left).is_ok() {
+        if self.await_progress(MAX_FLUSH_WAIT, &nothing_left).is_ok() {
             return;
         }
         if let Err(error) = self.change(QueuePairState::Reset) {

@@ -6,7 +6,8 @@ use ibverbs_sys as sys;
 
 use super::batch::posted_before;
 use super::request::{
-    describe_inline, describe_send, describe_usual, describe_usual_datagram, describe_usual_inline,
+    describe_fast_path, describe_fast_path_datagram, describe_fast_path_inline, describe_inline,
+    describe_send,
 };
 use super::ring::Unstaged;
 use super::send_ring::SendRing;
@@ -60,29 +61,29 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
     where
         T: Gather,
     {
-        if !request.is_usual() {
+        if !request.is_fast_path() {
             return self.stage_any(request);
         }
-        let (memory, description) = request.into_usual();
-        self.stage_usual(memory, &description)
-            .or_else(|memory| self.stage_any(SendRequest::from_usual(memory, description)))
+        let (memory, description) = request.into_described();
+        self.stage_fast_path(memory, &description)
+            .or_else(|memory| self.stage_any(SendRequest::from_described(memory, description)))
     }
 
     /// Adds a request on the fast path. Returns the memory if the request needs the general path.
     #[inline(always)]
-    fn stage_usual(&mut self, memory: T, description: &Description) -> Result<(), T>
+    fn stage_fast_path(&mut self, memory: T, description: &Description) -> Result<(), T>
     where
         T: Gather,
     {
         let queue = &mut *self.queue;
         let signaled = description.flags.contains(SendFlags::SIGNALED);
-        let id = queue.ring.usual_staged_id();
+        let id = queue.ring.fast_path_staged_id();
         let (Some(id), true) = (id, signaled || queue.may_wait(self.run)) else {
             return Err(memory);
         };
         let limits = queue.limits();
         let (wr, room) = queue.room.place(self.first + queue.ring.staged());
-        if !describe_usual(wr, room, &memory, description, limits, id) {
+        if !describe_fast_path(wr, room, &memory, description, limits, id) {
             return Err(memory);
         }
         self.run = if signaled { 0 } else { self.run + 1 };
@@ -110,7 +111,7 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         let is_described = match request.keep() {
             KeepAlive::Address(handle) if sends_datagrams => {
                 let (memory, to) = (request.memory(), (&request.description(), handle));
-                describe_usual_datagram(wr, room, memory, to, limits, id)
+                describe_fast_path_datagram(wr, room, memory, to, limits, id)
             }
             _ => false,
         };
@@ -135,32 +136,32 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         &mut self,
         request: SendRequest<D>,
     ) -> Result<(), (Error, D)> {
-        if !request.is_usual() {
+        if !request.is_fast_path() {
             return self.stage_any_inline(request);
         }
-        let (data, description) = request.into_usual();
-        if self.stage_usual_inline(&data, &description) {
+        let (data, description) = request.into_described();
+        if self.stage_fast_path_inline(&data, &description) {
             return Ok(());
         }
-        self.stage_any_inline(SendRequest::from_usual(data, description))
+        self.stage_any_inline(SendRequest::from_described(data, description))
     }
 
     /// Adds a request with inline data on the fast path. Returns `false` for the general path.
     #[inline(always)]
-    fn stage_usual_inline<D: InlineData + 'a>(
+    fn stage_fast_path_inline<D: InlineData + 'a>(
         &mut self,
         data: &D,
         description: &Description,
     ) -> bool {
         let queue = &mut *self.queue;
         let signaled = description.flags.contains(SendFlags::SIGNALED);
-        let id = queue.ring.usual_staged_id();
+        let id = queue.ring.fast_path_staged_id();
         let (Some(id), true) = (id, signaled || queue.may_wait(self.run)) else {
             return false;
         };
         let limits = queue.limits();
         let (wr, room) = queue.room.place(self.first + queue.ring.staged());
-        if !describe_usual_inline(wr, room, data, description, limits, id) {
+        if !describe_fast_path_inline(wr, room, data, description, limits, id) {
             return false;
         }
         self.run = if signaled { 0 } else { self.run + 1 };

@@ -9,8 +9,8 @@ use ibverbs_sys as sys;
 use super::batch::BatchRoom;
 use super::queue_pair::QueuePairHandle;
 use super::request::{
-    Limits, describe_inline, describe_send, describe_usual, describe_usual_datagram,
-    describe_usual_inline, stack_room,
+    Limits, describe_fast_path, describe_fast_path_datagram, describe_fast_path_inline,
+    describe_inline, describe_send, stack_room,
 };
 use super::ring::Ring;
 use crate::error::Error;
@@ -100,13 +100,13 @@ impl<T: Send + 'static> SendRing<T> {
         } else {
             0
         };
-        let is_usual = queue_pair.is_usual();
-        let ring = Ring::new(queue_pair, capacity, is_usual);
+        let is_fast_path = queue_pair.is_fast_path();
+        let ring = Ring::new(queue_pair, capacity, is_fast_path);
         Self {
             room: BatchRoom::CLOSED,
             signals: Signals::new(ring.queue_pair(), ring.capacity()),
             limits: Limits::of_sends(ring.queue_pair()),
-            sends_datagrams: ring.queue_pair().is_usual_for_datagrams(),
+            sends_datagrams: ring.queue_pair().is_fast_path_for_datagrams(),
             ring,
         }
     }
@@ -151,13 +151,13 @@ impl<T: Send + 'static> SendRing<T> {
     where
         T: Gather,
     {
-        if !request.is_usual() {
+        if !request.is_fast_path() {
             return self.post_datagram(request);
         }
-        let (memory, description) = request.into_usual();
-        match self.post_usual(memory, &description) {
+        let (memory, description) = request.into_described();
+        match self.post_fast_path(memory, &description) {
             Ok(()) => Ok(()),
-            Err((0, memory)) => self.post_any(SendRequest::from_usual(memory, description)),
+            Err((0, memory)) => self.post_any(SendRequest::from_described(memory, description)),
             Err((errno, memory)) => Err(self.refused(errno, memory)),
         }
     }
@@ -165,7 +165,7 @@ impl<T: Send + 'static> SendRing<T> {
     /// Posts a request on the fast path. On failure returns the memory with the verb's error
     /// number, or with 0 if the request needs the general path.
     #[inline(always)]
-    fn post_usual(&mut self, memory: T, description: &Description) -> Result<(), (i32, T)>
+    fn post_fast_path(&mut self, memory: T, description: &Description) -> Result<(), (i32, T)>
     where
         T: Gather,
     {
@@ -175,13 +175,13 @@ impl<T: Send + 'static> SendRing<T> {
         }
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
         let (limits, id) = (self.limits, self.ring.next_id());
-        if !describe_usual(&mut wr, &mut room, &memory, description, limits, id) {
+        if !describe_fast_path(&mut wr, &mut room, &memory, description, limits, id) {
             return Err((0, memory));
         }
         // SAFETY: the request was filled in, and `room` outlives the call. On success the memory
         // moves into its slot, where no code can access it. It leaves the slot when a completion of
         // this queue retires the request, or when the queue pair is destroyed.
-        let errno = unsafe { self.ring.usual().post_send(wr.as_mut_ptr()) };
+        let errno = unsafe { self.ring.fast_path().post_send(wr.as_mut_ptr()) };
         if errno != 0 {
             return Err((errno, memory));
         }
@@ -212,13 +212,13 @@ impl<T: Send + 'static> SendRing<T> {
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
         let (limits, id) = (self.limits, self.ring.next_id());
         let to = (&description, handle);
-        if !describe_usual_datagram(&mut wr, &mut room, request.memory(), to, limits, id) {
+        if !describe_fast_path_datagram(&mut wr, &mut room, request.memory(), to, limits, id) {
             return self.post_any(request);
         }
         // SAFETY: the request was filled in, and `room` outlives the call. On success memory and
         // address handle move into the slot, where they stay until the request is retired or the
         // queue pair is destroyed.
-        let errno = unsafe { self.ring.usual().post_send(wr.as_mut_ptr()) };
+        let errno = unsafe { self.ring.fast_path().post_send(wr.as_mut_ptr()) };
         if errno != 0 {
             return Err(self.refused(errno, request.into_memory()));
         }
@@ -268,13 +268,13 @@ impl<T: Send + 'static> SendRing<T> {
         &mut self,
         request: SendRequest<D>,
     ) -> Result<(), (Error, D)> {
-        if !request.is_usual() {
+        if !request.is_fast_path() {
             return self.post_any_inline(request);
         }
-        let (data, description) = request.into_usual();
-        match self.post_usual_inline(&data, &description) {
+        let (data, description) = request.into_described();
+        match self.post_fast_path_inline(&data, &description) {
             Ok(()) => Ok(()),
-            Err(0) => self.post_any_inline(SendRequest::from_usual(data, description)),
+            Err(0) => self.post_any_inline(SendRequest::from_described(data, description)),
             Err(errno) => Err(self.refused(errno, data)),
         }
     }
@@ -282,7 +282,7 @@ impl<T: Send + 'static> SendRing<T> {
     /// Posts a request with inline data on the fast path. On failure returns the verb's error
     /// number, or 0 if the request needs the general path.
     #[inline(always)]
-    fn post_usual_inline<D: InlineData>(
+    fn post_fast_path_inline<D: InlineData>(
         &mut self,
         data: &D,
         description: &Description,
@@ -293,12 +293,12 @@ impl<T: Send + 'static> SendRing<T> {
         }
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
         let (limits, id) = (self.limits, self.ring.next_id());
-        if !describe_usual_inline(&mut wr, &mut room, data, description, limits, id) {
+        if !describe_fast_path_inline(&mut wr, &mut room, data, description, limits, id) {
             return Err(0);
         }
         // SAFETY: the request was filled in. `room` and the data, which is copied, outlive the
         // call.
-        let errno = unsafe { self.ring.usual().post_send(wr.as_mut_ptr()) };
+        let errno = unsafe { self.ring.fast_path().post_send(wr.as_mut_ptr()) };
         if errno != 0 {
             return Err(errno);
         }

@@ -223,7 +223,7 @@ impl SharedReceiveQueueHandle {
     /// this call. The caller must keep the memory in place, and must prevent accesses that conflict
     /// with the device's, until the request has completed or the queue is destroyed.
     #[inline(always)]
-    pub(super) unsafe fn post_usual(&self, wr: *mut sys::ibv_recv_wr) -> i32 {
+    pub(super) unsafe fn post_fast_path(&self, wr: *mut sys::ibv_recv_wr) -> i32 {
         let mut bad = mem::MaybeUninit::uninit();
         // SAFETY: the queue is valid; the caller guarantees that the request and its memory are.
         // `bad` is not needed for a list of one request.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::context::ContextHandle;
 use super::queue_pair::QueuePairSizes;
-use super::request::{Limits, ReceiveElements, receive_request, scatter_usual, stack_room};
+use super::request::{Limits, ReceiveElements, receive_request, scatter_fast_path, stack_room};
 use super::shared_receive_queue::SharedReceiveQueueHandle;
 use super::slot_table::{Reserved, SlotTable};
 use crate::error::Error;
@@ -16,7 +16,7 @@ pub(crate) struct SharedReceiveSlots<T: Send + 'static> {
     handle: Arc<SharedReceiveQueueHandle>,
     table: SlotTable<T>,
     /// Limits of receives on the fast path; `None` if the queue does not support the fast path.
-    usual: Option<Limits>,
+    fast_path: Option<Limits>,
 }
 
 impl<T: Send + 'static> fmt::Debug for SharedReceiveSlots<T> {
@@ -34,7 +34,7 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         let elements = handle.elements();
         let limits = || Limits::of_shared_receives(elements, handle.domain().context());
         Self {
-            usual: (elements > 0).then(limits),
+            fast_path: (elements > 0).then(limits),
             handle,
             table: SlotTable::new(slots),
         }
@@ -90,8 +90,8 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
             return Err((self.full(), memory));
         };
         let mut room = stack_room();
-        let usual = self.usual;
-        let count = usual.and_then(|limits| scatter_usual(&mut room, &memory, limits));
+        let fast_path = self.fast_path;
+        let count = fast_path.and_then(|limits| scatter_fast_path(&mut room, &memory, limits));
         let Some(count) = count else {
             return self.post_any(reserved, memory);
         };
@@ -99,7 +99,7 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         self.table.launch(&reserved, memory);
         // SAFETY: `room` outlives the call. The memory is in the slot, where no code can access it
         // until `complete` takes it for a completion with this id, or the queue is destroyed.
-        let errno = unsafe { self.handle.post_usual(&mut wr) };
+        let errno = unsafe { self.handle.post_fast_path(&mut wr) };
         if errno == 0 {
             return Ok(());
         }

@@ -167,7 +167,7 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         let described = if self.has_room() {
             let (wr, room) = self.room.place(self.first + self.staged.len());
             let id = reserved.id();
-            if self.slots.describe_usual(wr, room, &request, id) {
+            if self.slots.describe_fast_path(wr, room, &request, id) {
                 Ok(())
             } else {
                 describe_send(wr, room, &request, self.slots.queue_pair(), id)

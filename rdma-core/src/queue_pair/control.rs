@@ -210,7 +210,7 @@ impl QueuePair {
     ///
     /// The error of the verb. Most devices do not support ECE ([`Error::is_unsupported`]).
     #[doc(alias = "ibv_query_ece")]
-    pub fn enhancements(&self) -> Result<EnhancedEstablishment> {
+    pub fn query_ece(&self) -> Result<EnhancedEstablishment> {
         self.parts.handle.query_ece().map(Into::into)
     }
 

@@ -8,9 +8,9 @@ use ibverbs_sys::ibv_ece;
 /// ```
 /// # fn example(prepared: &rdma_core::PreparedQueuePair, theirs: rdma_core::EnhancedEstablishment)
 /// #     -> rdma_core::Result<()> {
-/// let ours = prepared.enhancements()?;
+/// let ours = prepared.query_ece()?;
 /// if ours.vendor == theirs.vendor {
-///     prepared.agree(ours.common(theirs))?;
+///     prepared.set_ece(ours.common(theirs))?;
 /// }
 /// # Ok(())
 /// # }

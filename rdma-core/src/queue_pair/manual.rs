@@ -214,7 +214,7 @@ impl ManualQueuePair {
     ///
     /// The error of the verb. Most devices do not support ECE ([`Error::is_unsupported`]).
     #[doc(alias = "ibv_query_ece")]
-    pub fn enhancements(&self) -> Result<EnhancedEstablishment> {
+    pub fn query_ece(&self) -> Result<EnhancedEstablishment> {
         self.parts.handle.query_ece().map(Into::into)
     }
 
@@ -222,9 +222,9 @@ impl ManualQueuePair {
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::enhancements`].
+    /// The errors of [`Self::query_ece`].
     #[doc(alias = "ibv_set_ece")]
-    pub fn agree(&self, on: EnhancedEstablishment) -> Result<()> {
+    pub fn set_ece(&self, on: EnhancedEstablishment) -> Result<()> {
         self.parts.handle.set_ece(on.into())
     }
 

@@ -212,14 +212,14 @@ impl<T> SendRequest<T> {
 
     /// Returns whether the request keeps no object alive except its memory.
     #[inline(always)]
-    pub(crate) fn is_usual(&self) -> bool {
+    pub(crate) fn is_fast_path(&self) -> bool {
         matches!(self.keep, KeepAlive::Nothing)
     }
 
-    /// Splits a request that [keeps no object alive](Self::is_usual) except its memory into the
+    /// Splits a request that [keeps no object alive](Self::is_fast_path) except its memory into the
     /// memory and all other parameters.
     #[inline(always)]
-    pub(crate) fn into_usual(self) -> (T, Description) {
+    pub(crate) fn into_described(self) -> (T, Description) {
         let (memory, description, keep) = self.into_pieces();
         debug_assert!(matches!(keep, KeepAlive::Nothing));
         // Dropping `Nothing` has no effect, but the compiler does not know that.
@@ -230,7 +230,7 @@ impl<T> SendRequest<T> {
     /// Creates a request from its memory and all other parameters. The request keeps no other
     /// object alive.
     #[inline]
-    pub(crate) fn from_usual(memory: T, description: Description) -> Self {
+    pub(crate) fn from_described(memory: T, description: Description) -> Self {
         Self::from_pieces((memory, description, KeepAlive::Nothing))
     }
 

@@ -24,7 +24,7 @@ const MAX_REQUESTS: u32 = 1 << 16;
 pub struct SharedReceiveQueueBuilder {
     domain: ProtectionDomain,
     sizes: SharedReceiveSizes,
-    most_requests: u32,
+    max_requests: u32,
     xrc: Option<(XrcDomain, CompletionQueue)>,
 }
 
@@ -36,7 +36,7 @@ impl SharedReceiveQueueBuilder {
                 requests,
                 elements: 4,
             },
-            most_requests: requests,
+            max_requests: requests,
             xrc: None,
         }
     }
@@ -51,8 +51,8 @@ impl SharedReceiveQueueBuilder {
     /// Sets the maximum number of requests to which the queue can be
     /// [resized](SharedReceiveQueue::resize) later, at most 65536. The default is the initial
     /// number.
-    pub fn most_requests(mut self, count: u32) -> Self {
-        self.most_requests = count;
+    pub fn max_requests(mut self, count: u32) -> Self {
+        self.max_requests = count;
         self
     }
 
@@ -75,7 +75,7 @@ impl SharedReceiveQueueBuilder {
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn build<T: Send + 'static>(self) -> Result<SharedReceiveQueue<T>> {
         let what = "shared receive queue";
-        let most = self.most_requests.max(self.sizes.requests);
+        let most = self.max_requests.max(self.sizes.requests);
         if self.sizes.requests == 0 || most > MAX_REQUESTS {
             let reason = format!("{most} requests are not between 1 and {MAX_REQUESTS}");
             return Err(Error::invalid(what, reason));
@@ -253,12 +253,12 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_LIMIT")]
     #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
-    pub fn warn_below(&self, requests: u32) -> Result<()> {
+    pub fn set_limit(&self, requests: u32) -> Result<()> {
         self.handle().set_limit(requests)
     }
 
     /// Changes the capacity to `requests` receives, up to the maximum that the queue was [built
-    /// with](SharedReceiveQueueBuilder::most_requests).
+    /// with](SharedReceiveQueueBuilder::max_requests).
     ///
     /// # Errors
     ///

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Maximum time until destroyed objects are released.
-const PATIENCE: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Resources that a process can leave behind.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub(crate) fn unchanged_by(device: &str, rounds: usize, kinds: &[(&str, fn())]) 
         (0..rounds).for_each(|_| kind());
         let mut after = Held::count(device);
         // The kernel may release a queue pair shortly after its destruction.
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + MAX_WAIT;
         while after != before && Instant::now() < end {
             thread::sleep(Duration::from_millis(1));
             after = Held::count(device);

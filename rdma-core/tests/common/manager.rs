@@ -12,7 +12,7 @@ use rdma_core::{
 };
 
 /// Maximum time for a step of the connection manager, enough for an emulated machine under load.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Returns an IP address by which the connection manager finds the device under test. Returns
 /// `None` for softroce, after a check of the error if there is no connection manager.
@@ -48,7 +48,7 @@ pub(crate) fn assert_no_manager(error: &Error) {
 /// Creates a listener at a free port. Returns it with its address.
 #[track_caller]
 pub(crate) fn listener(address: IpAddr) -> (Listener, SocketAddr) {
-    let listener = Listener::builder(SocketAddr::new(address, 0)).timeout(PATIENCE);
+    let listener = Listener::builder(SocketAddr::new(address, 0)).timeout(MAX_WAIT);
     let listener = listener.listen().unwrap();
     let address = listener
         .local_address()
@@ -60,7 +60,7 @@ pub(crate) fn listener(address: IpAddr) -> (Listener, SocketAddr) {
 /// Waits for the next event of the channel. Panics if there is none.
 #[track_caller]
 pub(crate) fn event(channel: &EventChannel) -> ConnectionEvent {
-    let event = channel.next(Some(PATIENCE)).unwrap();
+    let event = channel.next(Some(MAX_WAIT)).unwrap();
     event.expect("an event in time")
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn connected(address: IpAddr) -> (Connection, Connection) {
     let (listener, there) = listener(address);
     thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let incoming = listener.next(Some(PATIENCE)).unwrap().expect("a peer");
+            let incoming = listener.next(Some(MAX_WAIT)).unwrap().expect("a peer");
             let domain = incoming.context().unwrap().protection_domain().unwrap();
             let parameters = ConnectionParameters::default();
             incoming.accept(domain.queue_pair(), &parameters).unwrap()
@@ -103,7 +103,7 @@ pub(crate) fn connected(address: IpAddr) -> (Connection, Connection) {
     })
 }
 
-/// Returns a connector with [`PATIENCE`] as its time limit.
+/// Returns a connector with [`MAX_WAIT`] as its time limit.
 pub(crate) fn connector(there: SocketAddr) -> Connector {
-    Connector::new(there).timeout(PATIENCE)
+    Connector::new(there).timeout(MAX_WAIT)
 }

@@ -18,7 +18,7 @@ use rdma_core::{
 };
 
 /// Maximum time until an event that must happen, enough for an emulated machine under load.
-const PATIENCE: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Opens the device under test.
 #[track_caller]
@@ -153,12 +153,12 @@ pub(crate) fn expose(buffer: Buffer, access: AccessFlags) -> ExposedMemory {
 /// Repeats `attempt` until it returns a value. Panics if that takes too long.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     loop {
         if let Some(outcome) = attempt() {
             return outcome;
         }
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "{what}: not within {MAX_WAIT:?}");
         thread::yield_now();
     }
 }

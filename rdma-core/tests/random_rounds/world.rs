@@ -24,7 +24,7 @@ const MOST: usize = 5;
 const LEN: usize = 256;
 
 /// Maximum time that a scope waits for completions.
-const PATIENCE: Duration = Duration::from_millis(50);
+const MAX_WAIT: Duration = Duration::from_millis(50);
 
 /// Queue pair that is not connected yet, and its domain.
 struct Prepared {
@@ -453,7 +453,7 @@ impl World {
         };
         let waits = self.chance.one_in(2);
         let (source, target) = memory.as_slice_mut().split_at_mut(half);
-        let outcome = self.ends[place].pair.scope(PATIENCE, |scope| {
+        let outcome = self.ends[place].pair.scope(MAX_WAIT, |scope| {
             let write = scope.post(SendRequest::write(source, remote))?;
             let read = scope.post(SendRequest::read(target, remote))?;
             if waits {

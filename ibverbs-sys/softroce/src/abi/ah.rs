@@ -10,11 +10,11 @@ use libc::c_int;
 
 use super::answer::{self, hand_out, pointer, status};
 use super::{fail, forward, guard, minus_one, number, open, pd, set_errno, verb};
-use crate::census::{Counted, Kind, objects};
 use crate::context::{AddressHandle, Held, ProtectionDomain, Refusal};
 use crate::fault::Verb;
 use crate::limits;
 use crate::nic::Nic;
+use crate::object_counts::{Counted, Kind, objects};
 use crate::proto::Path;
 
 /// The C object of an address handle: the public structure, and the device's private data.

@@ -13,10 +13,10 @@ use super::answer::pointer;
 use super::memory::register;
 use super::real::call;
 use super::{fail, forward, guard, open, pd, set_errno, verb};
-use crate::census::{Counted, Kind};
 use crate::context::{Held, ProtectionDomain, Refusal};
 use crate::fault::Verb;
 use crate::memory::Block;
+use crate::object_counts::{Counted, Kind};
 use crate::per_process::PerProcess;
 
 /// A buffer that the program has allocated. The `ibv_buf` pointer that C code gets is a unique number instead of an address, so

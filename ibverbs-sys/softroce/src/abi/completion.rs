@@ -17,7 +17,6 @@ use super::answer::{fetched, hand_out, handle, pointer, status};
 use super::extended_poll::{self, Iteration};
 use super::work_completion;
 use super::{fail, forward, guard, minus_one, number, open, pd, verb};
-use crate::census::{Counted, Kind, objects};
 use crate::completion::{
     Arming, CompletionChannel, CompletionQueue, CompletionQueueAttributes, Moderation,
 };
@@ -25,6 +24,7 @@ use crate::context::{Held, ProtectionDomain, Refusal, Shared};
 use crate::fault::Verb;
 use crate::limits;
 use crate::nic::Nic;
+use crate::object_counts::{Counted, Kind, objects};
 
 /// The C object of a completion channel: the public structure, and the device's private data.
 #[repr(C)]

@@ -10,11 +10,11 @@ use libc::{c_int, c_uint, c_void};
 use super::answer::{hand_out, handle, pointer, status};
 use super::memory::{Memory, make};
 use super::{fail, forward, guard, number, open, verb};
-use crate::census::{Counted, Kind};
 use crate::context::{Held, Refusal, Shared};
 use crate::fault::Verb;
 use crate::memory::{DeviceMemory, Span, region_access};
 use crate::nic::Nic;
+use crate::object_counts::{Counted, Kind};
 use crate::proto::AccessFlags;
 
 /// The C object of device memory: the public structure, and the device's private data.

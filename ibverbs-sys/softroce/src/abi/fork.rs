@@ -21,7 +21,7 @@ use libc::c_int;
 
 use super::real::call;
 use super::{buffer, device, open, xrc};
-use crate::{census, counters, descriptor, memory, nic};
+use crate::{counters, descriptor, memory, nic, object_counts};
 
 /// Registers the handlers for `fork` that prevent a child from using its parent's device.
 ///
@@ -66,7 +66,7 @@ extern "C" fn in_child() {
     open::refuse_all();
     nic::forget();
     counters::forget();
-    census::forget();
+    object_counts::forget();
     memory::forget();
     buffer::forget();
     xrc::forget();

@@ -12,13 +12,13 @@ use libc::{c_int, c_uint, c_void};
 
 use super::answer::{hand_out, pointer, status};
 use super::{fail, forward, guard, number, open, pd, set_errno, verb};
-use crate::census::{Counted, Kind};
 use crate::context::{Held, ProtectionDomain, Refusal};
 use crate::fault::Verb;
 use crate::memory::{
     Block, DeviceMemory, RegionAttributes, RegionChange, Span, is_mapped, region_access,
 };
 use crate::nic::Nic;
+use crate::object_counts::{Counted, Kind};
 use crate::proto::AccessFlags;
 
 /// The C object of a memory region: the public structure, and the device's private data.

@@ -9,12 +9,12 @@ use libc::c_int;
 
 use super::real::call;
 use super::{device, exit, fail, fork, forward, guard, inherited, tables, verb};
-use crate::census::{Counted, Kind};
 use crate::context::Context;
 use crate::descriptor::Opening;
 use crate::fault::{Listener, Verb};
 use crate::limits;
 use crate::nic::{Nic, faults};
+use crate::object_counts::{Counted, Kind};
 
 /// The C object of an open device: the public context, and the device's private data.
 #[repr(C)]

@@ -11,10 +11,10 @@ use libc::c_int;
 
 use super::answer::{hand_out, pointer, status};
 use super::{fail, forward, guard, number, open, verb};
-use crate::census::{Counted, Kind, objects};
 use crate::context::{Held, ProtectionDomain, Refusal, Shared, ThreadDomain};
 use crate::fault::Verb;
 use crate::limits;
+use crate::object_counts::{Counted, Kind, objects};
 
 /// The C object of a protection domain: the public structure, and the device's private data.
 #[repr(C)]

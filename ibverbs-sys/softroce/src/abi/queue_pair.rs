@@ -13,10 +13,10 @@ use libc::{c_int, c_uint};
 
 use super::extended_post::{self, Operations};
 use super::{completion, fail, forward, guard, number, open, pd, srq, verb, xrc};
-use crate::census::{Counted, Kind};
 use crate::context::{Element, Held, Shared};
 use crate::fault::Verb;
 use crate::nic::Nic;
+use crate::object_counts::{Counted, Kind};
 use crate::proto::Service;
 use crate::queue_pair::{
     Batch, CreateError, Creation, Device, Handle, Modification, QueuePair, number_of, service_of,

@@ -7,11 +7,11 @@ use libc::c_int;
 
 use super::answer::{hand_out, pointer, status};
 use super::{fail, number, open, pd, verb};
-use crate::census::{Counted, Kind};
 use crate::context::{Held, ProtectionDomain, Refusal};
 use crate::fault::Verb;
 use crate::memory::WindowKind;
 use crate::nic::Nic;
+use crate::object_counts::{Counted, Kind};
 
 /// The C object of a memory window: the public structure, and the device's private data.
 #[repr(C)]

@@ -44,7 +44,7 @@ pub(super) unsafe extern "C" fn post_send(
             while let Some(request) = unsafe { next.as_ref() } {
                 // SAFETY: the C API requires the data that the request's fields refer to.
                 let message = unsafe { message(request, queue_pair.rules(), &mut gathered) };
-                if message.is_some_and(|(message, data)| sender.post_brief(&message, data)) {
+                if message.is_some_and(|(message, data)| sender.post_ring_message(&message, data)) {
                     next = request.next;
                     continue;
                 }

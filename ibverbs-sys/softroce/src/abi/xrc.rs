@@ -5,8 +5,8 @@ use ibverbs_sys::{ibv_context, ibv_xrcd, ibv_xrcd_init_attr, ibv_xrcd_init_attr_
 use libc::c_int;
 
 use super::{errno, fail, number, verb};
-use crate::census::{Counted, Kind};
 use crate::fault::Verb;
+use crate::object_counts::{Counted, Kind};
 use crate::per_process::PerProcess;
 use crate::xrc::{File, XrcDomain, XrcDomains};
 

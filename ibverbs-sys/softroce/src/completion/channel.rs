@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl};
 
-use super::Bell;
+use super::WakeEventfd;
 use crate::context::{Element, EventQueue, Shared, Usage};
 use crate::descriptor::Descriptor;
 
@@ -25,14 +25,14 @@ pub struct CompletionChannel {
 enum Waking {
     Own(Descriptor),
     /// Descriptor that peer processes on the same host hold open too, to wake the waiting thread.
-    Bell(Bell),
+    WakeEventfd(WakeEventfd),
 }
 
 impl AsFd for Waking {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Own(descriptor) => descriptor.as_fd(),
-            Self::Bell(bell) => bell.as_fd(),
+            Self::WakeEventfd(wake_eventfd) => wake_eventfd.as_fd(),
         }
     }
 }
@@ -45,8 +45,8 @@ impl CompletionChannel {
     }
 
     /// Creates a channel without events whose waiting threads can be woken by peers on the same host.
-    pub(crate) fn with(bell: Bell) -> io::Result<Arc<Self>> {
-        Self::behind(Waking::Bell(bell))
+    pub(crate) fn with(wake_eventfd: WakeEventfd) -> io::Result<Arc<Self>> {
+        Self::behind(Waking::WakeEventfd(wake_eventfd))
     }
 
     fn behind(descriptor: Waking) -> io::Result<Arc<Self>> {
@@ -64,10 +64,10 @@ impl CompletionChannel {
 
     /// Returns the descriptor with which peer processes wake a thread that waits on this channel, or `None` if only this
     /// process can wake the thread.
-    pub(crate) fn bell(&self) -> Option<&Bell> {
+    pub(crate) fn wake_eventfd(&self) -> Option<&WakeEventfd> {
         match self.events.descriptor() {
             Waking::Own(_) => None,
-            Waking::Bell(bell) => Some(bell),
+            Waking::WakeEventfd(wake_eventfd) => Some(wake_eventfd),
         }
     }
 

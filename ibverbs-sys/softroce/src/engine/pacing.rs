@@ -15,10 +15,10 @@ const POLLING: Duration = Duration::from_micros(5);
 const AROUND: Duration = Duration::from_micros(200);
 
 /// Minimum number of useless wakeups in a row before the engine stops watching the sockets.
-const PATIENCE: u32 = 8;
+const MAX_WAIT: u32 = 8;
 
 /// Maximum number of useless wakeups in a row that is required before the engine stops watching the sockets.
-const MOST_PATIENCE: u32 = 1024;
+const MOST_MAX_WAIT: u32 = 1024;
 
 /// Observations of the engine in one iteration of its loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Pacing {
         Self {
             away: false,
             in_vain: 0,
-            patience: PATIENCE,
+            patience: MAX_WAIT,
             right: 0,
         }
     }
@@ -78,7 +78,7 @@ impl Pacing {
                 self.right += 1;
                 if self.right >= 64 {
                     self.right = 0;
-                    self.patience = (self.patience / 2).max(PATIENCE);
+                    self.patience = (self.patience / 2).max(MAX_WAIT);
                 }
                 return Wait::Leave(INTERVAL);
             }
@@ -86,7 +86,7 @@ impl Pacing {
             self.in_vain = 0;
             if found.fetched {
                 self.right = 0;
-                self.patience = (self.patience * 2).min(MOST_PATIENCE);
+                self.patience = (self.patience * 2).min(MOST_MAX_WAIT);
             }
         } else if found.contended && within(AROUND) {
             // Another thread is receiving at this moment, and may need this processor.
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn it_leaves_the_sockets_to_one_who_polls_and_comes_back_when_he_is_gone() {
         let mut pacing = Pacing::new();
-        assert_eq!(provoke(&mut pacing), PATIENCE);
+        assert_eq!(provoke(&mut pacing), MAX_WAIT);
         let away = Finding {
             woken: false,
             fetched: false,
@@ -171,7 +171,7 @@ mod tests {
             Wait::Watch
         );
         // No packet was delayed, so the required number of wakeups stays low.
-        assert_eq!(provoke(&mut pacing), PATIENCE);
+        assert_eq!(provoke(&mut pacing), MAX_WAIT);
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
             ..in_vain()
         };
         assert_eq!(pacing.decide(armed), Wait::Watch);
-        assert_eq!(provoke(&mut pacing), PATIENCE);
+        assert_eq!(provoke(&mut pacing), MAX_WAIT);
     }
 
     #[test]

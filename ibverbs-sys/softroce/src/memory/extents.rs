@@ -64,7 +64,7 @@ mod tests {
     use super::Extents;
 
     #[test]
-    fn what_is_given_back_joins_its_neighbours() {
+    fn what_is_given_back_joins_its_host_peers() {
         let mut extents = Extents::new(4);
         let [a, b, c] = [(); 3].map(|()| extents.take(1, 1).unwrap());
         assert_eq!((a, b, c), (0, 1, 2));

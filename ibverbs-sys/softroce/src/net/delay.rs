@@ -14,7 +14,7 @@ use crate::wire::ip::Headers;
 const ROOM: usize = 16_384;
 
 /// Maximum time for which a packet is held back until other packets have been sent before it.
-const PATIENCE: Duration = Duration::from_millis(1);
+const MAX_WAIT: Duration = Duration::from_millis(1);
 
 /// A packet that was held back and has not been sent yet.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ impl Delay {
             return false;
         }
         let patience = if overtaken > 0 {
-            PATIENCE
+            MAX_WAIT
         } else {
             Duration::ZERO
         };
@@ -186,14 +186,14 @@ mod tests {
         let delay = Delay::new();
         delay.hold(packet(1), 3, NOW, Duration::ZERO);
         assert_eq!(numbers(delay.take_due(NOW)), []);
-        assert_eq!(numbers(delay.take_due(NOW + PATIENCE)), [1]);
+        assert_eq!(numbers(delay.take_due(NOW + MAX_WAIT)), [1]);
         assert_eq!(numbers(delay.pass()), []);
     }
 
     #[test]
     fn there_is_a_bound() {
         let delay = Delay::new();
-        assert!((0..ROOM).all(|_| delay.hold(packet(0), 0, NOW, PATIENCE)));
-        assert!(!delay.hold(packet(0), 0, NOW, PATIENCE));
+        assert!((0..ROOM).all(|_| delay.hold(packet(0), 0, NOW, MAX_WAIT)));
+        assert!(!delay.hold(packet(0), 0, NOW, MAX_WAIT));
     }
 }

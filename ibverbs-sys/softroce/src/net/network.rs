@@ -24,7 +24,7 @@ use crate::config::{Config, Segmentation};
 use crate::counters::Counters;
 use crate::fault::Faults;
 use crate::proto::{Mtu, Path, Time};
-use crate::same_host::{Link, Neighbourhood};
+use crate::same_host::{HostPeers, Link};
 use crate::timers::Timers;
 use crate::wire::ip::Headers;
 
@@ -61,7 +61,7 @@ pub(crate) struct Network {
     pub(super) faults: Arc<Faults>,
     pub(super) timers: Arc<Timers>,
     capture: Option<Capture>,
-    neighbourhood: OnceLock<Arc<Neighbourhood>>,
+    host_peers: OnceLock<Arc<HostPeers>>,
     pub(super) peers: Peers,
 }
 
@@ -150,7 +150,7 @@ impl Network {
             faults,
             timers,
             capture,
-            neighbourhood: OnceLock::new(),
+            host_peers: OnceLock::new(),
             peers: Peers::default(),
         })
     }
@@ -217,7 +217,7 @@ impl Network {
 
     /// Returns the index of the local GID at which packets on a path to a queue pair arrive, or `None` if the path does not
     /// lead to this NIC.
-    pub(crate) fn neighbour(&self, path: &Path, queue_pair: u32) -> Option<u8> {
+    pub(crate) fn host_peer(&self, path: &Path, queue_pair: u32) -> Option<u8> {
         let local = (self.addresses.iter()).position(|own| *own == path.destination)?;
         self.way(path, queue_pair)?;
         Some(local as u8)
@@ -240,8 +240,8 @@ impl Network {
     }
 
     /// Starts the use of shared memory: packets to processes that share memory with this one are sent through that memory.
-    pub(crate) fn share(&self, neighbourhood: Arc<Neighbourhood>) {
-        let _ = self.neighbourhood.set(neighbourhood);
+    pub(crate) fn share(&self, host_peers: Arc<HostPeers>) {
+        let _ = self.host_peers.set(host_peers);
     }
 
     /// Returns the addresses of the port's sockets.
@@ -272,7 +272,7 @@ impl Network {
 
     /// Returns the link (shared memory) to the process that has a socket address, or `None` if there is no live link.
     pub(super) fn link_to(&self, address: SocketAddr) -> Option<Arc<Link>> {
-        self.neighbourhood.get()?.link(address)
+        self.host_peers.get()?.link(address)
     }
 
     /// Returns whether packets are written to a capture file.

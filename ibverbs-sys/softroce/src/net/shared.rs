@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Packets and briefs (short messages without packet headers) that arrive through shared memory.
+//! Packets and ring messages (short messages without packet headers) that arrive through shared memory.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::counters::{Flow, Tally};
 use crate::memory::Piece;
 use crate::proto::{Arrival, Counter, Path};
 use crate::same_host::{Link, Said};
-use crate::transfer::{Brief, Volume};
+use crate::transfer::{RingMessage, Volume};
 use crate::wire::Packet;
 use crate::wire::ip::Route;
 
@@ -50,16 +50,16 @@ fn gids_of(tag: u16) -> (usize, usize) {
     (usize::from(tag >> 4 & 0xf), usize::from(tag & 0xf))
 }
 
-/// A packet or brief (short message without packet headers) that has arrived through shared memory.
+/// A packet or ring message (short message without packet headers) that has arrived through shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Delivery<'a> {
     Packet(Packet<'a>),
-    /// A brief (short message without packet headers), and the memory of its payload in the shared ring.
-    Brief(&'a Brief<'a>, &'a [Piece<'a>]),
+    /// A ring message (short message without packet headers), and the memory of its payload in the shared ring.
+    RingMessage(&'a RingMessage<'a>, &'a [Piece<'a>]),
 }
 
 impl Network {
-    /// Receives packets and briefs (short messages without packet headers) from all links (shared memory with other processes),
+    /// Receives packets and ring messages (short messages without packet headers) from all links (shared memory with other processes),
     /// and passes them to `deliver`. Calls `go_on` with each queue pair that was waiting for space in a link's ring, if there
     /// is space now. Returns the number of received messages.
     pub(crate) fn receive_shared(
@@ -78,7 +78,7 @@ impl Network {
                         packets += 1;
                         bytes += match said {
                             Said::Packet(bytes, _) => bytes.len(),
-                            Said::Brief(brief, _) => brief.bytes(),
+                            Said::RingMessage(ring_message, _) => ring_message.bytes(),
                         } as u64;
                         if let Delivery::Packet(packet) = &delivery {
                             volume.add_packet(packet.header.bth.opcode, packet.payload.len());
@@ -124,7 +124,7 @@ impl Network {
                 }
                 Delivery::Packet(packet)
             }
-            Said::Brief(brief, chunks) => Delivery::Brief(brief, chunks),
+            Said::RingMessage(ring_message, chunks) => Delivery::RingMessage(ring_message, chunks),
         };
         let arrival = Arrival {
             local: to as u8,

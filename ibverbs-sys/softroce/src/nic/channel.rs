@@ -10,8 +10,9 @@ use crate::engine::Look;
 impl Nic {
     /// Creates a completion channel. Peer processes can wake threads that wait on it, if a wakeup descriptor is free.
     pub(crate) fn new_channel(&self) -> io::Result<Arc<CompletionChannel>> {
-        let bell = (self.neighbourhood.as_ref()).and_then(|neighbourhood| neighbourhood.bell());
-        bell.map_or_else(CompletionChannel::new, CompletionChannel::with)
+        let wake_eventfd =
+            (self.host_peers.as_ref()).and_then(|host_peers| host_peers.wake_eventfd());
+        wake_eventfd.map_or_else(CompletionChannel::new, CompletionChannel::with)
     }
 
     /// Fetches the next event of a channel. Waits for an event unless the descriptor is non-blocking. While this thread waits,
@@ -21,8 +22,10 @@ impl Nic {
             return Ok(event);
         }
         let waiter = || {
-            let bell = channel.bell().filter(|_| !channel.is_non_blocking())?;
-            self.neighbourhood.as_ref()?.keep_vigil(bell)
+            let wake_eventfd = channel
+                .wake_eventfd()
+                .filter(|_| !channel.is_non_blocking())?;
+            self.host_peers.as_ref()?.keep_wake_target(wake_eventfd)
         };
         let Some(mut waiter) = waiter() else {
             return self.next_event_beside(channel);
@@ -44,13 +47,13 @@ impl Nic {
                 break Ok(event);
             }
         };
-        if let Some(neighbourhood) = &self.neighbourhood {
+        if let Some(host_peers) = &self.host_peers {
             if waiter.leave() {
-                neighbourhood.ring();
+                host_peers.ring();
             }
-            let mut links = neighbourhood.links().into_iter();
+            let mut links = host_peers.links().into_iter();
             if links.any(|links| links.iter().any(|link| link.owes_waking())) {
-                neighbourhood.remind();
+                host_peers.remind();
             }
         }
         event
@@ -64,8 +67,8 @@ impl Nic {
             if let Some(event) = channel.wait()? {
                 return Ok(event);
             }
-            if let Some(neighbourhood) = &self.neighbourhood {
-                neighbourhood.ring();
+            if let Some(host_peers) = &self.host_peers {
+                host_peers.ring();
             }
         }
     }

@@ -12,8 +12,8 @@ use crate::counters::Tally;
 use crate::engine::{self, Look};
 use crate::net::{self, Endpoints, Shares};
 use crate::proto::{Counter, Mtu, Path, Run, Time};
-use crate::queue_pair::{self, Neighbour};
-use crate::same_host::{Link, Neighbourhood};
+use crate::queue_pair::{self, HostPeer};
+use crate::same_host::{HostPeers, Link};
 use crate::{memory, receive};
 
 impl engine::Device for Nic {
@@ -40,8 +40,8 @@ impl engine::Device for Nic {
     }
 
     fn attend(&self) {
-        if let Some(neighbourhood) = &self.neighbourhood {
-            neighbourhood.attend();
+        if let Some(host_peers) = &self.host_peers {
+            host_peers.attend();
         }
     }
 
@@ -50,17 +50,17 @@ impl engine::Device for Nic {
     }
 
     fn heard(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.neighbourhood.as_ref()?.heard())
+        Some(self.host_peers.as_ref()?.heard())
     }
 
     fn fall_asleep(&self) -> bool {
-        (self.neighbourhood.as_ref()).is_none_or(|neighbourhood| neighbourhood.fall_asleep())
+        (self.host_peers.as_ref()).is_none_or(|host_peers| host_peers.fall_asleep())
             && !self.owes_answers.load(Ordering::SeqCst)
     }
 
     fn wake_up(&self) {
-        if let Some(neighbourhood) = &self.neighbourhood {
-            neighbourhood.wake_up();
+        if let Some(host_peers) = &self.host_peers {
+            host_peers.wake_up();
         }
     }
 
@@ -130,13 +130,13 @@ impl queue_pair::Device for Nic {
         self.network.link(path, number)
     }
 
-    fn neighbourhood(&self) -> Option<&Neighbourhood> {
-        self.neighbourhood.as_deref()
+    fn host_peers(&self) -> Option<&HostPeers> {
+        self.host_peers.as_deref()
     }
 
-    fn neighbour(&self, path: &Path, number: u32) -> Option<Neighbour> {
-        Some(Neighbour {
-            local: self.network.neighbour(path, number)?,
+    fn host_peer(&self, path: &Path, number: u32) -> Option<HostPeer> {
+        Some(HostPeer {
+            local: self.network.host_peer(path, number)?,
             source: self.gid(path.source)?,
             queue_pair: self.queue_pairs.find(number)?,
         })

@@ -19,9 +19,9 @@ use crate::multicast;
 use crate::net::{Delivery, Inbox};
 use crate::proto::{Arrival, Counter, Prospect, Time};
 use crate::queue_pair::{QueuePair, Recent};
-use crate::same_host::{self, Neighbourhood};
+use crate::same_host::{self, HostPeers};
 use crate::spin;
-use crate::transfer::Brief;
+use crate::transfer::RingMessage;
 use crate::wire::Run;
 
 /// State of receiving. A lock ensures that only one thread receives at a time.
@@ -33,7 +33,7 @@ pub(super) struct Receiver {
     /// Cache of the queue pair that received the last message through shared memory.
     recent: Recent,
     /// Peer processes on the same host that share memory with this process.
-    neighbours: same_host::Known,
+    host_peers: same_host::Known,
     sockets: Sockets,
     /// Counters of messages that arrive through shared memory.
     tally: Tally,
@@ -46,7 +46,7 @@ impl Receiver {
             touched: Vec::new(),
             unanswered: Unanswered::default(),
             recent: Recent::default(),
-            neighbours: same_host::Known::nobody(),
+            host_peers: same_host::Known::nobody(),
             sockets: Sockets::default(),
             tally: counters.tally(),
         }
@@ -81,7 +81,7 @@ const FEW: usize = 4;
 const ENOUGH: usize = 32;
 
 /// Maximum time to wait until another thread has finished receiving, when an object is destroyed or the process ends.
-const PATIENCE: Duration = Duration::from_millis(10);
+const MAX_WAIT: Duration = Duration::from_millis(10);
 
 /// Maximum number of batches of packets that a polling thread receives in place of the engine, if the engine found the lock
 /// taken.
@@ -91,11 +91,11 @@ impl Nic {
     /// Receives one batch of packets, sends the responses, and runs due timers. A program's thread that polls and finds no
     /// completion calls this in place of the engine. Returns `false` if another thread is receiving; then nothing was done.
     pub(crate) fn progress(&self) -> bool {
-        if let Some(neighbourhood) = &self.neighbourhood {
+        if let Some(host_peers) = &self.host_peers {
             // Lost updates are harmless: threads that poll at the same time may count as one poll.
             let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
             self.polls.store(polls, Ordering::Relaxed);
-            if !polls.is_multiple_of(GLANCES) && self.glance(neighbourhood) {
+            if !polls.is_multiple_of(GLANCES) && self.glance(host_peers) {
                 return true;
             }
         }
@@ -129,12 +129,12 @@ impl Nic {
     }
 
     /// Receives from shared memory only, without a system call. Returns `false` if the caller must receive from all sources.
-    fn glance(&self, neighbourhood: &Neighbourhood) -> bool {
+    fn glance(&self, host_peers: &HostPeers) -> bool {
         let Some(mut receiver) = self.receiver.try_lock() else {
             return false;
         };
-        neighbourhood.refresh_links(&mut receiver.neighbours);
-        let links = receiver.neighbours.links();
+        host_peers.refresh_links(&mut receiver.host_peers);
+        let links = receiver.host_peers.links();
         if links.is_empty() {
             return false;
         }
@@ -182,10 +182,10 @@ impl Nic {
 
     fn receive(&self, receiver: &mut Receiver, now: Time, care: Care) -> usize {
         let is_quiet = care == Care::Wake;
-        if let Some(neighbourhood) = &self.neighbourhood {
-            neighbourhood.refresh_links(&mut receiver.neighbours);
+        if let Some(host_peers) = &self.host_peers {
+            host_peers.refresh_links(&mut receiver.host_peers);
         }
-        if receiver.neighbours.links().is_empty() {
+        if receiver.host_peers.links().is_empty() {
             // Acknowledgements that were delayed, but not sent with messages of the program, are sent now.
             receiver.touched.retain(|queue_pair| queue_pair.owes());
             self.answer(|| now, &mut receiver.touched, is_quiet);
@@ -194,11 +194,11 @@ impl Nic {
         let Receiver {
             inbox,
             touched,
-            neighbours,
+            host_peers,
             sockets,
             ..
         } = receiver;
-        let passes = !neighbours.links().is_empty() && sockets.rest(now, shared > 0);
+        let passes = !host_peers.links().is_empty() && sockets.rest(now, shared > 0);
         let received = if passes && care != Care::Engine || descriptor::has_lost() {
             0
         } else {
@@ -231,7 +231,7 @@ impl Nic {
     fn receive_shared(&self, receiver: &mut Receiver, now: Option<Time>, care: Care) -> usize {
         let Receiver {
             touched,
-            neighbours,
+            host_peers,
             unanswered,
             recent,
             tally,
@@ -244,16 +244,17 @@ impl Nic {
         let mut resumed = SmallVec::<[u32; 8]>::new();
         let mut is_urgent = false;
         let count = self.network.receive_shared(
-            neighbours.links(),
+            host_peers.links(),
             tally,
             |arrival, delivery| match delivery {
                 Delivery::Packet(packet) => {
                     is_urgent = true;
                     self.deliver(now(), arrival, &Run::alone(*packet), touched);
                 }
-                Delivery::Brief(brief, chunks) => {
-                    let said = (*brief, *chunks);
-                    let prospect = self.deliver_brief(&mut coarse, arrival, said, touched, recent);
+                Delivery::RingMessage(ring_message, chunks) => {
+                    let said = (*ring_message, *chunks);
+                    let prospect =
+                        self.deliver_ring_message(&mut coarse, arrival, said, touched, recent);
                     is_urgent |= prospect == Prospect::Urgent;
                 }
             },
@@ -280,7 +281,7 @@ impl Nic {
             }
         }
         if !is_quiet {
-            for link in neighbours.links().iter().filter(|link| link.owes_waking()) {
+            for link in host_peers.links().iter().filter(|link| link.owes_waking()) {
                 link.flush();
             }
         }
@@ -361,17 +362,17 @@ impl Nic {
         }
     }
 
-    fn deliver_brief(
+    fn deliver_ring_message(
         &self,
         now: impl FnOnce() -> Time,
         arrival: &Arrival,
-        (brief, chunks): (&Brief<'_>, &[Piece<'_>]),
+        (ring_message, chunks): (&RingMessage<'_>, &[Piece<'_>]),
         touched: &mut Vec<Arc<QueuePair>>,
         recent: &mut Recent,
     ) -> Prospect {
-        let number = brief.destination;
+        let number = ring_message.destination;
         if let Some(found) = self.queue_pairs.find_again(number, recent) {
-            let prospect = found.receive_brief(now, arrival, brief, chunks);
+            let prospect = found.receive_ring_message(now, arrival, ring_message, chunks);
             if prospect != Prospect::Nothing
                 && !touched.iter().any(|known| Arc::ptr_eq(known, found))
             {
@@ -384,7 +385,7 @@ impl Nic {
         }
     }
 
-    /// Sends all delayed responses. Does nothing if another thread is receiving for longer than [`PATIENCE`].
+    /// Sends all delayed responses. Does nothing if another thread is receiving for longer than [`MAX_WAIT`].
     pub(super) fn answer_all(&self) {
         if let Some(mut receiver) = self.receiver_soon() {
             self.answer(|| self.now(), &mut receiver.touched, false);
@@ -398,9 +399,9 @@ impl Nic {
         }
     }
 
-    /// Locks the receiver. Returns `None` if another thread holds the lock for longer than [`PATIENCE`].
+    /// Locks the receiver. Returns `None` if another thread holds the lock for longer than [`MAX_WAIT`].
     fn receiver_soon(&self) -> Option<spin::MutexGuard<'_, Receiver>> {
-        let deadline = self.now() + PATIENCE;
+        let deadline = self.now() + MAX_WAIT;
         loop {
             let receiver = self.receiver.try_lock();
             if receiver.is_some() || self.now() > deadline {

@@ -27,7 +27,7 @@ pub struct QueuePair {
 }
 
 /// Maximum number of packets that may be sent before an acknowledgement that is due.
-const PATIENCE: u32 = 8;
+const MAX_WAIT: u32 = 8;
 
 impl QueuePair {
     /// Creates a queue pair in RESET.
@@ -303,7 +303,7 @@ impl QueuePair {
             }
             _ => {}
         }
-        let patient = self.is_patient() && self.passed < PATIENCE;
+        let patient = self.is_patient() && self.passed < MAX_WAIT;
         if let (true, Some(path)) = (self.endpoint.is_reliable() && !patient, path) {
             if self.responder.poll_transmit(now, &self.endpoint, host, out) {
                 self.passed = 0;

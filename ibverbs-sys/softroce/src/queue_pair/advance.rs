@@ -8,7 +8,7 @@ use crate::proto::{Counter, Step, Time};
 use crate::spin::MutexGuard;
 
 impl QueuePair {
-    /// Executes queued requests that need neither packets nor briefs (short messages in the ring shared with a peer process):
+    /// Executes queued requests that need neither packets nor ring messages:
     /// requests within this process, and one-sided requests in shared memory. Returns the next step of the send queue.
     pub(super) fn move_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> Step {
         loop {
@@ -27,7 +27,7 @@ impl QueuePair {
         }
     }
 
-    /// Passes all packets and briefs (short messages in the ring shared with a peer process) that may be sent now to
+    /// Passes all packets and ring messages that may be sent now to
     /// `outgoing`. They are sent before the queue pair is unlocked, so messages of another thread cannot overtake them.
     pub(super) fn transmit_queued(
         &self,
@@ -35,20 +35,20 @@ impl QueuePair {
         now: impl FnOnce() -> Time,
         outgoing: &mut impl Outgoing,
     ) {
-        if self.transmit_briefs(inner, outgoing) {
+        if self.transmit_ring_messages(inner, outgoing) {
             return;
         }
         let now = now();
-        // The loop alternates between packets and briefs: packets may have to be sent before a brief, and a message that cannot
-        // be sent as a brief is sent as packets.
+        // The loop alternates between packets and ring messages: packets may have to be sent before a ring message, and a message that cannot
+        // be sent as a ring message is sent as packets.
         while self.transmit_packets(inner, now, outgoing) {
-            if self.transmit_briefs(inner, outgoing) {
+            if self.transmit_ring_messages(inner, outgoing) {
                 return;
             }
         }
     }
 
-    /// Passes packets to `outgoing`. Returns `true` if packets were sent and the next message must be sent as a brief (short
+    /// Passes packets to `outgoing`. Returns `true` if packets were sent and the next message must be sent as a ring message (short
     /// message in the ring shared with a peer process) or executed directly.
     fn transmit_packets(&self, inner: &mut Inner, now: Time, outgoing: &mut impl Outgoing) -> bool {
         self.choose_packets_way(inner, outgoing);

@@ -8,7 +8,7 @@ use crate::memory;
 use crate::net::Shares;
 use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::receive;
-use crate::same_host::{Link, Neighbourhood};
+use crate::same_host::{HostPeers, Link};
 
 /// The services that a queue pair requires from its NIC: memory, GIDs, time, counters, and the paths to other queue pairs.
 pub trait Device: fmt::Debug + Send + Sync {
@@ -59,7 +59,7 @@ pub trait Device: fmt::Debug + Send + Sync {
 
     /// Returns the queue pair of this NIC that packets on a path to queue pair number `_number` would reach, or `None` if the
     /// NIC has no such queue pair.
-    fn neighbour(&self, _path: &Path, _number: u32) -> Option<Neighbour> {
+    fn host_peer(&self, _path: &Path, _number: u32) -> Option<HostPeer> {
         None
     }
 
@@ -75,7 +75,7 @@ pub trait Device: fmt::Debug + Send + Sync {
     }
 
     /// Returns the links to other processes of the host, or `None` if this NIC does not share memory with other processes.
-    fn neighbourhood(&self) -> Option<&Neighbourhood> {
+    fn host_peers(&self) -> Option<&HostPeers> {
         None
     }
 
@@ -88,7 +88,7 @@ pub trait Device: fmt::Debug + Send + Sync {
 
 /// A queue pair of the same NIC, found at the end of a path.
 #[derive(Debug)]
-pub struct Neighbour {
+pub struct HostPeer {
     /// Queue pair at the end of the path.
     pub queue_pair: Arc<QueuePair>,
     /// Index of the local GID at which the packets arrive.

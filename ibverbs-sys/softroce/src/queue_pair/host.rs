@@ -400,8 +400,8 @@ impl Host for Surroundings<'_> {
     }
 
     fn fails(&mut self) {
-        if let Some(neighbourhood) = self.device.neighbourhood() {
-            neighbourhood.retract_queue_pair(self.number);
+        if let Some(host_peers) = self.device.host_peers() {
+            host_peers.retract_queue_pair(self.number);
         }
     }
 

@@ -78,7 +78,7 @@ impl QueuePair {
         if known.is_some() {
             return known;
         }
-        let found = self.device().neighbour(&path, number)?;
+        let found = self.device().host_peer(&path, number)?;
         // A queue pair that is connected to itself uses packets, because it has only one lock.
         (!ptr::eq(&*found.queue_pair, self)).then(|| {
             Box::new(Link {

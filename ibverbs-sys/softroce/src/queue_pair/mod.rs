@@ -44,7 +44,7 @@ mod transition;
 pub(crate) use batch::Batch;
 pub(crate) use create::{Creation, service_of};
 pub(crate) use device::Outgoing;
-pub use device::{Device, Neighbour};
+pub use device::{Device, HostPeer};
 pub use directory::{Directory, Exhausted, Recent};
 pub(crate) use draft::{Address, Draft, Rules, SendFlags};
 pub(crate) use error::{CreateError, PostError};

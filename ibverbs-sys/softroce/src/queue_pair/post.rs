@@ -16,7 +16,7 @@ use crate::spin::MutexGuard;
 pub(crate) struct Sender<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,
-    /// Set if briefs (short messages in the ring shared with a peer process) were sent, and the peer has not been woken yet.
+    /// Set if ring messages were sent, and the peer has not been woken yet.
     has_sent: bool,
     /// Set if a request was queued.
     has_queued: bool,
@@ -59,27 +59,29 @@ impl QueuePair {
 }
 
 impl Sender<'_> {
-    /// Posts a message and sends it at once as a brief (short message in the ring shared with a peer process), if the message
+    /// Posts a message and sends it at once as a ring message, if the message
     /// is suitable and no earlier request has to be sent first. Returns whether it was sent; if not, nothing was posted.
     #[inline]
-    pub(crate) fn post_brief(&mut self, message: &Posted, data: Data<'_>) -> bool {
-        let sent =
-            self.ready(1).is_ok() && self.queue_pair.post_brief(&mut self.inner, message, data);
+    pub(crate) fn post_ring_message(&mut self, message: &Posted, data: Data<'_>) -> bool {
+        let sent = self.ready(1).is_ok()
+            && self
+                .queue_pair
+                .post_ring_message(&mut self.inner, message, data);
         self.has_sent |= sent;
         sent
     }
 
-    /// Returns whether this sender has neither queued a request nor sent a brief (short message in the ring shared with a peer
+    /// Returns whether this sender has neither queued a request nor sent a ring message (short message in the ring shared with a peer
     /// process) for which the peer still has to be woken.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_sent && !self.has_queued
     }
 
-    /// Wakes the peer process, if it sleeps, to receive the briefs (short messages in the shared ring) that were sent. Returns
-    /// `true` if briefs were sent and the queue pair has no other message to send.
+    /// Wakes the peer process, if it sleeps, to receive the ring messages that were sent. Returns
+    /// `true` if ring messages were sent and the queue pair has no other message to send.
     #[inline]
-    pub(crate) fn flush_briefs(&mut self) -> bool {
-        std::mem::take(&mut self.has_sent) && self.queue_pair.flush_briefs(&self.inner)
+    pub(crate) fn flush_ring_messages(&mut self) -> bool {
+        std::mem::take(&mut self.has_sent) && self.queue_pair.flush_ring_messages(&self.inner)
     }
 
     /// Executes requests of a list directly, up to the first request that has to be queued. Returns the number of executed
@@ -133,7 +135,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Executes queued requests that need neither packets nor briefs (short messages in the ring shared with a peer process).
+    /// Executes queued requests that need neither packets nor ring messages.
     /// Returns the next step of the send queue.
     pub(crate) fn move_queued(&mut self) -> Step {
         self.queue_pair.move_queued(&mut self.inner)
@@ -145,13 +147,13 @@ impl Sender<'_> {
         self.inner.partner.is_none() && self.inner.transport.may_wait()
     }
 
-    /// Passes all packets and briefs (short messages in the ring shared with a peer process) that may be sent now to
+    /// Passes all packets and ring messages that may be sent now to
     /// `outgoing`. They are sent before the queue pair is unlocked.
     pub(crate) fn transmit(&mut self, now: impl FnOnce() -> Time, outgoing: &mut impl Outgoing) {
         (self.queue_pair).transmit_queued(&mut self.inner, now, outgoing);
     }
 
-    /// Sets the response timeout after only briefs (short messages in the ring shared with a peer process) were sent. Returns
+    /// Sets the response timeout after only ring messages were sent. Returns
     /// the time for which the queue pair has to be added to the NIC's timers. Returns `None` if no response is awaited, or if
     /// the timers already contain the queue pair. In the second case the timeout starts when that earlier timer expires, so the
     /// peer has up to twice the timeout; the specification allows four times (IBTA 9.7.6.1.3).

@@ -30,7 +30,7 @@ impl QueuePair {
 
     /// Updates the published record after a change of the queue pair.
     pub(super) fn publish(&self, inner: &mut Inner) {
-        let Some(neighbourhood) = self.device().neighbourhood() else {
+        let Some(host_peers) = self.device().host_peers() else {
             return;
         };
         let record = self.record(inner);
@@ -38,10 +38,10 @@ impl QueuePair {
             return;
         }
         if inner.publication.record.is_some() {
-            neighbourhood.retract_queue_pair(self.number());
+            host_peers.retract_queue_pair(self.number());
         }
         if let Some(record) = &record {
-            neighbourhood.publish_queue_pair(record);
+            host_peers.publish_queue_pair(record);
         }
         inner.publication.record = record;
         inner.publication.may_be_used = true;
@@ -53,7 +53,7 @@ impl QueuePair {
     /// # Errors
     /// [`Refusal::Busy`] if another process does not finish an access in time. The record is then published again.
     pub(crate) fn vacate(&self) -> Result<(), Refusal> {
-        let Some(neighbourhood) = self.device().neighbourhood() else {
+        let Some(host_peers) = self.device().host_peers() else {
             return Ok(());
         };
         // The wait is also needed if no record is published now: a queue pair that entered the error state did not wait.
@@ -63,10 +63,10 @@ impl QueuePair {
                 return Ok(());
             }
             if publication.record.take().is_some() {
-                neighbourhood.retract_queue_pair(self.number());
+                host_peers.retract_queue_pair(self.number());
             }
         }
-        let result = neighbourhood.wait_for_visitors();
+        let result = host_peers.wait_for_copying_peers();
         if result.is_err() {
             self.stay();
         }

@@ -1,5 +1,5 @@
 //! Messages to a queue pair of another process of the host. The posting thread executes one-sided requests in shared memory,
-//! and sends messages as briefs (short messages without packet headers) in the ring that both processes share.
+//! and sends messages as ring messages (short messages without packet headers) in the ring that both processes share.
 //!
 //! The other process publishes its queue pairs and its memory to all processes that it shares memory with. If the published
 //! access rights do not permit a request, the request is sent as packets, which find the reason. One-sided requests consume
@@ -23,7 +23,9 @@ use crate::proto::{
     Remote, Segment, SendRequest, Sequence, Service, State, Step, Time,
 };
 use crate::same_host::{Access, Knowledge, Link, Target, Visit};
-use crate::transfer::brief::{self, Brief, Content, Form, PeerMemory, SEGMENTS, Short};
+use crate::transfer::ring_message::{
+    self, Content, Form, PeerMemory, RingMessage, SEGMENTS, Short,
+};
 use crate::transfer::{
     Atomic, Carrier, Kind, OneSided, PART_CHUNKS, PART_MAPPED, Peer, Polled, Portion, Reach, SHORT,
     STRIDE, Sent, Transfer, Undone, Unsent, Volume, Work, choose, depends_on_memory,
@@ -119,9 +121,13 @@ impl QueuePair {
         step
     }
 
-    /// Sends queued messages as briefs (short messages in the ring shared with a peer process), up to the first message that
-    /// cannot be sent as a brief. Returns whether the queue pair has no other message to send.
-    pub(super) fn transmit_briefs(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) -> bool {
+    /// Sends queued messages as ring messages, up to the first message that
+    /// cannot be sent as a ring message. Returns whether the queue pair has no other message to send.
+    pub(super) fn transmit_ring_messages(
+        &self,
+        mine: &mut Inner,
+        outgoing: &mut impl Outgoing,
+    ) -> bool {
         if self.service() != Service::ReliableConnection {
             return false;
         }
@@ -133,18 +139,19 @@ impl QueuePair {
         let (mut packets, mut bytes, mut sent) = (0, 0, Sent::default());
         self.with(mine, |transport, host| {
             host.answering = true;
-            let mut send = |brief: &Brief<'_>, portion: Option<Portion<'_>>, host: &_| {
-                send_brief(&link, tag, brief, portion, host)?;
-                packets += 1;
-                bytes += brief.bytes() as u64;
-                if let Some(message) = &brief.message {
-                    sent.add(message);
-                }
-                Ok(())
-            };
+            let mut send =
+                |ring_message: &RingMessage<'_>, portion: Option<Portion<'_>>, host: &_| {
+                    send_ring_message(&link, tag, ring_message, portion, host)?;
+                    packets += 1;
+                    bytes += ring_message.bytes() as u64;
+                    if let Some(message) = &ring_message.message {
+                        sent.add(message);
+                    }
+                    Ok(())
+                };
             while link.may_send(self.number()) {
                 let now = || self.device().coarse_now();
-                let polled = brief::poll(transport, now, host, &mut partner, &mut send);
+                let polled = ring_message::poll(transport, now, host, &mut partner, &mut send);
                 if polled == Polled::Nothing {
                     break;
                 }
@@ -174,11 +181,16 @@ impl QueuePair {
         mine.transport.is_silent()
     }
 
-    /// Sends a message of at most one segment as a [`Brief`] (short message without packet headers) while it is posted, if the
+    /// Sends a message of at most one segment as a [`RingMessage`] while it is posted, if the
     /// message is suitable and no earlier request has to be sent first. The caller must call
-    /// [`flush_briefs`](Self::flush_briefs) afterwards. Returns `false` if the message has to be queued.
+    /// [`flush_ring_messages`](Self::flush_ring_messages) afterwards. Returns `false` if the message has to be queued.
     #[inline]
-    pub(super) fn post_brief(&self, mine: &mut Inner, message: &Posted, data: Data<'_>) -> bool {
+    pub(super) fn post_ring_message(
+        &self,
+        mine: &mut Inner,
+        message: &Posted,
+        data: Data<'_>,
+    ) -> bool {
         let Some(near) = self.near(mine) else {
             return false;
         };
@@ -213,7 +225,7 @@ impl QueuePair {
         }
     }
 
-    /// Sends a message whose payload fits into the [`Brief`] (short message without packet headers) itself.
+    /// Sends a message whose payload fits into the [`RingMessage`] itself.
     #[inline(always)]
     fn post_slot(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
         let mut gathered = [0; SHORT];
@@ -245,7 +257,7 @@ impl QueuePair {
         piece.copy_to(&Piece::of_mut(out))
     }
 
-    /// Sends a message as a [`Brief`] (short message without packet headers) that contains the addresses of the payload. The
+    /// Sends a message as a [`RingMessage`] that contains the addresses of the payload. The
     /// peer process copies the payload from there.
     #[inline(never)]
     fn post_descriptor(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
@@ -260,7 +272,7 @@ impl QueuePair {
             && self.send_posted(near, message, data, Content::Segments)
     }
 
-    /// Writes the payload of an RDMA write with immediate data directly to the peer's memory, and sends a [`Brief`] (short
+    /// Writes the payload of an RDMA write with immediate data directly to the peer's memory, and sends a [`RingMessage`] (short
     /// message without packet headers) with the length of the payload.
     #[inline(never)]
     fn post_written(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
@@ -273,7 +285,7 @@ impl QueuePair {
         written.is_some() && self.send_posted(near, message, data, Content::Written)
     }
 
-    /// Sends the [`Brief`] (short message without packet headers) of a message that is being posted. Returns `false`, and posts
+    /// Sends the [`RingMessage`] of a message that is being posted. Returns `false`, and posts
     /// nothing, if it cannot be sent.
     #[inline(always)]
     fn send_posted(
@@ -284,7 +296,7 @@ impl QueuePair {
         content: Content<'_>,
     ) -> bool {
         let mut room = [0; SHORT];
-        let brief = brief::posted(near.transport, message, data, content, &mut room);
+        let ring_message = ring_message::posted(near.transport, message, data, content, &mut room);
         let portion = matches!(content, Content::Chunks).then(|| Portion {
             data,
             offset: 0,
@@ -293,12 +305,12 @@ impl QueuePair {
         let host = self.surroundings(near.attached, near.notes);
         let (link, tag) = (&near.partner.link, near.partner.tag);
         // If this fails, the message is queued; the queued request fails again and reports the error.
-        if send_brief(link, tag, &brief, portion, &host).is_err() {
+        if send_ring_message(link, tag, &ring_message, portion, &host).is_err() {
             return false;
         }
-        let bytes = brief.bytes();
-        // The brief is already visible, so the peer does not wait for this update.
-        brief::sent(near.transport, message, data, content);
+        let bytes = ring_message.bytes();
+        // The ring message is already visible, so the peer does not wait for this update.
+        ring_message::sent(near.transport, message, data, content);
         near.tally.count(Counter::SentPackets, 1);
         near.tally.count(Counter::SharedSentPackets, 1);
         near.tally.count(Counter::SentBytes, bytes as u64);
@@ -323,24 +335,24 @@ impl QueuePair {
     /// Wakes the peer process, if it sleeps, to receive the messages that were sent through the shared ring. Returns whether
     /// the queue pair has no other message to send.
     #[inline]
-    pub(super) fn flush_briefs(&self, mine: &Inner) -> bool {
+    pub(super) fn flush_ring_messages(&self, mine: &Inner) -> bool {
         if let Some(partner) = &mine.partner {
             partner.link.flush();
         }
         mine.transport.is_silent()
     }
 
-    /// Receives a brief (short message in the ring shared with a peer process) and the payload `chunks` that belongs to it.
+    /// Receives a ring message and the payload `chunks` that belongs to it.
     /// Returns how urgently the response has to be transmitted.
-    pub(crate) fn receive_brief(
+    pub(crate) fn receive_ring_message(
         &self,
         now: impl FnOnce() -> Time,
         arrival: &Arrival,
-        brief: &Brief<'_>,
+        ring_message: &RingMessage<'_>,
         chunks: &[Piece<'_>],
     ) -> Prospect {
         let mut inner = self.inner.lock();
-        let message = brief.message.as_ref();
+        let message = ring_message.message.as_ref();
         let is_fetched = message.is_some_and(|message| matches!(message.form, Form::Fetch(_)));
         let holds_up_sender = message.is_some_and(Short::holds_up_sender);
         if is_fetched && self.near(&mut inner).is_none() {
@@ -360,7 +372,8 @@ impl QueuePair {
                 ..
             }) => {
                 let mut host = self.surroundings(attached, notes);
-                let taken = take_brief(transport, now, arrival, brief, &mut host, partner);
+                let taken =
+                    take_ring_message(transport, now, arrival, ring_message, &mut host, partner);
                 self.fail_if_overrun(transport, &mut host);
                 if transport.state() == State::Error {
                     self.publish(&mut inner);
@@ -368,7 +381,14 @@ impl QueuePair {
                 Some(taken)
             }
             None => self.with(&mut inner, |transport, host| {
-                take_brief(transport, now, arrival, brief, host, &mut Chunks(chunks))
+                take_ring_message(
+                    transport,
+                    now,
+                    arrival,
+                    ring_message,
+                    host,
+                    &mut Chunks(chunks),
+                )
             }),
         };
         if let (Some(message), Some(taken)) = (message, taken)
@@ -441,7 +461,7 @@ impl QueuePair {
     /// Removes and returns the cached peer in another process that shares memory with this one, or finds it. Returns `None` if
     /// the peer is elsewhere. The caller stores the peer again.
     pub(super) fn partner(&self, mine: &mut Inner) -> Option<Partner> {
-        if mine.partner.is_none() && self.device().neighbourhood().is_none() {
+        if mine.partner.is_none() && self.device().host_peers().is_none() {
             return None;
         }
         mine.notes.peer = Peer::Elsewhere;
@@ -477,44 +497,44 @@ impl QueuePair {
     }
 }
 
-/// Receives a brief (short message in the ring shared with a peer process). Drops the brief if it does not come from the path
+/// Receives a ring message. Drops the ring message if it does not come from the path
 /// of the connection. Returns the volume that was received.
 #[inline]
-fn take_brief<'h, P: PeerMemory<Surroundings<'h>>>(
+fn take_ring_message<'h, P: PeerMemory<Surroundings<'h>>>(
     transport: &mut proto::QueuePair,
     now: impl FnOnce() -> Time,
     arrival: &Arrival,
-    brief: &Brief<'_>,
+    ring_message: &RingMessage<'_>,
     host: &mut Surroundings<'h>,
     peer: &mut P,
 ) -> Volume {
     if arrival.is_of(transport.attributes()) {
-        brief::receive(transport, now, brief, host, peer)
+        ring_message::receive(transport, now, ring_message, host, peer)
     } else {
         host.count(Counter::Unaddressed, 1);
         Volume::default()
     }
 }
 
-/// Sends a [`Brief`] (short message without packet headers), and copies the bytes of `portion` to the ring that both processes
+/// Sends a [`RingMessage`], and copies the bytes of `portion` to the ring that both processes
 /// share.
 #[inline(always)]
-fn send_brief(
+fn send_ring_message(
     link: &Link,
     tag: u16,
-    brief: &Brief<'_>,
+    ring_message: &RingMessage<'_>,
     portion: Option<Portion<'_>>,
     host: &Surroundings<'_>,
 ) -> Result<(), Unsent> {
     match portion {
-        None => link.send_brief(tag, brief),
-        Some(portion) => link.send_chunks(tag, brief, portion.length, |pieces| {
+        None => link.send_ring_message(tag, ring_message),
+        Some(portion) => link.send_chunks(tag, ring_message, portion.length, |pieces| {
             host.copy_out(portion, pieces)
         }),
     }
 }
 
-/// The payload of a received [`Brief`] (short message without packet headers), which is in the ring that both processes share.
+/// The payload of a received [`RingMessage`], which is in the ring that both processes share.
 struct Chunks<'a>(&'a [Piece<'a>]);
 
 impl PeerMemory<Surroundings<'_>> for Chunks<'_> {

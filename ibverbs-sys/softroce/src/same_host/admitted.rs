@@ -24,8 +24,8 @@ impl<T: Clone> Admitted<T> {
 
     /// Adds a peer to the list, and then calls `tell`, which sends the peer the permission to copy. Returns the result of
     /// `tell`.
-    pub(super) fn admit<R>(&self, visitor: T, tell: impl FnOnce() -> R) -> R {
-        lock(&self.present).push(visitor);
+    pub(super) fn admit<R>(&self, copying_peer: T, tell: impl FnOnce() -> R) -> R {
+        lock(&self.present).push(copying_peer);
         self.count.fetch_add(1, Ordering::SeqCst);
         tell()
     }
@@ -44,7 +44,10 @@ impl<T: Clone> Admitted<T> {
     /// Returns the number of peers in the list for which `is_counted` returns `true`.
     pub(super) fn count(&self, mut is_counted: impl FnMut(&T) -> bool) -> usize {
         let present = lock(&self.present);
-        present.iter().filter(|visitor| is_counted(visitor)).count()
+        present
+            .iter()
+            .filter(|copying_peer| is_counted(copying_peer))
+            .count()
     }
 
     /// Removes all peers from the list for which `stays` returns `false`.
@@ -58,12 +61,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_visitor_is_known_before_it_is_told() {
+    fn a_copying_peer_is_known_before_it_is_told() {
         let admitted = Admitted::new();
         assert_eq!(admitted.all(), []);
         let known = admitted.admit(7, || admitted.all());
         assert_eq!(known, [7]);
-        admitted.retain(|&visitor| visitor != 7);
+        admitted.retain(|&copying_peer| copying_peer != 7);
         assert_eq!(admitted.all(), []);
     }
 }

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! The backlog of a link: queue pairs that wait for free space in the ring (shared message queue) to the peer.
 //!
-//! A queue pair checks for free space before it composes a packet or a brief (short message without packet headers). If there
+//! A queue pair checks for free space before it composes a packet or a ring message (short message without packet headers). If there
 //! is no space, the backlog records the queue pair, and its messages stay in the send queue: nothing is lost, and nothing is
 //! sent twice. This process also requests a wakeup, which the peer sends when it has freed space. The thread that receives then
 //! resumes all recorded queue pairs.

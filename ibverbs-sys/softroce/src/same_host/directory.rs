@@ -18,15 +18,15 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 #[cfg(any(test, fuzzing))]
 use super::admission::MAX_LINKS_PER_PROCESS;
 use super::admission::{HANDSHAKE_TIMEOUT, RETRY_COOLDOWN};
+use super::copying_peer::CopyingPeer;
 use super::events::{Events, Source, Timer};
 use super::handshake::{self, Outcome};
-use super::letter::has_room;
+use super::handshake_message::has_room;
 use super::link::Link;
 use super::links::{Known, Links};
 use super::local::{Local, Own};
 use super::pending::Handshakes;
 use super::sockets;
-use super::visitor::Visitor;
 use crate::descriptor::Descriptor;
 
 /// Maximum delay of a deferred wakeup of a peer. A program usually answers a message much sooner, and the answer wakes the
@@ -145,8 +145,8 @@ impl Directory {
     }
 
     /// Returns all peer processes that may still copy from or to memory that the caller has retracted before this call.
-    pub(crate) fn visitors(&self) -> Vec<Arc<Visitor>> {
-        self.local.visitors()
+    pub(crate) fn copying_peers(&self) -> Vec<Arc<CopyingPeer>> {
+        self.local.copying_peers()
     }
 
     /// Continues handshakes that other processes have begun, removes links that have ended, and sends deferred wakeups that are
@@ -253,13 +253,13 @@ impl Directory {
         let state = self.state.lock();
         state.handshakes.is_empty()
             && state.links.all().is_empty()
-            && self.local.visitor_count() == 0
+            && self.local.copying_peer_count() == 0
     }
 
     /// Returns the eventfd that wakes the engine.
     #[cfg(all(test, not(loom)))]
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.local.own.bell.as_fd()
+    pub(super) fn wake_eventfd(&self) -> BorrowedFd<'_> {
+        self.local.own.wake_eventfd.as_fd()
     }
 }
 

@@ -15,7 +15,7 @@ use super::access::{Access, Knowledge, Target};
 use super::admission::BURST;
 use super::backlog::Kept;
 use super::directory::Directory;
-use super::letter::{Letter, Word};
+use super::handshake_message::{HandshakeMessage, Word};
 use super::link::{LONGEST, Said};
 use super::process;
 use super::regions;
@@ -27,7 +27,7 @@ use crate::descriptor::Descriptor;
 use crate::fuzz::Input;
 use crate::memory::Piece;
 use crate::proto::{Remote, Sequence};
-use crate::transfer::{Atomic, Brief, Form, PartOf, Short};
+use crate::transfer::{Atomic, Form, PartOf, RingMessage, Short};
 
 /// Maximum number of steps that one fuzzer input can cause.
 const STEPS: usize = 100;
@@ -38,7 +38,7 @@ struct Listener {
     name: SocketAddrUnix,
     segment: Descriptor,
     tables: Descriptor,
-    bell: OwnedFd,
+    wake_eventfd: OwnedFd,
     socket: OwnedFd,
     /// ID of a thread of this process that is not the main thread.
     thread: i32,
@@ -62,7 +62,8 @@ impl Listener {
                 tables: shared::create("tables", regions::LENGTH, false)
                     .expect("tables")
                     .0,
-                bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a bell"),
+                wake_eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                    .expect("a bell"),
                 socket: socket.expect("a socket"),
                 thread: sleeping_thread(),
             }
@@ -72,13 +73,20 @@ impl Listener {
     /// Returns descriptors to send with a handshake message. Most of them are valid.
     fn descriptors(&self, input: &mut Input<'_>) -> Vec<BorrowedFd<'_>> {
         let [segment, tables] = [&self.segment, &self.tables].map(AsFd::as_fd);
-        let [bell, socket] = [&self.bell, &self.socket].map(AsFd::as_fd);
-        let mut all = vec![segment, tables, tables, bell, bell, bell];
+        let [wake_eventfd, socket] = [&self.wake_eventfd, &self.socket].map(AsFd::as_fd);
+        let mut all = vec![
+            segment,
+            tables,
+            tables,
+            wake_eventfd,
+            wake_eventfd,
+            wake_eventfd,
+        ];
         match input.below(8) {
             0 => all.clear(),
             1 => all.truncate(input.below(6)),
             2 => all.push(socket),
-            3 => all[input.below(6)] = input.one_of(&[segment, tables, bell, socket]),
+            3 => all[input.below(6)] = input.one_of(&[segment, tables, wake_eventfd, socket]),
             _ => {}
         }
         all
@@ -88,8 +96,8 @@ impl Listener {
 /// Fuzzes a listener with several connections. Each connection sends messages with descriptors: valid messages, changed ones,
 /// or arbitrary bytes.
 pub fn handshake(bytes: &[u8]) {
-    if let Some(letter) = Letter::decode(bytes) {
-        assert_eq!(letter.encode(), bytes);
+    if let Some(handshake_message) = HandshakeMessage::decode(bytes) {
+        assert_eq!(handshake_message.encode(), bytes);
     }
     let mut input = Input::new(bytes);
     let listener = Listener::of_process();
@@ -118,24 +126,24 @@ pub fn handshake(bytes: &[u8]) {
                 let length = input.below(256);
                 let bytes = input.some(length);
                 // A valid message is not sent here: its answer could write to an arbitrary address of this process.
-                if Letter::decode(bytes).is_none() {
+                if HandshakeMessage::decode(bytes).is_none() {
                     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                     let _ = rustix::net::send(socket, bytes, flags);
                 }
             }
             (2 | 3, Some(socket)) => {
                 // Receives the answer, and checks that the peer could read this process.
-                if let Ok((letter, _)) = Letter::receive(socket.as_fd())
-                    && letter.word == Word::Welcome
+                if let Ok((handshake_message, _)) = HandshakeMessage::receive(socket.as_fd())
+                    && handshake_message.word == Word::Welcome
                 {
                     let this = rustix::process::getpid();
-                    assert_eq!(process::probe(this, letter.probe), Ok(true));
-                    let _ = Letter::only(Word::Ready).send(socket.as_fd(), &[]);
+                    assert_eq!(process::probe(this, handshake_message.probe), Ok(true));
+                    let _ = HandshakeMessage::only(Word::Ready).send(socket.as_fd(), &[]);
                 }
             }
             (_, Some(socket)) => {
-                let letter = letter(&mut input, listener.thread);
-                let _ = letter.send(socket.as_fd(), &listener.descriptors(&mut input));
+                let handshake_message = handshake_message(&mut input, listener.thread);
+                let _ = handshake_message.send(socket.as_fd(), &listener.descriptors(&mut input));
             }
         }
         directory.attend();
@@ -163,7 +171,7 @@ fn sleeping_thread() -> i32 {
     told.recv().expect("a thread")
 }
 
-fn letter(input: &mut Input<'_>, thread: i32) -> Letter {
+fn handshake_message(input: &mut Input<'_>, thread: i32) -> HandshakeMessage {
     let word = input.one_of(&[
         Word::Hello,
         Word::Hello,
@@ -181,7 +189,7 @@ fn letter(input: &mut Input<'_>, thread: i32) -> Letter {
         };
         SocketAddr::new(ip, 4791)
     });
-    Letter {
+    HandshakeMessage {
         word,
         addresses: addresses.collect(),
         probe: match input.below(4) {
@@ -211,8 +219,8 @@ pub fn ring(bytes: &[u8]) {
             limit.set(limit.get() + 1);
             match said {
                 Said::Packet(bytes, _) => assert!(bytes.len() <= LONGEST),
-                Said::Brief(brief, chunks) => {
-                    let message = brief.message.as_ref();
+                Said::RingMessage(ring_message, chunks) => {
+                    let message = ring_message.message.as_ref();
                     let length = message.map_or(0, |message| message.length() as usize);
                     let form = message.map(|message| message.form);
                     if matches!(form, Some(Form::Chunks(_))) {
@@ -254,9 +262,9 @@ pub fn ring(bytes: &[u8]) {
             1 => {
                 let payload = [input.byte(); 32];
                 let length = input.below(33);
-                let _ = there.send_brief(
+                let _ = there.send_ring_message(
                     input.half() & 0x7fff,
-                    &brief(&mut input, &payload[..length]),
+                    &ring_message(&mut input, &payload[..length]),
                 );
             }
             2 => {
@@ -308,7 +316,11 @@ pub fn ring(bytes: &[u8]) {
                 here.wake_up(Sleeper::Engine);
             }
             _ => {
-                let _ = (here.is_quiet(), here.may_have_messages(), here.visitor());
+                let _ = (
+                    here.is_quiet(),
+                    here.may_have_messages(),
+                    here.copying_peer(),
+                );
                 let _ = here.check();
             }
         }
@@ -340,8 +352,8 @@ fn form(input: &mut Input<'_>) -> Form {
     }
 }
 
-fn brief<'a>(input: &mut Input<'_>, payload: &'a [u8]) -> Brief<'a> {
-    Brief {
+fn ring_message<'a>(input: &mut Input<'_>, payload: &'a [u8]) -> RingMessage<'a> {
+    RingMessage {
         destination: input.word(),
         partition_key: input.half(),
         acknowledged: input

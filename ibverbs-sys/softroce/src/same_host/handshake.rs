@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::admission::{self, HANDSHAKE_TIMEOUT, MAX_LINKS, MAX_LINKS_PER_PROCESS};
-use super::letter::{Letter, Word};
+use super::copying_peer::Process;
+use super::handshake_message::{HandshakeMessage, Word};
 use super::link::Link;
 use super::links::{Known, Links};
 use super::local::Local;
@@ -28,7 +29,6 @@ use super::pending::{Handshake, Handshakes};
 use super::process;
 use super::segment;
 use super::sockets;
-use super::visitor::Process;
 use crate::descriptor::{self, Descriptor};
 
 /// Result of a handshake that this process has begun.
@@ -60,16 +60,18 @@ pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
     if !sockets::wait_until_readable(socket.as_fd(), deadline)? {
         return Ok(Outcome::Declined);
     }
-    let (letter, descriptors) = Letter::receive(socket.as_fd())?;
-    match letter.word {
+    let (handshake_message, descriptors) = HandshakeMessage::receive(socket.as_fd())?;
+    match handshake_message.word {
         Word::Welcome => {}
         Word::Later => return Ok(Outcome::Waits),
         _ => return Ok(Outcome::Declined),
     }
-    let Some((thread, copies)) = process::reach(process, letter.thread, letter.probe) else {
+    let Some((thread, copies)) =
+        process::reach(process, handshake_message.thread, handshake_message.probe)
+    else {
         return Ok(Outcome::Declined);
     };
-    let peer = local.peer(letter, descriptors)?;
+    let peer = local.peer(handshake_message, descriptors)?;
     if !peer.addresses.contains(&address) {
         return Ok(Outcome::Declined);
     }
@@ -81,7 +83,7 @@ pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
         handle,
     };
     let link = local.new_link(peer, process, side);
-    local.admit(&link, &Letter::only(Word::Ready), &[])?;
+    local.admit(&link, &HandshakeMessage::only(Word::Ready), &[])?;
     Ok(Outcome::Linked(link))
 }
 
@@ -105,20 +107,28 @@ fn receive(
     handshakes: &mut Handshakes,
     handshake: &mut Handshake,
 ) -> bool {
-    let (letter, descriptors) = match Letter::receive(handshake.socket.as_fd()) {
+    let (handshake_message, descriptors) = match HandshakeMessage::receive(handshake.socket.as_fd())
+    {
         Ok(came) => came,
         Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
     };
-    match (letter.word, handshake.welcomed.take()) {
+    match (handshake_message.word, handshake.welcomed.take()) {
         (Word::Hello, None) => {
-            match welcome(local, links, handshakes, handshake, letter, descriptors) {
+            match welcome(
+                local,
+                links,
+                handshakes,
+                handshake,
+                handshake_message,
+                descriptors,
+            ) {
                 Ok(welcomed) => {
                     handshakes.make_room_for_welcomed();
                     handshake.welcomed = Some(welcomed);
                     true
                 }
                 Err(word) => {
-                    let _ = Letter::only(word).send(handshake.socket.as_fd(), &[]);
+                    let _ = HandshakeMessage::only(word).send(handshake.socket.as_fd(), &[]);
                     false
                 }
             }
@@ -138,7 +148,7 @@ fn welcome(
     links: &Links,
     handshakes: &Handshakes,
     handshake: &Handshake,
-    letter: Letter,
+    handshake_message: HandshakeMessage,
     mut descriptors: Vec<Descriptor>,
 ) -> Result<Arc<Link>, Word> {
     const NO: Word = Word::Sorry;
@@ -147,7 +157,7 @@ fn welcome(
         return Err(NO);
     }
     let process = handshake.process;
-    let first = letter.addresses.first().ok_or(NO)?;
+    let first = handshake_message.addresses.first().ok_or(NO)?;
     // A link exists already: the peer sent `Hello` before it received the last message of the link's handshake.
     if let Some(Known::Linked(link)) = links.known(*first)
         && link.process() == process
@@ -156,7 +166,7 @@ fn welcome(
         return Err(Word::Later);
     }
     // Of two simultaneous handshakes, both processes keep the one that the process with the lower address began.
-    if letter
+    if handshake_message
         .addresses
         .iter()
         .any(|&address| links.is_asked(address))
@@ -167,9 +177,9 @@ fn welcome(
     if handshakes.has_welcomed(process) {
         return Err(Word::Later);
     }
-    if local.visitor_count() >= MAX_LINKS
+    if local.copying_peer_count() >= MAX_LINKS
         || local.links_with(process) >= MAX_LINKS_PER_PROCESS
-        || links.is_taken(&letter.addresses, process)
+        || links.is_taken(&handshake_message.addresses, process)
         || admission::is_short_of_descriptors(&handshake.socket)
         || descriptors.is_empty()
     {
@@ -178,7 +188,7 @@ fn welcome(
     let file = descriptors.remove(0);
     let side = segment::take(file.as_fd()).map_err(|_| NO)?;
     let handle = Process::open_handle(process);
-    let reached = process::reach(process, letter.thread, letter.probe);
+    let reached = process::reach(process, handshake_message.thread, handshake_message.probe);
     let (thread, copies) = reached.ok_or(NO)?;
     let process = Process {
         number: process,
@@ -187,7 +197,7 @@ fn welcome(
         socket: handshake.socket.try_clone().map_err(|_| NO)?,
         handle,
     };
-    let peer = local.peer(letter, descriptors).map_err(|_| NO)?;
+    let peer = local.peer(handshake_message, descriptors).map_err(|_| NO)?;
     let answer = local.describe(Word::Welcome).ok_or(NO)?;
     let link = local.new_link(peer, process, side);
     local

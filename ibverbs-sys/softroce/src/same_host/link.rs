@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! A link: shared memory between this process and another process of the same host.
 //!
-//! A link sends and receives packets and briefs (short messages without packet headers) through the shared memory, maps the
+//! A link sends and receives packets and ring messages (short messages without packet headers) through the shared memory, maps the
 //! peer's memory regions, and detects the end of the peer.
 
 use std::fmt;
@@ -16,13 +16,13 @@ use parking_lot::RwLock;
 use rustix::process::Pid;
 
 use super::backlog::Backlog;
-use super::brief;
+use super::copying_peer::{CopyingPeer, Process};
 use super::process::KernelCopies;
 use super::regions::{FilePlace, Tables};
 use super::ring::{self, Broken, CHUNK, PushError};
+use super::ring_message;
 use super::segment::{Receiver, Sender, Side};
 use super::shared::{Map, One, Part, Rights};
-use super::visitor::{Process, Visitor};
 use super::wake::{Sleep, Sleeper};
 use crate::counters::Counters;
 use crate::descriptor::{self, Descriptor};
@@ -30,7 +30,7 @@ use crate::memory::Piece;
 use crate::proto::Counter;
 use crate::spin;
 use crate::sync::Line;
-use crate::transfer::{self, Brief, Form, PART_CHUNKS, Unsent};
+use crate::transfer::{self, Form, PART_CHUNKS, RingMessage, Unsent};
 
 /// Identity and resources of a peer, as received in the handshake.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(super) struct Peer {
     /// File of the memory from which the peer allocates regions.
     pub(super) arena: Descriptor,
     /// Eventfd that wakes the peer's engine.
-    pub(super) bell: Descriptor,
+    pub(super) wake_eventfd: Descriptor,
     /// Eventfds that wake threads of the peer's program.
     pub(super) channels: Vec<Descriptor>,
 }
@@ -57,7 +57,7 @@ pub(super) struct Peer {
 /// A link: shared memory between this process and another process of the same host, for packets and other messages.
 pub struct Link {
     peer: Peer,
-    visitor: Arc<Visitor>,
+    copying_peer: Arc<CopyingPeer>,
     side: Shared,
     inbound: spin::Mutex<Inbound>,
     /// The number of the slot (cache line of the ring) for the next message. Equals the receiver's number, and is read without
@@ -80,14 +80,14 @@ pub struct Link {
 #[derive(Debug)]
 pub(super) struct Failures {
     /// The eventfd that wakes the engine.
-    bell: Arc<Descriptor>,
+    wake_eventfd: Arc<Descriptor>,
     has_failed: AtomicBool,
 }
 
 impl Failures {
-    pub(super) fn new(bell: Arc<Descriptor>) -> Arc<Self> {
+    pub(super) fn new(wake_eventfd: Arc<Descriptor>) -> Arc<Self> {
         Arc::new(Self {
-            bell,
+            wake_eventfd,
             has_failed: AtomicBool::new(false),
         })
     }
@@ -100,7 +100,7 @@ impl Failures {
     /// Wakes the engine, which then removes the failed link.
     fn notify(&self) {
         self.has_failed.store(true, Ordering::Release);
-        descriptor::count_up(self.bell.as_fd());
+        descriptor::count_up(self.wake_eventfd.as_fd());
     }
 }
 
@@ -153,8 +153,8 @@ struct Shared {
 pub(crate) enum Said<'a> {
     /// The bytes of a packet, and the [annotation](Link::send) that the peer has added.
     Packet(&'a [u8], u64),
-    /// A [`Brief`] (short message without packet headers), and the memory of its payload in the ring.
-    Brief(&'a Brief<'a>, &'a [Piece<'a>]),
+    /// A [`RingMessage`], and the memory of its payload in the ring.
+    RingMessage(&'a RingMessage<'a>, &'a [Piece<'a>]),
 }
 
 /// The reason why a packet could not be sent on a link.
@@ -178,8 +178,8 @@ const MAX_MAPS: usize = 1024;
 /// Maximum length of a packet in bytes: the largest MTU, and the headers.
 pub(crate) const LONGEST: usize = 4096 + 256;
 
-/// Bit of a message's tag that is set for a [`Brief`] (short message without packet headers), and clear for a packet.
-const BRIEF: u16 = 1 << 15;
+/// Bit of a message's tag that is set for a [`RingMessage`], and clear for a packet.
+const RING_MESSAGE: u16 = 1 << 15;
 
 /// Maximum length in bytes of a packet that fits into a slot (one cache line of the ring), after the word with the length.
 const SHORT: usize = 8 * (ring::WORDS - 1);
@@ -205,7 +205,7 @@ impl Link {
         Sleep(&own_sleep.0).declare(Sleeper::Engine);
         Arc::new(Self {
             peer,
-            visitor: Arc::new(Visitor::new(process, peer_lanes)),
+            copying_peer: Arc::new(CopyingPeer::new(process, peer_lanes)),
             side: Shared {
                 sender,
                 slots,
@@ -254,7 +254,7 @@ impl Link {
 
     /// Asks the kernel whether the peer exists, and ends the link if not. Returns whether the link is still alive.
     pub(crate) fn check(&self) -> bool {
-        if !self.is_dead() && self.visitor.is_gone() {
+        if !self.is_dead() && self.copying_peer.is_gone() {
             self.end();
         }
         !self.is_dead()
@@ -286,19 +286,19 @@ impl Link {
     }
 
     /// Returns the peer in its role as a process that copies from and to memory of this process.
-    pub(super) fn visitor(&self) -> &Arc<Visitor> {
-        &self.visitor
+    pub(super) fn copying_peer(&self) -> &Arc<CopyingPeer> {
+        &self.copying_peer
     }
 
     /// Returns the peer's process ID.
     pub(super) fn process(&self) -> Pid {
-        self.visitor.process.number
+        self.copying_peer.process.number
     }
 
     /// Returns the ID of the thread by which the kernel finds the peer's memory. Returns `None` if the kernel does not permit
     /// this process to copy from and to the peer's memory, or if the peer has ended.
     pub(super) fn thread(&self) -> Option<Pid> {
-        let process = &self.visitor.process;
+        let process = &self.copying_peer.process;
         // Without the check, the thread ID could have been reused by another process.
         (process.copies == KernelCopies::Allowed && self.is_fresh()).then_some(process.thread)
     }
@@ -324,7 +324,7 @@ impl Link {
     pub(super) fn break_off(&self) {
         self.end();
         // The other direction of the connection stays open, and reports when the peer has closed its end.
-        self.visitor.leave();
+        self.copying_peer.leave();
     }
 
     /// Ends the link after the peer has violated the protocol, and wakes the engine, which removes the link.
@@ -357,24 +357,33 @@ impl Link {
         self.push(tag, &words, chunks, fill)
     }
 
-    /// Sends a [`Brief`] (short message without packet headers) with a tag (15 bits, not 0). Does not wake a sleeping peer; the
+    /// Sends a [`RingMessage`] with a tag (15 bits, not 0). Does not wake a sleeping peer; the
     /// next [`flush`](Self::flush) does.
     #[inline]
-    pub(crate) fn send_brief(&self, tag: u16, brief: &Brief<'_>) -> Result<(), Unsent> {
-        match self.push(tag | BRIEF, &brief::encode(brief), 0, |_| Ok(())) {
+    pub(crate) fn send_ring_message(
+        &self,
+        tag: u16,
+        ring_message: &RingMessage<'_>,
+    ) -> Result<(), Unsent> {
+        match self.push(
+            tag | RING_MESSAGE,
+            &ring_message::encode(ring_message),
+            0,
+            |_| Ok(()),
+        ) {
             // If the peer is gone, the sender finds out by the acknowledgement timeout.
             Ok(()) | Err(Failure::Dead) => Ok(()),
             Err(Failure::Full) => Err(Unsent::Full),
         }
     }
 
-    /// Sends a [`Brief`] (short message without packet headers) with a tag (15 bits, not 0) and a payload of `length` bytes,
+    /// Sends a [`RingMessage`] with a tag (15 bits, not 0) and a payload of `length` bytes,
     /// which `fill` writes into the ring. Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_chunks(
         &self,
         tag: u16,
-        brief: &Brief<'_>,
+        ring_message: &RingMessage<'_>,
         length: u32,
         fill: impl FnOnce(&[Piece<'_>]) -> Option<()>,
     ) -> Result<(), Unsent> {
@@ -388,7 +397,12 @@ impl Link {
             is_readable = fill(&room.pieces()).is_some();
             is_readable.then_some(()).ok_or(())
         };
-        match self.push(tag | BRIEF, &brief::encode(brief), chunks, fill) {
+        match self.push(
+            tag | RING_MESSAGE,
+            &ring_message::encode(ring_message),
+            chunks,
+            fill,
+        ) {
             // If the peer is gone, the sender finds out by the acknowledgement timeout.
             Ok(()) | Err(Failure::Dead) => Ok(()),
             Err(Failure::Full) if is_readable => Err(Unsent::Full),
@@ -396,10 +410,10 @@ impl Link {
         }
     }
 
-    /// Sends arbitrary words as a [`Brief`] (short message without packet headers).
+    /// Sends arbitrary words as a [`RingMessage`].
     #[cfg(any(test, fuzzing))]
     pub(super) fn send_words(&self, tag: u16, words: &[u64; ring::WORDS]) -> Result<(), Failure> {
-        self.push(tag | BRIEF, words, 0, |_| Ok(()))
+        self.push(tag | RING_MESSAGE, words, 0, |_| Ok(()))
     }
 
     #[inline]
@@ -441,8 +455,8 @@ impl Link {
         }
         // An error is ignored. A full counter means that the peer has not taken an earlier wakeup yet. A peer that passed a
         // wrong descriptor harms only itself.
-        let bell = channel.unwrap_or(&self.peer.bell);
-        descriptor::count_up(bell.as_fd());
+        let wake_eventfd = channel.unwrap_or(&self.peer.wake_eventfd);
+        descriptor::count_up(wake_eventfd.as_fd());
     }
 
     /// Defers the wakeup of the peer to a later [`flush`](Self::flush), because another message that wakes the peer may follow
@@ -488,17 +502,21 @@ impl Link {
         let mut count = 0;
         while count < limit && !*is_broken {
             let popped = receiver.pop(|message| {
-                if message.tag & BRIEF != 0 {
+                if message.tag & RING_MESSAGE != 0 {
                     let mut room = [0; transfer::SHORT];
-                    let brief = brief::decode(&message.words, &mut room).ok_or(Broken)?;
-                    let chunks = brief
+                    let ring_message =
+                        ring_message::decode(&message.words, &mut room).ok_or(Broken)?;
+                    let chunks = ring_message
                         .message
                         .filter(|of| matches!(of.form, Form::Chunks(_)));
                     if chunks.is_some_and(|of| of.length() as usize > message.room.length()) {
                         return Err(Broken);
                     }
                     let pieces = message.room.pieces();
-                    take(message.tag & !BRIEF, Said::Brief(&brief, &pieces));
+                    take(
+                        message.tag & !RING_MESSAGE,
+                        Said::RingMessage(&ring_message, &pieces),
+                    );
                     return Ok(());
                 }
                 let length = usize::from(message.words[0] as u16);
@@ -610,7 +628,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         // No thread of this process can copy through the link any more.
-        self.visitor.leave();
+        self.copying_peer.leave();
     }
 }
 

@@ -13,15 +13,15 @@ use parking_lot::{Condvar, Mutex};
 use rustix::process::Pid;
 
 use super::admitted::Admitted;
+use super::copying_peer::{CopyingPeer, Process};
 use super::events::{Events, Source};
-use super::letter::{Letter, Word};
+use super::handshake_message::{HandshakeMessage, Word};
 use super::link::{Failures, Link, Peer};
 use super::process;
 use super::regions::{Publication, Tables};
 use super::segment::Side;
-use super::visitor::{Process, Visitor};
 use crate::address::slot_of_sender;
-use crate::completion::Bells;
+use crate::completion::WakeEventfds;
 use crate::counters::Counters;
 use crate::descriptor::{self, Descriptor};
 use crate::memory::Arena;
@@ -39,9 +39,9 @@ pub(crate) struct Own {
     /// Arena (shared file) from which memory regions are allocated.
     pub(crate) arena: Arc<Arena>,
     /// Eventfd that wakes this process's engine thread.
-    pub(crate) bell: Arc<Descriptor>,
+    pub(crate) wake_eventfd: Arc<Descriptor>,
     /// Eventfds that wake threads of the program.
-    pub(crate) channels: Arc<Bells>,
+    pub(crate) channels: Arc<WakeEventfds>,
     /// Counters of the wakeups that this process sends.
     pub(crate) counters: Arc<Counters>,
     /// Set if this process is also a peer of itself, with which it shares memory.
@@ -54,7 +54,7 @@ pub(super) struct Local {
     pub(super) events: Events,
     engine: Engine,
     /// Peer processes that may copy from and to memory of this process.
-    admitted: Admitted<Arc<Visitor>>,
+    admitted: Admitted<Arc<CopyingPeer>>,
     failures: Arc<Failures>,
 }
 
@@ -88,7 +88,7 @@ impl Engine {
 impl Local {
     pub(super) fn new(own: Own, events: Events) -> Self {
         Self {
-            failures: Failures::new(Arc::clone(&own.bell)),
+            failures: Failures::new(Arc::clone(&own.wake_eventfd)),
             own,
             events,
             engine: Engine {
@@ -117,7 +117,7 @@ impl Local {
 
     /// Wakes this process's engine.
     pub(super) fn ring(&self) {
-        descriptor::count_up(self.own.bell.as_fd());
+        descriptor::count_up(self.own.wake_eventfd.as_fd());
     }
 
     /// Returns whether a link (shared memory with another process) has failed since the previous call.
@@ -126,8 +126,8 @@ impl Local {
     }
 
     /// Returns a handshake message that describes this process, or `None` if the engine does not run yet.
-    pub(super) fn describe(&self, word: Word) -> Option<Letter> {
-        Some(Letter {
+    pub(super) fn describe(&self, word: Word) -> Option<HandshakeMessage> {
+        Some(HandshakeMessage {
             word,
             probe: process::word(),
             thread: self.engine.thread.get()?.as_raw_pid(),
@@ -146,7 +146,7 @@ impl Local {
         let own = [
             self.own.publication.as_fd(),
             self.own.arena.as_fd(),
-            self.own.bell.as_fd(),
+            self.own.wake_eventfd.as_fd(),
         ];
         let own = own.into_iter().chain(self.own.channels.all());
         segment.into_iter().chain(own).collect()
@@ -156,35 +156,36 @@ impl Local {
     /// the descriptors, and maps the peer's tables.
     pub(super) fn peer(
         &self,
-        letter: Letter,
+        handshake_message: HandshakeMessage,
         mut descriptors: Vec<Descriptor>,
     ) -> io::Result<Peer> {
-        if descriptors.len() != 3 + Bells::COUNT {
+        if descriptors.len() != 3 + WakeEventfds::COUNT {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let channels = descriptors.split_off(3);
         let wrong = |_| io::Error::from(io::ErrorKind::InvalidData);
-        let [tables, arena, bell] = <[Descriptor; 3]>::try_from(descriptors).map_err(wrong)?;
+        let [tables, arena, wake_eventfd] =
+            <[Descriptor; 3]>::try_from(descriptors).map_err(wrong)?;
         // A write to a descriptor that is not an eventfd could block.
         if !channels
             .iter()
-            .chain([&bell])
-            .all(|bell| is_bell(bell.as_fd()))
+            .chain([&wake_eventfd])
+            .all(|wake_eventfd| is_wake_eventfd(wake_eventfd.as_fd()))
         {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let mut slots = letter.addresses.iter().filter_map(|&address| {
+        let mut slots = handshake_message.addresses.iter().filter_map(|&address| {
             let slot = slot_of_sender(self.own.base_port, address);
             slot.ok().flatten()
         });
         Ok(Peer {
             slot: slots.next(),
-            addresses: letter.addresses,
-            gids: letter.gids,
-            key_base: letter.key_base,
+            addresses: handshake_message.addresses,
+            gids: handshake_message.gids,
+            key_base: handshake_message.key_base,
             tables: Tables::map(tables.as_fd())?,
             arena,
-            bell,
+            wake_eventfd,
             channels,
         })
     }
@@ -200,24 +201,26 @@ impl Local {
     pub(super) fn admit(
         &self,
         link: &Link,
-        letter: &Letter,
+        handshake_message: &HandshakeMessage,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        let visitor = link.visitor();
-        for watched in visitor.watched() {
+        let copying_peer = link.copying_peer();
+        for watched in copying_peer.watched() {
             // If the event cannot be added, the end of the peer is noticed when a thread waits for the peer's copies.
             let _ = self.events.add(watched, Source::Peer);
         }
-        let socket = visitor.process.socket.as_fd();
-        (self.admitted).admit(Arc::clone(visitor), || letter.send(socket, descriptors))
+        let socket = copying_peer.process.socket.as_fd();
+        (self.admitted).admit(Arc::clone(copying_peer), || {
+            handshake_message.send(socket, descriptors)
+        })
     }
 
     /// Removes the peers that have ended or closed their connection, and so no longer copy from or to memory of this process.
     pub(super) fn dismiss(&self) {
-        self.admitted.retain(|visitor| {
-            let is_gone = visitor.is_gone();
+        self.admitted.retain(|copying_peer| {
+            let is_gone = copying_peer.is_gone();
             if is_gone {
-                for watched in visitor.watched() {
+                for watched in copying_peer.watched() {
                     self.events.remove(watched);
                 }
             }
@@ -226,13 +229,13 @@ impl Local {
     }
 
     /// Returns all peer processes that may still copy from or to memory that the caller has retracted before this call.
-    pub(super) fn visitors(&self) -> Vec<Arc<Visitor>> {
+    pub(super) fn copying_peers(&self) -> Vec<Arc<CopyingPeer>> {
         self.admitted.all()
     }
 
     /// Returns the number of peers that may copy from and to memory of this process: admitted and not yet
     /// [removed](Self::dismiss).
-    pub(super) fn visitor_count(&self) -> usize {
+    pub(super) fn copying_peer_count(&self) -> usize {
         self.admitted.count(|_| true)
     }
 
@@ -240,12 +243,12 @@ impl Local {
     /// not for the peer.
     pub(super) fn links_with(&self, process: Pid) -> usize {
         self.admitted
-            .count(|visitor| visitor.process.number == process && !visitor.is_gone())
+            .count(|copying_peer| copying_peer.process.number == process && !copying_peer.is_gone())
     }
 }
 
 /// Returns whether a descriptor is an eventfd. A write to an eventfd whose counter is not full never blocks.
-fn is_bell(descriptor: BorrowedFd<'_>) -> bool {
+fn is_wake_eventfd(descriptor: BorrowedFd<'_>) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")
 }
@@ -255,9 +258,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_eventfds_are_bells() {
-        assert!(Bells::new().unwrap().all().all(is_bell));
+    fn only_eventfds_are_wake_eventfds() {
+        assert!(WakeEventfds::new().unwrap().all().all(is_wake_eventfd));
         let other = fs::File::open("/dev/null").unwrap();
-        assert!(!is_bell(other.as_fd()));
+        assert!(!is_wake_eventfd(other.as_fd()));
     }
 }

@@ -2,19 +2,19 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `neighbourhood` | the interface to the rest of the crate: all peers of a NIC, and what the NIC publishes to them |
+//! | `host_peers` | the interface to the rest of the crate: all peers of a NIC, and what the NIC publishes to them |
 //! | `directory`, `links` | the processes of the host that are known by their addresses, and the links to them |
-//! | `handshake`, `local`, `letter` | the handshake that begins a link, what this process hands over, and the messages |
+//! | `handshake`, `local`, `handshake_message` | the handshake that begins a link, what this process hands over, and the messages |
 //! | `pending`, `admission` | pending handshakes that other processes began, and the limits on the resources that they take |
 //! | `sockets`, `events` | the sockets by which processes find each other, and the events that the engine waits for |
 //! | `link` | a link: the shared memory, tables and connection of a pair of processes |
-//! | `segment`, `ring`, `brief` | the shared memory of a link: a ring of messages in each direction |
+//! | `segment`, `ring`, `ring_message` | the shared memory of a link: a ring of messages in each direction |
 //! | `backlog` | queue pairs and messages that wait for room in a ring |
-//! | `wake`, `vigil` | wakeups of a sleeping peer, and the choice of the thread that is woken for a process |
+//! | `wake`, `wake_target` | wakeups of a sleeping peer, and the choice of the thread that is woken for a process |
 //! | `regions`, `board` | the tables in which a process publishes the memory that peers may reach |
 //! | `withdrawal` | windows that are withdrawn from peers without blocking a thread |
 //! | `access` | one-sided reads and writes of a peer's memory |
-//! | `admitted`, `visitor` | the peers that may copy from and to memory of this process, and the wait until their copies have
+//! | `admitted`, `copying_peer` | the peers that may copy from and to memory of this process, and the wait until their copies have
 //! ended |
 //! | `shared`, `process` | mappings, and copies by the kernel: the modules that need `unsafe` |
 //!
@@ -30,23 +30,24 @@ mod admission;
 mod admitted;
 mod backlog;
 mod board;
-pub(crate) mod brief;
+mod copying_peer;
 mod directory;
 mod events;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod handshake;
-mod letter;
+mod handshake_message;
+mod host_peers;
 mod link;
 mod links;
 mod local;
 #[cfg(all(test, loom))]
 mod models;
-mod neighbourhood;
 mod pending;
 mod process;
 mod regions;
 mod ring;
+pub(crate) mod ring_message;
 mod segment;
 mod shared;
 mod sockets;
@@ -54,16 +55,15 @@ mod sockets;
 mod testing;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod vigil;
-mod visitor;
 mod wake;
+mod wake_target;
 mod withdrawal;
 
 pub(crate) use access::{Access, Knowledge, Target, Visit};
 pub(crate) use backlog::Kept;
+pub use host_peers::HostPeers;
+pub(crate) use host_peers::Known;
 pub use link::Link;
 pub(crate) use link::{Failure, Said};
 pub(crate) use local::Own;
-pub(crate) use neighbourhood::Known;
-pub use neighbourhood::Neighbourhood;
 pub(crate) use regions::{Publication, QueuePair};

@@ -29,7 +29,7 @@ pub(super) struct Handshake {
     /// Time at which the connection was accepted.
     since: Instant,
     /// Set while the peer's first message has arrived but is not received yet, because of the rate limit.
-    has_letter: bool,
+    has_handshake_message: bool,
     /// The new link (shared memory with the peer), after `Welcome` was sent and until the peer's last message is received.
     pub(super) welcomed: Option<Arc<Link>>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Handshake {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
     Nothing,
-    Letter,
+    HandshakeMessage,
     End,
 }
 
@@ -50,7 +50,7 @@ impl Handshake {
 
     /// Returns whether the peer has not sent a message yet.
     fn is_silent(&self) -> bool {
-        self.welcomed.is_none() && !self.has_letter
+        self.welcomed.is_none() && !self.has_handshake_message
     }
 
     /// Returns what can be received from the connection: a message, the end of the connection, or nothing. Receives nothing.
@@ -58,7 +58,7 @@ impl Handshake {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(self.socket.as_fd(), &mut [0_u8; 1], flags).map(|(_, length)| length) {
             Ok(0) => Pending::End,
-            Ok(_) => Pending::Letter,
+            Ok(_) => Pending::HandshakeMessage,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Pending::Nothing,
             Err(_) => Pending::End,
         }
@@ -135,7 +135,7 @@ impl Handshakes {
                 socket,
                 process,
                 since: now,
-                has_letter: false,
+                has_handshake_message: false,
                 welcomed: None,
             });
         }
@@ -164,13 +164,13 @@ impl Handshakes {
             let stays = match handshake.pending() {
                 Pending::Nothing => true,
                 Pending::End => false,
-                Pending::Letter if self.beginnings.is_ready(now) => {
+                Pending::HandshakeMessage if self.beginnings.is_ready(now) => {
                     self.beginnings.count(now);
-                    handshake.has_letter = false;
+                    handshake.has_handshake_message = false;
                     receive(self, &mut handshake)
                 }
-                Pending::Letter => {
-                    handshake.has_letter = true;
+                Pending::HandshakeMessage => {
+                    handshake.has_handshake_message = true;
                     true
                 }
             };
@@ -223,7 +223,10 @@ impl Handshakes {
     /// Returns the next time at which [`accept`](Self::accept) and [`advance`](Self::advance) must be called even without an
     /// event.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let unread = self.all.iter().any(|handshake| handshake.has_letter);
+        let unread = self
+            .all
+            .iter()
+            .any(|handshake| handshake.has_handshake_message);
         let unread = unread.then(|| self.beginnings.ready_at());
         let deadlines = self.all.iter().map(Handshake::deadline);
         deadlines.chain(unread).chain(self.accept_at).min()
@@ -295,7 +298,7 @@ mod tests {
             socket,
             process: rustix::process::getpid(),
             since,
-            has_letter: false,
+            has_handshake_message: false,
             welcomed: None,
         };
         (handshake, end)
@@ -312,16 +315,20 @@ mod tests {
         }
         handshakes.all[7].since = start;
         handshakes.all[9].since = start;
-        handshakes.all[7].has_letter = true;
+        handshakes.all[7].has_handshake_message = true;
         assert!(handshakes.make_room(), "one of them is silent");
         assert_eq!(handshakes.all.len(), MAX_PENDING_HANDSHAKES - 1);
         let oldest = handshakes
             .all
             .iter()
             .filter(|handshake| handshake.since == start);
-        assert!(oldest.map(|handshake| handshake.has_letter).eq([true]));
+        assert!(
+            oldest
+                .map(|handshake| handshake.has_handshake_message)
+                .eq([true])
+        );
         handshakes.all.push(handshake(second).0);
-        (handshakes.all.iter_mut()).for_each(|handshake| handshake.has_letter = true);
+        (handshakes.all.iter_mut()).for_each(|handshake| handshake.has_handshake_message = true);
         assert!(!handshakes.make_room());
     }
 

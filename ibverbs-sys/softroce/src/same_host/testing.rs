@@ -11,13 +11,13 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::Pid;
 
+use super::copying_peer::Process;
 use super::link::{Failures, Link, Peer};
 use super::local::Own;
 use super::process::KernelCopies;
 use super::regions::{Publication, Tables};
 use super::segment::{self, Side};
-use super::visitor::Process;
-use crate::completion::Bells;
+use crate::completion::WakeEventfds;
 use crate::counters::Counters;
 use crate::descriptor::{Descriptor, Opening};
 use crate::memory::Arena;
@@ -34,8 +34,8 @@ pub(super) fn own(address: SocketAddr) -> io::Result<Own> {
         gids: vec![ip],
         publication: Arc::new(Publication::new(0)?),
         arena: Arena::new()?,
-        bell: Arc::new(bell()?),
-        channels: Bells::new()?,
+        wake_eventfd: Arc::new(wake_eventfd()?),
+        channels: WakeEventfds::new()?,
         counters: Arc::<Counters>::default(),
         is_peer: false,
     })
@@ -70,7 +70,7 @@ pub(super) fn link_to(
 }
 
 fn link(peer: Peer, process: Process, side: Side) -> io::Result<Arc<Link>> {
-    let failures = Failures::new(Arc::new(bell()?));
+    let failures = Failures::new(Arc::new(wake_eventfd()?));
     Ok(Link::new(peer, process, side, Arc::default(), failures))
 }
 
@@ -95,7 +95,7 @@ fn process(number: Pid, socket: Descriptor) -> Process {
 /// Returns a description of this process as a peer that has an address.
 fn peer(address: SocketAddr) -> io::Result<Peer> {
     let own = own(address)?;
-    let channels = (0..Bells::COUNT).map(|_| bell());
+    let channels = (0..WakeEventfds::COUNT).map(|_| wake_eventfd());
     Ok(Peer {
         slot: None,
         addresses: own.addresses,
@@ -103,12 +103,12 @@ fn peer(address: SocketAddr) -> io::Result<Peer> {
         key_base: 0,
         tables: Tables::map(own.publication.as_fd())?,
         arena: Descriptor::open(|| own.arena.as_fd().try_clone_to_owned())?,
-        bell: bell()?,
+        wake_eventfd: wake_eventfd()?,
         channels: channels.collect::<io::Result<_>>()?,
     })
 }
 
-fn bell() -> io::Result<Descriptor> {
+fn wake_eventfd() -> io::Result<Descriptor> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     Ok(Descriptor::open(|| eventfd(0, flags))?)
 }

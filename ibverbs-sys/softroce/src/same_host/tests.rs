@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::copying_peer::Copies;
 use super::directory::Directory;
 use super::link::{Failure, Link, Said};
 use super::segment;
 use super::shared::{Map, Rights};
 use super::testing;
-use super::visitor::Copies;
 use crate::epoch::Lanes;
 use crate::memory::Piece;
 use crate::proto::Sequence;
-use crate::transfer::{Brief, Form, PART_CHUNKS, PartOf, Short, Unsent};
+use crate::transfer::{Form, PART_CHUNKS, PartOf, RingMessage, Short, Unsent};
 
 /// Maximum time to wait for each step of a test.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Tag and words of an invalid brief (short message without packet headers).
+/// Tag and words of an invalid ring message (short message without packet headers).
 const NONSENSE: (u16, [u64; 7]) = (1 << 15 | 1, [u64::MAX; 7]);
 
 fn send(link: &Link, text: &str) {
@@ -40,16 +40,16 @@ fn received(link: &Link) -> Vec<String> {
     let mut texts = Vec::new();
     while link.receive(2, |_, said| match said {
         Said::Packet(bytes, _) => texts.push(String::from_utf8_lossy(bytes).into_owned()),
-        Said::Brief(brief, _) => texts.push(format!("{brief:?}")),
+        Said::RingMessage(ring_message, _) => texts.push(format!("{ring_message:?}")),
     }) != Some(0)
     {}
     texts
 }
 
-/// Returns a brief (short message without packet headers) whose payload has `length` bytes, which are in chunks of the ring.
-fn part(length: u32, payload: &mut [u8; 4]) -> Brief<'_> {
+/// Returns a ring message (short message without packet headers) whose payload has `length` bytes, which are in chunks of the ring.
+fn part(length: u32, payload: &mut [u8; 4]) -> RingMessage<'_> {
     *payload = length.to_ne_bytes();
-    Brief {
+    RingMessage {
         destination: 7,
         partition_key: 0xffff,
         acknowledged: None,
@@ -86,10 +86,10 @@ fn bytes_in_chunks_arrive_also_behind_the_end_of_the_ring() {
         assert_eq!(sent, Ok(()));
         let mut arrived = vec![0; bytes.len()];
         let received = here.receive(2, |tag, said| {
-            let Said::Brief(brief, chunks) = said else {
+            let Said::RingMessage(ring_message, chunks) = said else {
                 panic!("a brief was sent");
             };
-            assert_eq!((tag, brief), (0x100, &part(length, &mut [0; 4])));
+            assert_eq!((tag, ring_message), (0x100, &part(length, &mut [0; 4])));
             let mut rest = &mut arrived[..];
             for from in Piece::parts(chunks, 0..length as usize) {
                 let (to, behind) = std::mem::take(&mut rest).split_at_mut(from.length());
@@ -116,8 +116,11 @@ fn a_part_whose_bytes_cannot_be_read_is_not_sent() {
 fn a_part_that_is_longer_than_its_chunks_ends_the_link() {
     let (here, there, _) = testing::links().unwrap();
     let mut payload = [0; 4];
-    let brief = part(65, &mut payload);
-    assert_eq!(there.send_chunks(0x100, &brief, 64, |_| Some(())), Ok(()));
+    let ring_message = part(65, &mut payload);
+    assert_eq!(
+        there.send_chunks(0x100, &ring_message, 64, |_| Some(())),
+        Ok(())
+    );
     assert_eq!(received(&here), [""; 0]);
     assert!(here.is_dead());
 }
@@ -226,7 +229,7 @@ impl Host {
         let engine = thread::spawn(move || {
             while !stops.load(Ordering::Relaxed) {
                 let mut descriptors: Vec<_> = (attended.iter())
-                    .flat_map(|(_, directory)| [directory.heard(), directory.bell()])
+                    .flat_map(|(_, directory)| [directory.heard(), directory.wake_eventfd()])
                     .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
                     .collect();
                 let soon = Timespec {
@@ -236,7 +239,7 @@ impl Host {
                 let woken = poll(&mut descriptors, Some(&soon)).unwrap() > 0;
                 drop(descriptors);
                 for (_, directory) in attended.iter().filter(|_| woken) {
-                    let _ = rustix::io::read(directory.bell(), &mut [0; 8]);
+                    let _ = rustix::io::read(directory.wake_eventfd(), &mut [0; 8]);
                     directory.attend();
                 }
             }
@@ -321,7 +324,7 @@ fn a_copy_by_a_link_that_failed_is_waited_for() {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let copies: Vec<_> = there.visitors().into_iter().map(Copies::of).collect();
+            let copies: Vec<_> = there.copying_peers().into_iter().map(Copies::of).collect();
             let count = copies.len();
             let all = copies.into_iter().all(Copies::wait);
             (count, all, is_over.load(Ordering::SeqCst))

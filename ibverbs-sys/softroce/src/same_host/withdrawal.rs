@@ -7,7 +7,7 @@
 
 use parking_lot::Mutex;
 
-use super::neighbourhood::{Accesses, Neighbourhood};
+use super::host_peers::{Accesses, HostPeers};
 use crate::proto::Withdrawal;
 
 /// Pending withdrawals of memory windows, at most one for each record of the table of regions.
@@ -17,23 +17,23 @@ pub(super) struct Withdrawals(Mutex<Vec<Pending>>);
 #[derive(Debug)]
 struct Pending {
     slot: u32,
-    /// Version of the retracted record, as returned by [`Neighbourhood::retract_region`]. Each publication changes the version.
+    /// Version of the retracted record, as returned by [`HostPeers::retract_region`]. Each publication changes the version.
     retracted: u64,
     accesses: Accesses,
 }
 
 impl Withdrawals {
     /// Begins or continues to withdraw a region or window from peers. Returns the progress of the withdrawal.
-    pub(super) fn poll(&self, slot: u32, neighbourhood: &Neighbourhood) -> Withdrawal {
+    pub(super) fn poll(&self, slot: u32, host_peers: &HostPeers) -> Withdrawal {
         let mut all = self.0.lock();
-        let retracted = neighbourhood.retract_region(slot);
+        let retracted = host_peers.retract_region(slot);
         let known = all.iter().position(|pending| pending.slot == slot);
         let mut pending = match known.map(|known| all.swap_remove(known)) {
             Some(pending) if pending.retracted == retracted => pending,
             _ => Pending {
                 slot,
                 retracted,
-                accesses: neighbourhood.accesses(),
+                accesses: host_peers.accesses(),
             },
         };
         let withdrawal = pending.accesses.poll();

@@ -138,7 +138,7 @@ impl View<'_> {
     }
 }
 
-/// Sends whole short messages as [`Brief`](crate::transfer::Brief)s, and all others as packets, because the simulated nodes
+/// Sends whole short messages as [`RingMessage`](crate::transfer::RingMessage)s, and all others as packets, because the simulated nodes
 /// share no memory.
 impl Carrier for View<'_> {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {

@@ -12,7 +12,7 @@
 //! - fences, the window, the path MTU, consecutive sequence numbers;
 //! - termination: nothing hangs, and nothing continues forever.
 //!
-//! In some schedules reliable queue pairs send [briefs](crate::transfer::Brief) (short messages without packet headers), which
+//! In some schedules reliable queue pairs send [ring messages](crate::transfer::RingMessage) (short messages without packet headers), which
 //! the network transfers like packets.
 //!
 //! With packet losses of up to 10 percent, every request must succeed. In a [`harsh`](Schedule::harsh) schedule, requests may

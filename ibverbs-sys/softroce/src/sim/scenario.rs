@@ -101,7 +101,7 @@ impl<'t> Scenario<'t> {
             None => Faults::Random(schedule.conditions),
         };
         let network = Network::new(faults, Random::new(schedule.seed, 1));
-        let mut world = World::new(network, schedule.batch, schedule.briefs);
+        let mut world = World::new(network, schedule.batch, schedule.ring_messages);
         if let Some(lines) = lines {
             world.trace_to(lines);
         }

@@ -23,9 +23,9 @@ pub struct Schedule {
     pub ipv6: bool,
     /// Time for which a node collects packets before it sends responses.
     pub batch: Duration,
-    /// Delay of the acknowledgement of a brief (a short message without packet headers), so that the acknowledgement can be
+    /// Delay of the acknowledgement of a ring message (a short message without packet headers), so that the acknowledgement can be
     /// sent with the next message. `None`: queue pairs send packets only.
-    pub briefs: Option<Duration>,
+    pub ring_messages: Option<Duration>,
     /// Set if reliable queue pairs are reset after the run, and connected again for more requests.
     pub again: bool,
     /// Connections between the nodes.
@@ -169,7 +169,7 @@ impl Schedule {
                 0 => Duration::ZERO,
                 _ => Duration::from_nanos(random.magnitude(20_000)),
             },
-            briefs: None,
+            ring_messages: None,
             again: random.percent(25),
             connections: Vec::new(),
         };
@@ -201,10 +201,10 @@ impl Schedule {
             let number = random.below(reliable);
             schedule.connections[number].end_with(ending, &mut random);
         }
-        // Drawn from a separate stream, so that the rest of a seed's schedule does not depend on briefs.
+        // Drawn from a separate stream, so that the rest of a seed's schedule does not depend on ring messages.
         let mut random = Random::new(seed, 3);
         if random.percent(30) {
-            schedule.briefs = Some(Duration::from_nanos(random.magnitude(50_000)));
+            schedule.ring_messages = Some(Duration::from_nanos(random.magnitude(50_000)));
         }
         schedule
     }

@@ -1,7 +1,7 @@
 use std::fmt::{self, Write};
 
 use crate::proto::{Completion, Time};
-use crate::transfer::Brief;
+use crate::transfer::RingMessage;
 use crate::wire::{Packet, Syndrome};
 
 use super::network::Fate;
@@ -72,15 +72,15 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// Formats a [`Brief`] (a short message without packet headers) for the trace.
-pub(crate) fn brief(brief: &Brief<'_>) -> String {
-    let mut line = format!("qp {:#x} brief", brief.destination);
+/// Formats a [`RingMessage`] (a short message without packet headers) for the trace.
+pub(crate) fn ring_message(ring_message: &RingMessage<'_>) -> String {
+    let mut line = format!("qp {:#x} brief", ring_message.destination);
     // Writing to a string cannot fail.
-    if let Some(message) = &brief.message {
+    if let Some(message) = &ring_message.message {
         let (sequence, length) = (message.sequence.value(), message.payload.len());
         let _ = write!(line, " psn {sequence:06x} {length} B");
     }
-    if let Some(sequence) = brief.acknowledged {
+    if let Some(sequence) = ring_message.acknowledged {
         let _ = write!(line, " acks {:06x}", sequence.value());
     }
     line

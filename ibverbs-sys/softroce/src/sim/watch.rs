@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 
 use crate::proto::{Attributes, Sequence};
-use crate::transfer::Brief;
+use crate::transfer::RingMessage;
 use crate::wire::{Nak, Operation, Packet, Syndrome, Transport};
 
 /// Checker of the packets of one queue pair, for rules whose violation no completion shows. It may count packets as
@@ -70,13 +70,13 @@ impl Watch {
         self.asked(sequence, span, is_read_or_atomic, attributes)
     }
 
-    /// Checks a [`Brief`] that the queue pair sent. The error describes the violated rule.
-    pub(crate) fn sent_brief(
+    /// Checks a [`RingMessage`] that the queue pair sent. The error describes the violated rule.
+    pub(crate) fn sent_ring_message(
         &mut self,
-        brief: &Brief<'_>,
+        ring_message: &RingMessage<'_>,
         attributes: &Attributes,
     ) -> Result<(), String> {
-        match &brief.message {
+        match &ring_message.message {
             Some(message) => self.asked(message.sequence, 1, false, attributes),
             None => Ok(()),
         }
@@ -153,12 +153,12 @@ impl Watch {
         self.executed(sequence, refused);
     }
 
-    /// Records a [`Brief`] that arrived at the queue pair.
-    pub(crate) fn heard(&mut self, brief: &Brief<'_>) {
-        if let Some(message) = &brief.message {
+    /// Records a [`RingMessage`] that arrived at the queue pair.
+    pub(crate) fn heard(&mut self, ring_message: &RingMessage<'_>) {
+        if let Some(message) = &ring_message.message {
             self.came(message.sequence);
         }
-        if let Some(sequence) = brief.acknowledged {
+        if let Some(sequence) = ring_message.acknowledged {
             self.executed(sequence, false);
         }
     }

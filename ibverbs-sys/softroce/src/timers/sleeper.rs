@@ -22,7 +22,7 @@ const REST: Duration = Duration::from_millis(10);
 pub(crate) struct Sleeper {
     /// Time until which the engine sleeps at most, in nanoseconds. 0 while it is awake.
     until: AtomicU64,
-    bell: Descriptor,
+    wake_eventfd: Descriptor,
     /// Both ends of a pipe. Closing both wakes a thread that sleeps on the first end.
     ends: [Descriptor; 2],
     /// Set after a descriptor on which the engine sleeps was found to be closed.
@@ -39,13 +39,15 @@ impl Sleeper {
             ends,
             has_lost: AtomicBool::new(false),
             until: AtomicU64::new(0),
-            bell: Descriptor::open(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?,
+            wake_eventfd: Descriptor::open(|| {
+                eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            })?,
         })
     }
 
     /// Returns a descriptor with which other processes can wake the engine.
-    pub(crate) fn bell(&self) -> io::Result<Descriptor> {
-        self.bell.try_clone()
+    pub(crate) fn wake_eventfd(&self) -> io::Result<Descriptor> {
+        self.wake_eventfd.try_clone()
     }
 
     /// Wakes the engine if it sleeps. Before the call, the caller must store the state that the engine must see, with
@@ -74,7 +76,7 @@ impl Sleeper {
 
     /// Wakes the engine by its eventfd: ends its present sleep, or prevents its next one.
     pub(crate) fn ring(&self) {
-        descriptor::count_up(self.bell.as_fd());
+        descriptor::count_up(self.wake_eventfd.as_fd());
     }
 
     /// Sleeps until `deadline`, until `watched` is readable, or until another thread wakes the caller. Calls `still` once the
@@ -114,7 +116,7 @@ impl Sleeper {
 
     fn wait(&self, timeout: Option<&Timespec>, watched: BorrowedFd<'_>) {
         let mut descriptors = [
-            PollFd::new(&self.bell, PollFlags::IN),
+            PollFd::new(&self.wake_eventfd, PollFlags::IN),
             PollFd::from_borrowed_fd(watched, PollFlags::IN),
             PollFd::new(&self.ends[0], PollFlags::empty()),
         ];
@@ -130,7 +132,7 @@ impl Sleeper {
         if descriptors.iter().any(is_closed) {
             self.has_lost.store(true, Ordering::Relaxed);
         } else if !descriptors[0].revents().is_empty() {
-            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            let _ = rustix::io::read(&self.wake_eventfd, &mut [0; 8]);
         }
     }
 }

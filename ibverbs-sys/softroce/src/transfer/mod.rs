@@ -6,28 +6,30 @@
 //! | `one_sided` | executes reads, writes and atomics in the memory of this process or another one |
 //! | `two_sided` | the sources of the bytes of messages that consume a receive |
 //! | `in_process` | transfers parts to a queue pair of this process |
-//! | `brief` | ring slots to another process: messages, descriptors of messages, and acknowledgements |
+//! | `ring_message` | ring slots to another process: messages, descriptors of messages, and acknowledgements |
 //! | `volume` | amounts of messages and bytes, for the counters |
 //!
 //! This module works on the [transport](crate::proto) and its [host](crate::proto::Host). It uses no queue pair objects, locks
 //! or shared memory, so tests and the simulation run the same code.
 #![forbid(unsafe_code)]
 
-pub(crate) mod brief;
 mod choice;
 pub(crate) mod in_process;
 mod one_sided;
+pub(crate) mod ring_message;
 mod two_sided;
 mod volume;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use brief::{Brief, Form, PartOf, PeerMemory, Polled, Portion, Short, Unsent};
 pub(crate) use choice::{
     Kind, PART_CHUNKS, PART_MAPPED, Peer, SHORT, Transfer, Work, choose, depends_on_memory,
 };
 pub(crate) use one_sided::{Action, Atomic, OneSided, Reach, STRIDE, Undone};
+pub(crate) use ring_message::{
+    Form, PartOf, PeerMemory, Polled, Portion, RingMessage, Short, Unsent,
+};
 pub(crate) use volume::{Sent, Volume};
 
 use crate::proto::{Host, SendRequest, Upcoming};

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Maximum time that one end waits for the other.
-const PATIENCE: Duration = Duration::from_secs(300);
+const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// Addresses of a queue pair and of its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Talk {
 
     /// Connects as soon as the other end listens.
     pub(crate) fn connect(address: &str) -> Result<Self, String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + MAX_WAIT;
         loop {
             match TcpStream::connect(address) {
                 Ok(stream) => return Self::new(stream),
@@ -44,7 +44,7 @@ impl Talk {
 
     fn new(stream: TcpStream) -> Result<Self, String> {
         let prepared = stream
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(MAX_WAIT))
             .and_then(|()| stream.set_nodelay(true));
         prepared.map_err(|e| e.to_string())?;
         Ok(Self(stream))

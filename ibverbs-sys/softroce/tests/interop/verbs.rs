@@ -15,7 +15,7 @@ const PORT: u8 = 1;
 /// Depth of each queue.
 pub(crate) const DEPTH: usize = 32;
 /// Maximum time until a completion, because packets are lost and the machine may be emulated.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 const QUEUE_KEY: u32 = 0x1122;
 
 pub(crate) type Result<T, E = String> = std::result::Result<T, E>;
@@ -352,13 +352,13 @@ impl Connection {
 
     /// Waits for the next completion.
     pub(crate) fn wait(&self) -> Result<ibv_wc> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + MAX_WAIT;
         loop {
             if let Some(completion) = self.poll()? {
                 return Ok(completion);
             }
             if Instant::now() > deadline {
-                return Err(format!("no completion within {PATIENCE:?}"));
+                return Err(format!("no completion within {MAX_WAIT:?}"));
             }
         }
     }

@@ -31,7 +31,7 @@ const LAYERS: &[&str] = &[
     "descriptor",
     "counters",
     "capture",
-    "census",
+    "object_counts",
     "timers",
     // Objects of programs. All of them use a context; the sharing between processes uses completion
     // and memory.

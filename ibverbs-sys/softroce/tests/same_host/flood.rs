@@ -1,7 +1,7 @@
 //! Floods of handshakes: bounds of the resources that other processes of the host can take from a
 //! process through its listener.
 //!
-//! The attackers implement the protocol of `same_host/letter.rs` themselves, so changes of that file
+//! The attackers implement the protocol of `same_host/handshake_message.rs` themselves, so changes of that file
 //! must be repeated here.
 
 use std::io::{BufRead, BufReader, IoSlice, Write};
@@ -134,7 +134,7 @@ fn attack(kind: Kind, victim: &str, other: u32) {
             Kind::Silent => {}
             Kind::Closes => continue,
             Kind::Nonsense => {
-                let many = [wares.bell.as_fd(); 200];
+                let many = [wares.wake_eventfd.as_fd(); 200];
                 let _ = send(&socket, b"nonsense", &many);
             }
             Kind::Begins | Kind::Foreign => {
@@ -207,7 +207,7 @@ fn sleeping_thread() -> i32 {
 struct Wares {
     segment: OwnedFd,
     tables: OwnedFd,
-    bell: OwnedFd,
+    wake_eventfd: OwnedFd,
     /// Word of the attacker's memory that the victim reads and writes as a test of its access.
     probe: Box<AtomicU64>,
     /// Number of the thread through which the victim reaches this word.
@@ -226,7 +226,8 @@ impl Wares {
         Self {
             segment: file(4 << 20),
             tables: file(1 << 30),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a bell"),
+            wake_eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .expect("a bell"),
             probe: Box::new(AtomicU64::new(7)),
             thread: sleeping_thread(),
         }
@@ -234,8 +235,16 @@ impl Wares {
 
     /// Returns shared memory, tables, arena, and the eventfds of the engine and of two channels.
     fn all(&self) -> [BorrowedFd<'_>; 6] {
-        let [segment, tables, bell] = [&self.segment, &self.tables, &self.bell].map(AsFd::as_fd);
-        [segment, tables, tables, bell, bell, bell]
+        let [segment, tables, wake_eventfd] =
+            [&self.segment, &self.tables, &self.wake_eventfd].map(AsFd::as_fd);
+        [
+            segment,
+            tables,
+            tables,
+            wake_eventfd,
+            wake_eventfd,
+            wake_eventfd,
+        ]
     }
 
     fn hello(&self, address: u32) -> Vec<u8> {

@@ -16,17 +16,17 @@ pub(crate) const PORT: u8 = 1;
 
 thread_local! {
     /// How long this thread's case waits.
-    static PATIENCE: Cell<Duration> = const { Cell::new(Duration::from_secs(60)) };
+    static MAX_WAIT: Cell<Duration> = const { Cell::new(Duration::from_secs(60)) };
 }
 
 /// How long something may take that does happen: ample for an emulated machine under load.
 pub(crate) fn patience() -> Duration {
-    PATIENCE.get()
+    MAX_WAIT.get()
 }
 
 /// The same for this thread's next case, where a driver is known to let it wait in vain.
 pub(crate) fn set_patience(limit: Duration) {
-    PATIENCE.set(limit);
+    MAX_WAIT.set(limit);
 }
 
 /// How long a case watches for something that must not happen.

@@ -79,8 +79,8 @@ impl Host {
     /// Returns whether the memory window with the key `key` is published to peer processes.
     fn tells(&self, key: u32) -> bool {
         let slot = self.nic.memory.slot(key).unwrap();
-        let neighbourhood = self.nic.neighbourhood.as_ref().unwrap();
-        neighbourhood.is_published(slot)
+        let host_peers = self.nic.host_peers.as_ref().unwrap();
+        host_peers.is_published(slot)
     }
 
     /// Returns whether no request has completed.

@@ -39,7 +39,7 @@ struct Question {
 const INTERVAL: Duration = Duration::from_micros(2);
 
 /// Maximum time to wait for a receipt. On a busy machine, the peer's process may not run for that long.
-const PATIENCE: Duration = Duration::from_millis(50);
+const MAX_WAIT: Duration = Duration::from_millis(50);
 
 /// Number of receipts missing in a row after which the peer is considered not to support receipts.
 const MISSES: u32 = 3;
@@ -76,7 +76,7 @@ impl Flow {
                 self.patience = None;
                 return true;
             }
-            if now < *self.patience.get_or_insert(now + PATIENCE) {
+            if now < *self.patience.get_or_insert(now + MAX_WAIT) {
                 return false;
             }
             self.misses += 1;
@@ -177,7 +177,7 @@ impl Flow {
 
 #[cfg(test)]
 mod tests {
-    use super::{Flow, MISSES, PATIENCE};
+    use super::{Flow, MAX_WAIT, MISSES};
     use crate::proto::testing::path;
     use crate::proto::{Sequence, Time};
 
@@ -218,14 +218,14 @@ mod tests {
         assert_eq!(send(&mut flow, now), 8);
         for _ in 1..MISSES {
             let due = flow.next_timeout().unwrap();
-            assert_eq!(due, now + PATIENCE);
+            assert_eq!(due, now + MAX_WAIT);
             now = due;
             assert_eq!(send(&mut flow, now), 8);
         }
         now = flow.next_timeout().unwrap();
         let begin = now;
         let mut sent = 0;
-        while now - begin < PATIENCE {
+        while now - begin < MAX_WAIT {
             sent += send(&mut flow, now);
             now = flow.next_timeout().unwrap();
         }

@@ -5,17 +5,17 @@ use super::{BURST, Breach, Node, Place, What, World};
 use crate::proto::{
     Arrival, Memory, Path, Payload, Posted, Prospect, SendOperation, SendRequest, Service,
 };
-use crate::same_host::brief;
+use crate::same_host::ring_message;
 use crate::sim::network::Fate;
 use crate::sim::random::splitmix;
 use crate::sim::trace::{self, Clock, Line};
-use crate::transfer::{self, Brief, SHORT};
+use crate::transfer::{self, RingMessage, SHORT};
 use crate::wire::Packet;
 
-/// Simulated error of the coarse clock: the time that [`Brief`] handling gets is later than the real time by this value.
+/// Simulated error of the coarse clock: the time that [`RingMessage`] handling gets is later than the real time by this value.
 const TICK: Duration = Duration::from_millis(12);
 
-/// Number of header bytes that a [`Brief`] has on the simulated network, as if it were a packet.
+/// Number of header bytes that a [`RingMessage`] has on the simulated network, as if it were a packet.
 const HEADERS: usize = 40;
 
 impl World<'_> {
@@ -53,34 +53,40 @@ impl World<'_> {
         self.answer_after(place, self.batch);
     }
 
-    /// Delivers an encoded [`Brief`] (a short message without packet headers) to its queue pair.
+    /// Delivers an encoded [`RingMessage`] (a short message without packet headers) to its queue pair.
     pub(super) fn hear(&mut self, node: usize, words: &[u64; 7]) {
         let mut room = [0; SHORT];
-        let Some(brief) = brief::decode(words, &mut room) else {
+        let Some(ring_message) = ring_message::decode(words, &mut room) else {
             self.break_rule("a brief makes no sense".to_owned());
             return;
         };
-        let Some(&slot) = self.nodes[node].directory.get(&brief.destination) else {
-            let number = brief.destination;
+        let Some(&slot) = self.nodes[node].directory.get(&ring_message.destination) else {
+            let number = ring_message.destination;
             self.break_rule(format!(
                 "a brief for queue pair {number:#x} came to node {node}"
             ));
             return;
         };
         if self.lines.is_some() {
-            let said = trace::brief(&brief);
+            let said = trace::ring_message(&ring_message);
             let line = format!("{} node {node}   <- {said}", Clock(self.now));
             self.tell(&line);
         }
-        self.nodes[node].slots[slot].watch.heard(&brief);
+        self.nodes[node].slots[slot].watch.heard(&ring_message);
         let place = Place { node, slot };
         self.with(place, |queue_pair, view, now| {
-            transfer::brief::receive(queue_pair, || now + TICK, &brief, view, &mut ());
+            transfer::ring_message::receive(
+                queue_pair,
+                || now + TICK,
+                &ring_message,
+                view,
+                &mut (),
+            );
         });
         match self.queue_pair(place).prospect() {
             Prospect::Nothing => {}
             Prospect::Acknowledgement => {
-                self.answer_after(place, self.briefs.unwrap_or_default());
+                self.answer_after(place, self.ring_messages.unwrap_or_default());
             }
             Prospect::Urgent => self.answer_after(place, self.batch),
         }
@@ -117,7 +123,7 @@ impl World<'_> {
 
     /// Transmits all messages and packets that a queue pair may send now, and schedules its timer.
     pub(super) fn transmit(&mut self, place: Place) {
-        if !self.transmit_briefs(place) {
+        if !self.transmit_ring_messages(place) {
             self.transmit_packets(place);
         }
         let slot = &mut self.nodes[place.node].slots[place.slot];
@@ -132,10 +138,11 @@ impl World<'_> {
         }
     }
 
-    /// Sends the next messages of a queue pair as [`Brief`]s, up to the first message that must be sent as packets. Returns
+    /// Sends the next messages of a queue pair as [`RingMessage`]s, up to the first message that must be sent as packets. Returns
     /// `true` if the queue pair has nothing left to send.
-    fn transmit_briefs(&mut self, place: Place) -> bool {
-        if self.briefs.is_none() || self.queue_pair(place).service() != Service::ReliableConnection
+    fn transmit_ring_messages(&mut self, place: Place) -> bool {
+        if self.ring_messages.is_none()
+            || self.queue_pair(place).service() != Service::ReliableConnection
         {
             return false;
         }
@@ -146,22 +153,23 @@ impl World<'_> {
             }
             let mut said = None;
             self.with(place, |queue_pair, view, now| {
-                transfer::brief::poll(
+                transfer::ring_message::poll(
                     queue_pair,
                     || now + TICK,
                     view,
                     &mut (),
-                    |brief, _, _| {
-                        said = Some(brief::encode(brief));
+                    |ring_message, _, _| {
+                        said = Some(ring_message::encode(ring_message));
                         Ok(())
                     },
                 );
             });
             let mut room = [0; SHORT];
-            let Some(brief) = said.and_then(|words| brief::decode(&words, &mut room)) else {
+            let Some(ring_message) = said.and_then(|words| ring_message::decode(&words, &mut room))
+            else {
                 break;
             };
-            self.send_brief(place, &brief);
+            self.send_ring_message(place, &ring_message);
         }
         self.queue_pair(place).is_silent()
     }
@@ -267,7 +275,7 @@ impl World<'_> {
         self.schedule(arrival, What::Arrive { node, packet });
     }
 
-    /// Sends a request as a [`Brief`] at the time of posting, if the request is a short message that can be sent at once.
+    /// Sends a request as a [`RingMessage`] at the time of posting, if the request is a short message that can be sent at once.
     /// Returns whether the request was sent.
     pub(super) fn say(&mut self, place: Place, request: &SendRequest) -> bool {
         let SendOperation::Send {
@@ -298,28 +306,29 @@ impl World<'_> {
                 solicited: request.solicited,
             };
             if gathered && !request.fence && queue_pair.may_post_sent(1) {
-                let content = transfer::brief::Content::Bytes(bytes);
+                let content = transfer::ring_message::Content::Bytes(bytes);
                 let data = request.payload.data();
-                let brief = transfer::brief::posted(queue_pair, &message, data, content, &mut room);
-                said = Some(brief::encode(&brief));
-                transfer::brief::sent(queue_pair, &message, data, content);
+                let ring_message =
+                    transfer::ring_message::posted(queue_pair, &message, data, content, &mut room);
+                said = Some(ring_message::encode(&ring_message));
+                transfer::ring_message::sent(queue_pair, &message, data, content);
                 queue_pair.arm(now + TICK);
             }
         });
-        let brief = said.and_then(|words| brief::decode(&words, &mut room));
-        if let Some(brief) = &brief {
-            self.send_brief(place, brief);
+        let ring_message = said.and_then(|words| ring_message::decode(&words, &mut room));
+        if let Some(ring_message) = &ring_message {
+            self.send_ring_message(place, ring_message);
         }
-        brief.is_some()
+        ring_message.is_some()
     }
 
-    /// Sends a [`Brief`] over the simulated network. A brief that the network corrupts does not arrive.
-    fn send_brief(&mut self, place: Place, brief: &Brief<'_>) {
+    /// Sends a [`RingMessage`] over the simulated network. A ring message that the network corrupts does not arrive.
+    fn send_ring_message(&mut self, place: Place, ring_message: &RingMessage<'_>) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let attributes = slot.queue_pair.attributes();
         let path = attributes.path;
-        let said = trace::brief(brief);
-        if let Err(rule) = slot.watch.sent_brief(brief, attributes) {
+        let said = trace::ring_message(ring_message);
+        if let Err(rule) = slot.watch.sent_ring_message(ring_message, attributes) {
             let name = self.name(place);
             self.break_rule(format!("{name} sent {said}: {rule}"));
             return;
@@ -327,9 +336,10 @@ impl World<'_> {
         let Some(node) = path.and_then(|path| self.receiver(place, &path)) else {
             return;
         };
-        let words = brief::encode(brief);
-        let bytes = HEADERS + brief.bytes();
-        let (fate, arrival) = (self.network).send(self.now, place.node, brief.destination, bytes);
+        let words = ring_message::encode(ring_message);
+        let bytes = HEADERS + ring_message.bytes();
+        let (fate, arrival) =
+            (self.network).send(self.now, place.node, ring_message.destination, bytes);
         self.account(
             words.iter().fold(0, |all, word| all.rotate_left(9) ^ word),
             fate,

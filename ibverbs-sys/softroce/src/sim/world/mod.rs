@@ -70,8 +70,8 @@ pub(crate) struct World<'t> {
     breach: Option<Breach>,
     /// Time for which a node collects packets before it sends responses.
     batch: Duration,
-    /// Delay of the acknowledgement of a [`Brief`](crate::transfer::Brief). `None` if nodes send only packets.
-    briefs: Option<Duration>,
+    /// Delay of the acknowledgement of a [`RingMessage`](crate::transfer::RingMessage). `None` if nodes send only packets.
+    ring_messages: Option<Duration>,
     traffic: Traffic,
     digest: u64,
     buffers: Vec<Vec<u8>>,
@@ -120,7 +120,7 @@ enum What {
 const BURST: usize = 100_000;
 
 impl<'t> World<'t> {
-    pub(crate) fn new(network: Network, batch: Duration, briefs: Option<Duration>) -> Self {
+    pub(crate) fn new(network: Network, batch: Duration, ring_messages: Option<Duration>) -> Self {
         Self {
             now: Time::default(),
             order: 0,
@@ -130,7 +130,7 @@ impl<'t> World<'t> {
             notices: Vec::new(),
             breach: None,
             batch,
-            briefs,
+            ring_messages,
             traffic: Traffic::default(),
             digest: 0,
             buffers: Vec::new(),
@@ -262,7 +262,7 @@ impl<'t> World<'t> {
             );
             self.tell(&line);
         }
-        if self.briefs.is_none() || !self.say(place, &request) {
+        if self.ring_messages.is_none() || !self.say(place, &request) {
             self.with(place, |queue_pair, view, _| queue_pair.post(request, view));
         }
         self.transmit(place);

@@ -1,3 +1,3 @@
-mod brief;
 mod in_process;
 mod offers;
+mod ring_message;

@@ -1,6 +1,6 @@
 //! Tests of long messages whose bytes the receiver copies from the memory of the sender.
 
-use super::brief::{Said, brief, hear, poll, two};
+use super::ring_message::{Said, hear, poll, ring_message, two};
 use crate::proto::testing::{Machine, Node, pattern, request, send};
 use crate::proto::{
     CompletionStatus as S, Counter, Data, Memory, Misplaced, Payload, Posted, Remote, Segment,
@@ -43,30 +43,42 @@ impl PeerMemory<Machine> for Shared<'_> {
     }
 }
 
-/// Returns the next brief from one node to the other. Each node can access the memory of the other.
+/// Returns the next ring message from one node to the other. Each node can access the memory of the other.
 fn offer(from: &mut Node, to: &Node) -> Option<Said> {
     poll(from, &mut Shared(to))
 }
 
-/// Receives a brief from a peer whose memory is accessible. Returns the amount of data that was received.
+/// Receives a ring message from a peer whose memory is accessible. Returns the amount of data that was received.
 fn fetch(to: &mut Node, from: &Node, said: &Said) -> Volume {
     let Node {
         queue_pair,
         machine,
         ..
     } = to;
-    said.with(|brief| {
+    said.with(|ring_message| {
         if said.is_offer() {
             let mut peer = Shared(from);
-            transfer::brief::receive(queue_pair, Time::default, brief, machine, &mut peer)
+            transfer::ring_message::receive(
+                queue_pair,
+                Time::default,
+                ring_message,
+                machine,
+                &mut peer,
+            )
         } else {
             let mut chunks = said.chunks();
-            transfer::brief::receive(queue_pair, Time::default, brief, machine, &mut chunks)
+            transfer::ring_message::receive(
+                queue_pair,
+                Time::default,
+                ring_message,
+                machine,
+                &mut chunks,
+            )
         }
     })
 }
 
-/// Delivers all messages of `a` and all responses of `b`, as briefs or packets. Returns the number of offers: messages whose
+/// Delivers all messages of `a` and all responses of `b`, as ring messages or packets. Returns the number of offers: messages whose
 /// bytes `b` copies from the memory of `a`.
 fn exchange(a: &mut Node, b: &mut Node) -> usize {
     let now = Time::default();
@@ -114,7 +126,7 @@ fn a_long_message_is_fetched_in_parts_of_which_two_are_on_the_way() {
         assert_eq!(a.transmit(Time::default()), None, "packets do not take it");
         fetch(&mut b, &a, &waiting.remove(0));
         fetched += 1;
-        let answer = brief(&mut b).unwrap();
+        let answer = ring_message(&mut b).unwrap();
         hear(&mut a, &answer);
     }
     assert_eq!(b.machine.receive_ends(), [(7, S::Success)]);
@@ -139,7 +151,7 @@ fn each_part_that_is_taken_counts_once_with_one_copy() {
         parts += 1;
         assert_eq!(taken.messages == 1, all.bytes == LONG as u64);
         assert_eq!(fetch(&mut b, &a, &said), Volume::default(), "a duplicate");
-        let answer = brief(&mut b).unwrap();
+        let answer = ring_message(&mut b).unwrap();
         hear(&mut a, &answer);
     }
     assert_eq!(parts, LONG.div_ceil(PART as usize) as u64);
@@ -210,11 +222,12 @@ fn a_posted_message_is_offered_at_once() {
         };
         let (list, queue_pair) = ([segment], &mut a.queue_pair);
         let data = Data::Gathered(&list);
-        let content = transfer::brief::Content::Segments;
+        let content = transfer::ring_message::Content::Segments;
         let mut room = [0; SHORT];
-        let brief = transfer::brief::posted(queue_pair, &message, data, content, &mut room);
-        said.push(Said::of(&brief, Vec::new()));
-        transfer::brief::sent(queue_pair, &message, data, content);
+        let ring_message =
+            transfer::ring_message::posted(queue_pair, &message, data, content, &mut room);
+        said.push(Said::of(&ring_message, Vec::new()));
+        transfer::ring_message::sent(queue_pair, &message, data, content);
         queue_pair.arm(Time::default());
     }
     assert!((2..8).contains(&said.len()), "{}", said.len());
@@ -226,7 +239,7 @@ fn a_posted_message_is_offered_at_once() {
     for said in &said {
         fetch(&mut b, &a, said);
     }
-    let answer = brief(&mut b).unwrap();
+    let answer = ring_message(&mut b).unwrap();
     hear(&mut a, &answer);
     let ends: Vec<_> = (0..said.len() as u64).map(|id| (id, S::Success)).collect();
     assert_eq!(
@@ -269,7 +282,7 @@ fn messages_of_all_kinds_keep_their_order() {
         &[piece(&a, 5, 70_000), piece(&a, 0, 0), piece(&a, 3, 9)],
     ));
     a.post(request(3, write, &[all]));
-    // The message has more segments than fit into a brief.
+    // The message has more segments than fit into a ring message.
     let many = [0, 1, 2].map(|from| piece(&a, from, 30_000));
     a.post(request(4, send(), &many));
     a.post_send(5, vec![2; SHORT]);
@@ -433,7 +446,7 @@ fn a_peer_that_may_not_write_says_so_in_vain() {
     let list = [a.machine.segment(key, 0, LONG as u32)];
     a.post(request(1, write, &list));
     let said = offer(&mut a, &b).unwrap();
-    assert!(said.with(|brief| brief.message.unwrap().form == Form::Written));
+    assert!(said.with(|ring_message| ring_message.message.unwrap().form == Form::Written));
     fetch(&mut b, &a, &said);
     a.receive(Time::default(), &b.transmit(Time::default()).unwrap());
     assert_eq!(a.machine.ends(), [(1, S::RemoteInvalidRequest)]);

@@ -1,11 +1,11 @@
 #![forbid(unsafe_code)]
-//! The encoding of a brief (a short message without packet headers) in a slot (one cache line of a ring).
+//! The encoding of a ring message (a short message without packet headers) in a slot (one cache line of a ring).
 
 use super::ring::WORDS;
 use crate::proto::Sequence;
-use crate::transfer::{Brief, Form, PartOf, SHORT, Short};
+use crate::transfer::{Form, PartOf, RingMessage, SHORT, Short};
 
-/// Flags of a brief (short message without packet headers) in the first word of a slot, above the 24-bit queue pair number.
+/// Flags of a ring message (short message without packet headers) in the first word of a slot, above the 24-bit queue pair number.
 const ACKNOWLEDGED: u64 = 1 << 24;
 const MESSAGE: u64 = 1 << 25;
 const IMMEDIATE: u64 = 1 << 26;
@@ -14,7 +14,7 @@ const FETCH: u64 = 1 << 28;
 const WRITTEN: u64 = 1 << 29;
 const STARTS: u64 = 1 << 30;
 const ENDS: u64 = 1 << 31;
-/// Flags of a brief (short message without packet headers) in the second word of a slot, above the partition key.
+/// Flags of a ring message (short message without packet headers) in the second word of a slot, above the partition key.
 const INVALIDATES: u64 = 1 << 48;
 const CHUNKS: u64 = 1 << 49;
 
@@ -31,17 +31,17 @@ const BYTES_AT: usize = 3;
 
 const _: () = assert!(8 * (WORDS - BYTES_AT) == SHORT);
 
-/// Encodes a [`Brief`] (short message without packet headers) as the words of a slot (one cache line of a ring).
+/// Encodes a [`RingMessage`] as the words of a slot (one cache line of a ring).
 #[inline(always)]
-pub(crate) fn encode(brief: &Brief<'_>) -> [u64; WORDS] {
+pub(crate) fn encode(ring_message: &RingMessage<'_>) -> [u64; WORDS] {
     let mut words = [0; WORDS];
-    words[0] = u64::from(brief.destination) & NUMBER;
-    words[1] = u64::from(brief.partition_key) << PARTITION_AT;
-    if let Some(sequence) = brief.acknowledged {
+    words[0] = u64::from(ring_message.destination) & NUMBER;
+    words[1] = u64::from(ring_message.partition_key) << PARTITION_AT;
+    if let Some(sequence) = ring_message.acknowledged {
         words[0] |= ACKNOWLEDGED;
         words[2] = u64::from(sequence.value());
     }
-    if let Some(message) = &brief.message {
+    if let Some(message) = &ring_message.message {
         words[0] |= MESSAGE
             | u64::from(message.sequence.value()) << SEQUENCE_AT
             | (message.payload.len() as u64) << LENGTH_AT;
@@ -79,10 +79,13 @@ pub(crate) fn encode(brief: &Brief<'_>) -> [u64; WORDS] {
     words
 }
 
-/// Decodes a [`Brief`] (short message without packet headers) from the words of a slot (one cache line of a ring). Copies the
+/// Decodes a [`RingMessage`] from the words of a slot (one cache line of a ring). Copies the
 /// payload to `room`, which the result borrows. Returns `None` if the payload is longer than [`SHORT`].
 #[inline]
-pub(crate) fn decode<'a>(words: &[u64; WORDS], room: &'a mut [u8; SHORT]) -> Option<Brief<'a>> {
+pub(crate) fn decode<'a>(
+    words: &[u64; WORDS],
+    room: &'a mut [u8; SHORT],
+) -> Option<RingMessage<'a>> {
     let has = |bit| words[0] & bit != 0;
     let message = if has(MESSAGE) {
         let length = usize::from((words[0] >> LENGTH_AT) as u8);
@@ -119,7 +122,7 @@ pub(crate) fn decode<'a>(words: &[u64; WORDS], room: &'a mut [u8; SHORT]) -> Opt
     } else {
         None
     };
-    Some(Brief {
+    Some(RingMessage {
         destination: (words[0] & NUMBER) as u32,
         partition_key: (words[1] >> PARTITION_AT) as u16,
         acknowledged: has(ACKNOWLEDGED).then_some(Sequence::new((words[2] & NUMBER) as u32)),
@@ -152,7 +155,7 @@ mod tests {
             acknowledged in proptest::option::of(0..1_u32 << 24),
             message in proptest::option::of(message()),
         ) {
-            let brief = Brief {
+            let ring_message = RingMessage {
                 destination,
                 partition_key,
                 acknowledged: acknowledged.map(Sequence::new),
@@ -165,13 +168,13 @@ mod tests {
                 }),
             };
             let mut room = [0xa5; SHORT];
-            prop_assert_eq!(decode(&encode(&brief), &mut room), Some(brief));
+            prop_assert_eq!(decode(&encode(&ring_message), &mut room), Some(ring_message));
         }
 
         #[test]
         fn nonsense_is_harmless(words: [u64; WORDS]) {
             let mut room = [0; SHORT];
-            if let Some(message) = decode(&words, &mut room).and_then(|brief| brief.message) {
+            if let Some(message) = decode(&words, &mut room).and_then(|ring_message| ring_message.message) {
                 prop_assert!(message.payload.len() <= SHORT);
             }
         }

@@ -11,20 +11,20 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 
+use super::copying_peer::Copies;
 use super::directory::Directory;
 use super::link::Link;
 use super::local::Own;
 use super::regions::{Publication, QueuePair};
-use super::vigil::Vigil;
-use super::visitor::Copies;
+use super::wake_target::WakeTarget;
 use super::withdrawal::Withdrawals;
-use crate::completion::{Bell, Bells};
+use crate::completion::{WakeEventfd, WakeEventfds};
 use crate::context::Refusal;
 use crate::memory::{Peers, Published};
 use crate::proto::Withdrawal;
 
 /// The links (shared memory) of a NIC to other processes of the host, and the tables that the NIC publishes to these processes.
-pub struct Neighbourhood {
+pub struct HostPeers {
     directory: Directory,
     publication: Arc<Publication>,
     withdrawals: Withdrawals,
@@ -34,8 +34,8 @@ pub struct Neighbourhood {
     count: AtomicUsize,
     /// Number of times that the set of links has changed.
     version: AtomicUsize,
-    bells: Arc<Bells>,
-    pub(super) vigil: Vigil,
+    wake_eventfds: Arc<WakeEventfds>,
+    pub(super) wake_target: WakeTarget,
 }
 
 /// A cached list of all links (shared memory with other processes), with the version of the set of links.
@@ -88,13 +88,13 @@ impl Accesses {
 const SHORTEST: Duration = Duration::from_micros(10);
 const LONGEST: Duration = Duration::from_millis(1);
 
-impl Neighbourhood {
+impl HostPeers {
     /// Creates the directory of other processes, and listens for their connections.
     pub(crate) fn open(own: Own) -> io::Result<Self> {
         let publication = Arc::clone(&own.publication);
         Ok(Self {
-            bells: Arc::clone(&own.channels),
-            vigil: Vigil::default(),
+            wake_eventfds: Arc::clone(&own.channels),
+            wake_target: WakeTarget::default(),
             directory: Directory::open(own)?,
             publication,
             withdrawals: Withdrawals::default(),
@@ -158,8 +158,8 @@ impl Neighbourhood {
 
     /// Assigns an eventfd to a completion channel, by which peers wake threads that wait at the channel. Returns `None` if all
     /// eventfds are in use.
-    pub(crate) fn bell(&self) -> Option<Bell> {
-        self.bells.take()
+    pub(crate) fn wake_eventfd(&self) -> Option<WakeEventfd> {
+        self.wake_eventfds.take()
     }
 
     /// Makes the engine send the deferred wakeups of peers after a short time, unless they are sent earlier.
@@ -191,7 +191,7 @@ impl Neighbourhood {
     ///
     /// # Errors
     /// [`Refusal::Busy`] if a peer was stopped during a copy, and the copy has not ended within the time limit.
-    pub(crate) fn wait_for_visitors(&self) -> Result<(), Refusal> {
+    pub(crate) fn wait_for_copying_peers(&self) -> Result<(), Refusal> {
         let Accesses(all) = self.accesses();
         let are_over = all.into_iter().all(Copies::wait);
         are_over.then_some(()).ok_or(Refusal::Busy)
@@ -199,9 +199,9 @@ impl Neighbourhood {
 
     /// Returns the peers' copies in progress that may use memory or queue pairs retracted before this call.
     pub(super) fn accesses(&self) -> Accesses {
-        let visitors = self.directory.visitors();
+        let copying_peers = self.directory.copying_peers();
         // The lanes of all peers are read first, so copies of one peer can end while this thread waits for another peer.
-        Accesses(visitors.into_iter().map(Copies::of).collect())
+        Accesses(copying_peers.into_iter().map(Copies::of).collect())
     }
 
     fn refresh(&self) {
@@ -219,7 +219,7 @@ impl Neighbourhood {
     }
 }
 
-impl Peers for Neighbourhood {
+impl Peers for HostPeers {
     fn publish(&self, slot: u32, region: &Published) {
         self.publication.publish_region(slot, region);
     }
@@ -233,7 +233,7 @@ impl Peers for Neighbourhood {
     }
 
     fn wait(&self) -> Result<(), Refusal> {
-        self.wait_for_visitors()
+        self.wait_for_copying_peers()
     }
 
     fn withdraw(&self, slot: u32) -> Withdrawal {
@@ -245,7 +245,7 @@ impl Peers for Neighbourhood {
     }
 }
 
-impl fmt::Debug for Neighbourhood {
+impl fmt::Debug for HostPeers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.directory.fmt(f)
     }

@@ -11,7 +11,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use crate::completion::Bells;
+use crate::completion::WakeEventfds;
 use crate::descriptor::{Descriptor, Opening};
 
 /// Type of a handshake message, in the order of the handshake.
@@ -31,7 +31,7 @@ pub(super) enum Word {
 
 /// A handshake message: its type, and the description of the process that sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Letter {
+pub(super) struct HandshakeMessage {
     pub(super) word: Word,
     /// Address of the sender's [test word](super::process::word), which the receiver reads to check its access to the sender's
     /// memory.
@@ -50,7 +50,7 @@ pub(super) struct Letter {
 const HEAD: [u8; 8] = *b"sroce\0\0\x04";
 
 /// Maximum descriptors of a handshake message.
-const DESCRIPTORS: usize = 4 + Bells::COUNT;
+const DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 
 /// Maximum length of a handshake message in bytes.
 const LONGEST: usize = 2048;
@@ -66,7 +66,7 @@ const WORDS: [Word; 5] = [
     Word::Later,
 ];
 
-impl Letter {
+impl HandshakeMessage {
     /// Creates a handshake message that does not describe this process.
     pub(super) fn only(word: Word) -> Self {
         Self {
@@ -109,7 +109,7 @@ impl Letter {
             return None;
         }
         let [word] = take(bytes)?;
-        let mut letter = Self {
+        let mut handshake_message = Self {
             probe: u64::from_ne_bytes(take(bytes)?),
             thread: i32::from_ne_bytes(take(bytes)?),
             key_base: u32::from_ne_bytes(take(bytes)?),
@@ -124,12 +124,14 @@ impl Letter {
                 _ => return None,
             };
             let port = u16::from_ne_bytes(take(bytes)?);
-            letter.addresses.push(SocketAddr::new(ip, port));
+            handshake_message.addresses.push(SocketAddr::new(ip, port));
         }
         for _ in 0..count(bytes)? {
-            letter.gids.push(Ipv6Addr::from(take::<16>(bytes)?));
+            handshake_message
+                .gids
+                .push(Ipv6Addr::from(take::<16>(bytes)?));
         }
-        bytes.is_empty().then_some(letter)
+        bytes.is_empty().then_some(handshake_message)
     }
 
     /// Sends the handshake message together with descriptors. Does not block.
@@ -175,9 +177,9 @@ impl Letter {
         let is_cut = message
             .flags
             .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-        let letter = bytes.get(..message.bytes).and_then(Self::decode);
-        match letter {
-            Some(letter) if !is_cut => Ok((letter, descriptors)),
+        let handshake_message = bytes.get(..message.bytes).and_then(Self::decode);
+        match handshake_message {
+            Some(handshake_message) if !is_cut => Ok((handshake_message, descriptors)),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -215,8 +217,8 @@ mod tests {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
     }
 
-    fn letter() -> Letter {
-        Letter {
+    fn handshake_message() -> HandshakeMessage {
+        HandshakeMessage {
             word: Word::Welcome,
             probe: 0x7fff_1234_5678,
             thread: 4_194_303,
@@ -233,47 +235,49 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_comes_with_its_descriptors() {
+    fn a_handshake_message_comes_with_its_descriptors() {
         let (here, there) = pair();
         let (_, passed) = pair();
-        letter()
+        handshake_message()
             .send(here.as_fd(), &[passed.as_fd(), passed.as_fd()])
             .unwrap();
-        Letter::only(Word::Sorry).send(here.as_fd(), &[]).unwrap();
-        let (came, descriptors) = Letter::receive(there.as_fd()).unwrap();
-        assert_eq!((came, descriptors.len()), (letter(), 2));
-        let (came, descriptors) = Letter::receive(there.as_fd()).unwrap();
+        HandshakeMessage::only(Word::Sorry)
+            .send(here.as_fd(), &[])
+            .unwrap();
+        let (came, descriptors) = HandshakeMessage::receive(there.as_fd()).unwrap();
+        assert_eq!((came, descriptors.len()), (handshake_message(), 2));
+        let (came, descriptors) = HandshakeMessage::receive(there.as_fd()).unwrap();
         assert_eq!((came.word, descriptors.len()), (Word::Sorry, 0));
-        let nothing = Letter::receive(there.as_fd()).unwrap_err();
+        let nothing = HandshakeMessage::receive(there.as_fd()).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
         drop(here);
-        let over = Letter::receive(there.as_fd()).unwrap_err();
+        let over = HandshakeMessage::receive(there.as_fd()).unwrap_err();
         assert_eq!(over.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]
-    fn a_full_letter_is_not_too_long() {
-        let full = Letter {
-            addresses: vec![letter().addresses[0]; LIST],
-            gids: vec![letter().gids[0]; LIST],
-            ..letter()
+    fn a_full_handshake_message_is_not_too_long() {
+        let full = HandshakeMessage {
+            addresses: vec![handshake_message().addresses[0]; LIST],
+            gids: vec![handshake_message().gids[0]; LIST],
+            ..handshake_message()
         };
         assert!(has_room(&full.addresses, &full.gids));
         let bytes = full.encode();
         assert!(bytes.len() <= LONGEST);
-        assert_eq!(Letter::decode(&bytes), Some(full));
+        assert_eq!(HandshakeMessage::decode(&bytes), Some(full));
     }
 
     proptest! {
         #[test]
-        fn nonsense_is_no_letter(bytes in proptest::collection::vec(any::<u8>(), 0..100), cut in 0..100_usize) {
-            let _ = Letter::decode(&bytes);
-            let mut right = letter().encode();
+        fn nonsense_is_no_handshake_message(bytes in proptest::collection::vec(any::<u8>(), 0..100), cut in 0..100_usize) {
+            let _ = HandshakeMessage::decode(&bytes);
+            let mut right = handshake_message().encode();
             right.truncate(cut % right.len());
-            prop_assert_eq!(Letter::decode(&right), None);
+            prop_assert_eq!(HandshakeMessage::decode(&right), None);
             let mut headed = HEAD.to_vec();
             headed.extend(bytes);
-            let _ = Letter::decode(&headed);
+            let _ = HandshakeMessage::decode(&headed);
         }
     }
 }

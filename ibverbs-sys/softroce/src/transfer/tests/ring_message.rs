@@ -3,8 +3,8 @@ use crate::proto::{
     CompletionStatus as S, Counter, Data, Memory, Misplaced, Posted, Prospect, Remote, Segment,
     SendOperation, Service, State, Time,
 };
-use crate::same_host::brief::{decode, encode};
-use crate::transfer::{self, Brief, Form, Peer, PeerMemory, Portion, SHORT, Unsent};
+use crate::same_host::ring_message::{decode, encode};
+use crate::transfer::{self, Form, Peer, PeerMemory, Portion, RingMessage, SHORT, Unsent};
 
 pub(super) const RC: Service = Service::ReliableConnection;
 
@@ -15,7 +15,7 @@ pub(super) fn two() -> (Node, Node) {
     (pair.a, pair.b)
 }
 
-/// An encoded [`Brief`] that a node sent, with the bytes in its chunks.
+/// An encoded [`RingMessage`] that a node sent, with the bytes in its chunks.
 #[derive(Debug, PartialEq)]
 pub(super) struct Said {
     words: [u64; 7],
@@ -24,33 +24,33 @@ pub(super) struct Said {
 }
 
 impl Said {
-    pub(super) fn of(brief: &Brief<'_>, chunks: Vec<u8>) -> Self {
-        let words = encode(brief);
+    pub(super) fn of(ring_message: &RingMessage<'_>, chunks: Vec<u8>) -> Self {
+        let words = encode(ring_message);
         Self { words, chunks }
     }
 
     fn has_chunks(&self) -> bool {
-        self.with(|brief| matches!(brief.message, Some(message) if matches!(message.form, Form::Chunks(_))))
+        self.with(|ring_message| matches!(ring_message.message, Some(message) if matches!(message.form, Form::Chunks(_))))
     }
 
-    /// Returns whether the brief contains the location of the message's bytes, not the bytes themselves.
+    /// Returns whether the ring message contains the location of the message's bytes, not the bytes themselves.
     pub(super) fn is_offer(&self) -> bool {
-        self.with(|brief| matches!(brief.message, Some(message) if matches!(message.form, Form::Fetch(_))))
+        self.with(|ring_message| matches!(ring_message.message, Some(message) if matches!(message.form, Form::Fetch(_))))
     }
 
     pub(super) fn chunks(&self) -> Chunks<'_> {
         Chunks(&self.chunks)
     }
 
-    pub(super) fn with<T>(&self, look: impl FnOnce(&Brief<'_>) -> T) -> T {
+    pub(super) fn with<T>(&self, look: impl FnOnce(&RingMessage<'_>) -> T) -> T {
         let mut room = [0; SHORT];
         look(&decode(&self.words, &mut room).unwrap())
     }
 
-    /// Returns a copy of the brief, changed by `change`.
-    fn but(&self, change: impl FnOnce(&mut Brief<'_>)) -> Self {
-        self.with(|brief| {
-            let mut changed = *brief;
+    /// Returns a copy of the ring message, changed by `change`.
+    fn but(&self, change: impl FnOnce(&mut RingMessage<'_>)) -> Self {
+        self.with(|ring_message| {
+            let mut changed = *ring_message;
             change(&mut changed);
             Self::of(&changed, self.chunks.clone())
         })
@@ -58,11 +58,11 @@ impl Said {
 
     /// Returns the payload of the message.
     fn payload(&self) -> Option<Vec<u8>> {
-        self.with(|brief| brief.message.map(|message| message.payload.to_vec()))
+        self.with(|ring_message| ring_message.message.map(|message| message.payload.to_vec()))
     }
 
     fn acknowledges(&self) -> bool {
-        self.with(|brief| brief.acknowledged.is_some())
+        self.with(|ring_message| ring_message.acknowledged.is_some())
     }
 }
 
@@ -82,16 +82,16 @@ impl PeerMemory<Machine> for Chunks<'_> {
     }
 }
 
-/// Returns the next brief that a node sends, or `None` if it sends none now.
+/// Returns the next ring message that a node sends, or `None` if it sends none now.
 pub(super) fn poll(node: &mut Node, peer: &mut impl PeerMemory<Machine>) -> Option<Said> {
     let (queue_pair, host) = (&mut node.queue_pair, &mut node.machine);
     let mut said = None;
-    transfer::brief::poll(
+    transfer::ring_message::poll(
         queue_pair,
         Time::default,
         host,
         peer,
-        |brief, portion, host| {
+        |ring_message, portion, host| {
             let mut chunks = vec![0; portion.map_or(0, |portion| portion.length as usize)];
             if let Some(Portion { data, offset, .. }) = portion {
                 let read = match data {
@@ -104,28 +104,28 @@ pub(super) fn poll(node: &mut Node, peer: &mut impl PeerMemory<Machine>) -> Opti
                 };
                 read.map_err(|_| Unsent::Unreadable)?;
             }
-            said = Some(Said::of(brief, chunks));
+            said = Some(Said::of(ring_message, chunks));
             Ok(())
         },
     );
     said
 }
 
-pub(super) fn brief(node: &mut Node) -> Option<Said> {
+pub(super) fn ring_message(node: &mut Node) -> Option<Said> {
     poll(node, &mut ())
 }
 
 pub(super) fn hear(node: &mut Node, said: &Said) {
-    said.with(|brief| {
+    said.with(|ring_message| {
         let (queue_pair, host) = (&mut node.queue_pair, &mut node.machine);
         let mut chunks = said.chunks();
-        transfer::brief::receive(queue_pair, Time::default, brief, host, &mut chunks);
+        transfer::ring_message::receive(queue_pair, Time::default, ring_message, host, &mut chunks);
     });
 }
 
-/// Sends a brief from one node to the other.
+/// Sends a ring message from one node to the other.
 fn say(from: &mut Node, to: &mut Node) -> Said {
-    let said = brief(from).unwrap();
+    let said = ring_message(from).unwrap();
     hear(to, &said);
     said
 }
@@ -137,7 +137,7 @@ fn an_acknowledgement_goes_with_the_answer() {
     a.machine.post_receive(8, 64);
     a.post_send(1, pattern(SHORT));
     let asked = say(&mut a, &mut b);
-    assert_eq!((asked.acknowledges(), brief(&mut a)), (false, None));
+    assert_eq!((asked.acknowledges(), ring_message(&mut a)), (false, None));
     assert_eq!(b.machine.receive_ends(), [(7, S::Success)]);
     assert_eq!(b.machine.bytes(key)[..SHORT], pattern(SHORT));
     assert_eq!(b.queue_pair.prospect(), Prospect::Acknowledgement);
@@ -150,7 +150,7 @@ fn an_acknowledgement_goes_with_the_answer() {
     // Only the acknowledgement of the second message is left to send.
     say(&mut a, &mut b);
     assert_eq!(b.machine.ends(), [(2, S::Success)]);
-    assert_eq!((brief(&mut a), brief(&mut b)), (None, None));
+    assert_eq!((ring_message(&mut a), ring_message(&mut b)), (None, None));
 }
 
 #[test]
@@ -180,9 +180,13 @@ fn what_does_not_fit_into_a_slot_goes_by_chunks_or_packets_and_in_its_place() {
     let now = Time::default();
     let mut ways = Vec::new();
     loop {
-        if let Some(brief) = brief(&mut a) {
-            ways.push(if brief.has_chunks() { "chunks" } else { "slot" });
-            hear(&mut b, &brief);
+        if let Some(ring_message) = ring_message(&mut a) {
+            ways.push(if ring_message.has_chunks() {
+                "chunks"
+            } else {
+                "slot"
+            });
+            hear(&mut b, &ring_message);
         } else if let Some(packet) = a.transmit(now) {
             ways.push("packet");
             b.receive(now, &packet);
@@ -204,12 +208,12 @@ fn without_a_receive_it_goes_again() {
     a.post_send(1, vec![9; 8]);
     say(&mut a, &mut b);
     assert_eq!(b.queue_pair.prospect(), Prospect::Urgent);
-    assert_eq!(brief(&mut b), None);
+    assert_eq!(ring_message(&mut b), None);
     let now = Time::default();
     let refusal = b.transmit(now).unwrap();
     a.receive(now, &refusal);
     assert_eq!(a.machine.counted(Counter::ReceivedRnr), 1);
-    assert_eq!(brief(&mut a), None);
+    assert_eq!(ring_message(&mut a), None);
     b.machine.post_receive(5, 8);
     let again = a.queue_pair.next_timeout().unwrap();
     a.queue_pair.handle_timeout(again, &mut a.machine);
@@ -235,11 +239,11 @@ fn a_message_that_is_lost_while_posted_goes_again_after_two_timeouts_at_most() {
     let (bytes, mut room) = ([9; 8], [0; SHORT]);
     let (data, content) = (
         Data::Inline(&bytes),
-        transfer::brief::Content::Bytes(&bytes),
+        transfer::ring_message::Content::Bytes(&bytes),
     );
     let queue_pair = &mut a.queue_pair;
-    transfer::brief::posted(queue_pair, &message, data, content, &mut room);
-    transfer::brief::sent(queue_pair, &message, data, content);
+    transfer::ring_message::posted(queue_pair, &message, data, content, &mut room);
+    transfer::ring_message::sent(queue_pair, &message, data, content);
     assert!(queue_pair.is_unarmed());
     assert_eq!(queue_pair.next_timeout(), None);
     let timeout = queue_pair.attributes().ack_timeout.unwrap();
@@ -264,7 +268,7 @@ fn a_gap_is_told_and_what_came_before_is_not_taken_twice() {
     b.machine.post_receive(1, 8);
     a.post_send(0, vec![0; 8]);
     a.post_send(1, vec![1; 8]);
-    let (first, second) = (brief(&mut a).unwrap(), brief(&mut a).unwrap());
+    let (first, second) = (ring_message(&mut a).unwrap(), ring_message(&mut a).unwrap());
     hear(&mut b, &second);
     assert_eq!(b.machine.counted(Counter::OutOfSequenceRequest), 1);
     assert_eq!(b.queue_pair.prospect(), Prospect::Urgent);
@@ -279,10 +283,10 @@ fn what_is_for_others_is_not_taken() {
     let (mut a, mut b) = two();
     b.machine.post_receive(0, 8);
     a.post_send(0, vec![0; 8]);
-    let right = brief(&mut a).unwrap();
+    let right = ring_message(&mut a).unwrap();
     let wrong = [
-        right.but(|brief| brief.destination += 1),
-        right.but(|brief| brief.partition_key = 0x8001),
+        right.but(|ring_message| ring_message.destination += 1),
+        right.but(|ring_message| ring_message.partition_key = 0x8001),
     ];
     wrong.iter().for_each(|wrong| hear(&mut b, wrong));
     for service in [
@@ -352,7 +356,7 @@ fn a_window_goes_and_no_more() {
     for id in 0..100 {
         a.post(request(id, send(), &[]));
     }
-    let count = std::iter::from_fn(|| brief(&mut a)).count();
+    let count = std::iter::from_fn(|| ring_message(&mut a)).count();
     assert!((1..100).contains(&count), "{count}");
     assert_eq!(a.transmit(Time::default()), None);
 }

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! A peer process that may copy from and to memory of this process, and the wait until its copies have ended.
 //!
-//! A peer counts as a visitor from before it receives the permission to copy until it has closed its end of the connection. In
+//! A peer counts as a copying peer from before it receives the permission to copy until it has closed its end of the connection. In
 //! the peer's process, a [`Link`](super::link::Link) closes that end when no thread can copy through the link any more. The
 //! state of the link in this process has no influence.
 
@@ -56,13 +56,13 @@ impl Process {
 
 /// A peer process that may copy from and to memory of this process.
 #[derive(Debug)]
-pub(super) struct Visitor {
+pub(super) struct CopyingPeer {
     pub(super) process: Process,
     /// Lanes (shared words, see [`epoch`](crate::epoch)) in which the peer marks its copies as in progress.
     lanes: Part<Line>,
 }
 
-impl Visitor {
+impl CopyingPeer {
     pub(super) fn new(process: Process, lanes: Part<Line>) -> Self {
         Self { process, lanes }
     }
@@ -107,7 +107,7 @@ impl Visitor {
 /// Copies by one peer that were in progress when [`Copies::of`] was called.
 #[derive(Debug)]
 pub(super) struct Copies {
-    visitor: Arc<Visitor>,
+    copying_peer: Arc<CopyingPeer>,
     occupied: Occupied,
     wait: Wait,
 }
@@ -122,10 +122,10 @@ struct Wait {
 
 impl Copies {
     /// Returns the copies that a peer has in progress now. The caller must have retracted the region or window before.
-    pub(super) fn of(visitor: Arc<Visitor>) -> Self {
+    pub(super) fn of(copying_peer: Arc<CopyingPeer>) -> Self {
         Self {
-            occupied: Lanes(&visitor.lanes).occupied(),
-            visitor,
+            occupied: Lanes(&copying_peer.lanes).occupied(),
+            copying_peer,
             wait: Wait {
                 since: Instant::now(),
                 stopped: None,
@@ -136,12 +136,12 @@ impl Copies {
     /// Checks whether the peer's copies have ended. Returns `Some(true)` if they have ended or the peer is gone, `None` if a
     /// copy is still in progress, and `Some(false)` if the wait has exceeded its limit.
     pub(super) fn poll(&mut self) -> Option<bool> {
-        if self.occupied.are_left(Lanes(&self.visitor.lanes)) {
+        if self.occupied.are_left(Lanes(&self.copying_peer.lanes)) {
             return Some(true);
         }
         // Most copies end within this time, without a system call.
         (self.wait.since.elapsed() > SPIN_TIME)
-            .then(|| self.wait.outlook(&self.visitor))
+            .then(|| self.wait.outlook(&self.copying_peer))
             .flatten()
     }
 
@@ -154,17 +154,17 @@ impl Copies {
     /// exceeded its limit: then the peer was stopped during a copy, and may finish that copy at any later time.
     pub(super) fn wait(self) -> bool {
         let Self {
-            visitor,
+            copying_peer,
             mut occupied,
             mut wait,
         } = self;
         let mut outlook = None;
-        let are_left = occupied.wait(Lanes(&visitor.lanes), || {
+        let are_left = occupied.wait(Lanes(&copying_peer.lanes), || {
             if wait.since.elapsed() > SPIN_TIME {
                 // The peer is stopped, or waits for a processor.
                 thread::sleep(SPIN_TIME);
             }
-            outlook = wait.outlook(&visitor);
+            outlook = wait.outlook(&copying_peer);
             outlook.is_some()
         });
         are_left || outlook == Some(true)
@@ -174,11 +174,11 @@ impl Copies {
 impl Wait {
     /// Checks whether to go on waiting, and returns `None` if so. Returns `Some(true)` if the peer is gone, and `Some(false)`
     /// if the wait has exceeded its limit.
-    fn outlook(&mut self, visitor: &Visitor) -> Option<bool> {
-        if visitor.is_gone() {
+    fn outlook(&mut self, copying_peer: &CopyingPeer) -> Option<bool> {
+        if copying_peer.is_gone() {
             return Some(true);
         }
-        self.stopped = if process::is_stopped(visitor.process.number) {
+        self.stopped = if process::is_stopped(copying_peer.process.number) {
             self.stopped.or_else(|| Some(Instant::now()))
         } else {
             None

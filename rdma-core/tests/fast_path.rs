@@ -62,9 +62,9 @@ fn inline<D: InlineData>(pair: &Pair, request: SendRequest<D>) -> Outcome {
 /// Asserts that a request has the same outcome on queue pairs of their own, and returns it.
 #[track_caller]
 fn alike(kind: Transport, outcome: impl Fn(&Pair) -> Outcome) -> Outcome {
-    let [usual, general] = pairs(kind).map(|pair| outcome(&pair));
-    assert_eq!(usual, general, "{kind}");
-    usual
+    let [fast_path, general] = pairs(kind).map(|pair| outcome(&pair));
+    assert_eq!(fast_path, general, "{kind}");
+    fast_path
 }
 
 #[test]
@@ -271,14 +271,14 @@ fn datagrams_are_sent_and_refused_alike() {
         }
         outcomes
     });
-    let [usual, general] = outcomes;
-    assert_eq!(usual, general);
-    let sent: Vec<_> = usual.iter().map(Result::is_ok).collect();
+    let [fast_path, general] = outcomes;
+    assert_eq!(fast_path, general);
+    let sent: Vec<_> = fast_path.iter().map(Result::is_ok).collect();
     let (yes, no) = (true, false);
     assert_eq!(
         sent,
         [yes, yes, yes, yes, no, no, no, no, no, no, no, yes],
-        "{usual:?}"
+        "{fast_path:?}"
     );
 }
 

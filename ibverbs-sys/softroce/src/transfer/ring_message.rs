@@ -1,9 +1,9 @@
 //! Briefs: short messages and acknowledgements without packet headers, sent through the shared-memory ring to a peer process on
 //! the same host.
 //!
-//! A brief contains a short message, or describes a range of a longer message. The bytes of the longer message are in chunks
-//! (data blocks) of the ring or in memory of one of the processes. A brief uses the sequence numbers that packets would have,
-//! so briefs and packets can follow each other in any order.
+//! A ring message contains a short message, or describes a range of a longer message. The bytes of the longer message are in chunks
+//! (data blocks) of the ring or in memory of one of the processes. A ring message uses the sequence numbers that packets would have,
+//! so ring messages and packets can follow each other in any order.
 
 use smallvec::SmallVec;
 
@@ -19,7 +19,7 @@ use crate::proto::{
 /// A short message without packet headers, from a queue pair of a reliable connection to its peer in another process of the
 /// host. It is the content of a slot (one cache line of the shared ring), and contains an acknowledgement, a message, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Brief<'a> {
+pub(crate) struct RingMessage<'a> {
     /// Number of the destination queue pair.
     pub(crate) destination: u32,
     /// Partition key.
@@ -30,7 +30,7 @@ pub(crate) struct Brief<'a> {
     pub(crate) message: Option<Short<'a>>,
 }
 
-/// The message in a [`Brief`], or a part of the message. The message consumes a receive of the peer.
+/// The message in a [`RingMessage`], or a part of the message. The message consumes a receive of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Short<'a> {
     /// Sequence number of the first packet that the message or part replaces.
@@ -160,7 +160,7 @@ pub(crate) trait PeerMemory<H> {
 /// Implementation for a peer whose memory is not accessible: all methods fail.
 impl<H> PeerMemory<H> for () {}
 
-impl Brief<'_> {
+impl RingMessage<'_> {
     /// Returns the length in bytes that a packet with the same content would have, for the traffic counters: a base transport
     /// header, an acknowledgement or immediate data, and the message with its pad.
     #[inline]
@@ -190,7 +190,7 @@ impl Short<'_> {
         match self.form {
             Form::Whole => self.payload.len() as u32,
             Form::Fetch(_) => {
-                // The sum may exceed 32 bits in a malformed brief. No valid message is that long.
+                // The sum may exceed 32 bits in a malformed ring message. No valid message is that long.
                 let lengths = segments(self.payload).map(|segment| u64::from(segment.length));
                 u32::try_from(lengths.sum::<u64>()).unwrap_or(u32::MAX)
             }
@@ -209,7 +209,7 @@ pub(crate) fn poll<H: Carrier>(
     now: impl FnOnce() -> Time,
     host: &mut H,
     peer: &mut impl PeerMemory<H>,
-    mut send: impl FnMut(&Brief<'_>, Option<Portion<'_>>, &H) -> Result<(), Unsent>,
+    mut send: impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), Unsent>,
 ) -> Polled {
     let is_open = matches!(
         queue_pair.state(),
@@ -229,13 +229,13 @@ pub(crate) fn poll<H: Carrier>(
 fn acknowledge<H>(
     queue_pair: &mut QueuePair,
     host: &H,
-    send: &mut impl FnMut(&Brief<'_>, Option<Portion<'_>>, &H) -> Result<(), Unsent>,
+    send: &mut impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), Unsent>,
 ) -> Polled {
     if queue_pair.acknowledgement().is_none() {
         return Polled::Nothing;
     }
-    let brief = to_peer(queue_pair, None);
-    if send(&brief, None, host).is_err() {
+    let ring_message = to_peer(queue_pair, None);
+    if send(&ring_message, None, host).is_err() {
         return Polled::Full;
     }
     queue_pair.acknowledgement_sent();
@@ -256,8 +256,8 @@ pub(crate) enum Content<'a> {
     Written,
 }
 
-/// Creates the [`Brief`] of a message that is sent at the time of posting. [`may_post_sent`](QueuePair::may_post_sent) must
-/// have returned `true`. [`Content::Segments`] requires a list that fits into a slot. Once the brief is in the ring, the caller
+/// Creates the [`RingMessage`] of a message that is sent at the time of posting. [`may_post_sent`](QueuePair::may_post_sent) must
+/// have returned `true`. [`Content::Segments`] requires a list that fits into a slot. Once the ring message is in the ring, the caller
 /// must call [`sent`].
 #[inline(always)]
 pub(crate) fn posted<'a>(
@@ -266,7 +266,7 @@ pub(crate) fn posted<'a>(
     data: Data<'_>,
     content: Content<'a>,
     room: &'a mut [u8; SHORT],
-) -> Brief<'a> {
+) -> RingMessage<'a> {
     let (form, payload) = match content {
         Content::Bytes(bytes) => (Form::Whole, bytes),
         Content::Chunks | Content::Written => {
@@ -297,11 +297,11 @@ pub(crate) fn posted<'a>(
     to_peer(queue_pair, Some(message))
 }
 
-/// Creates a [`Brief`] to the connected peer, from `message` and the acknowledgement that is due.
+/// Creates a [`RingMessage`] to the connected peer, from `message` and the acknowledgement that is due.
 #[inline(always)]
-fn to_peer<'a>(queue_pair: &QueuePair, message: Option<Short<'a>>) -> Brief<'a> {
+fn to_peer<'a>(queue_pair: &QueuePair, message: Option<Short<'a>>) -> RingMessage<'a> {
     let attributes = queue_pair.attributes();
-    Brief {
+    RingMessage {
         destination: attributes.destination,
         partition_key: attributes.partition_key,
         acknowledged: queue_pair.acknowledgement(),
@@ -309,7 +309,7 @@ fn to_peer<'a>(queue_pair: &QueuePair, message: Option<Short<'a>>) -> Brief<'a> 
     }
 }
 
-/// Queues a message that has been put into the ring as a [brief](posted), to await its acknowledgement. The caller must then
+/// Queues a message that has been put into the ring as a [ring message](posted), to await its acknowledgement. The caller must then
 /// [set](QueuePair::arm) the timeout for the response.
 #[inline(always)]
 pub(crate) fn sent(
@@ -325,14 +325,14 @@ pub(crate) fn sent(
 }
 
 /// Receives a message or acknowledgement from the shared ring, as [`QueuePair::receive`] receives packets. The caller must have
-/// checked that the brief came from the peer's address. `now` may return a time somewhat later than the present: only the
+/// checked that the ring message came from the peer's address. `now` may return a time somewhat later than the present: only the
 /// timeout of the next response depends on it. Returns the amount of data that was received: zero if the message is not the
 /// next one expected.
 #[inline]
 pub(crate) fn receive<H: Host>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
-    brief: &Brief<'_>,
+    ring_message: &RingMessage<'_>,
     host: &mut H,
     peer: &mut impl PeerMemory<H>,
 ) -> Volume {
@@ -341,13 +341,13 @@ pub(crate) fn receive<H: Host>(
         host.count(Counter::Unaddressed, 1);
         return taken;
     }
-    if !queue_pair.accepts(brief.destination, brief.partition_key, host) {
+    if !queue_pair.accepts(ring_message.destination, ring_message.partition_key, host) {
         return taken;
     }
-    if let Some(sequence) = brief.acknowledged {
+    if let Some(sequence) = ring_message.acknowledged {
         queue_pair.receive_acknowledgement(sequence, now, host);
     }
-    let Some(message) = &brief.message else {
+    let Some(message) = &ring_message.message else {
         return taken;
     };
     let mut part = Incoming {
@@ -410,7 +410,7 @@ fn poll_message<H: Carrier>(
     now: impl FnOnce() -> Time,
     host: &mut H,
     peer: &mut impl PeerMemory<H>,
-    send: &mut impl FnMut(&Brief<'_>, Option<Portion<'_>>, &H) -> Result<(), Unsent>,
+    send: &mut impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), Unsent>,
 ) -> Polled {
     // A request that waits for a point in time is left to packets, because `now` is not exact.
     let Ok(upcoming) = queue_pair.upcoming(Time::default, host) else {
@@ -446,8 +446,8 @@ fn poll_message<H: Carrier>(
         solicited: request.solicited,
         payload: &room[..ready.length],
     };
-    let brief = to_peer(queue_pair, Some(message));
-    match send(&brief, ready.portion, host) {
+    let ring_message = to_peer(queue_pair, Some(message));
+    match send(&ring_message, ready.portion, host) {
         Ok(()) => {}
         Err(Unsent::Full) => return Polled::Full,
         Err(Unsent::Unreadable) => {
@@ -472,7 +472,7 @@ fn fail<H: Carrier>(
     status: CompletionStatus,
     now: impl FnOnce() -> Time,
     host: &mut H,
-    send: &mut impl FnMut(&Brief<'_>, Option<Portion<'_>>, &H) -> Result<(), Unsent>,
+    send: &mut impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), Unsent>,
 ) -> Polled {
     let polled = acknowledge(queue_pair, host, send);
     if polled != Polled::Full {

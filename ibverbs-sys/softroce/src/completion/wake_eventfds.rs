@@ -17,22 +17,22 @@ use crate::descriptor::Descriptor;
 
 /// Wakeup descriptors (eventfds) of a NIC, with which peer processes wake threads that wait on completion channels.
 #[derive(Debug)]
-pub(crate) struct Bells(Box<[Slot]>);
+pub(crate) struct WakeEventfds(Box<[Slot]>);
 
 #[derive(Debug)]
 struct Slot {
-    bell: Descriptor,
+    wake_eventfd: Descriptor,
     is_taken: AtomicBool,
 }
 
 /// Wakeup descriptor of a completion channel. Dropping this value makes the descriptor available to other channels.
 #[derive(Debug)]
-pub(crate) struct Bell {
-    bells: Arc<Bells>,
+pub(crate) struct WakeEventfd {
+    wake_eventfds: Arc<WakeEventfds>,
     number: usize,
 }
 
-impl Bells {
+impl WakeEventfds {
     /// Number of wakeup descriptors of a NIC. Each peer process holds all of them open, so the number is small.
     pub(crate) const COUNT: usize = 2;
 
@@ -41,7 +41,7 @@ impl Bells {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         let slot = |_| {
             Ok(Slot {
-                bell: Descriptor::open(|| eventfd(0, flags))?,
+                wake_eventfd: Descriptor::open(|| eventfd(0, flags))?,
                 is_taken: AtomicBool::new(false),
             })
         };
@@ -50,27 +50,27 @@ impl Bells {
     }
 
     /// Assigns a free wakeup descriptor to a new completion channel. Returns `None` if all are in use.
-    pub(crate) fn take(self: &Arc<Self>) -> Option<Bell> {
+    pub(crate) fn take(self: &Arc<Self>) -> Option<WakeEventfd> {
         let number =
             (self.0.iter()).position(|slot| !slot.is_taken.swap(true, Ordering::AcqRel))?;
-        let bell = Bell {
-            bells: Arc::clone(self),
+        let wake_eventfd = WakeEventfd {
+            wake_eventfds: Arc::clone(self),
             number,
         };
         // The previous channel may have changed the blocking mode or left a count.
-        let flags = fcntl_getfl(bell.as_fd()).ok()?;
-        fcntl_setfl(bell.as_fd(), flags - OFlags::NONBLOCK).ok()?;
-        while count_down(bell.as_fd()) {}
-        Some(bell)
+        let flags = fcntl_getfl(wake_eventfd.as_fd()).ok()?;
+        fcntl_setfl(wake_eventfd.as_fd(), flags - OFlags::NONBLOCK).ok()?;
+        while count_down(wake_eventfd.as_fd()) {}
+        Some(wake_eventfd)
     }
 
     /// Returns all wakeup descriptors of the NIC, to be sent to a peer process.
     pub(crate) fn all(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.0.iter().map(|slot| slot.bell.as_fd())
+        self.0.iter().map(|slot| slot.wake_eventfd.as_fd())
     }
 }
 
-impl Bell {
+impl WakeEventfd {
     /// Returns the index of the descriptor among the wakeup descriptors of its NIC. Peer processes identify the descriptor by
     /// this index.
     pub(crate) fn number(&self) -> usize {
@@ -78,15 +78,15 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for WakeEventfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bells.0[self.number].bell.as_fd()
+        self.wake_eventfds.0[self.number].wake_eventfd.as_fd()
     }
 }
 
-impl Drop for Bell {
+impl Drop for WakeEventfd {
     fn drop(&mut self) {
-        self.bells.0[self.number]
+        self.wake_eventfds.0[self.number]
             .is_taken
             .store(false, Ordering::Release);
     }
@@ -97,17 +97,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bell_is_one_channels_and_begins_silent() {
-        let bells = Bells::new().unwrap();
-        let taken: Vec<Bell> = std::iter::from_fn(|| bells.take()).collect();
-        assert_eq!(taken.len(), Bells::COUNT);
-        for bell in &taken {
-            rustix::io::write(bell, &3_u64.to_ne_bytes()).unwrap();
-            let flags = fcntl_getfl(bell).unwrap();
-            fcntl_setfl(bell, flags | OFlags::NONBLOCK).unwrap();
+    fn a_wake_eventfd_is_one_channels_and_begins_silent() {
+        let wake_eventfds = WakeEventfds::new().unwrap();
+        let taken: Vec<WakeEventfd> = std::iter::from_fn(|| wake_eventfds.take()).collect();
+        assert_eq!(taken.len(), WakeEventfds::COUNT);
+        for wake_eventfd in &taken {
+            rustix::io::write(wake_eventfd, &3_u64.to_ne_bytes()).unwrap();
+            let flags = fcntl_getfl(wake_eventfd).unwrap();
+            fcntl_setfl(wake_eventfd, flags | OFlags::NONBLOCK).unwrap();
         }
         drop(taken);
-        let again = bells.take().unwrap();
+        let again = wake_eventfds.take().unwrap();
         assert!(!count_down(again.as_fd()));
         assert!(!fcntl_getfl(&again).unwrap().contains(OFlags::NONBLOCK));
     }

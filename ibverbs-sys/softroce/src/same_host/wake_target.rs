@@ -7,14 +7,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
+use super::host_peers::HostPeers;
 use super::link::Link;
-use super::neighbourhood::Neighbourhood;
 use super::wake::Sleeper;
-use crate::completion::Bell;
+use crate::completion::WakeEventfd;
 
 /// State of the threads of this process that peer processes may wake.
 #[derive(Debug, Default)]
-pub(super) struct Vigil {
+pub(super) struct WakeTarget {
     /// Set while the engine sleeps.
     is_engine_asleep: AtomicBool,
     /// Set while peers wake a thread that waits at a channel instead of the engine. Further waiting threads do not replace the
@@ -24,16 +24,18 @@ pub(super) struct Vigil {
 
 /// A thread that waits at a completion channel, and that peer processes wake instead of the engine.
 pub(crate) struct Waiter<'a> {
-    neighbourhood: &'a Neighbourhood,
+    host_peers: &'a HostPeers,
     sleeper: Sleeper,
     links: Arc<[Arc<Link>]>,
 }
 
-impl Neighbourhood {
+impl HostPeers {
     /// Marks the engine (background thread) as asleep in the memory shared with each peer, so that peers wake it. Returns
     /// whether the engine may sleep, because no messages can be received and no waiting messages can be sent.
     pub(crate) fn fall_asleep(&self) -> bool {
-        self.vigil.is_engine_asleep.store(true, Ordering::Relaxed);
+        self.wake_target
+            .is_engine_asleep
+            .store(true, Ordering::Relaxed);
         // This fence pairs with the one in `leave`: a waiter that leaves sees the flag, or this thread sees the waiter's
         // changes.
         fence(Ordering::SeqCst);
@@ -46,7 +48,9 @@ impl Neighbourhood {
 
     /// Marks the engine as awake on all links, so that peers do not send wakeups to it.
     pub(crate) fn wake_up(&self) {
-        self.vigil.is_engine_asleep.store(false, Ordering::Relaxed);
+        self.wake_target
+            .is_engine_asleep
+            .store(false, Ordering::Relaxed);
         for link in self.links().iter().flat_map(|links| links.iter()) {
             link.wake_up(Sleeper::Engine);
         }
@@ -54,12 +58,12 @@ impl Neighbourhood {
 
     /// Registers the calling thread as the one that peers wake, by the eventfd of its completion channel. Returns `None` if
     /// another thread is already registered, or if no memory is shared with other processes.
-    pub(crate) fn keep_vigil(&self, bell: &Bell) -> Option<Waiter<'_>> {
+    pub(crate) fn keep_wake_target(&self, wake_eventfd: &WakeEventfd) -> Option<Waiter<'_>> {
         let links = self.links()?;
-        let is_kept = &self.vigil.is_kept;
+        let is_kept = &self.wake_target.is_kept;
         (!is_kept.swap(true, Ordering::AcqRel)).then(|| Waiter {
-            neighbourhood: self,
-            sleeper: Sleeper::Channel(bell.number()),
+            host_peers: self,
+            sleeper: Sleeper::Channel(wake_eventfd.number()),
             links,
         })
     }
@@ -69,7 +73,7 @@ impl Waiter<'_> {
     /// Marks this thread as asleep in the memory shared with each peer, so that peers wake it, and sends deferred wakeups.
     /// Returns whether this thread may sleep, because no messages can be received and no waiting messages can be sent.
     pub(crate) fn fall_asleep(&mut self) -> bool {
-        if let Some(links) = self.neighbourhood.links() {
+        if let Some(links) = self.host_peers.links() {
             self.links = links;
         }
         for link in &*self.links {
@@ -90,12 +94,12 @@ impl Waiter<'_> {
     /// arrived, or waiting messages can be sent, for which no thread was woken.
     pub(crate) fn leave(self) -> bool {
         self.wake_up();
-        let Neighbourhood { vigil, .. } = self.neighbourhood;
-        vigil.is_kept.store(false, Ordering::Release);
-        // This fence pairs with the one in `Neighbourhood::fall_asleep`: each side stores first, then loads the state of the
+        let HostPeers { wake_target, .. } = self.host_peers;
+        wake_target.is_kept.store(false, Ordering::Release);
+        // This fence pairs with the one in `HostPeers::fall_asleep`: each side stores first, then loads the state of the
         // other.
         fence(Ordering::SeqCst);
-        if vigil.is_engine_asleep.load(Ordering::Relaxed) {
+        if wake_target.is_engine_asleep.load(Ordering::Relaxed) {
             (self.links.iter()).for_each(|link| link.fall_asleep(Sleeper::Engine));
         }
         self.links.iter().any(|link| link.is_waiting())

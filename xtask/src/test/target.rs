@@ -207,7 +207,7 @@ mod tests {
         assert!(!Target::Softroce.has_test(SOFTROCE, INTEROP));
         assert!(Target::Wire.has_test(SOFTROCE, INTEROP));
         assert!(Target::Packets.has_test("ibverbs-sys", "conformance"));
-        assert!(!Target::Packets.has_test("rdma-core", "messages"));
+        assert!(!Target::Packets.has_test("rdma-core", "atomics"));
         assert!(!Target::Wire.has_test("rdma-core", "messages"));
         assert!(!Target::Softroce.has_test(XTASK, "documentation"));
         assert!(!Target::Named("mlx5_0".into()).has_test(XTASK, "documentation"));

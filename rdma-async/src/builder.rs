@@ -279,7 +279,7 @@ impl RdmaBuilder {
     }
 
     /// Opens the device unless it is already open, and checks the port and GID index.
-    fn place(self) -> Result<Place> {
+    fn place(self) -> Result<Template> {
         let device = match &self.device {
             DeviceChoice::Open(device) => device.clone(),
             DeviceChoice::Named(name) => RdmaDevice::open(name)?,
@@ -287,7 +287,7 @@ impl RdmaBuilder {
         };
         // Checked before a peer connects, so that a wrong port or GID index fails this call.
         device.context().address(self.settings.address)?;
-        Ok(Place {
+        Ok(Template {
             device,
             settings: self.settings,
         })
@@ -304,7 +304,7 @@ enum DeviceChoice {
 
 /// Open device and settings that all connections of one builder share.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct Template {
     pub(crate) device: RdmaDevice,
     pub(crate) settings: Settings,
 }

@@ -13,7 +13,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::builder::Place;
+use crate::builder::Template;
 use crate::connection::{Attached, Connection, ControlTask, Depths, Parts};
 use crate::error::{Error, Result};
 use crate::rdma::Rdma;
@@ -83,7 +83,11 @@ impl Hello {
 }
 
 /// Performs the handshake of the connecting end.
-pub(crate) async fn connect(place: Place, mut stream: TcpStream, peer: SocketAddr) -> Result<Rdma> {
+pub(crate) async fn connect(
+    place: Template,
+    mut stream: TcpStream,
+    peer: SocketAddr,
+) -> Result<Rdma> {
     let local = Local::prepare(&place)?;
     let failed = |source| interrupted(peer, &source);
     configure(&stream, place.settings.keep_alive).map_err(failed)?;
@@ -97,7 +101,11 @@ pub(crate) async fn connect(place: Place, mut stream: TcpStream, peer: SocketAdd
 
 /// Performs the handshake of the accepting end. Creates no queue pair before a valid [`Hello`] has
 /// arrived.
-pub(crate) async fn accept(place: Place, mut stream: TcpStream, peer: SocketAddr) -> Result<Rdma> {
+pub(crate) async fn accept(
+    place: Template,
+    mut stream: TcpStream,
+    peer: SocketAddr,
+) -> Result<Rdma> {
     let failed = |source| interrupted(peer, &source);
     configure(&stream, place.settings.keep_alive).map_err(failed)?;
     let remote = read_hello(&mut stream, peer).await?;
@@ -130,7 +138,7 @@ struct Local {
 }
 
 impl Local {
-    fn prepare(place: &Place) -> Result<Self> {
+    fn prepare(place: &Template) -> Result<Self> {
         let settings = &place.settings;
         let shard = place.device.shard(settings.profile())?;
         let Depths { data, control } = settings.depths();
@@ -155,7 +163,7 @@ impl Local {
         })
     }
 
-    fn hello(&self, place: &Place) -> Hello {
+    fn hello(&self, place: &Template) -> Hello {
         Hello {
             depths: place.settings.depths(),
             payload: u32::try_from(place.settings.payload).unwrap_or(u32::MAX),
@@ -165,7 +173,7 @@ impl Local {
 
     async fn finish(
         self,
-        place: Place,
+        place: Template,
         mut stream: TcpStream,
         peer: SocketAddr,
         remote: Hello,
@@ -181,7 +189,7 @@ impl Local {
                 }
                 error => error.into(),
             })?;
-        let Place { device, settings } = place;
+        let Template { device, settings } = place;
         let connection = Connection::new(Parts {
             queue_pair,
             device,

@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::builder::Place;
+use crate::builder::Template;
 use crate::error::{Error, Result};
 use crate::handshake;
 use crate::rdma::Rdma;
@@ -21,12 +21,12 @@ const HANDSHAKES: usize = 64;
 #[derive(Debug)]
 pub struct RdmaListener {
     listener: TcpListener,
-    place: Place,
+    place: Template,
     handshakes: JoinSet<Result<Rdma>>,
 }
 
 impl RdmaListener {
-    pub(crate) async fn bind(place: Place, address: impl ToSocketAddrs) -> Result<Self> {
+    pub(crate) async fn bind(place: Template, address: impl ToSocketAddrs) -> Result<Self> {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|source| Error::tcp("listening at", "the address", source))?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::connection::Connection;
 use crate::error::Result;
-use crate::shard::Place;
+use crate::shard::DeadlineKey;
 
 /// An operation that ends its connection if it exceeds its time limit.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ struct Deadline {
     connection: Arc<Connection>,
     limit: Duration,
     /// `None` until the operation has to wait.
-    place: Option<Place>,
+    place: Option<DeadlineKey>,
 }
 
 impl<F> Within<F> {

@@ -143,7 +143,7 @@ impl ControlTask {
 
     fn linger(&mut self, connection: Arc<Connection>) {
         // Staged requests are handed over now instead of at the end of the turn.
-        connection.leave();
+        connection.post_staged();
         self.lingering = Some(Lingering {
             connection,
             latest: Instant::now() + LINGER,
@@ -180,7 +180,7 @@ impl ControlTask {
             Some(lingering) => lingering.latest,
             None => Instant::now() + LINGER,
         };
-        connection.leave();
+        connection.post_staged();
         let control = self.control.as_ref().map(|control| control.as_fd());
         // Without the runtime, the end of the stream must be polled for.
         let Some(Ok(control)) = control.map(|fd| fd.try_clone_to_owned()) else {
@@ -215,7 +215,7 @@ impl Drop for ControlTask {
                 Some(_) => "it was dropped",
                 None => "the runtime that it was made on has ended",
             }));
-            connection.forsake();
+            connection.end_waits();
         }
     }
 }

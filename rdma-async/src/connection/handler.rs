@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 use super::Connection;
-use super::send_state::{Attendance, Departure};
+use super::send_state::{AwaitedBy, PostTime};
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess};
 
@@ -103,7 +103,7 @@ impl Connection {
             );
             return Err(Error::invalid("message to post at once", reason));
         }
-        let how = (Attendance::Nobody, Departure::WithTurn);
+        let how = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
         self.try_begin_send(message, None, how)
             .map(|number| number.is_some())
     }

@@ -10,7 +10,7 @@ use super::Connection;
 use super::frame::Kind;
 use super::messages::Payload;
 use super::replies::Reply;
-use super::send_state::ATTENDED;
+use super::send_state::AWAITED;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, RemoteMr};
 
@@ -63,7 +63,7 @@ impl Connection {
         };
         let kind = Kind::Offer { lease, memory };
         let number = self
-            .submit_frame_when_possible(kind, Payload::Nothing, None, ATTENDED)
+            .submit_frame_when_possible(kind, Payload::Nothing, None, AWAITED)
             .await?;
         mem::forget(unsent);
         credit.spend();
@@ -84,7 +84,7 @@ impl Connection {
         let kind = Kind::Return { lease };
         // Until the message is accepted, dropping the region releases the lease.
         let number = self
-            .submit_frame_when_possible(kind, Payload::Nothing, None, ATTENDED)
+            .submit_frame_when_possible(kind, Payload::Nothing, None, AWAITED)
             .await?;
         region.forget_lease();
         credit.spend();

@@ -12,7 +12,7 @@ use super::Connection;
 use super::credits::{CREDIT_RESERVE, Credit};
 use super::frame::{Credits, Frame, HEADER_LEN, Kind, MAX_FRAME_LEN};
 use super::replies::Reply;
-use super::send_state::{ATTENDED, Attendance, Departure, NotAccepted};
+use super::send_state::{AWAITED, AwaitedBy, NotAccepted, PostTime};
 use super::work::{Push, Work};
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, claim_read, claim_write};
@@ -60,9 +60,9 @@ impl Connection {
                 .send_by_rendezvous(claim_read(message)?, immediate)
                 .await;
         }
-        let number = match self.try_begin_send(message, immediate, ATTENDED)? {
+        let number = match self.try_begin_send(message, immediate, AWAITED)? {
             Some(number) => number,
-            None => self.begin_send(message, immediate, ATTENDED).await?,
+            None => self.begin_send(message, immediate, AWAITED).await?,
         };
         self.operation(number, None).await.map(drop)
     }
@@ -73,7 +73,7 @@ impl Connection {
             return self.send_by_rendezvous(claim_read(message)?, None).await;
         }
         // Its failure ends the connection.
-        let how = (Attendance::Nobody, Departure::WithTurn);
+        let how = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
         match self.try_begin_send(message, None, how)? {
             Some(_) => Ok(()),
             None => self.begin_send(message, None, how).await.map(drop),
@@ -86,7 +86,7 @@ impl Connection {
         &self,
         message: &impl LocalMrReadAccess,
         immediate: Option<u32>,
-        how: (Attendance, Departure),
+        how: (AwaitedBy, PostTime),
     ) -> Result<Option<u64>> {
         self.checked()?;
         let mut payload = self.payload(message)?;
@@ -109,7 +109,7 @@ impl Connection {
         &self,
         message: &impl LocalMrReadAccess,
         immediate: Option<u32>,
-        how: (Attendance, Departure),
+        how: (AwaitedBy, PostTime),
     ) -> Result<u64> {
         let payload = self.payload(message)?;
         let credit = self.data_credit().await?;
@@ -143,7 +143,7 @@ impl Connection {
             // A message that is not sent must not keep its memory lent.
             let mut unsent = question.withdraw_unless_sent();
             let submitted =
-                self.submit_frame_when_possible(kind, Payload::Nothing, immediate, ATTENDED);
+                self.submit_frame_when_possible(kind, Payload::Nothing, immediate, AWAITED);
             let number = submitted.await?;
             unsent.is_sent = true;
             number
@@ -168,7 +168,7 @@ impl Connection {
     pub(super) async fn send_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
         let number = self
-            .submit_frame_when_possible(kind, Payload::Nothing, None, ATTENDED)
+            .submit_frame_when_possible(kind, Payload::Nothing, None, AWAITED)
             .await?;
         credit.spend();
         self.operation(number, None).await?;
@@ -179,7 +179,7 @@ impl Connection {
     async fn post_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
         // The peer waits for it, so it must not depend on further progress of this runtime.
-        let how = (Attendance::Nobody, Departure::Now);
+        let how = (AwaitedBy::Nothing, PostTime::Now);
         self.submit_frame_when_possible(kind, Payload::Nothing, None, how)
             .await?;
         credit.spend();
@@ -223,7 +223,7 @@ impl Connection {
         kind: Kind,
         mut payload: Payload<'_>,
         immediate: Option<u32>,
-        how: (Attendance, Departure),
+        how: (AwaitedBy, PostTime),
     ) -> Result<u64> {
         self.checked()?;
         let mut attempt = || self.submit_frame(kind, &mut payload, immediate, how);
@@ -240,7 +240,7 @@ impl Connection {
         kind: Kind,
         payload: &mut Payload<'_>,
         immediate: Option<u32>,
-        how: (Attendance, Departure),
+        how: (AwaitedBy, PostTime),
     ) -> Result<u64, NotAccepted> {
         let credits = Credits {
             data: owed(&self.owed_data),
@@ -276,7 +276,7 @@ impl Connection {
         push: Push,
         bytes: &[u8],
         claim: &mut Option<ReadClaim>,
-        how: (Attendance, Departure),
+        how: (AwaitedBy, PostTime),
     ) -> Result<u64, NotAccepted> {
         let header = self.device.pool().take_header(bytes.len());
         let mut header = header.map_err(|error| NotAccepted::Refused(Box::new(error)))?;

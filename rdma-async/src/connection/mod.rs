@@ -44,8 +44,8 @@ pub(crate) use self::messages::Incoming;
 use self::operation::Operation;
 use self::outbox::Outbox;
 use self::replies::Replies;
-use self::results::Place;
-use self::send_state::{ATTENDED, NotAccepted};
+use self::results::ResultSlot;
+use self::send_state::{AWAITED, NotAccepted};
 use self::sender::Sender;
 use self::waiters::Waiters;
 use self::work::Memory;
@@ -202,7 +202,7 @@ impl Connection {
         if let Err(error) = moved {
             tracing::warn!(%error, "the queue pair could not be moved to the error state");
             // Requests in flight may then never complete.
-            self.forsake();
+            self.end_waits();
         }
         self.replies
             .fail(self.failure.get().expect("it was set above"));
@@ -222,7 +222,7 @@ impl Connection {
         }
         self.has_failed.notify_one();
         // Makes the driver poll for the flushed requests.
-        self.shard.attend();
+        self.shard.wake_driver();
     }
 
     /// Ends the connection because a request failed.
@@ -238,7 +238,7 @@ impl Connection {
 
     /// Returns whether a future waits for a request of this connection.
     fn awaits_completions(&self) -> bool {
-        self.sender.lock().is_attended()
+        self.sender.lock().is_awaited()
     }
 
     /// Returns whether the peer has received everything: the outbox is empty, and every request has
@@ -250,14 +250,14 @@ impl Connection {
     /// Waits until the peer has received everything that was sent, and has read the messages that are
     /// too long for one piece.
     pub(crate) async fn settle(&self) -> Result<()> {
-        self.leave();
+        self.post_staged();
         let limit = self.settings.response_timeout;
         let attempt = || {
             let is_settled = || self.is_settled() && !self.replies.has_lent();
             self.failed().or_else(|| is_settled().then_some(Ok(())))
         };
         let _waiting = self.shard.waiting();
-        self.shard.attend();
+        self.shard.wake_driver();
         let [room, _] = self.sender.waiters();
         timeout(limit, room.wait_for(attempt))
             .await
@@ -270,8 +270,8 @@ impl Connection {
     /// Wakes all futures that wait for completions, because completions are no longer announced.
     /// Called after the connection has failed. Requests in flight keep their memory until the queue
     /// pair is destroyed.
-    pub(crate) fn forsake(&self) {
-        self.sender.forsake();
+    pub(crate) fn end_waits(&self) {
+        self.sender.end_waits();
     }
 
     /// Returns the failure of the connection as the result of a wait, or `None` while it is open.
@@ -297,10 +297,10 @@ impl Connection {
         };
         if local.length() <= self.inline {
             let bytes = local.try_as_slice()?;
-            return self.begun(self.submit_copied(push, [bytes, &[]], ATTENDED));
+            return self.begun(self.submit_copied(push, [bytes, &[]], AWAITED));
         }
         let memory = (None, Some(claim_read(local)?.into()));
-        let submitted = self.submit_held(Work::Push(push), memory, ATTENDED, None);
+        let submitted = self.submit_held(Work::Push(push), memory, AWAITED, None);
         self.begun(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
@@ -313,7 +313,7 @@ impl Connection {
     ) -> Result<Option<Operation<'_>>> {
         self.checked()?;
         let memory = (None, Some(claim_write(local)?.into()));
-        let submitted = self.submit_held(Work::Read { remote }, memory, ATTENDED, None);
+        let submitted = self.submit_held(Work::Read { remote }, memory, AWAITED, None);
         self.begun(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
@@ -336,7 +336,7 @@ impl Connection {
         }
         let bytes = local.try_as_slice()?;
         self.checked()?;
-        let attempt = || self.submit_copied(push, [bytes, &[]], ATTENDED);
+        let attempt = || self.submit_copied(push, [bytes, &[]], AWAITED);
         let number = match attempt() {
             Ok(number) => number,
             Err(first) => self.retry(first, attempt).await?,
@@ -358,7 +358,7 @@ impl Connection {
         };
         let credit = self.data_credit().await?;
         let mut attempt = || match (bytes, &mut memory) {
-            (Some(bytes), _) => self.submit_copied(push, [bytes, &[]], ATTENDED),
+            (Some(bytes), _) => self.submit_copied(push, [bytes, &[]], AWAITED),
             (None, memory) => self.submit_kept(Work::Push(push), memory, None),
         };
         let number = match attempt() {
@@ -407,10 +407,10 @@ impl Connection {
         &self,
         work: Work,
         memory: &mut Option<Memory>,
-        place: Option<Place>,
+        place: Option<ResultSlot>,
     ) -> Result<u64, NotAccepted> {
         let taken = memory.take().unwrap_or_default();
-        self.submit_held(work, taken, ATTENDED, place)
+        self.submit_held(work, taken, AWAITED, place)
             .map_err(|(not_accepted, again)| {
                 *memory = Some(again);
                 not_accepted
@@ -419,7 +419,7 @@ impl Connection {
 
     /// Performs an atomic, and returns the previous value of the remote memory.
     pub(crate) async fn perform_atomic(&self, work: Work) -> Result<u64> {
-        let place = self.reserve_place().await?;
+        let place = self.reserve_result().await?;
         let unused = ReleaseUnlessUsed {
             sender: &self.sender,
             place,
@@ -460,24 +460,21 @@ impl Connection {
     /// Polls for a short time until `attempt` returns a value, unless a future waits for a request of
     /// this connection or other tasks would be delayed.
     #[inline(never)]
-    fn linger<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    fn poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if self.awaits_completions() {
             return None;
         }
-        self.linger_with_all_posted(attempt)
+        self.post_and_poll_briefly(attempt)
     }
 
     /// Posts the staged requests and polls for a short time, if nobody else polls: the driver, which posts
     /// them at the end of the turn, does not run meanwhile.
-    pub(super) fn linger_with_all_posted<T>(
-        &self,
-        attempt: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
-        if !self.shard.lingers() {
+    pub(super) fn post_and_poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        if !self.shard.may_poll_briefly() {
             return None;
         }
-        self.leave();
-        self.shard.linger(attempt)
+        self.post_staged();
+        self.shard.poll_briefly(attempt)
     }
 
     /// Waits until `attempt` returns a value or the connection has ended.
@@ -496,7 +493,7 @@ impl Connection {
                 self.shard.poll();
                 attempt()
             });
-            let found = found.or_else(|| self.linger(&mut attempt));
+            let found = found.or_else(|| self.poll_briefly(&mut attempt));
             if let (Some(_), Some(turn)) = (&found, turn) {
                 turn.made_progress();
             }
@@ -506,7 +503,7 @@ impl Connection {
             return Ok(value);
         }
         let _waiting = self.shard.waiting();
-        self.shard.attend();
+        self.shard.wake_driver();
         waiters
             .wait_for(|| attempt().map(Ok).or_else(|| self.failed()))
             .await
@@ -516,11 +513,11 @@ impl Connection {
 /// Guard that releases the place of an atomic unless the request was accepted.
 struct ReleaseUnlessUsed<'c> {
     sender: &'c Sender,
-    place: Place,
+    place: ResultSlot,
 }
 
 impl Drop for ReleaseUnlessUsed<'_> {
     fn drop(&mut self) {
-        self.sender.release_place(self.place);
+        self.sender.release_result(self.place);
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use tokio::task::coop::poll_proceed;
 
 use super::Connection;
-use super::results::Place;
+use super::results::ResultSlot;
 use crate::error::Result;
 
 /// Future of an accepted operation. Resolves to the result of an atomic, or to 0 for other operations.
@@ -19,14 +19,14 @@ use crate::error::Result;
 pub(crate) struct Operation<'c> {
     connection: &'c Connection,
     number: u64,
-    place: Option<Place>,
+    place: Option<ResultSlot>,
     /// Set once the result was taken.
     is_over: bool,
 }
 
 impl<'c> Operation<'c> {
     #[inline]
-    pub(super) fn new(connection: &'c Connection, number: u64, place: Option<Place>) -> Self {
+    pub(super) fn new(connection: &'c Connection, number: u64, place: Option<ResultSlot>) -> Self {
         Self {
             connection,
             number,
@@ -49,7 +49,7 @@ impl<'c> Operation<'c> {
         };
         self.is_over = true;
         if let Some(place) = self.place.take() {
-            sender.release_place(place);
+            sender.release_result(place);
         }
         Some(outcome)
     }
@@ -59,8 +59,8 @@ impl<'c> Operation<'c> {
     fn wait(&mut self, cx: &Context<'_>) -> Poll<Result<u64>> {
         let connection = self.connection;
         // If no other future waits, polling delays no other task of this connection.
-        let is_alone = connection.sender.lock().is_attended_once();
-        if is_alone && let Some(outcome) = connection.linger_with_all_posted(|| self.take()) {
+        let is_alone = connection.sender.lock().has_one_waiter();
+        if is_alone && let Some(outcome) = connection.post_and_poll_briefly(|| self.take()) {
             return Poll::Ready(outcome);
         }
         let replaced = connection.sender.lock().register(self.number, cx.waker());
@@ -70,10 +70,10 @@ impl<'c> Operation<'c> {
         if let Some(outcome) = self.take() {
             return Poll::Ready(outcome);
         }
-        if connection.sender.is_forsaken() {
+        if connection.sender.have_waits_ended() {
             return Poll::Ready(Err(connection.ended().of_posted()));
         }
-        connection.shard.attend();
+        connection.shard.wake_driver();
         Poll::Pending
     }
 }
@@ -116,7 +116,7 @@ impl Drop for Operation<'_> {
         // Dropped after the lock was released: dropping a waker can run code of the program.
         drop(waker);
         if let Some(place) = self.place.take() {
-            sender.release_place(place);
+            sender.release_result(place);
         }
     }
 }

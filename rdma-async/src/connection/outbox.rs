@@ -9,7 +9,7 @@ use super::Connection;
 use super::credits::CREDIT_RESERVE;
 use super::frame::Kind;
 use super::messages::Payload;
-use super::send_state::{Attendance, Departure, NotAccepted};
+use super::send_state::{AwaitedBy, NotAccepted, PostTime};
 use crate::error::Result;
 
 /// Maximum number of answers that wait for credits. A peer that requests more violates the protocol.
@@ -133,7 +133,7 @@ impl Connection {
             }
             // The peer may wait for the message, so it must not depend on the progress of this
             // runtime.
-            let how = (Attendance::Nobody, Departure::Now);
+            let how = (AwaitedBy::Nothing, PostTime::Now);
             match self.submit_frame(kind, &mut Payload::Nothing, None, how) {
                 Ok(_) => {}
                 Err(NotAccepted::Full) => {

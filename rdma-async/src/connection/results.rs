@@ -16,7 +16,7 @@ pub(super) struct Results {
 
 /// Index of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place(u8);
+pub(super) struct ResultSlot(u8);
 
 impl Results {
     pub(super) fn new() -> Self {
@@ -32,7 +32,7 @@ impl Results {
     }
 
     /// Takes a free place, or returns `None` if all places are in use.
-    pub(super) fn reserve(&self) -> Option<Place> {
+    pub(super) fn reserve(&self) -> Option<ResultSlot> {
         self.values();
         let mut used = self.used.load(Ordering::Relaxed);
         loop {
@@ -45,23 +45,23 @@ impl Results {
                 .used
                 .compare_exchange_weak(used, taken, Ordering::Acquire, Ordering::Relaxed)
             {
-                Ok(_) => return Some(Place(index as u8)),
+                Ok(_) => return Some(ResultSlot(index as u8)),
                 Err(now) => used = now,
             }
         }
     }
 
     /// Stores the result of an atomic, which [`Self::value`] returns once the completion is visible.
-    pub(super) fn set(&self, place: Place, value: u64) {
+    pub(super) fn set(&self, place: ResultSlot, value: u64) {
         self.values()[usize::from(place.0)].store(value, Ordering::Relaxed);
     }
 
-    pub(super) fn value(&self, place: Place) -> u64 {
+    pub(super) fn value(&self, place: ResultSlot) -> u64 {
         self.values()[usize::from(place.0)].load(Ordering::Relaxed)
     }
 
     /// Frees a place.
-    pub(super) fn release(&self, place: Place) {
+    pub(super) fn release(&self, place: ResultSlot) {
         self.used.fetch_and(!(1 << place.0), Ordering::Release);
     }
 }

@@ -9,7 +9,7 @@ use std::task::Waker;
 
 use rdma_core::{Claim, PostError, SendQueue, SendRequest, WorkCompletion};
 
-use super::results::{Place, Results};
+use super::results::{ResultSlot, Results};
 use super::work::{Memory, Push, Work};
 use crate::error::{Error, Result};
 
@@ -19,26 +19,26 @@ const MAX_STAGED: usize = 32;
 /// memory is released early.
 const LARGE: usize = 16 << 10;
 
-/// Kind of waiter that an accepted request has.
+/// Wait for an accepted request: by a future, or by nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Attendance {
+pub(super) enum AwaitedBy {
     /// A future waits for the request.
     Future,
     /// No future waits for the request.
-    Nobody,
+    Nothing,
 }
 
 /// Time at which an accepted request is handed to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Departure {
+pub(super) enum PostTime {
     /// Immediately, together with all requests that were staged before.
     Now,
     /// At the end of the turn if a request is in flight, or else immediately.
-    WithTurn,
+    AtTurnEnd,
 }
 
 /// Usual mode: a future waits for the request, which is handed over with its turn.
-pub(super) const ATTENDED: (Attendance, Departure) = (Attendance::Future, Departure::WithTurn);
+pub(super) const AWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Future, PostTime::AtTurnEnd);
 
 /// Reason for not accepting a request.
 #[derive(Debug)]
@@ -75,8 +75,8 @@ pub(super) struct Accepted {
 #[derive(Debug, Default)]
 struct Slot {
     waker: Option<Waker>,
-    place: Option<Place>,
-    is_attended: bool,
+    place: Option<ResultSlot>,
+    is_awaited: bool,
     has_memory: bool,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct SendState {
     /// Total number of requests that have ended.
     ended: u64,
     /// Number of requests in flight or staged for which a future waits.
-    attended: usize,
+    awaited: usize,
     staged: Vec<Staged>,
     staged_bytes: Vec<u8>,
     /// Set if no more requests are accepted.
@@ -128,7 +128,7 @@ impl SendState {
             queue,
             accepted: 0,
             ended: 0,
-            attended: 0,
+            awaited: 0,
             staged: Vec::new(),
             staged_bytes: Vec::new(),
             is_closed: false,
@@ -164,8 +164,8 @@ impl SendState {
     }
 
     /// Returns whether a future waits for any request.
-    pub(super) fn is_attended(&self) -> bool {
-        self.attended > 0
+    pub(super) fn is_awaited(&self) -> bool {
+        self.awaited > 0
     }
 
     /// Accepts a request whose data is copied.
@@ -174,12 +174,12 @@ impl SendState {
         &mut self,
         push: Push,
         pieces: [&[u8]; 2],
-        (attendance, departure): (Attendance, Departure),
+        (awaited_by, posting): (AwaitedBy, PostTime),
     ) -> Result<Accepted, NotAccepted> {
         if !self.is_open() {
             return Err(NotAccepted::Full);
         }
-        if self.departs_now(departure)? {
+        if self.is_posted_now(posting)? {
             match pieces {
                 [data, []] => self.queue.post_inline(push.request(data))?,
                 pieces => self.queue.post_inline(push.request(pieces))?,
@@ -191,7 +191,7 @@ impl SendState {
             let len = pieces.iter().map(|piece| piece.len()).sum();
             self.staged.push(Staged::Copied(push, len));
         }
-        Ok(self.count(attendance, false, None))
+        Ok(self.count(awaited_by, false, None))
     }
 
     /// Accepts a request that keeps memory until it has completed. If the request is not accepted,
@@ -201,13 +201,13 @@ impl SendState {
         &mut self,
         work: Work,
         memory: Memory,
-        (attendance, departure): (Attendance, Departure),
-        place: Option<Place>,
+        (awaited_by, posting): (AwaitedBy, PostTime),
+        place: Option<ResultSlot>,
     ) -> Result<Accepted, (NotAccepted, Memory)> {
         if !self.is_open() {
             return Err((NotAccepted::Full, memory));
         }
-        match self.departs_now(departure) {
+        match self.is_posted_now(posting) {
             Ok(true) => {
                 let posted = self.queue.post(work.request(memory));
                 posted
@@ -216,18 +216,18 @@ impl SendState {
             Ok(false) => self.staged.push(Staged::Held(work, memory)),
             Err(refused) => return Err((refused, memory)),
         }
-        Ok(self.count(attendance, true, place))
+        Ok(self.count(awaited_by, true, place))
     }
 
     /// Returns whether the next request is to be handed to the device now. If so, the staged requests
     /// have been handed over before it.
     #[inline]
-    fn departs_now(&mut self, departure: Departure) -> Result<bool, NotAccepted> {
+    fn is_posted_now(&mut self, posting: PostTime) -> Result<bool, NotAccepted> {
         if self.is_settled() {
             return Ok(true);
         }
-        if departure == Departure::Now {
-            self.leave().map_err(NotAccepted::refused)?;
+        if posting == PostTime::Now {
+            self.post_staged().map_err(NotAccepted::refused)?;
             return Ok(true);
         }
         Ok(false)
@@ -237,34 +237,34 @@ impl SendState {
     #[inline]
     fn count(
         &mut self,
-        attendance: Attendance,
+        awaited_by: AwaitedBy,
         has_memory: bool,
-        place: Option<Place>,
+        place: Option<ResultSlot>,
     ) -> Accepted {
         let number = self.accepted;
         self.accepted += 1;
-        let is_attended = attendance == Attendance::Future;
-        self.attended += usize::from(is_attended);
+        let is_awaited = awaited_by == AwaitedBy::Future;
+        self.awaited += usize::from(is_awaited);
         let slot = self.slot(number);
-        slot.is_attended = is_attended;
+        slot.is_awaited = is_awaited;
         slot.has_memory = has_memory;
         slot.place = place;
         Accepted {
             number,
-            has_turn: self.staged.len() == 1 || self.is_laden(),
+            has_turn: self.staged.len() == 1 || self.is_batch_full(),
         }
     }
 
     /// Returns whether the staged requests have reached [`MAX_STAGED`], so that they are handed over
     /// now.
     #[inline]
-    pub(super) fn is_laden(&self) -> bool {
+    pub(super) fn is_batch_full(&self) -> bool {
         self.staged.len() >= MAX_STAGED
     }
 
     /// Hands the staged requests to the device, under one doorbell. After an error, the caller must
     /// cancel the requests that the device did not take, with [`Self::give_up`].
-    pub(super) fn leave(&mut self) -> Result<()> {
+    pub(super) fn post_staged(&mut self) -> Result<()> {
         if self.staged.is_empty() {
             return Ok(());
         }
@@ -314,8 +314,8 @@ impl SendState {
         for number in first..self.accepted {
             let slot = self.slot(number);
             wakes.extend(slot.waker.take());
-            let was_attended = std::mem::take(&mut slot.is_attended);
-            self.attended -= usize::from(was_attended);
+            let was_awaited = std::mem::take(&mut slot.is_awaited);
+            self.awaited -= usize::from(was_awaited);
         }
         self.accepted = first;
         self.is_closed = true;
@@ -354,8 +354,8 @@ impl SendState {
             if let Some(waker) = slot.waker.take() {
                 wakes.push(waker);
             }
-            let was_attended = std::mem::take(&mut slot.is_attended);
-            self.attended -= usize::from(was_attended);
+            let was_awaited = std::mem::take(&mut slot.is_awaited);
+            self.awaited -= usize::from(was_awaited);
         }
         self.ended += fresh;
         Ended {
@@ -365,8 +365,8 @@ impl SendState {
     }
 
     /// Returns whether futures wait for at most one request.
-    pub(super) fn is_attended_once(&self) -> bool {
-        self.attended <= 1
+    pub(super) fn has_one_waiter(&self) -> bool {
+        self.awaited <= 1
     }
 
     /// Registers `waker`, which is woken when the request ends, unless the request has ended. Returns the
@@ -388,11 +388,11 @@ impl SendState {
             return None;
         }
         let slot = self.slot(number);
-        let was_attended = std::mem::take(&mut slot.is_attended);
+        let was_awaited = std::mem::take(&mut slot.is_awaited);
         // The future that would have taken the result of an atomic is gone.
         slot.place = None;
         let waker = slot.waker.take();
-        self.attended -= usize::from(was_attended);
+        self.awaited -= usize::from(was_awaited);
         waker
     }
 

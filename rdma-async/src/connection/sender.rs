@@ -9,8 +9,8 @@ use rdma_core::{SendQueue, WorkCompletion, WorkError, WorkStatus};
 
 use super::Connection;
 use super::operation::Operation;
-use super::results::{Place, Results};
-use super::send_state::{Accepted, Attendance, Departure, NotAccepted, SendState};
+use super::results::{ResultSlot, Results};
+use super::send_state::{Accepted, AwaitedBy, NotAccepted, PostTime, SendState};
 use super::waiters::Waiters;
 use super::work::{Memory, Push, Work};
 use crate::error::Result;
@@ -32,7 +32,7 @@ pub(super) struct Sender {
     results: Results,
     result_free: Waiters,
     /// Set when completions are no longer announced, so that futures must not wait for one.
-    forsaken: AtomicBool,
+    waits_ended: AtomicBool,
 }
 
 impl Sender {
@@ -47,7 +47,7 @@ impl Sender {
             room: Waiters::default(),
             results: Results::new(),
             result_free: Waiters::default(),
-            forsaken: AtomicBool::new(false),
+            waits_ended: AtomicBool::new(false),
         }
     }
 
@@ -83,16 +83,16 @@ impl Sender {
         (*failed == number).then_some(*error)
     }
 
-    pub(super) fn is_forsaken(&self) -> bool {
-        self.forsaken.load(Ordering::SeqCst)
+    pub(super) fn have_waits_ended(&self) -> bool {
+        self.waits_ended.load(Ordering::SeqCst)
     }
 
     #[inline]
-    pub(super) fn value(&self, place: Place) -> u64 {
+    pub(super) fn value(&self, place: ResultSlot) -> u64 {
         self.results.value(place)
     }
 
-    pub(super) fn release_place(&self, place: Place) {
+    pub(super) fn release_result(&self, place: ResultSlot) {
         self.results.release(place);
         self.result_free.wake();
     }
@@ -110,8 +110,8 @@ impl Sender {
     }
 
     /// Wakes all futures that wait for completions, which are no longer announced.
-    pub(super) fn forsake(&self) {
-        self.forsaken.store(true, Ordering::SeqCst);
+    pub(super) fn end_waits(&self) {
+        self.waits_ended.store(true, Ordering::SeqCst);
         let mut wakes = Vec::new();
         self.lock().take_wakers(&mut wakes);
         wakes.into_iter().for_each(Waker::wake);
@@ -125,7 +125,7 @@ impl Connection {
         &self,
         push: Push,
         pieces: [&[u8]; 2],
-        how: (Attendance, Departure),
+        how: (AwaitedBy, PostTime),
     ) -> Result<u64, NotAccepted> {
         let mut state = self.sender.lock();
         let accepted = state.accept_copied(push, pieces, how);
@@ -149,8 +149,8 @@ impl Connection {
         &self,
         work: Work,
         memory: Memory,
-        how: (Attendance, Departure),
-        place: Option<Place>,
+        how: (AwaitedBy, PostTime),
+        place: Option<ResultSlot>,
     ) -> Result<u64, (NotAccepted, Memory)> {
         let mut state = self.sender.lock();
         let accepted = state.accept_held(work, memory, how, place);
@@ -182,8 +182,8 @@ impl Connection {
     /// are handed over.
     #[inline(never)]
     fn turn(&self, mut state: MutexGuard<'_, SendState>) {
-        let waits = !state.is_laden() && self.shard.leaves_later(self);
-        let outcome = if waits { Ok(()) } else { state.leave() };
+        let waits = !state.is_batch_full() && self.shard.post_at_turn_end(self);
+        let outcome = if waits { Ok(()) } else { state.post_staged() };
         drop(state);
         if let Err(error) = outcome {
             self.fail(error);
@@ -191,8 +191,8 @@ impl Connection {
     }
 
     /// Hands the staged requests to the device.
-    pub(crate) fn leave(&self) {
-        let outcome = self.sender.lock().leave();
+    pub(crate) fn post_staged(&self) {
+        let outcome = self.sender.lock().post_staged();
         if let Err(error) = outcome {
             self.fail(error);
         }
@@ -228,7 +228,7 @@ impl Connection {
     }
 
     /// Waits for a place for the result of an atomic.
-    pub(super) async fn reserve_place(&self) -> Result<Place> {
+    pub(super) async fn reserve_result(&self) -> Result<ResultSlot> {
         self.checked()?;
         let attempt = || {
             self.failed()
@@ -272,7 +272,7 @@ impl Connection {
     }
 
     /// Returns the future of an accepted request.
-    pub(super) fn operation(&self, number: u64, place: Option<Place>) -> Operation<'_> {
+    pub(super) fn operation(&self, number: u64, place: Option<ResultSlot>) -> Operation<'_> {
         Operation::new(self, number, place)
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Deadlines {
 #[derive(Debug)]
 struct Wheel {
     /// Deadlines by slot, which is the tick modulo the number of slots.
-    slots: Box<[Vec<Place>]>,
+    slots: Box<[Vec<DeadlineKey>]>,
     entries: Vec<Entry>,
     free: Vec<u32>,
     /// First tick that has not passed.
@@ -39,7 +39,7 @@ struct Wheel {
 
 /// Handle of a deadline on the wheel, with which it is cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct DeadlineKey {
     index: u32,
     /// Number that distinguishes successive uses of the entry.
     generation: u32,
@@ -79,7 +79,7 @@ impl Deadlines {
 
     /// Adds a deadline that ends the connection after `limit`. Returns its handle, and whether it is
     /// the earliest deadline on the wheel.
-    pub(super) fn add(&self, connection: Weak<Connection>, limit: Duration) -> (Place, bool) {
+    pub(super) fn add(&self, connection: Weak<Connection>, limit: Duration) -> (DeadlineKey, bool) {
         let now = Instant::now();
         let due = now
             .checked_add(limit)
@@ -101,7 +101,7 @@ impl Deadlines {
         entry.tick = tick;
         entry.limit = limit;
         entry.connection = Some(connection);
-        let place = Place {
+        let place = DeadlineKey {
             index,
             generation: entry.generation,
         };
@@ -117,7 +117,7 @@ impl Deadlines {
     }
 
     /// Cancels a deadline; does nothing if it has passed or was cancelled.
-    pub(super) fn cancel(&self, place: Place) {
+    pub(super) fn cancel(&self, place: DeadlineKey) {
         let connection = self.wheel.lock().take(place);
         drop(connection);
     }
@@ -147,7 +147,7 @@ impl Deadlines {
 }
 
 impl Wheel {
-    fn take(&mut self, place: Place) -> Option<Weak<Connection>> {
+    fn take(&mut self, place: DeadlineKey) -> Option<Weak<Connection>> {
         let entry = self.entries.get_mut(place.index as usize)?;
         if entry.generation != place.generation {
             return None;

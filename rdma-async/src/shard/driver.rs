@@ -113,7 +113,7 @@ impl Driver {
     async fn arm(&mut self, shard: &Shard) -> Result<bool> {
         shard.is_asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // `Shard::leaves_later` relies on this: a request that was staged before `is_asleep` was seen
+        // `Shard::post_at_turn_end` relies on this: a request that was staged before `is_asleep` was seen
         // is handed over here.
         shard.turn.end(&mut self.spare);
         self.channel.get_ref().drain(|_| {})?;

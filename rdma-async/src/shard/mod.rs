@@ -26,8 +26,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::sync::Notify;
 
+pub(crate) use self::deadlines::DeadlineKey;
 use self::deadlines::Deadlines;
-pub(crate) use self::deadlines::Place;
 use self::receives::Receives;
 use self::turn::Turn;
 use crate::builder::CompletionMode;
@@ -43,9 +43,9 @@ const BATCHES: usize = 8;
 const DETACH_POLLS: usize = 1 << 10;
 /// Maximum time for which a future polls before it waits, on a runtime with one thread, where no other
 /// task can poll in the meantime.
-const LINGER: Duration = Duration::from_micros(2);
+const BRIEF_POLL: Duration = Duration::from_micros(2);
 /// Number of polls between two readings of the clock.
-const LOOK: usize = 8;
+const POLLS_PER_CLOCK: usize = 8;
 /// Capacity of a new completion queue, which grows with the number of connections.
 const FIRST_ENTRIES: u32 = 4096;
 
@@ -63,8 +63,8 @@ pub(crate) struct Profile {
 pub(crate) struct Shard {
     runtime: Id,
     profile: Profile,
-    /// Set if futures may poll for up to [`LINGER`] before they wait.
-    may_linger: bool,
+    /// Set if futures may poll for up to [`BRIEF_POLL`] before they wait.
+    polls_briefly: bool,
     completions: CompletionQueue,
     receives: Receives,
     poller: Mutex<Poller>,
@@ -129,7 +129,7 @@ impl Shard {
         let shard = Arc::new(Self {
             runtime: runtime.id(),
             profile,
-            may_linger: has_one_thread && profile.completion != CompletionMode::Event,
+            polls_briefly: has_one_thread && profile.completion != CompletionMode::Event,
             reserved: Mutex::new(receives.capacity()),
             completions,
             receives,
@@ -268,7 +268,7 @@ impl Shard {
     #[inline]
     fn poll_with(&self, poller: &mut Poller) -> usize {
         if !self.changes.is_empty() {
-            self.take_note(&mut poller.connections, &mut poller.left);
+            self.apply_changes(&mut poller.connections, &mut poller.left);
         }
         let Poller {
             connections,
@@ -290,7 +290,7 @@ impl Shard {
                 let number = completion.queue_pair();
                 if connections.get(number).is_none() {
                     // The connection may have been attached since `changes` was last read.
-                    self.take_note(connections, left);
+                    self.apply_changes(connections, left);
                 }
                 self.hand_out(completion, connections.get(number), wakes);
             }
@@ -331,7 +331,7 @@ impl Shard {
     }
 
     #[cold]
-    fn take_note(
+    fn apply_changes(
         &self,
         connections: &mut QueuePairMap<Arc<Connection>>,
         left: &mut Vec<Arc<Connection>>,
@@ -354,7 +354,7 @@ impl Shard {
                 let Poller {
                     connections, left, ..
                 } = &mut *poller;
-                self.take_note(connections, left);
+                self.apply_changes(connections, left);
                 return fail_all(connections, error);
             }
             tokio::task::yield_now().await;
@@ -364,17 +364,17 @@ impl Shard {
     /// Returns whether a future polls for a short time before it waits: on a runtime with one thread, if
     /// no future waits for anything other than an operation.
     #[inline]
-    pub(crate) fn lingers(&self) -> bool {
-        self.may_linger && self.waiting.load(Ordering::Relaxed) == 0
+    pub(crate) fn may_poll_briefly(&self) -> bool {
+        self.polls_briefly && self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Polls for up to [`LINGER`], until `attempt` returns a value.
+    /// Polls for up to [`BRIEF_POLL`], until `attempt` returns a value.
     #[inline]
-    pub(crate) fn linger<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    pub(crate) fn poll_briefly<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         let mut begun = None;
         loop {
             // Reading the clock takes as long as several polls.
-            for _ in 0..LOOK {
+            for _ in 0..POLLS_PER_CLOCK {
                 // Only a poll completes operations and brings messages.
                 if self.poll() != Polled::Found(0)
                     && let Some(value) = attempt()
@@ -384,7 +384,7 @@ impl Shard {
                 std::hint::spin_loop();
             }
             let now = Instant::now();
-            if now - *begun.get_or_insert(now) >= LINGER {
+            if now - *begun.get_or_insert(now) >= BRIEF_POLL {
                 return None;
             }
         }
@@ -399,7 +399,7 @@ impl Shard {
     /// Wakes the driver if it sleeps, so that it polls for a waiting future. Does nothing in the mode
     /// [`CompletionMode::Event`].
     #[inline]
-    pub(crate) fn attend(&self) {
+    pub(crate) fn wake_driver(&self) {
         if self.profile.completion != CompletionMode::Event
             && self.is_asleep.load(Ordering::Relaxed)
         {
@@ -408,7 +408,11 @@ impl Shard {
     }
 
     /// Adds a deadline that ends the connection after `limit`, unless it is cancelled before.
-    pub(crate) fn add_deadline(&self, connection: Weak<Connection>, limit: Duration) -> Place {
+    pub(crate) fn add_deadline(
+        &self,
+        connection: Weak<Connection>,
+        limit: Duration,
+    ) -> DeadlineKey {
         let (place, is_next) = self.deadlines.add(connection, limit);
         if is_next {
             // The driver may be sleeping until a later deadline, or without a time limit.
@@ -417,7 +421,7 @@ impl Shard {
         place
     }
 
-    pub(crate) fn cancel_deadline(&self, place: Place) {
+    pub(crate) fn cancel_deadline(&self, place: DeadlineKey) {
         self.deadlines.cancel(place);
     }
 
@@ -432,7 +436,7 @@ impl Shard {
     /// Adds the connection to the turn, at whose end its staged requests are handed to the device.
     /// Returns `false` if the driver sleeps or has ended: the caller must then hand them over itself,
     /// which takes less time than waking the driver.
-    pub(crate) fn leaves_later(&self, connection: &Connection) -> bool {
+    pub(crate) fn post_at_turn_end(&self, connection: &Connection) -> bool {
         if self.is_asleep.load(Ordering::Relaxed) || self.has_ended() {
             return false;
         }
@@ -498,7 +502,7 @@ fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     for connection in connections.values() {
         connection.fail(error.clone());
         // Nobody polls for the requests that the device flushes.
-        connection.forsake();
+        connection.end_waits();
     }
 }
 

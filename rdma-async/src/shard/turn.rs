@@ -32,7 +32,7 @@ impl Turn {
             std::mem::swap(&mut *connections, spare);
         }
         for connection in spare.drain(..) {
-            connection.leave();
+            connection.post_staged();
         }
     }
 }

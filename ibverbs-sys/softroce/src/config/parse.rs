@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn an_error_names_the_variable_its_value_and_what_is_expected() {
         for (variable, value, expected) in [
-            ("SOFTROCE_DEVICE", "a/b", "handshake_messages"),
+            ("SOFTROCE_DEVICE", "a/b", "letters"),
             ("SOFTROCE_ADDRESS", "eth0", "no IPv4 or IPv6 address"),
             ("SOFTROCE_ADDRESS", "0.0.0.0", "can be sent to"),
             ("SOFTROCE_ADDRESS", "10.0.0.1,10.0.0.2", "at most one"),

@@ -2,7 +2,7 @@
 //! `shim/EXCLUDED` with the reason; and every binding has its function in the shim. Needs no device.
 
 mod common;
-/// What the generator was told.
+/// Policy of the generator.
 #[allow(dead_code)]
 #[path = "../build/generate/policy.rs"]
 mod policy;

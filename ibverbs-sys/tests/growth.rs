@@ -3,7 +3,7 @@
 //! whose structs have; `growth/driver.c` calls them in front of a library of its own. Needs no device.
 
 mod common;
-/// What the generator was told.
+/// Policy of the generator.
 #[allow(dead_code)]
 #[path = "../build/generate/policy.rs"]
 mod policy;
@@ -82,7 +82,7 @@ impl Tree {
         command
     }
 
-    /// What the compiler says of the assertions.
+    /// Output of the compiler for the assertions.
     fn assertions(&self) -> Result<(), String> {
         let output = self
             .compiler()

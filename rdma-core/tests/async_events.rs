@@ -17,10 +17,10 @@ use rdma_core::{
     GidType, PortState, QueuePair, SendRequest, WorkStatus,
 };
 
-/// How long a test waits for what must happen.
+/// Maximum wait of a test for an event that must happen.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// How long a test looks whether something happens that must not.
+/// Duration of the wait for an event that must not happen.
 const QUIET: Duration = Duration::from_millis(50);
 
 /// Events of the port and the device go to every context of the process, so a test that raises them

@@ -38,7 +38,7 @@ fn rows() -> Vec<Row> {
     .collect()
 }
 
-/// What stands between backticks.
+/// Returns the text between backticks.
 fn quoted(text: &str) -> Vec<String> {
     let parts = text.split('`').skip(1).step_by(2);
     parts.map(str::to_owned).collect()
@@ -78,7 +78,7 @@ fn every_named_test_exists() {
     }
 }
 
-/// Whether `source` has a function of this name right below an attribute `test`.
+/// Returns whether `source` has a function of this name directly below an attribute `test`.
 fn is_test(source: &str, function: &str) -> bool {
     let signature = format!("fn {function}(");
     let lines: Vec<&str> = source.lines().map(str::trim).collect();

@@ -1,4 +1,4 @@
-//! How connections end, and what is noticed of it.
+//! Ends of connections, and the events that report them.
 
 mod common;
 #[path = "common/manager.rs"]

@@ -14,7 +14,7 @@ use rdma_core::{Connection, ConnectionError, ConnectionParameters, Listener};
 
 const ROUNDS: usize = 100;
 
-/// What the process holds: descriptors by what they are, and the kernel's RDMA objects.
+/// Resources of the process: descriptors by kind, and the kernel's RDMA objects.
 fn held() -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for entry in fs::read_dir("/proc/self/fd").unwrap() {

@@ -1,4 +1,4 @@
-//! What options and parameters make of a connection's queue pairs, and other addresses than IPv4.
+//! Effects of options and parameters on a connection's queue pairs, and addresses other than IPv4.
 
 mod common;
 #[path = "common/manager.rs"]

@@ -17,7 +17,7 @@ const DEVICE: &str = "rxe_gone";
 
 const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 78, 0, 1));
 
-/// Whether this machine is the tests' alone: the guest, where devices can be made and removed.
+/// Returns whether the tests have this machine for themselves: the guest, where devices are created and removed.
 fn ours_alone() -> bool {
     Path::new("/run/guest/config").exists()
 }

@@ -45,7 +45,7 @@ impl Rping {
         Self(child, Some(reading))
     }
 
-    /// What it printed, once it has ended with success.
+    /// Returns the output of the program after a successful end.
     #[track_caller]
     fn ended(mut self) -> String {
         let status = eventually("the end of rping", || {

@@ -1,4 +1,4 @@
-//! What a device says about itself: the text of C's `ibv_devinfo`, line by line, and what is typed.
+//! Description of a device: the text of C's `ibv_devinfo`, line by line, and the typed values.
 
 mod common;
 

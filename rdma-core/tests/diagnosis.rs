@@ -87,7 +87,7 @@ impl Subject {
             })
     }
 
-    /// The same with the attributes of `mask` only.
+    /// Returns the modification with the attributes of `mask` alone.
     fn with(
         &self,
         from: QueuePairState,

@@ -81,7 +81,7 @@ fn queues_dropped_in_flight() {
     assert!(shared.is_unclaimed());
 }
 
-/// What a panic leaves in flight.
+/// Panics with requests in flight.
 fn panic_in_flight() {
     let pair = Pair::new();
     let unwound = catch_unwind(AssertUnwindSafe(|| {

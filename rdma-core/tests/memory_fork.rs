@@ -1,4 +1,4 @@
-//! What a fork does to registered memory, in a process that does nothing else.
+//! Effect of a fork on registered memory, in a process with no other work.
 
 mod common;
 

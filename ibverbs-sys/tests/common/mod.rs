@@ -1,4 +1,4 @@
-//! What the tests of the shim share: the compiler and the headers that the crate was built with.
+//! Compiler and headers that the crate was built with, for the tests of the shim.
 
 use std::env;
 use std::path::PathBuf;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::harness::Verdict;
 
-/// What a driver does that the specification does not allow.
+/// Deviation of a driver from the specification.
 struct Deviation {
     /// The driver, as [`crate::harness::Device::driver`] names it.
     driver: &'static str,

@@ -13,7 +13,7 @@ use super::{MAX_WAIT, Options, Outcome};
 #[derive(Debug)]
 pub(crate) struct Completions {
     queue: CompletionQueue,
-    /// The same queue, if its completions have timestamps.
+    /// Extended interface of `queue`, present if the completions have timestamps.
     timed: Option<ExtendedCompletionQueue>,
     channel: Option<CompletionChannel>,
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-/// What to run, and how.
+/// Cases to run, and their settings.
 #[derive(Debug, Default)]
 pub(crate) struct Arguments {
     /// Only cases with one of these in their names; all of them where there is none.
@@ -63,7 +63,7 @@ impl Arguments {
         Ok(arguments)
     }
 
-    /// Whether the case of this name is asked for.
+    /// Returns whether the case of this name was requested.
     pub(crate) fn selects(&self, name: &str) -> bool {
         let matches = |filter: &String| match self.exact {
             true => name == filter,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Device;
 
-/// How long a case may run: longer than it waits for a thing that does not happen.
+/// Maximum duration of a case, longer than its waits for events that do not happen.
 const LIMIT: Duration = Duration::from_secs(150);
 
 /// One requirement on a device.
@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(150);
 pub(crate) struct Case {
     /// `subject::what_is_so`.
     pub(crate) name: String,
-    /// How long it may run.
+    /// Maximum duration of the case.
     pub(crate) limit: Duration,
     /// Only with `--long`.
     pub(crate) long: bool,

@@ -1,11 +1,11 @@
-//! How a case ends before its end.
+//! Early end of a case.
 
 use std::any::Any;
 use std::ffi::c_int;
 use std::io::Error;
 use std::panic;
 
-/// What a case unwinds with that the device cannot run.
+/// Payload of the unwinding of a case that the device cannot run.
 pub(crate) struct Ignored(pub(crate) String);
 
 /// Ends the case: the device does not have what it is about.
@@ -23,7 +23,7 @@ pub(crate) fn status(result: c_int) -> Result<(), c_int> {
     }
 }
 
-/// What a verb returned, or the error number that it has set.
+/// Result of a verb, or the error number that the verb has set.
 pub(crate) fn pointer<T>(result: *mut T) -> Result<*mut T, c_int> {
     if result.is_null() {
         Err(errno())
@@ -62,7 +62,7 @@ fn says(number: c_int) -> String {
     name.to_owned()
 }
 
-/// What a call returned and what the specification says about it.
+/// Result of a call, and the result that the specification requires.
 pub(crate) trait Outcome: Sized {
     type Value;
 

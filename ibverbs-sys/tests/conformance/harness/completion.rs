@@ -63,7 +63,7 @@ impl Cq {
         &self.0.device
     }
 
-    /// How many entries it has.
+    /// Number of entries of the queue.
     pub(crate) fn capacity(&self) -> usize {
         unsafe { (*self.raw()).cqe as usize }
     }
@@ -195,7 +195,7 @@ impl Channel {
         unsafe { (*self.raw()).fd }
     }
 
-    /// Whether an event comes in time.
+    /// Returns whether an event arrives in time.
     pub(crate) fn has_event(&self, limit: Duration) -> bool {
         readable(self.fd(), limit)
     }

@@ -15,11 +15,11 @@ use super::check::{Outcome, ignore, pointer};
 pub(crate) const PORT: u8 = 1;
 
 thread_local! {
-    /// How long this thread's case waits.
+    /// Maximum wait of this thread's case.
     static MAX_WAIT: Cell<Duration> = const { Cell::new(Duration::from_secs(60)) };
 }
 
-/// How long something may take that does happen: ample for an emulated machine under load.
+/// Maximum wait for an event that must happen: enough for an emulated machine under load.
 pub(crate) fn patience() -> Duration {
     MAX_WAIT.get()
 }
@@ -29,7 +29,7 @@ pub(crate) fn set_patience(limit: Duration) {
     MAX_WAIT.set(limit);
 }
 
-/// How long a case watches for something that must not happen.
+/// Duration of the wait for an event that must not happen.
 pub(crate) const QUIET: Duration = Duration::from_millis(30);
 
 /// An open device; clones share the context.
@@ -106,7 +106,7 @@ impl Device {
         &self.0.gid
     }
 
-    /// Whether the device claims these capabilities.
+    /// Returns whether the device reports these capabilities.
     pub(crate) fn has(&self, capability: ibv_device_cap_flags) -> bool {
         self.attr().device_cap_flags & capability.0 == capability.0
     }
@@ -181,7 +181,7 @@ impl Device {
         )
     }
 
-    /// Whether an asynchronous event comes in time.
+    /// Returns whether an asynchronous event arrives in time.
     pub(crate) fn has_event(&self, limit: Duration) -> bool {
         readable(unsafe { (*self.context()).async_fd }, limit)
     }
@@ -258,7 +258,7 @@ fn first_gid(context: *mut ibv_context) -> ibv_gid_entry {
     *entries.first().expect("the port has no GID")
 }
 
-/// Whether a descriptor becomes readable in time.
+/// Returns whether a descriptor becomes readable in time.
 pub(crate) fn readable(fd: c_int, limit: Duration) -> bool {
     let mut poll = libc::pollfd {
         fd,

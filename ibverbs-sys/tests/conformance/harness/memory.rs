@@ -100,7 +100,7 @@ impl Memory {
             .collect()
     }
 
-    /// Whether both hold the same bytes.
+    /// Returns whether both memories contain equal bytes.
     pub(crate) fn equals(&self, other: &Self) -> bool {
         let chunk = |memory: &Self, at: usize| {
             let end = memory.length.min(at + (1 << 16));

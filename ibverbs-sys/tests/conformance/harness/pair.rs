@@ -10,7 +10,7 @@ use super::memory::{ALL_ACCESS, Mr, Pd, pattern};
 use super::queue_pair::{Plan, QKEY, Qp, path};
 use super::request::Request;
 
-/// How much memory an end has.
+/// Length of the memory of an end, in bytes.
 pub(crate) const SPACE: usize = 64 << 10;
 
 /// A queue pair, its completion queue and its memory.
@@ -153,7 +153,7 @@ pub(crate) struct Datagrams {
     pub(crate) pd: Pd,
 }
 
-/// What stands in front of a received datagram.
+/// Length of the header before a received datagram, in bytes.
 pub(crate) const GRH: usize = 40;
 
 impl Datagrams {

@@ -27,7 +27,7 @@ pub(crate) struct Plan {
     pub(crate) all_signaled: bool,
     pub(crate) srq: Option<Srq>,
     pub(crate) access: ibv_access_flags,
-    /// None for the port's.
+    /// `None` stands for the value of the port.
     pub(crate) mtu: Option<ibv_mtu>,
     pub(crate) send_psn: u32,
     pub(crate) receive_psn: u32,
@@ -78,7 +78,7 @@ impl Plan {
         }
     }
 
-    /// What RESET to INIT takes.
+    /// Attributes of the transition from RESET to INIT.
     pub(crate) fn init(&self) -> (ibv_qp_attr, Mask) {
         let attr = ibv_qp_attr {
             qp_state: State::IBV_QPS_INIT,
@@ -97,7 +97,7 @@ impl Plan {
         )
     }
 
-    /// What INIT to RTR takes.
+    /// Attributes of the transition from INIT to RTR.
     pub(crate) fn ready_to_receive(&self, device: &Device, peer: u32) -> (ibv_qp_attr, Mask) {
         let attr = ibv_qp_attr {
             qp_state: State::IBV_QPS_RTR,
@@ -125,7 +125,7 @@ impl Plan {
         (attr, mask)
     }
 
-    /// What RTR to RTS takes.
+    /// Attributes of the transition from RTR to RTS.
     pub(crate) fn ready_to_send(&self) -> (ibv_qp_attr, Mask) {
         let attr = ibv_qp_attr {
             qp_state: State::IBV_QPS_RTS,
@@ -344,7 +344,7 @@ impl Drop for QpHandle {
     }
 }
 
-/// What a queue pair of this plan is created with.
+/// Attributes with which a queue pair of this plan is created.
 pub(crate) fn init_attr(send: &Cq, receive: &Cq, plan: &Plan) -> ibv_qp_init_attr {
     ibv_qp_init_attr {
         send_cq: send.raw(),

@@ -1,8 +1,8 @@
-//! How a case ended, and the words for it.
+//! Outcome of a case, and its text.
 
 use std::fmt;
 
-/// How a case ended.
+/// Outcome of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Passed,
@@ -50,7 +50,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// How many cases ended how.
+/// Number of cases of each outcome.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) passed: usize,

@@ -10,10 +10,10 @@ use super::Case;
 use super::arguments::Arguments;
 use super::report::{Counts, Verdict};
 
-/// How long a worker may take to open the device.
+/// Maximum time that a worker needs to open the device.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a process may take to go once it was told to.
+/// Maximum time until a process ends after the request to end.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(cases: &[Case], arguments: &Arguments) -> ExitCode {

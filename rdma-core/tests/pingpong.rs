@@ -28,10 +28,10 @@ mod srq_pingpong;
 #[allow(dead_code, reason = "its main is not called")]
 mod ud_pingpong;
 
-/// How long a game may last: ample for an emulated machine under load.
+/// Maximum duration of a game: enough for an emulated machine under load.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a game of ours comes to: messages sent, received, and not as they should be.
+/// Result of a game: numbers of messages that were sent, received, and wrong.
 type Score = (u64, u64, u64);
 
 /// One of the three examples.
@@ -171,7 +171,7 @@ impl Theirs {
         status.is_some_and(|status| !status.success())
     }
 
-    /// What it printed, once it has ended.
+    /// Returns the output of the program after its end.
     fn output(&mut self) -> String {
         let output = self.output.take().map(JoinHandle::join);
         output.and_then(Result::ok).unwrap_or_default()

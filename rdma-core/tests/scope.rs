@@ -302,7 +302,7 @@ fn scopes_of_one_queue_pair_can_be_nested() {
     assert_eq!(outer[..], bytes(16, 4));
 }
 
-/// What a scope does whose peer never answers, with a send that would wait for ever.
+/// Runs a scope whose peer never answers, with a send that would otherwise wait without a limit.
 fn hopeless<R>(
     queue_pair: &QueuePair,
     source: &Buffer,
@@ -454,7 +454,7 @@ fn a_handle_that_is_kept_is_not_in_the_way_of_others() {
     pair.check();
 }
 
-/// Who arms, polls once more and sleeps finds what a scope took from the queue meanwhile.
+/// Checks that a thread which arms, polls once more and sleeps finds completions that a scope took meanwhile.
 #[test]
 fn who_sleeps_until_an_announcement_misses_nothing_that_a_scope_took() {
     let context = context();

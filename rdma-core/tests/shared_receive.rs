@@ -126,7 +126,7 @@ fn connect(prepared: PreparedQueuePair, stream: &mut TcpStream) -> QueuePair {
     connected
 }
 
-/// What a client does: connects, sends so many messages, and gets each of them back.
+/// Runs a client: connects, sends messages, and receives each of them back.
 fn client(port: u16, number: u8) {
     let domain = common::context().protection_domain().unwrap();
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();

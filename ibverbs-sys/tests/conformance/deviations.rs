@@ -10,7 +10,7 @@ struct Deviation {
     driver: &'static str,
     /// The clause, and what it says.
     clause: &'static str,
-    /// What the driver does: a part of what the cases say.
+    /// Behaviour of the driver: a part of the text of the cases.
     found: &'static str,
     /// The cases that show it.
     cases: &'static [&'static str],

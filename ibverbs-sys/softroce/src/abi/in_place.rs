@@ -115,7 +115,7 @@ pub(super) unsafe fn message<'a>(
     let data = match unsafe { data(request, flags, rules) } {
         Some(data) => data,
         None if request.send_flags & INLINE != 0 && request.send_flags & !flags == 0 => {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees that the segments of the request and their bytes are valid.
             *gathered = unsafe { inline(request, rules).ok()? };
             Data::Inline(gathered)
         }

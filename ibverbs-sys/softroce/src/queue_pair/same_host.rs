@@ -181,7 +181,7 @@ impl QueuePair {
         mine.transport.is_silent()
     }
 
-    /// Sends a message of at most one segment as a [`RingMessage`] while it is posted, if the
+    /// Sends a message as a [`RingMessage`] while it is posted, if the
     /// message is suitable and no earlier request has to be sent first. The caller must call
     /// [`flush_ring_messages`](Self::flush_ring_messages) afterwards. Returns `false` if the message has to be queued.
     #[inline]

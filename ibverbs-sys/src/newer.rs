@@ -1,5 +1,5 @@
 //! Verbs that are newer than the headers from which the bindings were generated. Their shim,
-//! `shim/newer.c`, looks each of them up when it is first called.
+//! `shim/newer.c`, looks up each verb in the library at the first call of that verb.
 
 use core::ffi::{c_int, c_void};
 use core::marker::{PhantomData, PhantomPinned};
@@ -15,10 +15,10 @@ pub struct ibv_buf {
 }
 
 unsafe extern "C" {
-    /// Allocates memory for regions of `pd`, of the kind that its device offers for that purpose:
-    /// `ibv_alloc_buf(3)` of rdma-core 64. The memory is page-aligned; its contents are unspecified.
+    /// Allocates memory that the device of `pd` provides for registration: `ibv_alloc_buf(3)` of
+    /// rdma-core 64. The memory is page-aligned; its contents are unspecified.
     ///
-    /// Returns null with `EOPNOTSUPP` if the library at run time does not have these three functions.
+    /// Returns null with `EOPNOTSUPP` if the library at run time lacks the verbs of this module.
     #[link_name = "\u{1}rs_ibv_alloc_buf"]
     pub fn ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void;
 
@@ -26,8 +26,8 @@ unsafe extern "C" {
     #[link_name = "\u{1}rs_ibv_free_buf"]
     pub fn ibv_free_buf(buf: *mut ibv_buf);
 
-    /// Registers a part of such memory with the `pd` that the memory was allocated for:
-    /// `ibv_reg_buf_mr(3)`.
+    /// Registers a part of memory that [`ibv_alloc_buf`] allocated. `pd` must be the protection
+    /// domain of that allocation: `ibv_reg_buf_mr(3)`.
     #[link_name = "\u{1}rs_ibv_reg_buf_mr"]
     pub fn ibv_reg_buf_mr(
         pd: *mut ibv_pd,

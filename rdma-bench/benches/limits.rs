@@ -1,9 +1,9 @@
-//! Compares this stack with what the machine does without it, and prints measured values, goal and
-//! verdict of every row (comparison).
+//! Compares the RDMA crates of this workspace with what the machine does without them (copies, system
+//! calls, sockets, UCX). Prints the measured values of each comparison, and whether its goal is met.
 //!
-//! `cargo xtask bench --device softroce` runs this benchmark with softroce preloaded into every
-//! program that takes part. The command also runs this benchmark in the virtual machine, with
-//! `--kernel`, for the rows that are measured there.
+//! `cargo xtask bench --device softroce` runs this benchmark with softroce preloaded into every program
+//! that takes part. The command also runs this benchmark in a virtual machine, with `--kernel`, for the
+//! comparisons with the kernel's Soft-RoCE device.
 
 #![forbid(unsafe_code)]
 
@@ -25,28 +25,30 @@ use serde_json::Value;
 /// The environment variable with the path of softroce's example `attacker`.
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
-/// Measures the figures (values under test) and yardsticks (reference values) of all rows, in turns.
+/// Measures every comparison (row): the value under test and its reference value, in turns.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Measure enough pairs for a verdict.
+    /// Measure enough pairs of runs to decide whether each goal is met.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
-    /// Measure few pairs with short runs: results without a verdict.
+    /// Measure few pairs of short runs, too few to decide whether a goal is met.
     #[arg(long)]
     quick: bool,
-    /// Measure the rows of the virtual machine instead of the host's, with this device of the kernel.
+    /// Measure the rows (comparisons) with DEVICE, the Soft-RoCE device of the virtual machine's
+    /// kernel.
     #[arg(long, value_name = "DEVICE")]
     kernel: Option<String>,
-    /// Measure only the row of this name (G8a), or the rows of this goal (G8) or of this letter (G).
+    /// Measure only the row (comparison) with this name (G8a), or all rows of a goal (G8) or of a
+    /// letter (G).
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// List the rows with the machine on which each is measured, and measure nothing.
+    /// List the rows (comparisons), each with the machine that measures it, and measure nothing.
     #[arg(long)]
     list: bool,
-    /// The directory for a JSON file of each row.
+    /// The directory to which one JSON file for each row is written.
     #[arg(long, value_name = "DIR")]
     json: Option<PathBuf>,
-    /// Argument that cargo passes.
+    /// No effect: `cargo bench` passes this flag to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -67,8 +69,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures the selected rows. Returns whether all of them could be measured and no row missed its
-/// goal.
+/// Measures the comparisons that `options` selects. Returns whether all were measured and none missed
+/// its goal.
 fn run(options: &Options) -> anyhow::Result<bool> {
     let selected = select(options.only.as_deref())?;
     if options.list {
@@ -145,8 +147,8 @@ fn write(options: &Options, row: &Row, document: &Value) -> anyhow::Result<()> {
     fs::write(&path, text + "\n").with_context(|| format!("writing {}", path.display()))
 }
 
-/// Returns the softroce device and the kernel's device. Fails if softroce is not preloaded, because
-/// the other programs then do not use it.
+/// Returns the softroce device and, if `kernel` names one, a Soft-RoCE device of the kernel. Fails if
+/// softroce is not preloaded, because the programs that this benchmark starts then do not use softroce.
 fn networks(kernel: Option<&str>) -> anyhow::Result<Networks> {
     let context = Context::open_default()?;
     if !softroce_is_preloaded() || !context.device().is_emulated() {

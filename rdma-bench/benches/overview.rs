@@ -1,7 +1,7 @@
-//! Prints a table of the performance of every layer on this machine's device.
+//! Prints a table of the latency, rate and bandwidth of every layer on this machine's RDMA device.
 //!
-//! `cargo bench -p rdma-bench` and `cargo xtask bench --quick` run this benchmark, which gives no
-//! verdict.
+//! `cargo bench -p rdma-bench` and `cargo xtask bench --quick` run this benchmark. The table has no
+//! goals: it shows what to expect.
 
 #![forbid(unsafe_code)]
 
@@ -18,21 +18,21 @@ use rdma_bench::overview::{FOOTNOTES, Figures, Row, measure, rows, table};
 use rdma_core::Context;
 use serde_json::{Value, json};
 
-/// Measures every layer on this machine's device and, where it is installed, perftest.
+/// Measures rdma-core, rdma-async, rdma-rpc and, if installed, perftest on this machine's RDMA device.
 #[derive(Debug, Parser)]
 struct Options {
-    /// The directory for a JSON file of the table.
+    /// The directory to which the table is written as a JSON file.
     #[arg(long, value_name = "DIR")]
     json: Option<PathBuf>,
-    /// Without effect: this benchmark has one length.
+    /// No effect: this benchmark always has the same length.
     #[arg(long, hide = true)]
     quick: bool,
-    /// Argument that cargo passes.
+    /// No effect: `cargo bench` passes this flag to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// The number of runs of each test. The table shows their medians.
+/// The number of runs of each test. The table shows the medians of the runs.
 const RUNS: usize = 3;
 /// Time after which each remaining test runs only once: on a slow device the results are less certain,
 /// but the table is complete.
@@ -52,7 +52,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures every row and prints the table. Returns whether every row could be measured.
+/// Measures every operation with every message size over every layer, and prints the table. Returns
+/// whether every measurement succeeded.
 fn run(options: &Options) -> anyhow::Result<bool> {
     let context = Context::open_default()?;
     let network = Network::of(&context)?;

@@ -1,7 +1,7 @@
-//! Compares every test of rdma-core with the same test of perftest.
+//! Compares the latency and bandwidth of rdma-core with those of perftest's C programs.
 //!
-//! `cargo xtask bench` runs this benchmark, and provides the device and perftest. The command without
-//! xtask is `cargo bench -p rdma-bench --bench verbs -- --full`.
+//! `cargo xtask bench` provides an RDMA device and perftest, and runs this benchmark. Without xtask,
+//! `cargo bench -p rdma-bench --bench verbs -- --full` runs it.
 
 #![forbid(unsafe_code)]
 
@@ -18,28 +18,28 @@ use rdma_bench::machine::Machine;
 use rdma_core::Context;
 use serde_json::Value;
 
-/// Measures rdma-core and, if it is installed, perftest, in turns.
+/// Measures rdma-core and, if installed, perftest, in turns.
 #[derive(Debug, Parser)]
 struct Options {
     /// Measure every size with long runs, and judge whether every goal is met.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
-    /// Measure few sizes with short runs, without a verdict.
+    /// Measure few sizes with short runs, and judge no goal.
     #[arg(long)]
     quick: bool,
-    /// The directory for a JSON file of each test.
+    /// The directory to which one JSON file for each test is written.
     #[arg(long, value_name = "DIR")]
     json: Option<PathBuf>,
     /// Measure only tests whose names contain this text, such as send_lat_8.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Measure only the sizes with a goal.
+    /// Measure only the message sizes that have a goal.
     #[arg(long)]
     judged: bool,
-    /// Judge no goal: the judge (the benchmark `limits`) has its own rows for the device.
+    /// Judge no goal: the benchmark `limits` judges softroce by goals of its own.
     #[arg(long, conflicts_with = "judged")]
     unjudged: bool,
-    /// Argument that cargo passes.
+    /// No effect: `cargo bench` passes this flag to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The options, the device and the programs of the measurements.
+/// The options of this benchmark, the device to measure, and the programs that measure.
 struct Bench<'o> {
     options: &'o Options,
     effort: Effort,
@@ -70,7 +70,7 @@ struct Bench<'o> {
     program: PathBuf,
 }
 
-/// The numbers of cases by outcome.
+/// The numbers of tests that failed to run, that were judged by a goal, and that missed their goal.
 #[derive(Debug, Default)]
 struct Tally {
     failed: usize,
@@ -78,8 +78,8 @@ struct Tally {
     missed: usize,
 }
 
-/// Runs every case. Returns whether all cases ran and, in a full run, met their goals. A quick run has
-/// no goals.
+/// Runs every test that `options` selects. Returns whether all tests ran and, with `--full`, no test
+/// missed its goal.
 fn run(options: &Options) -> anyhow::Result<bool> {
     let context = Context::open_default()?;
     let network = Network::of(&context)?;
@@ -131,13 +131,15 @@ impl Bench<'_> {
         cases.into_iter().filter(wanted).collect()
     }
 
-    /// Returns the goal of a case; `None` in a quick run.
+    /// Returns the goal by which `case` is judged; `None` with `--quick` or `--unjudged`, or for a size
+    /// without a goal.
     fn goal(&self, case: &Case) -> Option<Goal> {
         let is_judged = self.options.full && !self.options.unjudged;
         is_judged.then(|| Goal::of(case)).flatten()
     }
 
-    /// Compares rdma-core with perftest in each case, and counts the outcomes in `tally`.
+    /// Runs each test of `cases` with rdma-core and perftest, prints the comparison, and counts the
+    /// outcomes in `tally`.
     fn compare(&self, cases: Vec<Case>, tally: &mut Tally) -> anyhow::Result<()> {
         let ours = Program::Ours(self.program.clone(), Layer::Core);
         let peer = self.perftest.as_ref().ok().map(|_| Program::Perftest);

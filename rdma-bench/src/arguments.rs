@@ -1,4 +1,4 @@
-//! The command line: perftest's flags.
+//! The command line of `rdma-bench`, which takes perftest's flags.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use rdma_core::Mtu;
 
 /// Measures RDMA between two processes, with perftest's flags and columns.
 ///
-/// Start the same test twice: without HOST it is the server and waits, with HOST the client.
+/// Start the same test in two processes: without HOST as the server, which waits; with HOST as the
+/// client.
 #[derive(Debug, Parser)]
 #[command(version, disable_version_flag = true)]
 pub(crate) struct CommandLine {
@@ -31,7 +32,7 @@ enum TestName {
     /// Bandwidth of sends.
     #[command(alias = "ib_send_bw")]
     SendBw(Options),
-    /// Latency of RDMA writes: half of the round trip; each end polls its memory for the other end's
+    /// Latency of RDMA writes: half of the round trip; each process polls its memory for the peer's
     /// write.
     #[command(alias = "ib_write_lat")]
     WriteLat(Options),
@@ -44,10 +45,10 @@ enum TestName {
     /// Bandwidth of RDMA reads.
     #[command(alias = "ib_read_bw")]
     ReadBw(Options),
-    /// Latency of atomics.
+    /// Latency of atomic operations.
     #[command(alias = "ib_atomic_lat")]
     AtomicLat(Options),
-    /// Bandwidth of atomics.
+    /// Bandwidth of atomic operations.
     #[command(alias = "ib_atomic_bw")]
     AtomicBw(Options),
     /// Latency of RPC calls that return their argument: the whole round trip.
@@ -67,7 +68,7 @@ struct Options {
     /// The RDMA device [default: the value of RDMA_DEVICE, else the first usable device].
     #[arg(short = 'd', long = "ib-dev", value_name = "NAME")]
     device: Option<String>,
-    /// The device's port [default: an active port].
+    /// The port of the RDMA device [default: an active port].
     #[arg(short = 'i', long = "ib-port", value_name = "N")]
     port: Option<u8>,
     /// The GID index [default: RDMA_GID_INDEX, else the index of a RoCE v2 GID, IPv4 preferred].
@@ -89,57 +90,62 @@ struct Options {
     /// Measure for this many seconds instead of for a number of messages.
     #[arg(short = 'D', long, value_name = "SECONDS")]
     duration: Option<u64>,
-    /// Maximum outstanding requests of a bandwidth test, or of the messages of --beside [default: 128;
-    /// rpc 64].
+    /// Maximum number of outstanding requests of a bandwidth test, or of messages that --beside sends
+    /// [default: 128; 64 for --layer rpc].
     #[arg(short = 't', long, value_name = "N")]
     tx_depth: Option<usize>,
     /// The number of receives posted on each queue pair, or on the shared receive queue.
     #[arg(short = 'r', long, value_name = "N", default_value_t = 512)]
     rx_depth: usize,
-    /// Signal every N-th request of a bandwidth test [default: 100; 1 above 8 KiB].
+    /// Let only every N-th request of a bandwidth test report its completion [default: 100; 1 for
+    /// messages above 8 KiB].
     #[arg(short = 'Q', long = "cq-mod", value_name = "N")]
     cq_moderation: Option<usize>,
-    /// Post N requests of a bandwidth test to the device in one call (core).
+    /// Post N requests of a bandwidth test to the device in one call (--layer core).
     #[arg(short = 'l', long = "post_list", value_name = "N", default_value_t = 1)]
     post_list: usize,
-    /// The kind of memory that both ends register (core).
+    /// The kind of memory that both processes register with the device (--layer core).
     #[arg(long, value_enum, value_name = "KIND", default_value_t = MemoryName::Device)]
     memory: MemoryName,
-    /// The number of queue pairs, each of which transfers its own messages (core, bandwidth).
+    /// The number of queue pairs, each of which transfers its own messages (bandwidth tests of --layer
+    /// core).
     #[arg(short = 'q', long = "qp", value_name = "N", default_value_t = 1)]
     queue_pairs: usize,
-    /// Write with immediate data, so that each write completes a receive at the other end (core,
+    /// Write with immediate data, so that each write completes a receive of the peer (--layer core or
     /// async).
     #[arg(long = "write_with_imm")]
     write_with_immediate: bool,
-    /// Use one shared receive queue for all queue pairs of an end (core, sends).
+    /// Let all queue pairs of a process share one receive queue (sends of --layer core).
     #[arg(long = "use-srq")]
     use_srq: bool,
-    /// Write to 10,000 addresses in turn, which are spread over N memory regions (core, write_bw).
+    /// Write to 10,000 addresses in turn, which are spread over N memory regions (write_bw of --layer
+    /// core).
     #[arg(long, value_name = "N")]
     regions: Option<usize>,
-    /// Also write to the servers that listen on these TCP ports of HOST (core, write_bw).
+    /// Also write to the servers that listen on these TCP ports of HOST (write_bw of --layer core).
     #[arg(long, value_name = "PORT,...", value_delimiter = ',')]
     also: Vec<u16>,
-    /// During the test, keep sending messages of this size on a second queue pair (core, send_lat).
+    /// During the test, keep sending messages of this size on a second queue pair (send_lat of --layer
+    /// core).
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     beside: Option<usize>,
-    /// Maximum size in bytes of a message that is sent inline [default: perftest's for the device].
+    /// Maximum size in bytes of a message that is sent inline [default: perftest's default for the
+    /// device].
     #[arg(short = 'I', long = "inline_size", value_name = "BYTES")]
     inline: Option<u32>,
     /// The path MTU, 256 to 4096 [default: the smaller active MTU of the two ports].
     #[arg(short = 'm', long, value_name = "BYTES", value_parser = mtu)]
     mtu: Option<Mtu>,
-    /// Maximum outstanding RDMA reads and atomics [default: the device's maximum].
+    /// Maximum number of outstanding RDMA reads and atomic operations [default: the device's maximum].
     #[arg(short = 'o', long = "outs", value_name = "N")]
     outstanding: Option<u8>,
-    /// Wait for completion events instead of polling (core).
+    /// Wait for completion events instead of polling (--layer core).
     #[arg(short = 'e', long)]
     events: bool,
-    /// Mode in which tasks wait for completions (async, rpc) [default: adaptive].
+    /// The way in which tasks wait for completions (--layer async or rpc) [default: adaptive].
     #[arg(long, value_enum, value_name = "MODE")]
     completion: Option<CompletionName>,
-    /// Time for which adaptive tasks poll before they sleep, in microseconds.
+    /// Time in microseconds for which tasks poll before they sleep (--completion adaptive).
     #[arg(
         long,
         value_name = "USEC",
@@ -147,8 +153,8 @@ struct Options {
         requires = "completion"
     )]
     spin: u64,
-    /// The number of threads on which tokio runs tasks (async, rpc); 1 is the thread of the test
-    /// itself.
+    /// The number of threads on which tokio runs tasks (--layer async or rpc); with 1, tasks run on the
+    /// thread of the test itself.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
     /// The operation of the atomic tests [default: FETCH_AND_ADD].
@@ -162,10 +168,10 @@ struct Options {
         default_value_t = 14
     )]
     ack_timeout: u8,
-    /// The service level.
+    /// The service level (SL) of the connection.
     #[arg(short = 'S', long = "sl", value_name = "N", default_value_t = 0)]
     service_level: u8,
-    /// The traffic class.
+    /// The traffic class of the connection: the type-of-service byte of its IP packets.
     #[arg(long = "tclass", value_name = "N", default_value_t = 0)]
     traffic_class: u8,
     /// Do not measure the peak bandwidth.
@@ -183,14 +189,14 @@ struct Options {
     /// Also write the results as JSON.
     #[arg(long = "out_json")]
     json: bool,
-    /// The file for the JSON results.
+    /// The file to which --out_json writes the results.
     #[arg(
         long = "out_json_file",
         value_name = "FILE",
         default_value = "perftest_out.json"
     )]
     json_file: PathBuf,
-    /// Fail when the other end does not respond for this many seconds.
+    /// Fail when the peer does not respond for this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     /// Accepted for compatibility with perftest, without effect: the processor's frequency is not
@@ -210,11 +216,11 @@ struct Options {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum LayerName {
-    /// rdma-core.
+    /// The layer rdma-core: work requests and polling.
     Core,
-    /// rdma-async.
+    /// The layer rdma-async: futures on tokio.
     Async,
-    /// rdma-rpc.
+    /// The layer rdma-rpc: remote procedure calls.
     Rpc,
 }
 
@@ -232,7 +238,7 @@ impl From<LayerName> for Layer {
 enum MemoryName {
     /// Memory that this program allocates, as perftest does.
     Malloc,
-    /// Memory that the device provides, if it provides any.
+    /// Memory that the device provides; the same as malloc if the device provides none.
     Device,
 }
 
@@ -275,7 +281,8 @@ pub(crate) struct Request {
 }
 
 impl CommandLine {
-    /// Converts the command line into a request. Fails if its options cannot be combined.
+    /// Converts this command line into the test to run and its options. Fails if the options cannot be
+    /// combined.
     pub(crate) fn request(self) -> anyhow::Result<Request> {
         let (verb, metric, options) = match self.test {
             TestName::SendLat(options) => (Verb::Send, Metric::Latency, options),
@@ -377,8 +384,8 @@ impl Options {
         })
     }
 
-    /// Refuses those flags of perftest that this program parses but does not support, each with its own
-    /// message.
+    /// Fails if the command line has a flag of perftest that this program parses but does not support.
+    /// The message names the flag.
     fn refuse_unsupported(&self) -> anyhow::Result<()> {
         if self.bidirectional {
             bail!("-b: bidirectional tests are not supported");

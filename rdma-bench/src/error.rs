@@ -26,20 +26,20 @@ pub enum Error {
     #[error(transparent)]
     Rpc(#[from] rdma_rpc::Error),
 
-    /// The TCP connection to the other end failed.
+    /// The TCP connection to the peer failed.
     #[error("{what}: {source}")]
     Control {
         /// Operation that failed.
         what: String,
-        /// The system's error.
+        /// The error of the operating system.
         source: io::Error,
     },
 
-    /// The other end closed the TCP connection: it has exited.
+    /// The peer closed the TCP connection: it has exited.
     #[error("the peer closed the connection before the test was over")]
     PeerGone,
 
-    /// The other end reported a failure.
+    /// The peer reported a failure.
     #[error("the peer failed: {0}")]
     Peer(String),
 
@@ -48,15 +48,15 @@ pub enum Error {
     TimedOut {
         /// Event that did not happen.
         what: &'static str,
-        /// The time limit.
+        /// The time for which this process waited.
         limit: Duration,
     },
 
-    /// The other end violated the protocol of the control connection.
+    /// The peer violated the protocol of the control connection.
     #[error("unexpected data on the control connection: {0}")]
     Protocol(String),
 
-    /// The two ends were started for different tests.
+    /// Server and client were started for different tests.
     #[error("the two ends differ in {what}: {server} at the server, {client} at the client")]
     Disagreement {
         /// The parameter that differs.
@@ -76,7 +76,7 @@ pub enum Error {
     Output {
         /// Output that was being written.
         what: String,
-        /// The system's error.
+        /// The error of the operating system.
         source: io::Error,
     },
 

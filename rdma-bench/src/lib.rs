@@ -16,17 +16,18 @@
 //! | test | latency | bandwidth |
 //! |---|---|---|
 //! | send | half of the round trip of a message and its echo | one way; the receiver reports its own |
-//! | write | half of the round trip; each end polls the last byte that the other writes | one way |
-//! | write, `--write_with_imm` | half of the round trip; each end waits for the completion of a receive | one way; the receiver reports its own |
+//! | write | half of the round trip; each process polls for the last byte that its peer writes | one way |
+//! | write, `--write_with_imm` | half of the round trip; each process waits for the completion of a receive | one way; the receiver reports its own |
 //! | read, atomics | from posting to completion | one way |
 //!
 //! - `send_lat --beside BYTES` has a second queue pair, on which the client sends messages of that
-//!   size, up to `-t` at once. One thread of each end posts on both queue pairs and polls their
+//!   size, up to `-t` at once. One thread of each process posts on both queue pairs and polls their
 //!   completion queues. Each message on the second queue pair is signaled. The bandwidth of these
 //!   messages is measured at the client from the first post to the last answer of the latency test,
 //!   and at the server from the first of these messages to the last.
-//! - A latency sample is the time between the timestamps taken before two posts. The typical latency
-//!   is the median; the slowest two samples are left out of maximum, mean and deviation.
+//! - A latency sample is the time between the timestamps taken before two consecutive posts. The
+//!   typical latency is the median; the slowest two samples are left out of maximum, mean and
+//!   deviation.
 //! - A bandwidth test keeps up to 128 messages (the depth of the send queue) in flight. One message in
 //!   100 is signaled, or every message above 8 KiB. The average is over the time from the first post
 //!   to the last completion; the peak is the best rate between any post and any later completion. A
@@ -39,7 +40,7 @@
 //! | `async` | a write's latency is always that of a write with immediate data, because a receiver on rdma-async notices no other write; a latency sample includes waking the task; bandwidth is that of as many tasks as the depth, each of which awaits one operation after the other, so every operation is signaled; there is no peak |
 //! | `rpc` | `echo_lat` is the whole round trip of one call at a time, `echo_bw` that of 64 at once, by default; bytes are counted one way |
 //!
-//! Each end runs on one thread unless `--threads` sets another number. These layers use the default
+//! Each process runs on one thread unless `--threads` sets another number. These layers use the default
 //! completion mode of rdma-async unless `--completion` sets another.
 //!
 //! # Parts

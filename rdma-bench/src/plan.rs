@@ -1,4 +1,4 @@
-//! The plan of a test: its parameters, on which both ends must agree.
+//! The plan of a test: the parameters on which server and client must agree.
 
 use std::fmt;
 use std::time::Duration;
@@ -91,12 +91,12 @@ impl fmt::Display for Length {
     }
 }
 
-/// The parameters of a test on which both ends must agree.
+/// The parameters of a test on which server and client must agree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The layer under test.
     pub layer: Layer,
-    /// The test.
+    /// The operation and the quantity to measure.
     pub test: Test,
     /// The message sizes in bytes, measured one after the other.
     pub sizes: Vec<usize>,
@@ -104,18 +104,18 @@ pub struct Plan {
     pub length: Length,
     /// The path MTU; `None` for the smaller active MTU of the two ports.
     pub mtu: Option<Mtu>,
-    /// The kind of memory that both ends use.
+    /// The kind of memory that server and client use.
     pub memory: Memory,
     /// The number of queue pairs between a client and a server. One thread and one completion queue
     /// serve all of them. [`length`](Self::length) applies to each queue pair, as in perftest.
     pub queue_pairs: usize,
-    /// Set if all queue pairs of a receiving end share one receive queue.
+    /// Set if all queue pairs of a process that receives messages share one receive queue.
     pub shared_receives: bool,
     /// Set if writes have immediate data, which completes a receive at the peer. Latency tests of
     /// writes over rdma-async always use immediate data.
     pub immediate: bool,
-    /// The number of memory regions at each end that writes go to in turn; `None` for a test where
-    /// each queue pair has its own memory. The regions together hold [a fixed number of
+    /// The number of memory regions in each process over which a test of writes spreads its messages;
+    /// `None` if each queue pair has its own memory. The regions together hold [a fixed number of
     /// messages](Self::PLACES), so that all tests touch the same amount of memory.
     pub regions: Option<usize>,
     /// The size of the messages that the client keeps sending on a second queue pair during the
@@ -126,9 +126,10 @@ pub struct Plan {
 impl Plan {
     /// Minimum number of iterations: the statistics of fewer samples are meaningless.
     pub const MIN_ITERATIONS: usize = 5;
-    /// Maximum number of queue pairs between two ends.
+    /// Maximum number of queue pairs between a client and a server.
     pub const MAX_QUEUE_PAIRS: usize = 4096;
-    /// The number of messages for which all [regions](Self::regions) of one end together have memory.
+    /// The number of messages for which all [regions](Self::regions) of one process together have
+    /// memory.
     pub const PLACES: usize = 10_000;
 
     /// Creates the plan of a test over rdma-core with perftest's defaults.
@@ -159,8 +160,8 @@ impl Plan {
         }
     }
 
-    /// Returns whether writes have immediate data. The plan may say so; latency tests over rdma-async
-    /// always use it, because the receiver notices no other write.
+    /// Returns whether writes have immediate data: as [`immediate`](Self::immediate) says, and always
+    /// in latency tests of writes over rdma-async, because the receiver notices no other write.
     pub fn has_immediate(&self) -> bool {
         let noticed = self.test.verb == Verb::Write && self.test.metric == Metric::Latency;
         self.immediate || (noticed && self.layer == Layer::Async)
@@ -171,7 +172,7 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Returns whether the program at the end `role` posts receives in this test.
+    /// Returns whether the process with the role `role` posts receives in this test.
     pub fn receives_at(&self, role: Role) -> bool {
         let takes_part = self.test.metric == Metric::Latency || role == Role::Server;
         takes_part && (self.test.verb == Verb::Send || self.has_immediate())
@@ -181,7 +182,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] with the reason.
+    /// [`Error::Unsupported`], with the reason as its text, if the parameters cannot be combined.
     pub fn checked(self) -> Result<Self> {
         let refuse = |reason: String| Err(Error::Unsupported(reason));
         if self.sizes.is_empty() || self.sizes.contains(&0) {
@@ -252,11 +253,11 @@ impl Plan {
         }
     }
 
-    /// Checks that the client's plan is the same as the server's.
+    /// Checks that the plan of the client is the same as the plan of the server.
     ///
     /// # Errors
     ///
-    /// [`Error::Disagreement`] with the first difference.
+    /// [`Error::Disagreement`], which names the first parameter that differs.
     pub fn agree(server: &Self, client: &Self) -> Result<()> {
         let sizes = |plan: &Self| match plan.sizes.as_slice() {
             [size] => format!("-s {size}"),

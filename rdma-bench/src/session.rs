@@ -1,4 +1,4 @@
-//! Runs a test between two processes, from the exchange of the plan to the report.
+//! Runs a test between two processes, from the exchange of its plan (the parameters) to the report.
 
 use std::io::Write;
 
@@ -26,7 +26,7 @@ pub enum Role {
     Client,
 }
 
-/// The result of a test at one end.
+/// The result that one process of a test has measured.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Measured {
     /// The latencies of operations.
@@ -35,7 +35,7 @@ pub enum Measured {
     Beside(Latency, Bulk),
     /// The rate of operations.
     Bandwidth(Bandwidth),
-    /// No result: only the other end measures.
+    /// No result: only the peer measures.
     Nothing,
 }
 
@@ -82,7 +82,7 @@ pub trait Measure {
     fn facts(&self) -> &Facts;
 
     /// Runs the test with messages of `size` bytes. An implementation calls [`Control::barrier`] once,
-    /// when this end is ready to receive.
+    /// when this process is ready to receive.
     ///
     /// # Errors
     ///
@@ -90,12 +90,12 @@ pub trait Measure {
     fn measure(&mut self, size: usize, control: &mut Control) -> Result<Measured>;
 }
 
-/// Runs a test as the server (no host) or as the client. Prints the report to `out` and returns it as
-/// JSON.
+/// Runs a test as the server if there is no host, else as the client of the server on `host`. Prints
+/// the report to `out`, and returns the results as JSON.
 ///
 /// # Errors
 ///
-/// Any error that ends the test early.
+/// The error that ended the test early.
 pub fn run(
     plan: &Plan,
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! The settings of one end of a test, which the other end does not need.
+//! The settings of one process of a test, which its peer need not know.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rdma_core::ConnectOptions;
 use crate::plan::Plan;
 use crate::test::{Metric, Test, Verb};
 
-/// Mode in which tasks of rdma-async and rdma-rpc wait for completions.
+/// The way in which tasks of rdma-async and rdma-rpc wait for completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {
     /// Tasks sleep until a completion event.
@@ -18,7 +18,7 @@ pub enum Completion {
     Busy,
 }
 
-/// Settings of one end of a test.
+/// The settings of one process of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The device's name; `None` for the device that `RDMA_DEVICE` selects, or the first usable one.
@@ -31,34 +31,36 @@ pub struct Settings {
     pub tx_depth: usize,
     /// The number of receives that are posted on each queue pair, or on the shared receive queue.
     pub rx_depth: usize,
-    /// The number of requests of a bandwidth test per signaled request; `None` for 100, or 1 for
+    /// The number of requests of a bandwidth test of which one is signaled; `None` for 100, or 1 for
     /// messages of more than 8 KiB.
     pub cq_moderation: Option<usize>,
     /// The number of requests that a bandwidth test posts in one call.
     pub post_list: usize,
     /// The control ports of further servers on the server's host. The client of a bandwidth test of
-    /// writes writes to these servers, too.
+    /// writes also writes to these servers.
     pub further_servers: Vec<u16>,
-    /// Maximum inline data in bytes; `None` for perftest's default for the device.
+    /// Maximum size in bytes of messages that are sent inline; `None` for perftest's default for the
+    /// device.
     pub inline: Option<u32>,
-    /// Maximum outstanding reads and atomics; `None` for the device's maximum.
+    /// Maximum number of outstanding RDMA reads and atomic operations; `None` for the device's maximum.
     pub outstanding_reads: Option<u8>,
     /// Set if rdma-core waits for completion events instead of polling.
     pub events: bool,
-    /// Mode in which the layers above rdma-core wait for completions; `None` for the default of rdma-async.
+    /// The way in which the layers above rdma-core wait for completions; `None` for the default of
+    /// rdma-async.
     pub completion: Option<Completion>,
     /// The number of threads on which tokio runs the tasks of the layers above rdma-core. If more than
     /// 1, the test itself runs on another thread.
     pub threads: usize,
-    /// The exponent of the acknowledgement timeout.
+    /// The exponent N of the acknowledgement timeout, which is 4 us times 2^N.
     pub ack_timeout: u8,
-    /// The service level.
+    /// The service level (SL) of the connection.
     pub service_level: u8,
-    /// The traffic class.
+    /// The traffic class of the connection: the type-of-service byte of its IP packets.
     pub traffic_class: u8,
     /// Set to leave out the peak bandwidth, whose measurement needs a timestamp for each message.
     pub no_peak: bool,
-    /// Maximum wait for the other end, after which the test fails.
+    /// Maximum wait for the peer, after which the test fails.
     pub timeout: Duration,
 }
 
@@ -133,8 +135,8 @@ impl Settings {
         (self.tx_depth.max(1), self.rx_depth.max(1))
     }
 
-    /// Returns the number of requests of a queue pair per signaled request. The number is limited so
-    /// that a queue pair that has no room for another list of requests has at least one signaled
+    /// Returns the number of requests of a queue pair of which one is signaled. The number is limited
+    /// so that a queue pair that has no room for another list of requests has at least one signaled
     /// request outstanding.
     pub fn moderation(&self, plan: &Plan) -> usize {
         let default = match plan.sizes.as_slice() {
@@ -152,7 +154,8 @@ impl Settings {
         !self.no_peak && count.is_some_and(|count| count <= Self::PEAK_ITERATIONS)
     }
 
-    /// Returns the maximum inline data, in bytes, on a device of `vendor`.
+    /// Returns the maximum size in bytes of messages that `test` sends inline on a device with the
+    /// vendor ID `vendor`.
     pub fn inline_size(&self, test: Test, vendor: u32) -> u32 {
         let default = match (test.verb, test.metric) {
             (Verb::Send, Metric::Latency) => 236,
@@ -209,7 +212,7 @@ mod tests {
             };
             let plan = plan(Verb::Write, Metric::Bandwidth, &[8], 1000);
             let (depth, moderation) = (settings.depth(&plan), settings.moderation(&plan));
-            // With one request more than this, a list would not fit.
+            // With one request more than this number, a list would not fit.
             let outstanding = depth - post_list + 1;
             assert!((1..=outstanding).contains(&moderation), "-l {post_list}");
         }

@@ -168,7 +168,7 @@ impl Bandwidth {
     }
 }
 
-/// The messages that were sent during a latency test.
+/// The messages that were sent on a second queue pair during a latency test.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bulk {
     /// The size of a message in bytes.
@@ -185,9 +185,9 @@ mod tests {
         assert!((left - right).abs() < 5e-3, "{left} is not {right}");
     }
 
-    /// Compares the statistics with the summary that `ib_read_lat -n 20 -U` printed for these samples.
-    /// The first, slowest sample stands for one of the two samples that the statistics leave out. In
-    /// that summary the deviation is cut to whole microseconds.
+    /// Checks that the statistics equal the summary that `ib_read_lat -n 20 -U` printed for these
+    /// samples. The first, slowest sample stands for one of the two samples that the statistics leave
+    /// out. In that summary the deviation is cut to whole microseconds.
     #[test]
     fn perftests_samples_give_perftests_summary() {
         let samples = [

@@ -1,4 +1,4 @@
-//! The tests: each is an operation with the metric that is measured.
+//! The tests: a test is an operation, with the quantity to measure.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 /// An operation to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verb {
-    /// Send and receive.
+    /// A send, which consumes a receive of the peer.
     Send,
-    /// RDMA write.
+    /// An RDMA write.
     Write,
-    /// RDMA read.
+    /// An RDMA read.
     Read,
-    /// Fetch-and-add of eight bytes.
+    /// An atomic fetch-and-add of eight bytes.
     FetchAndAdd,
-    /// Compare-and-swap of eight bytes.
+    /// An atomic compare-and-swap of eight bytes.
     CompareAndSwap,
     /// A remote procedure call that returns its argument.
     Echo,
@@ -39,7 +39,7 @@ impl Verb {
     }
 }
 
-/// The metric of an operation.
+/// The quantity that a test measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Metric {
     /// The duration of one operation.
@@ -58,12 +58,12 @@ impl Metric {
     }
 }
 
-/// A test: an operation and a metric.
+/// A test: an operation, with the quantity to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Test {
-    /// The operation.
+    /// The operation to measure.
     pub verb: Verb,
-    /// The metric.
+    /// The quantity to measure.
     pub metric: Metric,
 }
 

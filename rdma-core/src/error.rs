@@ -1,4 +1,4 @@
-//! Errors of verbs objects. An error message names the cause and the remedy.
+//! The errors of this crate. An error message names the cause and the remedy.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -31,16 +31,16 @@ pub enum Error {
     Verb {
         /// The C name of the verb, for example `ibv_reg_mr`.
         verb: &'static str,
-        /// The object of the call, for example `device rxe_0`.
+        /// The verbs object that the verb was called on, for example `device rxe_0`.
         object: String,
         /// The error number that the verb returned.
         errno: Errno,
-        /// The usual cause and its remedy, where they are known.
+        /// The usual cause of this error number and the remedy, where they are known.
         hint: Option<&'static str>,
     },
 
-    /// The device refused to modify a queue pair. The value lists the wrong attributes of the
-    /// request.
+    /// The device refused to modify a queue pair. The value lists the attributes of the
+    /// modification that are wrong.
     #[error(transparent)]
     RefusedModification(Box<RefusedModification>),
 
@@ -106,25 +106,25 @@ pub enum Error {
     NoUsablePort {
         /// The device's name.
         device: String,
-        /// The reason why each port is not usable.
+        /// For each port, the reason why it is not usable.
         reason: String,
     },
 
     /// An argument is outside of the range that the operation allows.
     #[error("{what}: {reason}")]
     InvalidArgument {
-        /// The name of the argument, with its operation.
+        /// The name of the argument, together with the operation that it was passed to.
         what: &'static str,
         /// The reason why the operation does not allow the value.
         reason: String,
     },
 
-    /// The queue has no room for another work request.
+    /// The send or receive queue has no room for another work request.
     #[error(
         "the {queue} queue is full: {capacity} work requests are outstanding; poll the completion queue"
     )]
     QueueFull {
-        /// The kind of the queue: `"send"` or `"receive"`.
+        /// The kind of the full queue: `"send"` or `"receive"`.
         queue: &'static str,
         /// The number of work requests that the queue can hold.
         capacity: usize,
@@ -139,7 +139,7 @@ pub enum Error {
         limit: usize,
     },
 
-    /// A range is not inside of the memory that it was to be taken from.
+    /// A range is not inside of the memory that it refers to.
     #[error("range {start}..{end} is outside of a region of {len} bytes")]
     OutOfRange {
         /// Offset of the first byte of the range.
@@ -150,16 +150,16 @@ pub enum Error {
         len: u64,
     },
 
-    /// An object is in use in a way that excludes the operation.
+    /// Another user of an object excludes the requested operation.
     #[error("{object} is in use by {holder}")]
     InUse {
         /// The object, for example `leased memory` or `queue pair 17 on device mlx5_0`.
         object: Cow<'static, str>,
-        /// The user of the object, which excludes the operation.
+        /// The present user of the object, whose use excludes the operation.
         holder: &'static str,
     },
 
-    /// An operation did not end within its time limit.
+    /// An operation did not finish within its time limit.
     #[error("timed out after {timeout:?} while waiting for {what}")]
     TimedOut {
         /// The event that the operation was waiting for.
@@ -181,18 +181,18 @@ pub enum Error {
     #[error(transparent)]
     Connection(#[from] ConnectionError),
 
-    /// A work request failed.
+    /// A work request completed with an error status.
     #[error(transparent)]
     Work(#[from] WorkError),
 
-    /// The device may read the memory, but not write to it.
+    /// The operation would write to memory that the device is only allowed to read.
     #[error("read-only memory cannot be the destination of a receive, an RDMA read or an atomic")]
     NotWritable,
 }
 
 impl Error {
-    /// Creates the error of `verb` on `object`, with the hint for this verb and `errno`, if there
-    /// is a hint.
+    /// Creates the error for a call of `verb` on `object` that returned `errno`. Adds the hint for
+    /// this verb and error number, if there is one.
     pub(crate) fn verb(verb: &'static str, object: impl Into<String>, errno: Errno) -> Self {
         Self::Verb {
             verb,
@@ -227,7 +227,7 @@ impl Error {
         }
     }
 
-    /// Returns the error number, if a verb returned one.
+    /// Returns the error number of the verb that failed, or `None` if no verb returned an error.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Verb { errno, .. } => Some(*errno),
@@ -263,7 +263,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// An error number of the operating system (`errno`).
+/// An error number of the operating system (a value of `errno`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
@@ -273,12 +273,12 @@ impl Errno {
         Self(io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 
-    /// Returns whether the number means that the device or its driver lacks a feature.
+    /// Returns whether this error number means that the device or its driver lacks a feature.
     pub(crate) fn is_unsupported(self) -> bool {
         matches!(self.0, libc::EOPNOTSUPP | libc::ENOSYS)
     }
 
-    /// Returns whether the number means that no route leads to a peer.
+    /// Returns whether this error number means that no route leads to a peer.
     pub(crate) fn is_no_route(self) -> bool {
         matches!(
             self.0,
@@ -286,7 +286,7 @@ impl Errno {
         )
     }
 
-    /// Returns the symbolic name, such as `EINVAL`, if the number is one that verbs return.
+    /// Returns the symbolic name, such as `EINVAL`, if this error number is one that verbs return.
     pub fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             libc::EPERM => "EPERM",
@@ -339,7 +339,8 @@ impl fmt::Display for Errno {
     }
 }
 
-/// The cause in the message of [`Error::NoDevice`]: the libraries that list no device.
+/// Text in the message of [`Error::NoDevice`] that names the libraries in which no device was
+/// found.
 const NO_DEVICE_CAUSE: &str = if cfg!(feature = "softroce") {
     "neither libibverbs nor softroce lists a device"
 } else {
@@ -351,7 +352,8 @@ const NO_DEVICE_REMEDY: &str = "enable the feature `softroce` of rdma-core, rdma
      project's repository, `cargo xtask softroce-setup --check` reports what this machine has and \
      what it lacks";
 
-/// Returns the usual cause of `errno` from `verb`, with its remedy.
+/// Returns a text with the usual cause and the remedy if `verb` failed with `errno`, or `None` if
+/// no cause is known.
 fn hint(verb: &str, errno: Errno) -> Option<&'static str> {
     Some(match (verb, errno.0) {
         ("ibv_get_device_list", libc::ENOSYS) => {
@@ -464,8 +466,8 @@ fn instead_text(device: Option<&str>) -> String {
     })
 }
 
-/// Returns the hint that softroce needs a Cargo feature, if `name` is a softroce device and the
-/// program was built without the feature.
+/// Returns a hint that the device softroce needs a Cargo feature. The text is empty unless `name`
+/// is a softroce device and the program was built without the feature.
 fn unlinked_text(name: &str) -> &'static str {
     if name.contains("softroce") && !cfg!(feature = "softroce") {
         "; the device softroce0 needs the feature `softroce` of rdma-core, rdma-async or rdma-rpc"

@@ -1,7 +1,8 @@
 //! Safe, synchronous RDMA.
 //!
-//! Every verbs object is an owned value that holds a reference to its parents. A parent is
-//! therefore destroyed after its children, and the types need no lifetime parameters:
+//! Every verbs object is an owned value that holds references to the objects from which it was
+//! created (its parents). A parent is therefore destroyed after its children, and the types need no
+//! lifetime parameters:
 //!
 //! ```text
 //! Device -> Context -> ProtectionDomain -> Buffer, ExposedMemory, MemoryWindow
@@ -21,9 +22,9 @@
 //! - The crate chooses the port and the GID, and logs the reason, unless the program chooses them:
 //!   see [`Context::address`].
 //! - An error names the verb, the object, the `errno` and, where known, the remedy.
-//! - An operation needs no allocation, no hashing and no lock of this crate. There are two
-//!   exceptions: a completion that one part of the program polls (for example a scope or a drain)
-//!   on behalf of another part, and the first [batch](SendBatch) of a thread.
+//! - In general an operation needs no allocation, no hashing and no lock of this crate. Two cases
+//!   are exceptions: one thread polls a completion that another thread waits for (for example in a
+//!   scope or a drain), and a thread creates its first [batch](SendBatch).
 //! - Objects are [`Send`]. They are `Sync` where the verbs on them are thread-safe.
 //!
 //! # Three ways to post
@@ -35,14 +36,14 @@
 //! | [`QueuePair::post_send_raw`] and the other raw methods, `unsafe` | given by raw pointers | none |
 //!
 //! All three ways support batches, and both posting interfaces of verbs (`ibv_post_send` and
-//! `ibv_wr_*`). The book's table of capabilities lists every feature of verbs, with the test that
-//! covers each feature.
+//! `ibv_wr_*`). The table of capabilities in the project's book lists every feature of verbs, with
+//! the test that covers it.
 //!
 //! # What it does not do
 //!
 //! This crate depends on no async runtime and spawns no thread. A method blocks only if its
 //! documentation says so, for example [`CompletionChannel::wait`], [`AsyncEvents::wait`] and the
-//! blocking half of [`cm`].
+//! blocking interface of [`cm`].
 //!
 //! # Example
 //!
@@ -82,8 +83,8 @@
 //! as a Rust slice, and a device never writes to memory that is exposed as a slice. The crate
 //! relies on the device and its driver to keep the guarantees of verbs. Above all, a device must
 //! not access memory after its deregistration or after the destruction of its queue pair.
-//! [`memory`] lists these guarantees, what depends on a correct peer, what relaxed ordering takes
-//! away, and the effects of `fork`.
+//! [`memory`] lists these guarantees, the properties that depend on a correct peer, the limits
+//! under relaxed ordering, and the effects of `fork`.
 //!
 //! # Environment
 //!

@@ -13,8 +13,8 @@ use crate::memory::{Buffer, HostMemory};
 use crate::queue_pair::QueuePairBuilder;
 use crate::receive::SharedReceiveQueueBuilder;
 
-/// A protection domain: the set of memory regions and queue pairs that may be used together. Clones
-/// refer to the same domain.
+/// A protection domain: a set of memory regions, queue pairs and other objects that may be used
+/// together. Clones refer to the same domain.
 ///
 /// A [parent domain](Self::parent) is also a protection domain. Protection domains are `Send` and
 /// `Sync`, because verbs are thread-safe on them.
@@ -42,19 +42,19 @@ impl ProtectionDomain {
         &self.handle
     }
 
-    /// Returns the device context that the domain belongs to.
+    /// Returns the context (open device) to which the protection domain belongs.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Allocates `len` zeroed, page-aligned bytes, and registers them for local use. The device
-    /// supplies the memory if it has an allocator of its own: see
+    /// Allocates `len` zeroed, page-aligned bytes, and registers them for local use. If the device
+    /// has an allocator of its own, the memory comes from the device: see
     /// [`HostMemoryBuilder::domain`](crate::HostMemoryBuilder::domain).
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for 0 bytes, and the error of the
-    /// verb, most often because the locked-memory limit was reached.
+    /// allocation or of the registration, most often because the locked-memory limit was reached.
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "ibv_alloc_buf")]
     #[doc(alias = "ibv_reg_buf_mr")]
@@ -77,16 +77,16 @@ impl ProtectionDomain {
         Ok(self.register(memory)?)
     }
 
-    /// Creates a parent domain (`ibv_alloc_parent_domain`) of this domain. Objects of the two
-    /// domains can be used together.
+    /// Creates a parent domain (`ibv_alloc_parent_domain`) from this domain. Objects of this domain
+    /// and of the parent domain can be used together.
     ///
     /// A parent domain without a thread domain behaves like this domain; see [`Self::parent_with`]
     /// for a parent domain with a thread domain.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if this domain is itself a parent domain, and the error of the
-    /// verb.
+    /// [`Error::InvalidArgument`] if this domain is itself a parent domain, and the error of
+    /// `ibv_alloc_parent_domain`.
     #[doc(alias = "ibv_alloc_parent_domain")]
     pub fn parent(&self) -> Result<Self> {
         self.make_parent(None)
@@ -101,14 +101,14 @@ impl ProtectionDomain {
         Ok(Self::of(&self.context, handle))
     }
 
-    /// Returns a builder for a queue pair; the default type is reliable connected (RC).
+    /// Returns a builder for a queue pair. The default transport type is reliable connected (RC).
     #[doc(alias = "ibv_create_qp")]
     pub fn queue_pair(&self) -> QueuePairBuilder {
         QueuePairBuilder::new(self.clone())
     }
 
-    /// Returns a builder for a shared receive queue with room for at least `requests` receives. Any
-    /// number of queue pairs can use the queue.
+    /// Returns a builder for a shared receive queue that can hold at least `requests` receives.
+    /// Several queue pairs can use the queue.
     #[doc(alias = "ibv_create_srq")]
     pub fn shared_receive_queue(&self, requests: u32) -> SharedReceiveQueueBuilder {
         SharedReceiveQueueBuilder::new(self.clone(), requests)
@@ -124,15 +124,15 @@ impl ProtectionDomain {
         AddressHandle::new(self, vector)
     }
 
-    /// Returns the C object. The pointer is valid as long as this domain exists.
+    /// Returns the underlying `ibv_pd`. The pointer is valid as long as this domain exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_pd {
         self.handle.as_raw()
     }
 }
 
-/// A declaration to the driver that a set of objects is used by one thread at a time, so that the
-/// driver can omit locks. To be passed to [`ProtectionDomain::parent_with`]. Clones refer to the
-/// same thread domain.
+/// A declaration to the driver that only one thread at a time uses a set of objects, so that the
+/// driver can omit locks. The program passes it to [`ProtectionDomain::parent_with`]. Clones refer
+/// to the same thread domain.
 ///
 /// Thread domains are `Send` and `Sync`: the handle itself may be used from any thread.
 #[doc(alias = "ibv_td")]
@@ -152,7 +152,7 @@ impl ThreadDomain {
         &self.handle
     }
 
-    /// Returns the C object. The pointer is valid as long as this domain exists.
+    /// Returns the underlying `ibv_td`. The pointer is valid as long as this domain exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_td {
         self.handle.as_raw()
     }
@@ -163,8 +163,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The error of the verb. Most software devices do [not support](Error::is_unsupported) thread
-    /// domains.
+    /// The error of `ibv_alloc_td`. Most software devices do [not support](Error::is_unsupported)
+    /// thread domains.
     #[doc(alias = "ibv_alloc_td")]
     pub fn thread_domain(&self) -> Result<ThreadDomain> {
         ThreadDomainHandle::allocate(Arc::clone(self.handle())).map(ThreadDomain::of)

@@ -4,10 +4,10 @@ use std::fmt;
 
 use crate::error::Error;
 
-/// A failed operation, together with the value that the operation would have consumed.
+/// The error of a failed operation, together with the value that the operation would have consumed.
 ///
-/// `?` in a function that returns [`Error`] keeps the error and drops the value. `Debug` prints the
-/// same text as `Display`.
+/// `?` in a function that returns [`Error`] returns the error and drops the value. `Debug` prints
+/// the same text as `Display`.
 ///
 /// ```
 /// use rdma_core::{AccessFlags, Context, Refused, Result};
@@ -29,7 +29,7 @@ use crate::error::Error;
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct Refused<T> {
-    /// The reason of the failure.
+    /// The reason why the operation failed.
     pub error: Error,
     /// The value that the operation would have consumed, unchanged.
     pub value: T,
@@ -41,7 +41,7 @@ impl<T> Refused<T> {
         Self { error, value }
     }
 
-    /// Returns the same error, with the value converted by `change`.
+    /// Converts the value by `change`, and keeps the error.
     pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Refused<U> {
         Refused::new(change(self.value), self.error)
     }

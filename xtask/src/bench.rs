@@ -14,9 +14,10 @@ use crate::rxe::{self, Requirements};
 use crate::test::Target;
 use crate::{environment, packages, project, softroce};
 
-/// The package of the benchmarks.
+/// The name of the package that contains the benchmarks.
 const PACKAGE: &str = "rdma-bench";
-/// The benchmark that prints one table of all layers, without a verdict.
+/// The benchmark that prints one table with the results of all layers (rdma-core, rdma-async,
+/// rdma-rpc). The table has no goals.
 const OVERVIEW: &str = "overview";
 /// The benchmark that compares rdma-core with perftest.
 const VERBS: &str = "verbs";
@@ -25,8 +26,8 @@ const VERBS: &str = "verbs";
 const LIMITS: &str = "limits";
 /// The name of the kernel's Soft-RoCE device in the guest (the virtual machine).
 const KERNELS: &str = "rxe_0";
-/// The processor feature that the guest must not have. The kernel computes checksums by this
-/// instruction or by a table, and under emulation the instruction is slower.
+/// The processor feature (an instruction) that the guest must not have. The kernel computes checksums
+/// by this instruction or by a table, and under emulation the instruction is slower than the table.
 const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 
 /// The environment variable with the path of the program that sends forged packets, for the benchmark
@@ -36,17 +37,17 @@ const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 /// Options for running the benchmarks.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    /// Set for short runs without a verdict; without `only`, only the overview runs.
+    /// Set for short runs in which no goal is judged. Without `only`, only the overview runs.
     pub(crate) quick: bool,
-    /// The goal or the row of the judge to measure, or a text that the names of the tests must
-    /// contain.
+    /// The goal or the row (comparison) of the benchmark [`LIMITS`] to measure, or a text that the
+    /// names of the tests must contain.
     pub(crate) only: Option<String>,
     /// The device to measure.
     pub(crate) device: Target,
     /// Time limit of each program; `None` for no limit.
     pub(crate) limit: Option<Duration>,
-    /// Arguments of the comparison with perftest. If there are any, only the comparison with perftest
-    /// runs.
+    /// Arguments for the benchmark that compares rdma-core with perftest. If there are any, only this
+    /// benchmark runs.
     pub(crate) arguments: Vec<OsString>,
 }
 
@@ -60,7 +61,7 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
     let mut build = vec!["bench", "--package", PACKAGE, "--no-run"];
     let mut preload = Vec::new();
     if choice.device == Target::Softroce {
-        // All programs measure the same library, preloaded.
+        // All programs measure the same library of softroce, which is preloaded.
         build.push("--no-default-features");
         preload = softroce::environment(shell)?;
         preload.push((ATTACKER.into(), attacker()?.into()));
@@ -90,7 +91,8 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
             Part::Overview => bench.on_device(OVERVIEW, Vec::new()),
         };
         let ended = ended.unwrap_or_else(|error| {
-            // Continues, because the other parts may run although this part failed.
+            // Continues, because the other parts of the benchmarks may succeed although this part
+            // failed.
             eprintln!("{part:?}: {error:#}");
             1
         });
@@ -126,19 +128,19 @@ fn attacker() -> anyhow::Result<PathBuf> {
 /// A part of the benchmarks that can run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// The rows (comparisons of the judge) that are measured on this machine.
+    /// The comparisons of the benchmark [`LIMITS`] that are measured on this machine.
     Limits,
-    /// The rows (comparisons of the judge) that are measured in the guest.
+    /// The comparisons of the benchmark [`LIMITS`] that are measured in the guest (a virtual machine).
     LimitsInGuest,
     /// The comparison of rdma-core with perftest.
     Verbs,
-    /// The table of every layer.
+    /// The table with the results of every layer.
     Overview,
 }
 
 impl Part {
-    /// Returns the parts that `choice` selects. `of_rows` returns the parts that measure the rows of a
-    /// name.
+    /// Returns the parts of the benchmarks that `choice` selects. The function `of_rows` returns the
+    /// parts that measure the rows (comparisons) selected by a name.
     fn wanted(
         choice: &Choice,
         of_rows: impl FnOnce(&str) -> anyhow::Result<Vec<Self>>,
@@ -161,8 +163,9 @@ impl Part {
         }
     }
 
-    /// Returns the parts that measure the rows in `listing`, the output of the benchmark [`LIMITS`]
-    /// with one line for each row: the row's name and the machine on which it is measured.
+    /// Returns the parts of the benchmarks that measure the rows (comparisons) in `listing`. Each line
+    /// of `listing`, which the benchmark [`LIMITS`] printed, has the name of a row and the machine on
+    /// which it is measured.
     fn of_listing(listing: &str) -> anyhow::Result<Vec<Self>> {
         let mut parts = Vec::new();
         for line in listing.lines() {
@@ -179,8 +182,8 @@ impl Part {
     }
 }
 
-/// Returns whether `name` has a form that selects rows of the judge: the name of a row (`G8a`), a goal
-/// (`G8`) or a letter (`G`).
+/// Returns whether `name` can select rows (comparisons) of the benchmark [`LIMITS`]: whether it has the
+/// form of a row (`G8a`), of a goal (`G8`) or of a letter (`G`).
 fn is_row(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(|c: char| c.is_ascii_alphabetic()) else {
         return false;
@@ -190,7 +193,7 @@ fn is_row(name: &str) -> bool {
     rest.is_empty() || has_number && suffix.chars().all(|c| c.is_ascii_alphabetic())
 }
 
-/// The built benchmarks, and what they need to run.
+/// The built benchmarks, with the environment, the directory and the options for running them.
 struct Bench<'b> {
     shell: &'b Shell,
     built: Vec<Executable>,
@@ -201,7 +204,8 @@ struct Bench<'b> {
 }
 
 impl Bench<'_> {
-    /// Runs the benchmark [`LIMITS`] for the rows of this machine, on softroce.
+    /// Runs the benchmark [`LIMITS`] for the rows (comparisons) that are measured on this machine, with
+    /// softroce.
     fn limits(&self) -> anyhow::Result<u8> {
         if let Err(error) = packages::install(self.shell, packages::UCX) {
             eprintln!("UCX is left out: {error:#}");
@@ -212,8 +216,8 @@ impl Bench<'_> {
         rxe::run_here(environment::SOFTROCE, &requirements, &command)
     }
 
-    /// Runs the benchmark [`LIMITS`] in the guest, for the rows that compare softroce with the
-    /// kernel's device.
+    /// Runs the benchmark [`LIMITS`] in the guest, for the rows (comparisons) that compare softroce
+    /// with the kernel's device.
     fn limits_in_guest(&self) -> anyhow::Result<u8> {
         let benchmark = self.benchmark(LIMITS)?;
         let mut command = self.command(benchmark);
@@ -243,7 +247,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Returns the parts that measure the rows called `name`, as the built benchmark lists them.
+    /// Returns the parts of the benchmarks that measure the rows (comparisons) called `name`, as the
+    /// built benchmark [`LIMITS`] lists them.
     fn parts_of_rows(&self, name: &str) -> anyhow::Result<Vec<Part>> {
         let benchmark = self.benchmark(LIMITS)?;
         let listed = Command::new(&benchmark.path)
@@ -279,7 +284,8 @@ impl Bench<'_> {
         command
     }
 
-    /// Returns the requirements `device`, extended by those of a benchmark.
+    /// Returns the requirements `device`, with the time limit, directories and environment variables
+    /// that `benchmark` needs.
     fn requirements(&self, benchmark: &Executable, device: Requirements) -> Requirements {
         let mut environment = self.preload.clone();
         environment.extend(cargo::environment_of(benchmark, &self.built));
@@ -311,7 +317,8 @@ mod tests {
 
     use super::{Choice, Part, Target, has_written_since, is_row};
 
-    /// Returns the parts that `only` selects if the benchmark lists its rows as `listing`.
+    /// Returns the parts of the benchmarks that the name `only` selects, if the benchmark lists its
+    /// rows as `listing`.
     fn parts(
         device: Target,
         (only, listing): (Option<&str>, &str),

@@ -1,8 +1,9 @@
 //! `cargo xtask bindgen`: generates the checked-in bindings and shim of ibverbs-sys.
 //!
-//! The generator is a part of that crate's build script, behind its feature `bindgen`. This command
-//! installs what the generator needs and runs it with a temporary output directory. Then it either
-//! copies the files over the checked-in ones, or compares the two.
+//! The generator is a part of the build script of ibverbs-sys, behind the feature `bindgen` of that
+//! crate. This command installs the packages that the generator needs and runs the generator with a
+//! temporary output directory. Then it either copies the files over the checked-in ones, or compares
+//! the generated files with the checked-in ones.
 
 use std::env;
 use std::path::Path;
@@ -22,8 +23,8 @@ const GENERATED: [&str; 5] = [
     "shim/layout.c",
 ];
 
-/// The packages of the headers and of libclang, in the versions from which the checked-in files were
-/// generated.
+/// The packages with the headers and with libclang, in the versions from which the checked-in bindings
+/// were generated.
 const PACKAGES: Group = Group {
     names: &[
         "libibverbs-dev",
@@ -70,8 +71,8 @@ pub(crate) fn run(shell: &Shell, check: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the build script as the generator. Cargo then checks the crate with the old bindings, which may
-/// fail although the new bindings have been written.
+/// Runs the build script of ibverbs-sys, which generates the files in the directory `out`. Cargo then
+/// checks the crate with the old bindings, which may fail although the new bindings have been written.
 fn generate(shell: &Shell, out: &Path) -> anyhow::Result<()> {
     let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let libclang = env::var("LIBCLANG_PATH").unwrap_or_else(|_| LIBCLANG.to_owned());

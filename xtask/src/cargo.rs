@@ -16,11 +16,11 @@ use crate::{environment, project};
 pub(crate) enum Kind {
     /// Unit tests of a library or of a binary.
     UnitTest,
-    /// Integration tests, or tests in an example.
+    /// Integration tests, or the tests in an example.
     IntegrationTest,
     /// A benchmark.
     Benchmark,
-    /// An ordinary program.
+    /// A program that is neither a test nor a benchmark.
     Program,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Executable {
     pub(crate) kind: Kind,
     /// Name of the executable's package.
     pub(crate) package_name: String,
-    /// Name of the executable's target.
+    /// Name of the cargo target that the executable was built from.
     pub(crate) target: String,
     /// Directory of the executable's package.
     pub(crate) package: PathBuf,
@@ -59,13 +59,13 @@ pub(crate) fn host(shell: &Shell) -> anyhow::Result<String> {
     Ok(host.to_owned())
 }
 
-/// Builds with the given arguments of cargo, and returns the executables.
+/// Builds by calling cargo with `arguments`, and returns the executables that were built.
 pub(crate) fn build(arguments: &[&str]) -> anyhow::Result<Vec<Executable>> {
     build_with(arguments, &[])
 }
 
-/// Builds with the given arguments of cargo and additional environment variables, and returns the
-/// executables.
+/// Builds by calling cargo with `arguments` and additional environment variables, and returns the
+/// executables that were built.
 pub(crate) fn build_with(
     arguments: &[&str],
     environment: &[(&str, &str)],
@@ -73,8 +73,8 @@ pub(crate) fn build_with(
     executables(&build_messages(arguments, environment)?)
 }
 
-/// Builds with the given arguments and variables, and returns the messages of cargo, one JSON object
-/// per line.
+/// Builds by calling cargo with `arguments` and additional environment variables. Returns cargo's
+/// messages, one JSON object per line.
 fn build_messages(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<String> {
     let arguments = [arguments, &["--message-format=json-render-diagnostics"]].concat();
     let output = cargo(&arguments)
@@ -87,7 +87,7 @@ fn build_messages(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::R
     String::from_utf8(output.stdout).context("the messages of cargo")
 }
 
-/// Builds with the given arguments of cargo, and returns the path of the shared library of `package`.
+/// Builds by calling cargo with `arguments`, and returns the path of the shared library of `package`.
 pub(crate) fn build_shared_library(arguments: &[&str], package: &str) -> anyhow::Result<PathBuf> {
     let messages = build_messages(arguments, &[])?;
     shared_library(&messages, package)
@@ -165,8 +165,8 @@ fn package_name(id: &str, directory: &Path) -> String {
     }
 }
 
-/// Returns the variables that cargo sets for a test or benchmark: the directory of its package, and the
-/// paths of the package's programs and of shared libraries.
+/// Returns the environment variables that cargo sets when it runs a test or a benchmark: the directory
+/// of its package, and the paths of the package's programs and of shared libraries.
 pub(crate) fn environment_of(
     executable: &Executable,
     all: &[Executable],

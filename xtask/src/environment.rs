@@ -1,11 +1,11 @@
-//! The environment of the commands that xtask starts: the caller's, without the variables that cargo
-//! set for xtask.
+//! The environment of the commands that xtask starts: the environment of xtask's caller, without the
+//! variables that cargo set for xtask.
 
 use std::env;
 use std::ffi::OsString;
 
 /// Variables that `cargo run` and rustup's proxies set for xtask. They are removed, because a cargo
-/// that xtask starts would treat them as settings of its caller.
+/// that xtask starts would treat them as settings of the user.
 const CARGOS: &[&str] = &["CARGO", "RUST_RECURSION_COUNT", "OUT_DIR"];
 
 /// Prefixes of variables by which cargo describes the package `xtask`.
@@ -25,14 +25,15 @@ pub(crate) const SOFTROCE: &str = "softroce0";
 /// The environment variable that selects the paths by which softroce sends messages to a peer.
 pub(crate) const PATH_OF_SOFTROCE: &str = "SOFTROCE_PATH";
 
-/// Returns the caller's environment, without the variables that cargo set for xtask.
+/// Returns the environment of xtask's caller, without the variables that cargo set for xtask.
 pub(crate) fn inherited() -> Vec<(OsString, OsString)> {
     env::vars_os()
         .filter(|(name, _)| is_callers(&name.to_string_lossy()))
         .collect()
 }
 
-/// Returns the caller's environment, with [`DEVICE`] set to `device` if the caller has not set it.
+/// Returns the environment of xtask's caller, with [`DEVICE`] set to `device` if the caller has not set
+/// it.
 pub(crate) fn with_device(device: &str) -> Vec<(OsString, OsString)> {
     let mut environment = inherited();
     if !environment.iter().any(|(name, _)| name == DEVICE) {

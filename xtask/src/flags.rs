@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `cargo xtask`, from which the macro also makes the text of `--help`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,18 +8,18 @@ xflags::xflags! {
     /// and can be run twice.
     cmd xtask {
         /// Set up a device of the kernel's Soft-RoCE: on this machine if its kernel has the module,
-        /// else in the guest.
+        /// else in a QEMU guest.
         cmd softroce-setup {
             /// Network device that the Soft-RoCE device uses [that of the default route, else a new
-            /// dummy].
+            /// dummy device].
             optional --netdev interface: String
             /// Name of the Soft-RoCE device [the first free of rxe_0, rxe_1, ...].
             optional --name name: String
-            /// Change nothing: report what is there, what is missing, and how to fix it. The exit
+            /// Change nothing: report what is present, what is missing, and how to fix it. The exit
             /// status is 0 if a device can be used.
             optional --check
         }
-        /// Run a command on a machine of a certain kind.
+        /// Run a command with an RDMA device: the kernel's Soft-RoCE or softroce.
         cmd on {
             /// Run COMMAND on a machine with the kernel's Soft-RoCE device: this one, if it has such a
             /// device, else a QEMU guest that is booted for the call and sees this machine's files.
@@ -40,8 +40,8 @@ xflags::xflags! {
                 optional --cpu n: u32
                 /// Memory of the guest in MiB, half of which can hold written files [2048].
                 optional --memory mib: u32
-                /// A directory of this machine that the guest may write to; its other writes stay in
-                /// its memory.
+                /// A directory of this machine that the guest may write to; writes to other directories
+                /// stay in the guest's memory.
                 repeated --share dir: PathBuf
                 /// The command and its arguments, after `--`.
                 repeated command: OsString
@@ -89,8 +89,9 @@ xflags::xflags! {
             /// Print one table of every layer's latency, message rate and bandwidth, within 3 minutes,
             /// and judge nothing. With --only, measure the named rows or tests by short runs.
             optional --quick
-            /// Measure only the row of this name in the judge (G8a), or the rows of this goal (G8) or
-            /// of this letter (G); or else only the tests whose names contain NAME (send_lat_8).
+            /// Measure only the row (comparison) of this name in the benchmark `limits` (G8a), or all
+            /// rows of a goal (G8) or of a letter (G); or else only the tests whose names contain NAME
+            /// (send_lat_8).
             optional --only name: String
             /// Measure this device: `softroce`, `rxe`, or the name of a device of this machine.
             optional --device name: String
@@ -99,17 +100,17 @@ xflags::xflags! {
             /// Run only the comparison with perftest, with these arguments, after `--`.
             repeated arguments: OsString
         }
-        /// Count the instructions that posting and polling takes over rdma-core and in the same loop
-        /// in C, on softroce. Profiles go to target/callgrind. The exit status is 0 if the goals are
-        /// met.
+        /// Count the instructions that posting and polling take over rdma-core and in the same loop in
+        /// C, on softroce. Profiles go to target/callgrind. The exit status is 0 if the goals are met.
         cmd callgrind {}
         /// Plant known bugs in softroce and rdma-core, one at a time in a copy of the workspace, and
-        /// check that the test named by each bug fails.
+        /// check that the test named for each bug fails.
         cmd plant {
             /// Plant only this bug [all of ibverbs-sys/softroce/tests/planted and
             /// rdma-core/tests/planted].
             repeated --bug name: String
-            /// Number of schedules of the simulated network before a bug counts as missed [500].
+            /// Number of random schedules of the simulated network that run before a bug counts as
+            /// missed [500].
             optional --schedules n: u64
         }
         /// Fuzz softroce: search for input that makes it panic, answer wrongly or misuse memory.
@@ -119,16 +120,17 @@ xflags::xflags! {
             repeated --target name: String
             /// Time to fuzz each target, in seconds [60].
             optional --seconds n: u64
-            /// Do not fuzz: run the one target on this input, which made it fail.
+            /// Do not fuzz: run the one chosen target on this input, which made it fail.
             optional --replay input: PathBuf
             /// Add the inputs that reach new code to the corpus in the tree.
             optional --keep
         }
         /// Run tests that find more the longer they run: kills of processes in the middle of their
-        /// traffic, queue pairs destroyed in a storm of writes, random schedules of a simulated network,
-        /// random rounds of rdma-core's objects, and fuzzing. A failure is printed with the command that repeats it.
+        /// traffic, queue pairs destroyed in a storm of writes, random schedules of a simulated
+        /// network, random rounds of rdma-core's objects, futures of rdma-async dropped at random
+        /// points, and fuzzing. A failure is printed with the command that repeats it.
         cmd soak {
-            /// Run only this soak [all of them, which divide the time equally].
+            /// Run only the soak (test) of this name [all soaks, which divide the time equally].
             optional name: String
             /// Time of all soaks together, in minutes, without building [20].
             optional --minutes n: u64
@@ -138,7 +140,7 @@ xflags::xflags! {
         /// Run the tests of rdma-core that create, fail and drop the most objects, on softroce, under
         /// AddressSanitizer.
         cmd sanitize {
-            /// Run this test program of rdma-core instead.
+            /// Run this test program of rdma-core instead of the usual ones.
             repeated --test name: String
         }
         /// Run the programs that PLAN lists; `test` calls this command in the guest.

@@ -35,25 +35,25 @@ const FLAGS: &[&str] = &[
 /// Time limit of a single input, in seconds.
 const INPUT_SECONDS: u64 = 10;
 
-/// Time beyond the requested time after which a fuzzer counts as hung. A fuzzer checks the clock only
-/// between inputs.
+/// Time for which a fuzzer may run longer than requested, before it counts as hung. A fuzzer checks the
+/// clock only between inputs.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// The targets to fuzz, and the options of a run.
+/// The fuzz targets to run, and the options of the run.
 #[derive(Debug)]
 pub(crate) struct Choice {
     /// The names of the targets; all targets when empty.
     pub(crate) targets: Vec<String>,
     /// Time to fuzz each target.
     pub(crate) time: Duration,
-    /// An input to run the one target on, instead of fuzzing.
+    /// An input on which the chosen target runs once, instead of being fuzzed.
     pub(crate) replay: Option<PathBuf>,
-    /// Set to add inputs that reach new code to the corpus in the tree.
+    /// Set to add inputs that reach new code to the checked-in corpus.
     pub(crate) keep: bool,
 }
 
-/// Fuzzes all targets, which divide `time` equally. Building is not included in `time`. Returns the
-/// exit status of the first target that failed, else 0.
+/// Fuzzes all targets of softroce, which divide `time` equally. The time for building comes in
+/// addition. Returns the exit status of the first target that failed, else 0.
 pub(crate) fn run_for(shell: &Shell, time: Duration) -> anyhow::Result<u8> {
     let count = targets(&project::root().join(PACKAGE))?.len();
     let choice = Choice {
@@ -66,8 +66,8 @@ pub(crate) fn run_for(shell: &Shell, time: Duration) -> anyhow::Result<u8> {
     run(shell, &choice)
 }
 
-/// Builds the targets and fuzzes all of them, one after the other. Returns the exit status of the
-/// first target that failed, else 0.
+/// Builds the chosen fuzz targets and fuzzes all of them, one after the other. Returns the exit status
+/// of the first target that failed, else 0.
 pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
     let package = project::root().join(PACKAGE);
     let targets = chosen(targets(&package)?, &choice.targets)?;
@@ -98,7 +98,7 @@ pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
     Ok(failure)
 }
 
-/// Returns the names of the package's targets.
+/// Returns the names of the fuzz targets in the directory `package`.
 fn targets(package: &Path) -> anyhow::Result<BTreeSet<String>> {
     let directory = package.join("fuzz_targets");
     let mut names = BTreeSet::new();
@@ -115,7 +115,8 @@ fn targets(package: &Path) -> anyhow::Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// Returns the targets in `wished`, or all targets if `wished` is empty.
+/// Returns the fuzz targets in `wished`, or all targets if `wished` is empty. Fails if a name in
+/// `wished` is unknown.
 fn chosen(all: BTreeSet<String>, wished: &[String]) -> anyhow::Result<BTreeSet<String>> {
     if let Some(unknown) = wished.iter().find(|name| !all.contains(*name)) {
         let names: Vec<_> = all.iter().map(String::as_str).collect();
@@ -137,8 +138,8 @@ fn build(
     let manifest = manifest.to_str().context("a path that is not UTF-8")?;
     let directory = directory();
     let directory = directory.to_str().context("a path that is not UTF-8")?;
-    // The target is named, although it is this machine, so that build scripts are built without the
-    // flags.
+    // The target triple is named, although it is this machine's, so that cargo builds build scripts
+    // without these flags.
     let mut arguments = vec![
         "build",
         "--release",
@@ -159,16 +160,16 @@ fn build(
     )
 }
 
-/// Returns the directory of the fuzzer's files that are not checked in.
+/// Returns the directory for files of the fuzzer that are not checked in.
 fn directory() -> PathBuf {
     project::target().join("fuzz")
 }
 
-/// A built target and its directories.
+/// A built fuzz target, with the directories of its inputs.
 struct Fuzzer<'a> {
     target: &'a str,
     executable: &'a Path,
-    /// The corpus in the tree, which a run only reads.
+    /// The checked-in corpus of inputs, which a run only reads.
     corpus: PathBuf,
     /// Inputs that reached new code in earlier runs on this machine.
     found: PathBuf,

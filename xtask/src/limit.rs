@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 
-/// Exit status of a command that was stopped at its time limit; coreutils' `timeout` uses the same.
+/// Exit status of a command that was stopped at its time limit; the same as that of `timeout` in
+/// coreutils.
 pub(crate) const TIMED_OUT: u8 = 124;
 
 /// A child process in its own process group, so that it can be killed together with its own children.
@@ -35,8 +36,8 @@ impl Group {
         &mut self.child
     }
 
-    /// Waits for the end of the child, for at most `limit`. Kills the child at the limit and returns
-    /// `None`.
+    /// Waits until the child has ended, for at most `limit` if there is a limit. If the child is still
+    /// running then, kills it and its children, and returns `None`.
     pub(crate) fn wait(mut self, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
         let Some(limit) = limit else {
             return self.child.wait().map(Some);

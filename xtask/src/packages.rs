@@ -1,4 +1,4 @@
-//! Groups of Debian packages, each for one purpose, and their installation.
+//! Groups of Debian packages, each for one purpose, and functions that install them.
 
 use std::env;
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 use xshell::{Cmd, Shell, cmd};
 
-/// Debian packages that serve one purpose.
+/// A group of Debian packages that serve one purpose.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     /// Names of the packages.
     pub(crate) names: &'static [&'static str],
-    /// Purpose of the packages: the words after "to" in "needed to ...".
+    /// Purpose of the packages, worded to follow "to", as in "build against libibverbs".
     pub(crate) purpose: &'static str,
 }
 
@@ -34,8 +34,8 @@ pub(crate) const DEVICE: &Group = &Group {
     purpose: "set up and inspect the kernel's Soft-RoCE device",
 };
 
-/// Packages to boot the guest: the emulator, the guest's user space, tools to unpack a kernel package,
-/// and the programs of this machine that the guest runs.
+/// Packages to boot the guest (a virtual machine): the emulator, the guest's user space, tools to
+/// unpack a kernel package, and the programs of this machine that the guest runs.
 pub(crate) const GUEST: &Group = &Group {
     names: &[
         "qemu-system-x86",
@@ -51,8 +51,8 @@ pub(crate) const GUEST: &Group = &Group {
     purpose: "boot the QEMU guest with the kernel's Soft-RoCE device",
 };
 
-/// Package of the program that dissects the packets captured by tests. If it is missing, the tests
-/// check the bytes themselves.
+/// Package of the program that dissects the packets captured by tests. Without this program, the tests
+/// check the bytes of the packets themselves.
 pub(crate) const DISSECTOR: &Group = &Group {
     names: &["tshark"],
     purpose: "dissect the packets that tests capture",
@@ -76,7 +76,7 @@ pub(crate) const UCX: &Group = &Group {
     purpose: "compare softroce with UCX over shared memory",
 };
 
-/// Package of the tool that counts instructions.
+/// Package of valgrind, whose tool callgrind counts instructions.
 pub(crate) const CALLGRIND: &Group = &Group {
     names: &["valgrind"],
     purpose: "count instructions",
@@ -85,8 +85,8 @@ pub(crate) const CALLGRIND: &Group = &Group {
 /// Prefix of the names of packages that apt may remove in order to install another version of QEMU.
 const REPLACEABLE: &str = "qemu-";
 
-/// For each package, a program that shows that the package's contents are installed, even if dpkg does
-/// not have the package.
+/// For each package, a program that is installed only if the contents of the package are, whether or
+/// not dpkg installed them.
 const PROGRAMS_OF: &[(&str, &str)] = &[
     ("binutils", "ar"),
     ("ibverbs-utils", "ibv_devinfo"),
@@ -102,8 +102,8 @@ const PROGRAMS_OF: &[(&str, &str)] = &[
     ("xz-utils", "xz"),
 ];
 
-/// The environment variable with the directory of headers and libraries that are installed elsewhere,
-/// which the build of ibverbs-sys uses.
+/// The environment variable that tells the build of ibverbs-sys where headers and libraries are if they
+/// are not in the usual places.
 const PREFIX: &str = "IBVERBS_SYS_PREFIX";
 
 /// Returns the packages of `wanted` whose contents are not installed, neither by dpkg nor in another
@@ -195,8 +195,8 @@ fn install_missing(shell: &Shell, group: &Group, missing: &[&str]) -> anyhow::Re
     if apt_install(shell, privilege, missing).is_ok() {
         return Ok(());
     }
-    // The lists are absent on a fresh machine and outdated on an old one. An update fails if one source
-    // of several does, and the others may have the packages.
+    // apt's package lists are absent on a fresh machine and outdated on an old one. An update fails if
+    // one of several sources fails, and the other sources may have the packages.
     if let Err(error) = privilege.run(shell, &["apt-get", "-qq", "update"]) {
         eprintln!("{error:#}");
     }
@@ -209,7 +209,7 @@ fn install_missing(shell: &Shell, group: &Group, missing: &[&str]) -> anyhow::Re
     })
 }
 
-/// Returns the command that installs `names`.
+/// Returns the command with which a user installs the packages `names`.
 pub(crate) fn install_line(names: &[&str]) -> String {
     format!(
         "sudo apt-get install --no-install-recommends {}",
@@ -250,7 +250,8 @@ pub(crate) enum Privilege {
 }
 
 impl Privilege {
-    /// Returns the available privilege, if there is one. Never prompts for a password.
+    /// Returns the way in which this process can act as root, if there is one. Never prompts for a
+    /// password.
     pub(crate) fn acquire(shell: &Shell) -> Option<Self> {
         if rustix::process::geteuid().is_root() {
             return Some(Self::Root);

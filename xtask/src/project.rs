@@ -1,11 +1,11 @@
-//! The directories of the workspace, and of the cache outside it.
+//! Paths of the workspace's root, of cargo's target directory and of the cache directory.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// Directory of this project below the user's cache directory.
+/// The name of this project's directory in the user's cache directory.
 const CACHE_NAME: &str = "rdma-softroce-guest";
 
 /// Returns the root of the workspace.
@@ -15,8 +15,8 @@ pub(crate) fn root() -> &'static Path {
         .expect("xtask is a member of the workspace")
 }
 
-/// Returns the directory for kernels, below `$XDG_CACHE_HOME` or `~/.cache`, so that neither `cargo
-/// clean` nor a second clone causes another download.
+/// Returns the directory for downloaded kernels, below `$XDG_CACHE_HOME` or `~/.cache`, so that neither
+/// `cargo clean` nor a second clone of the workspace causes another download.
 pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     let absolute = |name: &str| {
         env::var_os(name)

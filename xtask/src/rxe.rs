@@ -21,12 +21,12 @@ use crate::{environment, packages};
 /// MTU of the guest's network devices: enough for RoCE's largest path MTU, 4096, and the headers.
 const MTU: u32 = 4200;
 
-/// The requirements of a command on the machine that runs it.
+/// The requirements that the machine which runs a command must meet.
 #[derive(Clone, Debug)]
 pub(crate) struct Requirements {
     /// An RDMA device of this machine, of any kind, on which the command must run.
     pub(crate) device: Option<String>,
-    /// Set to run in the guest even if this machine has a device.
+    /// Set to run the command in the guest (a virtual machine) even if this machine has a device.
     pub(crate) guest: bool,
     /// Soft-RoCE devices that the guest creates.
     pub(crate) links: Links,
@@ -42,7 +42,7 @@ pub(crate) struct Requirements {
     pub(crate) without: Vec<&'static str>,
     /// The guest's memory in MiB.
     pub(crate) memory: u32,
-    /// Directories that the guest may write to.
+    /// Directories of the host that the guest may write to.
     pub(crate) shares: Vec<PathBuf>,
     /// The working directory of the command; `None` for the current directory.
     pub(crate) directory: Option<PathBuf>,
@@ -60,7 +60,8 @@ impl Default for Requirements {
             modules: Vec::new(),
             mtu: MTU,
             limit: Some(Duration::from_secs(3600)),
-            // At least two: both ends of a connection poll while the kernel needs a processor, too.
+            // At least two: client and server of a connection poll while the kernel needs a processor,
+            // too.
             cpus: here.max(2),
             without: Vec::new(),
             memory: 2048,
@@ -71,8 +72,8 @@ impl Default for Requirements {
     }
 }
 
-/// Runs `command` on the machine that meets `requirements`, with the caller's environment, and returns
-/// its exit status.
+/// Runs `command` on the machine that meets `requirements`, with the environment of xtask's caller, and
+/// returns the exit status of `command`.
 pub(crate) fn run(
     shell: &Shell,
     requirements: &Requirements,
@@ -90,8 +91,8 @@ pub(crate) fn takes_guest(requirements: &Requirements) -> bool {
     matches!(device_here(requirements), Ok(None))
 }
 
-/// Returns the device of this machine that meets `requirements`; `None` if the command must run in the
-/// guest.
+/// Returns the name of a device of this machine that meets `requirements`; `None` if the command must
+/// run in the guest.
 fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
     if let Some(name) = &requirements.device {
         ensure!(
@@ -100,7 +101,7 @@ fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
         );
         return Ok(Some(name.clone()));
     }
-    // Only the guest can have other devices and modules.
+    // Only in the guest can xtask create other devices and load other modules.
     let ordinary = requirements.links == Links::Dummy && requirements.modules.is_empty();
     if requirements.guest || !ordinary {
         return Ok(None);
@@ -108,7 +109,7 @@ fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
     Ok(device::list().into_iter().next().map(|device| device.name))
 }
 
-/// Runs `command` on this machine with `device`, and returns its exit status.
+/// Runs `command` on this machine with `device` as its RDMA device, and returns its exit status.
 pub(crate) fn run_here(
     device: &str,
     requirements: &Requirements,
@@ -176,8 +177,8 @@ fn run_in_guest(
     }
 }
 
-/// Returns the caller's environment with the required variables. Sets the name of the device if the
-/// requirements name it, or if the caller has named no device.
+/// Returns the caller's environment, with the variables of `requirements` added. Sets `RDMA_DEVICE` to
+/// `device` if `requirements` names a device, or if the caller has not set the variable.
 fn environment_of(device: &str, requirements: &Requirements) -> Vec<(OsString, OsString)> {
     let mut environment = environment::with_device(device);
     if requirements.device.is_some() {

@@ -11,14 +11,16 @@ use crate::cargo::{self, Executable};
 use crate::limit::{Group, TIMED_OUT, exit_code};
 use crate::{environment, packages, project};
 
-/// The test programs that run by default: those that create, fail and drop the most objects.
+/// The test programs of rdma-core that run by default: those that create, fail and drop the most
+/// objects.
 const TESTS: &[&str] = &[FRUGAL, "holes", "scope"];
 
-/// The only test program that leaks no memory. Others forget values, to show that forgetting is safe.
+/// The only test program that is checked for memory leaks. The other programs forget values
+/// (`mem::forget`), to show that forgetting is safe.
 const FRUGAL: &str = "random_rounds";
 
-/// Number of rounds of tests that repeat themselves: few, because each round is much slower under the
-/// sanitizer.
+/// Number of rounds that a test with random rounds runs: few, because each round is much slower under
+/// the sanitizer.
 const ROUNDS: &str = "100";
 
 /// Time limit of a test program.
@@ -52,8 +54,8 @@ fn build(shell: &Shell, tests: &[String]) -> anyhow::Result<Vec<Executable>> {
     let host = cargo::host(shell)?;
     let directory = project::target().join("sanitize");
     let directory = directory.display().to_string();
-    // The target is named, although it is this machine, so that build scripts are built without the
-    // flags.
+    // The target triple is named, although it is this machine's, so that cargo builds build scripts
+    // without these flags.
     let mut arguments = vec!["test", "--no-run", "--locked", "--package", "rdma-core"];
     arguments.extend(["--target", &host, "--target-dir", &directory]);
     for test in tests {

@@ -17,9 +17,9 @@ const PRELOAD: &str = "LD_PRELOAD";
 
 /// Builds the library of softroce that C programs preload, and returns its path.
 ///
-/// The library has its own target directory. Cargo names shared libraries without a hash. In a common
-/// directory, each build of another package that enables other features of softroce's dependencies
-/// would replace the library, and this function would build it again.
+/// The library is built in a target directory of its own. Cargo names shared libraries without a hash.
+/// In a common directory, each build of another package that enables other features of softroce's
+/// dependencies would replace the library, and this function would build it again.
 pub(crate) fn library(shell: &Shell) -> anyhow::Result<PathBuf> {
     packages::install(shell, packages::BUILD)?;
     let directory = project::target().join("preload");

@@ -11,7 +11,7 @@ use crate::number;
 /// of all queue pairs of a multicast group.
 pub(crate) const SLOTS: u8 = 15;
 
-/// Distance between the UDP ports of adjacent slots.
+/// Difference between the UDP ports of adjacent slots. A slot is the index of a port that a NIC in 127/8 can choose.
 pub(crate) const STRIDE: u16 = 1000;
 
 /// The queue pair number that addresses all queue pairs of a multicast group (IBTA 9.2.3).
@@ -22,8 +22,8 @@ pub(crate) const MULTICAST: u32 = 0xff_ffff;
 /// and fits into the 32-byte buffers of some programs.
 const UNIQUE_LOCAL: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
 
-/// Returns the address in 127/8 that a process tries to bind at an attempt. The first candidates of concurrent processes
-/// usually differ, because a process ID has at most 22 bits.
+/// Returns the address in 127/8 that `process` tries to bind at its attempt with number `attempt`. The first candidates
+/// of concurrent processes usually differ, because a process ID has at most 22 bits.
 pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
     // An odd factor permutes the numbers below 2^24, and so spreads the processes over the addresses.
     let mut host = (process & 0xff_ffff)
@@ -46,8 +46,8 @@ pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
     STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
 }
 
-/// Returns the UDP port at which a peer's queue pair is reached. Addresses in 127/8 belong to devices of this kind, whose queue
-/// pair numbers determine the port. All other addresses use the base port.
+/// Returns the UDP port at which a peer's queue pair is reached. An address in 127/8 belongs to a softroce device, and
+/// the number of its queue pair determines the port. All other addresses use the base port.
 pub(crate) fn port_of(base: u16, address: Ipv4Addr, queue_pair: u32) -> Option<u16> {
     if address.is_loopback() {
         port_of_slot(base, number::slot(queue_pair))
@@ -56,15 +56,15 @@ pub(crate) fn port_of(base: u16, address: Ipv4Addr, queue_pair: u32) -> Option<u
     }
 }
 
-/// Error: no softroce device of this host sends from this address.
+/// Error: the sender's address is a loopback address that belongs to no softroce device of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stranger;
 
-/// Returns the slot (index of the UDP port) of the device that sends packets without a tunnel from an address. Returns `None`
-/// for a device of another host or of another kind, which may send from any port.
+/// Returns the slot (index of the UDP port) of the device that sends untunnelled packets from the address `from`.
+/// Returns `None` if the device is on another host or is no softroce device: it may send from any port.
 ///
-/// Every program on this host may send from a loopback address, but only the device has bound the port. So the port identifies
-/// the sender.
+/// Every program on this host may send from a loopback address, but only the device has bound the port. So the port
+/// identifies the sender.
 pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, Stranger> {
     if !from.ip().is_loopback() {
         return Ok(None);

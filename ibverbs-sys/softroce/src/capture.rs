@@ -32,8 +32,8 @@ pub(crate) struct Capture {
 #[derive(Debug)]
 struct Writer {
     file: Descriptor,
-    /// Buffer for the next record, which is written by one call. So a process that is ended by a signal loses no record, and
-    /// records of several processes in the same file are not mixed.
+    /// Buffer for the next record, which is written by one system call. So no record is lost if a signal ends the process,
+    /// and records of several processes in the same file are not mixed.
     record: Vec<u8>,
 }
 
@@ -67,8 +67,8 @@ impl Capture {
         })
     }
 
-    /// Appends a packet to the file. `packet` contains the parts of the packet, from the IP header on. After an error, which is
-    /// returned once, the capture ends: later calls do nothing.
+    /// Appends a packet, given in parts from the IP header on, to the file. After a failed write, returns the error once.
+    /// Later calls then do nothing.
     pub(crate) fn record(&self, time: SystemTime, packet: &[&[u8]]) -> io::Result<()> {
         let mut writer = self.writer.lock();
         let Some(open) = &mut *writer else {
@@ -154,7 +154,7 @@ mod tests {
     use crate::wire::ip::{self, Headers, Route};
     use crate::wire::{Aeth, AtomicEth, Bth, Deth, Header, Opcode, Packet, Reth, Syndrome, icrc};
 
-    /// A directory that is removed after the test.
+    /// A temporary directory that is removed when the test ends.
     struct Directory(PathBuf);
 
     impl Directory {

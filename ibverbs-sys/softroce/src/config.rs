@@ -41,7 +41,7 @@ use parse::{
 };
 pub use way::Way;
 
-/// A change that happens some time after the device was opened.
+/// A change of the device or its port that happens at a configured time after the device was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduled {
     /// Raises an asynchronous event.
@@ -58,7 +58,7 @@ pub enum Scheduled {
 /// headers, which the ICRC covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Segmentation {
-    /// No packets are sent as a burst.
+    /// The device passes each packet to the kernel by itself.
     Never,
     /// Bursts to peers in 127/8, in tunnels and over IPv6, where the ICRC check does not depend on the identification.
     #[default]
@@ -86,9 +86,9 @@ pub struct Config {
     pub path: Option<Way>,
     /// Faults to inject into sent packets.
     pub network: NetworkFaults,
-    /// Calls of verbs that must fail.
+    /// Calls of verbs that fail by fault injection.
     pub failures: Vec<Failure>,
-    /// Scheduled changes, each with its time after opening.
+    /// Scheduled changes, each with its time after the device was opened.
     pub schedule: Vec<(Duration, Scheduled)>,
     /// File to which packets are captured.
     pub capture: Option<PathBuf>,
@@ -132,12 +132,13 @@ impl Config {
         CONFIG.get().as_ref()
     }
 
-    /// Creates the fault injector with the configured faults.
+    /// Creates a fault injector with the faults that are configured for packets and verbs.
     pub(crate) fn faults(&self) -> Faults {
         Faults::new(self.network, self.failures.clone())
     }
 
-    /// Reads the configuration from environment variables. `variable` returns the value of the variable with a given name.
+    /// Reads the configuration from environment variables. `variable` returns the value of the variable with a given name,
+    /// if it is set.
     pub fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidVariable> {
         let default = Self::default();
         let environment = Environment(variable);

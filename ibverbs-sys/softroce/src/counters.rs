@@ -25,9 +25,9 @@ use crate::transfer::Volume;
 /// | write with immediate data whose bytes the sender writes to the memory of the peer | `written_{xmit,rcv}_{messages,bytes}`, `written_xmit_copies` |
 /// | packets through the ring | `ring_{xmit,rcv}_{messages,bytes}` |
 ///
-/// - `xmit` counts messages of this process's send queues, and `rcv` messages that peers have sent to it. A direct message has
-///   both ends in this process and is counted once. A process in whose memory a peer reads, writes or executes atomics is not
-///   involved and counts nothing.
+/// - `xmit` counts messages of this process's send queues, and `rcv` messages that peers have sent to it. The sender
+///   and the receiver of a direct message are in this process, so it is counted once. A process in whose memory a peer
+///   reads, writes or executes atomics is not involved and counts nothing.
 /// - A message is counted when its last range or packet is transferred. Retransmissions count again as sent. All packets that
 ///   arrive are counted; on the other paths, only data that the receiver accepts.
 /// - Bytes are those of messages, without headers. A read counts the bytes that it returns, an atomic the eight bytes of its
@@ -48,16 +48,17 @@ pub fn counters() -> &'static Counters {
 
 static COUNTERS: PerProcess<Arc<Counters>> = PerProcess::new(Arc::default);
 
-/// Gives a child of `fork` new counters, which begin at zero. The parent's counters stay untouched.
+/// Gives a child of `fork` new counters, which begin at zero. Does not change the parent's counters.
 pub(crate) fn forget() {
     COUNTERS.forget();
 }
 
-/// Counters of a device. They only grow, and wrap at 2^64.
+/// Counters of a device. Each only grows, and wraps to zero at 2^64.
 #[derive(Debug)]
 pub struct Counters {
     values: Values,
-    /// Counters of owners that count often, by their address. The total of a counter is the sum of these and of `values`.
+    /// Counters of queue pairs and other owners that count often, by address. The value of a counter is the sum of these
+    /// and of `values`.
     tallies: Mutex<HashMap<usize, Arc<Values>>>,
 }
 
@@ -84,7 +85,7 @@ pub struct Tally {
     values: Arc<Values>,
 }
 
-/// Way and direction of a transfer, for which messages, bytes and copies are counted.
+/// Path and direction of a transfer. Messages, bytes and copies are counted separately for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Direct,
@@ -100,8 +101,8 @@ pub(crate) enum Flow {
 }
 
 impl Flow {
-    /// Returns the counters for messages, bytes and copy operations. The third is `None` if every message needs the same number
-    /// of copies.
+    /// Returns the counters for messages, bytes and copy operations of this path. The third is `None` if every message on
+    /// the path needs the same number of copies.
     #[inline]
     const fn counters(self) -> (Counter, Counter, Option<Counter>) {
         use Counter as C;
@@ -188,7 +189,7 @@ impl Tally {
         value.store(after, Ordering::Relaxed);
     }
 
-    /// Adds the amounts `volume` to the counters of a way and direction of transfer.
+    /// Adds the amounts in `volume` to the counters of a path and direction.
     #[inline]
     pub(crate) fn add(&mut self, flow: Flow, volume: &Volume) {
         let (messages, bytes, copies) = flow.counters();

@@ -47,16 +47,17 @@ pub struct Descriptor {
     generation: u32,
 }
 
-/// Permission to open files or map memory. While a thread holds the permission, no thread forks. The holder must not allocate,
-/// and must not drop a [`Descriptor`].
+/// Permission to open files or map memory. While a thread holds the permission, no thread of the process can fork. The
+/// holder must not allocate, and must not drop a [`Descriptor`].
 pub(crate) struct Opening(PhantomData<*const ()>);
 
-/// Maximum descriptor number that is recorded: the kernel's own limit, unless an administrator has raised it.
+/// Maximum descriptor number that is recorded: the kernel's limit for the numbers of a process (`fs.nr_open`) by
+/// default.
 const NUMBERS: usize = 1 << 20;
 
-/// Minimum number of a descriptor that programs do not know. A process with a smaller limit uses three quarters of its limit
-/// instead. The number is not higher because the kernel's descriptor table, which each `fork` copies, is as long as the highest
-/// number.
+/// Minimum number of a descriptor that programs do not know. If a process may not have so many descriptors, the minimum
+/// is three quarters of its limit. The number is not higher because the kernel's descriptor table, which each `fork`
+/// copies, is as long as the highest number.
 const FIRST: u64 = 3072;
 
 /// The signal number that marks the device's files. No signal is sent, because `O_ASYNC` is not set.
@@ -77,13 +78,13 @@ static PUBLIC: Numbers = [const { AtomicU64::new(0) }; NUMBERS / 64];
 /// Set after the device has detected that the program has closed a file of the device.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// The function that makes the device fail for a reason, called when the program has closed a file of the device.
+/// Function that makes the device fail with the given reason. Called when the program has closed a file of the device.
 static ON_LOSS: OnceLock<fn(&str)> = OnceLock::new();
 
 /// Set while a thread holds an [`Opening`] (permission to open files).
 static OPENING: AtomicBool = AtomicBool::new(false);
 
-/// Number of forks, with the device open, between the first process and this process.
+/// Number of forks that led from the first process to this one while the device was in use.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 impl Opening {
@@ -210,13 +211,14 @@ pub(crate) fn before_fork() {
     mem::forget(Opening::begin());
 }
 
-/// Reverses [`before_fork`]. Must be called in the parent after a `fork`.
+/// Allows other threads to open files again. Must be called in the parent after a `fork` that [`before_fork`] has
+/// prepared.
 pub(crate) fn after_fork() {
     OPENING.store(false, Ordering::Release);
 }
 
-/// Closes all inherited descriptors, and reverses [`before_fork`]. Must be called in the child after a `fork`. Makes only
-/// system calls.
+/// Closes all inherited descriptors, and allows threads to open files again. Must be called in the child after a `fork`
+/// that [`before_fork`] has prepared. Makes only system calls.
 pub(crate) fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     for (at, word) in OPEN.iter().enumerate() {
@@ -247,7 +249,8 @@ fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Returns the word and the bit that record a descriptor number, or `None` if the number exceeds the limit.
+/// Returns the word and the bit in `noted` that record a descriptor number, or `None` if the number is too large to be
+/// recorded.
 fn place(noted: &'static Numbers, number: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let number = usize::try_from(number).ok()?;
     Some((noted.get(number / 64)?, 1 << (number % 64)))
@@ -315,7 +318,7 @@ pub(crate) fn lost() {
     }
 }
 
-/// Returns whether the program has closed a file of the device, as far as was detected.
+/// Returns whether the device has detected that the program closed one of its files.
 #[inline]
 pub(crate) fn has_lost() -> bool {
     LOST.load(Ordering::Relaxed)

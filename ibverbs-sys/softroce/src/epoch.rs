@@ -1,22 +1,25 @@
 #![forbid(unsafe_code)]
-//! Tracking of memory accesses that no lock protects, so that the owner can wait for their end.
+//! Tracking of memory accesses that no lock protects, so that the owner of the memory can wait until they have ended.
 //!
-//! A peer process copies bytes from and to memory of this process without a thread of this process, and threads read the table
-//! of memory regions without a lock. An accessing thread first records in a lane (a word in a cache line of its own) that an
-//! access begins, then checks that the memory is still published, and only then accesses it. To reclaim memory, a thread first
-//! withdraws it, and then waits until each lane that was in use at that moment is no longer in use.
+//! A peer process copies bytes from and to memory of this process without a thread of this process, and threads read
+//! the table of memory regions without a lock. An accessing thread first records in a lane (a word in a cache line of
+//! its own) that an access begins, then checks that the memory is still published, and only then accesses it. To
+//! reclaim memory, a thread first withdraws it, and then waits until all accesses that lanes recorded at that moment
+//! have ended.
 //!
 //! Either the accessing thread finds that the memory was withdrawn, or the reclaiming thread finds that the lane is in use:
 //! both threads store, then execute a sequentially consistent fence, and then load the word of the other thread.
 //!
-//! The word of a lane is incremented at the beginning and at the end of each access. So the lane is in use while the word is
-//! odd, and a wait for the end of one access does not wait for the next access.
+//! An accessing thread increments the word of its lane at the beginning and at the end of the access. So the lane is in
+//! use while the word is odd, and a thread that waits for the end of one access does not wait for the next access in
+//! the same lane.
 
 use crate::sync::{AtomicU64, Line, Ordering, fence, fence_after_update, relax};
 
 /// Lanes: words in which the threads of a process record that they are accessing memory.
 ///
-/// Only the threads of the process that accesses memory write the words. Another process only reads them, in order to wait.
+/// Only the threads of the process that accesses the memory write the words. The process that owns the memory only
+/// reads them, to wait for the end of accesses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes<'a>(pub(crate) &'a [Line]);
 
@@ -29,8 +32,9 @@ pub(crate) struct Lane<'a> {
 }
 
 impl<'a> Lanes<'a> {
-    /// Records the beginning of a memory access in a free lane, preferably the lane with the number `preferred`. If the caller
-    /// then finds memory published, the memory is safe to access: a thread that reclaims it waits for the returned guard.
+    /// Records the beginning of a memory access in a free lane, preferably the lane with the index `preferred`. If the
+    /// caller then finds the memory published, it may access it: a thread that reclaims the memory waits until the returned
+    /// guard is dropped.
     #[inline]
     pub(crate) fn enter(self, preferred: usize) -> Lane<'a> {
         match self.try_enter(self.near(preferred)) {
@@ -62,7 +66,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Records the beginning of a memory access in the lane `number`. Returns `None` if the lane is in use.
+    /// Records the beginning of a memory access in the lane with the index `number`. Returns `None` if the lane is in use.
     #[inline]
     fn try_enter(self, number: usize) -> Option<Lane<'a>> {
         let word = &self.0[number].0;
@@ -79,7 +83,7 @@ impl<'a> Lanes<'a> {
         Some(Lane { word, value })
     }
 
-    /// Returns the lanes (accesses) that are in use now. Their threads may have found the memory published. The caller must
+    /// Returns the memory accesses that are in progress now, and that may have found the memory published. The caller must
     /// have withdrawn the memory before.
     pub(crate) fn occupied(self) -> Occupied {
         fence(Ordering::SeqCst);
@@ -99,7 +103,8 @@ impl Drop for Lane<'_> {
     }
 }
 
-/// Memory accesses that were in progress at one moment: the lanes that recorded them, with their values.
+/// Memory accesses that were in progress when [`Lanes::occupied`] was called: the indices of their lanes, and the
+/// words.
 #[derive(Debug)]
 pub(crate) struct Occupied(Vec<(usize, u64)>);
 
@@ -113,8 +118,8 @@ impl Occupied {
         self.0.is_empty()
     }
 
-    /// Waits until all recorded memory accesses have ended, or until `is_in_vain` returns `true`. Returns whether the accesses
-    /// have ended. Calls `is_in_vain`, which may make a system call, only occasionally.
+    /// Waits until all recorded memory accesses have ended. Gives up when `is_in_vain` returns `true`; calls it, since it
+    /// may make a system call, only occasionally. Returns whether the accesses have ended.
     pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
         while !self.are_left(lanes) {
@@ -150,7 +155,7 @@ mod tests {
         drop(first);
         assert!(!occupied.are_left(lanes));
         drop(second);
-        // The same lanes are in use again, for later accesses.
+        // Later accesses use the same lanes again. They must not count as the earlier ones.
         let _later = (lanes.enter(1), lanes.enter(2));
         assert!(occupied.are_left(lanes));
         assert!(!lanes.occupied().are_left(lanes));
@@ -189,7 +194,7 @@ mod tests {
         assert!(lanes.occupied().are_left(lanes));
     }
 
-    /// Checks that no thread accesses memory after it was reclaimed.
+    /// Checks that no thread accesses memory after the owner has withdrawn it and waited for the accesses in progress.
     #[test]
     fn nothing_is_touched_after_it_was_taken_back() {
         let lines = lines(8);
@@ -278,7 +283,8 @@ mod models {
         });
     }
 
-    /// Checks that the end of the first access is visible even if another thread has used the lane again in between.
+    /// Checks that a thread that waits for the first access in a lane sees its effects even if a second access uses the
+    /// lane meanwhile.
     #[test]
     fn a_lane_that_is_used_again_hides_nothing() {
         let mut model = loom::model::Builder::new();

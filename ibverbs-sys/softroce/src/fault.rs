@@ -23,18 +23,18 @@ pub(crate) use network::Fate;
 pub use network::NetworkFaults;
 pub use verb::{Errno, Verb};
 
-/// A request to make one call of a verb fail.
+/// A request to make one call of a verb fail, for fault injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The verb to fail.
     pub verb: Verb,
-    /// Number of the call that fails, counted from now on; the next call is 1.
+    /// Number of the call that fails, counted from the time when the failure is set; the next call has the number 1.
     pub call: u64,
     /// Error number that the failed call returns.
     pub errno: Errno,
 }
 
-/// An open context, which receives events of the device and its port.
+/// An open device context, which receives asynchronous events of the device and its port.
 pub(crate) trait Listener: Send + Sync {
     /// Raises an asynchronous event of the device or port in this context.
     fn raise(&self, kind: ibv_event_type);
@@ -42,10 +42,11 @@ pub(crate) trait Listener: Send + Sync {
 
 /// The faults that are injected into a device.
 pub struct Faults {
-    /// Set while failures of verbs are pending or the device has failed. If clear, a verb checks nothing else.
+    /// Set while failures of verbs are pending or the device has failed. While it is clear, a call of a verb checks nothing
+    /// else.
     failing: AtomicBool,
     failures: Mutex<Vec<Failure>>,
-    /// Set while packet faults are configured. If clear, no packet faults are drawn.
+    /// Set while packet faults are configured. While it is clear, no random numbers are drawn for packets.
     careless: AtomicBool,
     accidents: Mutex<Accidents>,
     link_up: AtomicBool,
@@ -55,7 +56,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Creates a set of faults with these packet faults and verb failures.
+    /// Creates the faults of a new device: the packet faults `network`, and the verb failures `failures`.
     pub(crate) fn new(network: NetworkFaults, failures: Vec<Failure>) -> Self {
         Self {
             failing: AtomicBool::new(!failures.is_empty()),
@@ -68,14 +69,14 @@ impl Faults {
         }
     }
 
-    /// Makes a later call of a verb fail. May be called several times; all failures stay pending until they occur.
+    /// Makes a later call of a verb fail. May be called several times; each failure stays pending until its call occurs.
     pub fn fail(&self, failure: Failure) {
         let mut failures = self.failures.lock();
         failures.push(failure);
         self.failing.store(true, Ordering::Relaxed);
     }
 
-    /// Removes all pending failures of verbs.
+    /// Cancels all failures of verbs that have not occurred yet.
     pub fn forget_failures(&self) {
         let mut failures = self.failures.lock();
         failures.clear();
@@ -115,14 +116,14 @@ impl Faults {
 
     fn set_failing(&self, failures: &[Failure]) {
         self.failing.store(!failures.is_empty(), Ordering::SeqCst);
-        // The function that fails the device stores the two flags in the opposite order.
+        // `fail_device` stores the two flags in the opposite order.
         if self.device_has_failed() {
             self.failing.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Makes the device fail: takes the link down permanently, without an event, and makes verbs that need the device fail.
-    /// Takes no lock. Returns whether this is the first call.
+    /// Makes the device fail permanently: takes the link down without an event, and makes verbs that need the device fail.
+    /// Takes no lock. Returns `true` on the first call only.
     pub(crate) fn fail_device(&self) -> bool {
         let first = !self.device_failed.swap(true, Ordering::SeqCst);
         self.link_up.store(false, Ordering::SeqCst);
@@ -162,12 +163,12 @@ impl Faults {
         !self.careless.load(Ordering::Relaxed) && self.link_is_up()
     }
 
-    /// Takes the link down or up. While the link is down, nothing is sent or received. A change raises `IBV_EVENT_PORT_ERR` or
-    /// `IBV_EVENT_PORT_ACTIVE`. The link of a failed device stays down.
+    /// Takes the link up if `up` is set, and otherwise down. While the link is down, nothing is sent or received. A change
+    /// raises `IBV_EVENT_PORT_ERR` or `IBV_EVENT_PORT_ACTIVE`. The link of a failed device stays down.
     pub fn set_link(&self, up: bool) {
         let before = self.link_up.swap(up, Ordering::SeqCst);
         if self.device_has_failed() {
-            // The function that fails the device stores the two flags in the opposite order.
+            // `fail_device` stores the two flags in the opposite order.
             self.link_up.store(false, Ordering::SeqCst);
         } else if before != up {
             self.raise(if up {
@@ -192,7 +193,7 @@ impl Faults {
         }
     }
 
-    /// Adds a context that receives all events from now on, until it is dropped.
+    /// Adds a context. It receives all events of the device from now on, until it is dropped.
     pub(crate) fn subscribe(&self, listener: Weak<dyn Listener>) {
         let mut listeners = self.listeners.lock();
         listeners.retain(|listener| listener.strong_count() > 0);

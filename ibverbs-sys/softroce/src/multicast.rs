@@ -1,4 +1,4 @@
-//! Multicast groups, and the queue pairs that receive each datagram that is sent to a group.
+//! Multicast groups. A datagram to a group is received by all queue pairs that are attached to the group.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ pub struct Groups<T: Shared> {
     groups: RwLock<HashMap<Ipv6Addr, Vec<Held<T>>>>,
 }
 
-/// Reason why a queue pair was not attached to a multicast group.
+/// Reason why a queue pair could not be attached to a multicast group.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
@@ -50,8 +50,9 @@ impl<T: Shared> Groups<T> {
         }
     }
 
-    /// Attaches a queue pair to a group. For the first queue pair of a group, calls `join`, so that the NIC joins the group.
-    /// Does nothing if the queue pair is already attached, since it receives each datagram only once (`ibv_attach_mcast(3)`).
+    /// Attaches the queue pair `member` to a group. If it is the first one of the group, calls `join`, by which the NIC
+    /// joins the group. Does nothing if the queue pair is already attached, since it receives each datagram only once
+    /// (`ibv_attach_mcast(3)`).
     pub fn attach(
         &self,
         gid: Ipv6Addr,
@@ -82,8 +83,8 @@ impl<T: Shared> Groups<T> {
         Ok(())
     }
 
-    /// Detaches a queue pair from a group. After the last queue pair of a group, calls `leave`, so that the NIC leaves the
-    /// group. Fails if the queue pair is not attached.
+    /// Detaches the queue pair `member` from a group. If it was the last one of the group, calls `leave`, by which the NIC
+    /// leaves the group. Fails if the queue pair is not attached.
     pub fn detach(
         &self,
         gid: Ipv6Addr,

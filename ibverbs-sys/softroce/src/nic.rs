@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The NIC of the process, on which all objects of the device depend.
+//! The NIC of the process. All verbs objects of the device belong to it.
 
 use std::fmt;
 use std::io;
@@ -39,13 +39,13 @@ use receiver::{Care, Receiver};
 
 /// The NIC of a process: its port with sockets and addresses, and the tables of the objects that packets can address.
 pub(crate) struct Nic {
-    /// Sockets and addresses of the port.
+    /// Sockets and addresses by which the port sends and receives packets.
     pub(crate) network: Network,
     /// Memory regions and windows.
     pub(crate) memory: memory::Registry,
-    /// Queue pairs, by number.
+    /// Queue pairs of this process, found by number.
     pub(crate) queue_pairs: queue_pair::Directory,
-    /// Shared receive queues, by number.
+    /// Shared receive queues of this process, found by number.
     pub(crate) shared_queues: receive::Directory,
     /// Multicast groups.
     pub(crate) groups: multicast::Groups<QueuePair>,
@@ -61,19 +61,19 @@ pub(crate) struct Nic {
     host_peers: Option<Arc<HostPeers>>,
     timers: Arc<Timers>,
     deadlines_alarm: Arc<Alarm>,
-    /// Configured events and link changes that are still to be made, with the next one at the end.
+    /// Configured events and link changes that have not happened yet. The next one is the last entry.
     schedule: Mutex<Vec<(Time, Scheduled)>>,
     schedule_alarm: Alarm,
     receiver: spin::Mutex<Receiver>,
-    /// Set if the engine tried to receive while another thread was receiving.
+    /// Set if the engine could not receive because another thread was receiving.
     refused: AtomicBool,
-    /// Set while responses are delayed to a later receive attempt.
+    /// Set while responses to received packets wait for a later receive attempt.
     owes_answers: AtomicBool,
-    /// Number of receive attempts that found packets while timers were due and not run.
+    /// Number of consecutive receive attempts that found packets while timers were due. The timers did not run.
     backlog: AtomicU32,
     /// Time of the last poll by a program, in nanoseconds. 0 if there was none.
     polled: AtomicU64,
-    /// Number of polls by the program, to decide which polls check sockets.
+    /// Number of polls by the program. Only some of the polls check the sockets.
     polls: AtomicU32,
     engine: OnceLock<Engine>,
     this: Weak<Self>,
@@ -82,13 +82,14 @@ pub(crate) struct Nic {
 /// The NIC that all verbs of this process use, once it is open.
 static NIC: PerProcess<Mutex<Option<Arc<Nic>>>> = PerProcess::new(Mutex::default);
 
-/// Detaches a child of `fork` from the parent's NIC and fault injector. The child neither uses nor drops them.
+/// In a child of `fork`, makes the next use create a new NIC and a new fault injector. Neither uses nor drops those of
+/// the parent.
 pub(crate) fn forget() {
     NIC.forget();
     faults::forget();
 }
 
-/// Keys of the timers that do not belong to a queue pair, such as that of moderated completion events. The key of a queue
+/// Key of the timer for completion events that moderation delays. It belongs to no queue pair. The key of a queue
 /// pair's timer is its number, below 2^24.
 const DEADLINES: u32 = net::DELAY + 1;
 const SCHEDULE: u32 = net::DELAY + 2;
@@ -155,7 +156,7 @@ impl Nic {
         let (of_deadlines, alarm) = (Arc::clone(&timers), Arc::clone(&deadlines_alarm));
         deadlines.tell(move |time| of_deadlines.note(DEADLINES, &alarm, time));
         let memory = memory::Registry::new();
-        // The arena is created now, so that no descriptor is opened later. Later calls return the result of this one.
+        // The arena is created now, so that later calls of `arena` open no descriptor.
         memory.arena();
         let is_shared = Way::Shared.is_allowed(config.path) && !network.is_captured();
         let host_peers = is_shared
@@ -211,9 +212,9 @@ impl Nic {
     /// Posts requests to a queue pair, by a call of `post`, and transfers the requests: without packets where possible,
     /// otherwise as packets. Small messages may be delayed while many acknowledgements of the peer are outstanding.
     ///
-    /// The sender is used where it is created. If it were moved, the copy would load its fields in other units than they were
-    /// stored in, so store forwarding would fail. Such loads wait until all earlier stores have reached memory, which may
-    /// include cache lines that the peer holds.
+    /// The [`Sender`] is used where it is created. If it were moved, the copy would load its fields in other sizes than
+    /// they were stored in, so store forwarding would fail. Such loads wait until all earlier stores have reached memory,
+    /// which may include cache lines that the peer holds.
     #[inline]
     pub(crate) fn post<T>(
         &self,
@@ -249,8 +250,8 @@ impl Nic {
         answer
     }
 
-    /// Sends the queued requests of a queue pair. If datagrams went through a socket to another process of the host, returns
-    /// its address: after a handshake, memory may be shared with that process.
+    /// Sends the queued requests of a queue pair. If datagrams went by a socket to another process of the host, returns the
+    /// address of that process: after a handshake, they can go through shared memory.
     fn send(&self, sender: &mut Sender<'_>) -> Option<SocketAddr> {
         if sender.move_queued() != Step::Packets || sender.may_wait() {
             return None;
@@ -275,8 +276,8 @@ impl Nic {
         self.transmit_at(queue_pair, self.now());
     }
 
-    /// Transmits the last packets of a queue pair before it is destroyed. If the peer's ring in shared memory is full, waits
-    /// for a limited time.
+    /// Sends the last packets of a queue pair before it is destroyed. If the ring in shared memory from which the peer
+    /// receives is full, waits for a limited time.
     pub(crate) fn transmit_last(&self, queue_pair: &QueuePair) {
         let deadline = self.now() + LAST;
         loop {
@@ -291,8 +292,8 @@ impl Nic {
         }
     }
 
-    /// Removes a queue pair that is being destroyed, with its timers. Sends packets that an injected delay holds back, because
-    /// the peer may wait for them and the process may be about to end.
+    /// Removes a queue pair that is being destroyed from the timers and the receive cache. Sends packets that an injected
+    /// delay holds back, because the peer may wait for them and the process may be about to end.
     pub(crate) fn forget(&self, queue_pair: &QueuePair) {
         self.network.send_held();
         self.forget_recent();
@@ -381,7 +382,8 @@ impl Nic {
     }
 }
 
-/// Maximum time to wait for room in the ring of a peer process, before a queue pair is destroyed with unsent packets.
+/// Maximum time to wait for room in the ring (shared memory) of a peer process before a queue pair that has unsent
+/// packets is destroyed.
 const LAST: Duration = Duration::from_millis(100);
 
 /// Makes this process discoverable for other processes of the host, so that they can share memory with it. Returns `None` if
@@ -402,7 +404,7 @@ fn host_peers(
         wake_eventfd: Arc::new(timers.sleeper().wake_eventfd().ok()?),
         channels: WakeEventfds::new().ok()?,
         counters: Arc::clone(counters),
-        // If only shared memory is allowed, queue pairs of the same process use it too.
+        // If only shared memory is allowed as a path, queue pairs of the same process use it, too.
         is_peer: config.path == Some(Way::Shared),
     };
     Some(Arc::new(HostPeers::open(own).ok()?))

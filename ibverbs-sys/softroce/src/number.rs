@@ -1,4 +1,5 @@
-//! The structure of queue pair numbers: the four high bits identify the NIC's UDP port, the others the queue pair.
+//! The structure of queue pair numbers: the four high bits identify the UDP port of the NIC, and the 20 low bits the
+//! queue pair.
 #![forbid(unsafe_code)]
 
 use crate::limits::MAX_QP;
@@ -9,8 +10,8 @@ pub(crate) const BITS: u32 = 20;
 /// Number of queue pair numbers that a NIC can assign.
 pub(crate) const COUNT: u32 = 1 << BITS;
 
-/// Number of records in a table that is indexed by queue pair numbers. Queue pairs of a NIC that exist at the same time have
-/// different [records](record).
+/// Number of records in a table that is indexed by [`record`]. Existing queue pairs of a NIC never have the same
+/// record.
 pub(crate) const RECORDS: usize = MAX_QP;
 
 /// Returns the four high bits of a queue pair number, which identify the UDP port of its NIC.
@@ -19,7 +20,7 @@ pub(crate) fn slot(number: u32) -> u8 {
     (number >> BITS) as u8 & 0xf
 }
 
-/// Returns the index of a queue pair's record in a table.
+/// Returns the index of the record that a queue pair has in tables with [`RECORDS`] records.
 #[inline]
 pub(crate) fn record(number: u32) -> usize {
     number as usize % RECORDS

@@ -1,4 +1,5 @@
-//! Counters of the device's existing objects by kind, as `rdma resource` shows them for kernel devices.
+//! Counts of the existing verbs objects of the device by kind, as `rdma resource` shows them for kernel
+//! devices.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -24,7 +25,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds.
+    /// All kinds, in the order of the variants.
     pub const ALL: [Self; 12] = [
         Self::Context,
         Self::ProtectionDomain,
@@ -52,18 +53,18 @@ pub fn objects(kind: Kind) -> u64 {
     COUNTS[kind as usize].load(Ordering::Relaxed)
 }
 
-/// Resets all object counters in a child of `fork`, which does not inherit its parent's objects.
+/// In a child of `fork`, sets all counts to zero: the child has none of its parent's objects.
 pub(crate) fn forget() {
     for count in &COUNTS {
         count.store(0, Ordering::Relaxed);
     }
 }
 
-/// A member of an object that counts the object as existing until it is dropped.
+/// A field of a verbs object by which the object counts as existing until it is dropped.
 pub(crate) struct Counted(Kind);
 
 impl Counted {
-    /// Counts a new object of a kind.
+    /// Counts a new object of the kind `kind`.
     pub(crate) fn new(kind: Kind) -> Self {
         COUNTS[kind as usize].fetch_add(1, Ordering::Relaxed);
         Self(kind)

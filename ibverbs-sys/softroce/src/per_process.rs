@@ -3,7 +3,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A value that is created when a process first uses it.
+/// A value of which each process has its own. The first use in a process creates the value.
 ///
 /// A child of `fork` does not use its parent's value, and creates a value of its own: the parent's locks may be held forever by
 /// threads that the child does not have, and the parent's descriptors are closed in the child.
@@ -14,8 +14,8 @@ pub(crate) struct PerProcess<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> PerProcess<T> {
-    /// Creates a holder without a value. The first use creates the value by `make`. If two threads use the holder first at the
-    /// same time, `make` may be called twice; one result is dropped.
+    /// Creates a holder without a value. The first use of the holder creates the value by `make`. If two threads use the
+    /// holder for the first time at once, `make` may be called twice; then one result is dropped.
     pub(crate) const fn new(make: fn() -> T) -> Self {
         Self {
             value: AtomicPtr::new(ptr::null_mut()),

@@ -6,14 +6,14 @@ use std::hash::{BuildHasher, RandomState};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A secret permutation of the numbers below a power of two: a Feistel network with keys from the kernel's generator. Known
-/// results reveal nothing about the others, except that they are different.
+/// A secret permutation of the numbers below a power of two: a Feistel network with keys from the kernel's generator.
+/// Known results reveal nothing about the results for other numbers, except that those are different.
 ///
 /// The keys are drawn once, so the computation of a result takes no system call.
 #[derive(Clone)]
 pub(crate) struct Permutation {
     keys: [u64; ROUNDS],
-    /// Number of bits of each half of a number.
+    /// Number of bits of each half of a number that the network processes.
     half: u32,
     /// Number of permuted numbers: all numbers are below this limit.
     limit: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Permutation {
 const ROUNDS: usize = 8;
 
 impl Permutation {
-    /// Creates a random permutation of the numbers that have `bits` bits, from 2 to 31.
+    /// Creates a random permutation of the numbers that have `bits` bits. `bits` must be from 2 to 31.
     pub(crate) fn new(bits: u32) -> Self {
         debug_assert!((2..32).contains(&bits));
         Self {
@@ -110,8 +110,8 @@ mod tests {
         }
     }
 
-    /// Checks that permutations with other keys or families have other results. The probability that a good permutation fails
-    /// is below 2^-60.
+    /// Checks that permutations with other keys, or of other families, have other results. A good permutation would fail
+    /// this test with a probability below 2^-60.
     #[test]
     fn keys_and_families_give_different_places() {
         let [one, other] = [(); 2].map(|()| Permutation::new(20));

@@ -1,10 +1,10 @@
-//! A spin lock for critical sections that are short and are entered for every message.
+//! A spin lock for critical sections that are short and that threads enter for every message.
 //!
-//! An uncontended lock and unlock take one atomic read-modify-write instruction. A mutex whose waiters sleep in the kernel
-//! takes two, because the unlocking thread has to check for waiters.
+//! Without contention, locking and unlocking together take one atomic read-modify-write instruction. A mutex whose
+//! waiting threads sleep in the kernel takes two, because the unlocking thread must check for waiting threads.
 //!
-//! A thread that finds the mutex locked spins for a while, then yields the processor between attempts, and then sleeps between
-//! attempts, because the holder may not be running.
+//! A thread that finds the mutex locked first spins, then yields the processor between attempts, and finally sleeps
+//! between attempts, because the thread that holds the lock may not be running.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,7 +19,7 @@ pub(crate) type Mutex<T> = lock_api::Mutex<Spin, T>;
 /// The guard of a locked [`Mutex`].
 pub(crate) type MutexGuard<'a, T> = lock_api::MutexGuard<'a, Spin, T>;
 
-/// The raw lock of a [`Mutex`].
+/// The raw lock of a [`Mutex`]: a flag, and the number of waiting threads.
 #[derive(Debug)]
 pub(crate) struct Spin {
     is_locked: AtomicBool,
@@ -27,7 +27,7 @@ pub(crate) struct Spin {
     waiting: AtomicU32,
 }
 
-/// Number of attempts to take the lock without a pause.
+/// Number of attempts to take the lock that a thread makes without a pause.
 const HASTE: u32 = 100;
 
 /// Number of attempts after which a waiting thread sleeps between attempts. Before, the thread yields the processor.
@@ -36,12 +36,12 @@ const MAX_WAIT: u32 = 1000;
 /// Duration of a sleep between attempts to take the lock.
 const REST: Duration = Duration::from_micros(50);
 
-/// Number of times that a thread yields the processor in a fair unlock, so that waiting threads that spin or yield can take the
-/// lock.
+/// Number of times that a thread yields the processor after a fair unlock, so that waiting threads that spin or yield
+/// can take the lock.
 const COURTESY: u32 = 100;
 
-/// Number of sleeps in a fair unlock, after [`COURTESY`] yields, so that sleeping threads can take the lock. The kernel may
-/// prolong the sleeps of those threads.
+/// Number of times that a thread sleeps after a fair unlock and [`COURTESY`] yields, so that waiting threads that sleep
+/// can take the lock. More than one sleep is needed, because the kernel may prolong the sleep of a waiting thread.
 const RESTS: u32 = 8;
 
 impl Spin {
@@ -61,8 +61,8 @@ impl Spin {
     }
 }
 
-/// Gives waiting threads time to take the lock: yields the processor, or sleeps if at most [`RESTS`] repetitions are left. A
-/// separate function keeps this code out of the fast path.
+/// Gives waiting threads time to take the lock: yields the processor, or sleeps if fewer than [`RESTS`] repetitions are
+/// left. This is a separate function to keep the code out of the fast path.
 #[cold]
 #[inline(never)]
 fn let_others(left: u32) {
@@ -92,7 +92,8 @@ unsafe impl RawMutex for Spin {
 
     #[inline]
     fn try_lock(&self) -> bool {
-        // A load first: if the mutex is locked, its cache line stays with the processor of the holder.
+        // The flag is loaded first: if the mutex is locked, its cache line stays with the processor of the thread that holds
+        // the lock.
         !self.is_locked() && !self.is_locked.swap(true, Ordering::Acquire)
     }
 

@@ -1,5 +1,5 @@
-//! Atomics, fences and locks for memory that processes or many threads share: those of the standard library, or those of the
-//! loom model checker, which tries every order of threads.
+//! Atomics, fences and locks for memory that several processes or many threads share: those of the standard library and
+//! of `parking_lot`, or those of the model checker loom, which tries every order in which threads can run.
 #![forbid(unsafe_code)]
 
 #[cfg(not(all(test, loom)))]
@@ -20,7 +20,7 @@ pub(crate) use loom::sync::{Mutex, MutexGuard};
 pub(crate) struct Line(pub(crate) AtomicU64, [AtomicU64; 7]);
 
 impl Line {
-    /// Creates a line in memory of this process.
+    /// Creates a word with the value zero, in memory of this process.
     pub(crate) fn here() -> Self {
         Self(
             AtomicU64::new(0),
@@ -29,7 +29,7 @@ impl Line {
     }
 }
 
-/// Locks a mutex.
+/// Locks a mutex of `parking_lot`, or of loom in a loom model.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(not(all(test, loom)))]
     return mutex.lock();
@@ -37,8 +37,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     return mutex.lock().expect("nobody panics under it");
 }
 
-/// Executes a sequentially consistent fence, at low cost, directly after a read-modify-write of this thread. The
-/// read-modify-write and everything before it are ordered before everything after it.
+/// Has the effect of a sequentially consistent fence, at low cost, if it is called directly after a read-modify-write
+/// of this thread. The read-modify-write and everything before it are ordered before everything after the call.
 #[inline]
 pub(crate) fn fence_after_update() {
     // On x86-64 the read-modify-write is a full fence itself: neither loads nor stores pass an instruction with a LOCK prefix
@@ -49,8 +49,9 @@ pub(crate) fn fence_after_update() {
     fence(Ordering::SeqCst);
 }
 
-/// Pauses this thread briefly while it waits for another thread, which may need the same processor. `attempt` is the number of
-/// calls in the same wait: later calls yield the processor or sleep.
+/// Pauses this thread briefly while it waits for another thread, which may need the same processor. `attempt` is the
+/// number of the call within one wait: first the thread spins, later it also yields the processor, and finally it
+/// sleeps.
 pub(crate) fn relax(attempt: u32) {
     #[cfg(not(all(test, loom)))]
     match attempt {

@@ -1,5 +1,5 @@
-//! XRC domains, which connect XRC target queue pairs with the shared receive queues that their peers may address (IBTA annex
-//! A14).
+//! XRC domains. A domain contains XRC target queue pairs, and the shared receive queues to which peers of these queue
+//! pairs may send (IBTA annex A14).
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 
 use crate::context::{DomainId, Refusal, Shared, Usage};
 
-/// An opened XRC domain. Each open of the same file returns the same domain ID, with a separate count of users.
+/// An XRC domain as a program has opened it. All opens of the same file have the same domain ID, but each counts its
+/// users separately.
 #[derive(Debug)]
 pub struct XrcDomain {
     id: DomainId,
@@ -22,7 +23,7 @@ pub type File = (u64, u64);
 
 /// The XRC domains of this process that are identified by files.
 ///
-/// Each process has a device of its own, so other processes that open the file have separate domains.
+/// Each process has a device of its own, so another process that opens the same file gets another domain.
 #[derive(Debug, Default)]
 pub struct XrcDomains {
     of_files: Mutex<HashMap<File, Opened>>,
@@ -48,8 +49,8 @@ impl Shared for XrcDomain {
 }
 
 impl XrcDomains {
-    /// Opens the XRC domain of a file, or creates a domain without a file (`ibv_open_xrcd(3)`). `create` permits the creation
-    /// of a domain (`O_CREAT`); with `exclusive`, the file must not have a domain yet (`O_EXCL`).
+    /// Opens the XRC domain of a file, or creates a domain without a file (`ibv_open_xrcd(3)`). `create` permits creating a
+    /// domain (`O_CREAT`). If `exclusive` is set as well, the file must not have a domain yet (`O_EXCL`).
     pub fn open(
         &self,
         file: Option<File>,
@@ -99,17 +100,17 @@ impl XrcDomains {
     }
 }
 
-/// Reason why an XRC domain was not opened by `ibv_open_xrcd`.
+/// Reason why `ibv_open_xrcd` cannot open an XRC domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// No file was given, and no new domain was requested.
+    /// The program gave no file, and did not request a new domain.
     #[error("a domain without a file has to be created")]
     Nothing,
-    /// The file already has a domain, and a new one was requested.
+    /// The program requested a new domain, but the file has one already.
     #[error("the file has an XRC domain already")]
     Exists,
-    /// The file has no domain, and no new one was requested.
+    /// The file has no domain, and the program did not request a new one.
     #[error("the file has no XRC domain")]
     Absent,
 }

@@ -1,4 +1,4 @@
-//! Atomics: fetch-and-add and compare-and-swap of eight bytes.
+//! Measures atomic operations over rdma-async: fetch-and-add and compare-and-swap of eight bytes.
 
 use rdma_async::RemoteMr;
 
@@ -18,7 +18,7 @@ async fn operate(ends: &Ends, target: &mut RemoteMr) -> Result<u64> {
     })
 }
 
-/// Measures the latency of atomics, posted one after the other.
+/// Measures the latency of atomic operations, each posted when the previous one has completed.
 pub(super) async fn latency(ends: &Ends, recorder: &mut Recorder) -> Result<()> {
     let mut target = ends.target(SIZE)?;
     while recorder.more() {
@@ -29,7 +29,7 @@ pub(super) async fn latency(ends: &Ends, recorder: &mut Recorder) -> Result<()> 
     Ok(())
 }
 
-/// Measures the rate of concurrent atomics on one word.
+/// Measures the rate of concurrent atomic operations on one word of the peer's memory.
 pub(super) async fn bandwidth(ends: &Ends, window: &Window) -> Result<()> {
     let one = async || {
         let mut target = ends.target(SIZE)?;

@@ -17,13 +17,14 @@ use crate::session::{Measure, Measured, Role};
 use crate::settings::Settings;
 use crate::test::{Metric, Verb};
 
-/// Default number of outstanding operations in rdma-async.
+/// Minimum number of outstanding operations for which a test prepares a connection: rdma-async's
+/// default.
 const SEND_DEPTH: usize = 64;
 
-/// This end of a connection under test.
+/// This process's side of the rdma-async connection that a test measures.
 #[derive(Debug)]
 pub struct Connection {
-    // Dropped before the runtime that its driver task runs on.
+    // The first field, so that the connection is dropped before the runtime on which its task runs.
     ends: Ends,
     facts: Facts,
     runtime: Runtime,
@@ -37,13 +38,15 @@ pub(super) struct Ends {
     pub(super) plan: Plan,
     /// Number of outstanding operations of a bandwidth test.
     pub(super) depth: usize,
-    /// The peer's memory that this end may access, as large as the largest message.
+    /// The peer's memory that this process may access, as large as the largest message. `None` if the
+    /// test accesses no memory of the peer.
     remote: Option<RemoteMr>,
     pub(super) progress: Progress,
 }
 
 impl Connection {
-    /// Connects, and gives the other end access to the memory that the test needs.
+    /// Connects to the peer through rdma-async, and gives the peer access to the memory that the test
+    /// needs.
     ///
     /// # Errors
     ///
@@ -80,8 +83,8 @@ impl Connection {
     }
 }
 
-/// Gives the peer access to memory of this end, and receives access to memory of the peer, each only if
-/// the test needs it. Returns the peer's memory.
+/// Gives the peer access to memory of this process, and receives access to memory of the peer, each
+/// only if the test needs it. Returns the peer's memory, if this process received access to it.
 async fn lend(rdma: &Rdma, role: Role, plan: &Plan) -> Result<Option<RemoteMr>> {
     let both_ways = plan.test.verb == Verb::Write && plan.test.metric == Metric::Latency;
     if plan.test.verb == Verb::Send {
@@ -109,7 +112,7 @@ impl Ends {
     }
 
     /// Returns the first `size` bytes of the peer's memory. Each operation in flight needs its own
-    /// handle.
+    /// handle, so the caller gets one for each.
     pub(super) fn target(&self, size: usize) -> Result<RemoteMr> {
         match &self.remote {
             Some(remote) => Ok(RemoteMr::from_token(remote.token().slice(..size)?)),
@@ -117,7 +120,8 @@ impl Ends {
         }
     }
 
-    /// Returns whether this end measures until the other end is done.
+    /// Returns whether this process measures until the peer has finished, as the server of a test with
+    /// a duration does.
     pub(super) fn ends_with_peer(&self) -> bool {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }
@@ -192,7 +196,7 @@ impl Measure for Connection {
             Metric::Bandwidth => !self.ends.plan.receives_at(Role::Server),
         };
         if attends && self.ends.role == Role::Server {
-            // One-sided operations: the device of this end answers without the program.
+            // One-sided operations: this process's device answers them without the program.
             return control.barrier().map(|()| Measured::Nothing);
         }
         match test.metric {

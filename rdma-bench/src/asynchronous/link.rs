@@ -1,4 +1,5 @@
-//! Connects the two ends through rdma-async, on a TCP port other than that of the control connection.
+//! Connects client and server through rdma-async, which uses a TCP port other than that of the control
+//! connection.
 
 use std::net::SocketAddr;
 
@@ -15,14 +16,15 @@ use crate::report::{Address, Facts};
 use crate::session::Role;
 use crate::settings::{Completion, Settings};
 
-/// The TCP port that the server listens on; the client sends `None`.
+/// The message that tells the peer the TCP port on which the server accepts rdma-async connections. The
+/// client's message has no port.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
     port: Option<u16>,
 }
 
-/// Connects the two ends, with the settings of the plan and of this end in addition to those of
-/// `builder`.
+/// Connects to the peer through rdma-async, with the parameters of `plan` and `settings` added to those
+/// of `builder`. Returns the connection, and its properties for the report.
 pub(crate) fn establish(
     role: Role,
     (plan, settings): (&Plan, &Settings),

@@ -1,4 +1,4 @@
-//! rdma-async under test: futures on tokio, all of them in one task of this thread.
+//! Tests of rdma-async, whose futures all run on tokio in one task of this thread.
 
 mod atomic;
 mod connection;

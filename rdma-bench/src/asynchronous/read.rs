@@ -1,15 +1,15 @@
-//! RDMA reads over rdma-async.
+//! Measures RDMA reads over rdma-async.
 
 use super::connection::Ends;
 use super::window::Window;
 use crate::error::Result;
 use crate::recorder::Recorder;
 
-/// Maximum memory of all outstanding reads of a bandwidth test, in bytes. Each read has its own memory,
-/// so fewer reads than the depth are outstanding if they are large.
+/// Maximum memory in bytes for all outstanding reads of a bandwidth test. Each read has its own memory,
+/// so a test with large messages has fewer outstanding reads than its depth allows.
 const MEMORY: usize = 64 << 20;
 
-/// Measures the latency of reads, posted one after the other.
+/// Measures the latency of reads, each posted when the previous one has completed.
 pub(super) async fn latency(ends: &Ends, size: usize, recorder: &mut Recorder) -> Result<()> {
     let mut memory = ends.allocate(size)?;
     let source = ends.target(size)?;

@@ -1,4 +1,4 @@
-//! The tokio runtime, and the check of the other end while it runs.
+//! The tokio runtime of a test, and regular checks, while the test runs, that the peer is alive.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::control::{Control, Watch};
 use crate::error::{Error, Result};
 
-/// Interval between two checks of the other end.
+/// Interval between two checks whether the peer has finished or exited.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Builds a runtime with `threads` worker threads in addition to this thread; 0 or 1 means this thread
@@ -44,13 +44,13 @@ impl Progress {
     }
 }
 
-/// Runs `work` to its end and returns its result. Returns `None` if `ends_with_peer` is set and the
-/// other end finishes first.
+/// Runs `work` until it completes, and returns its result. Returns `None` if `ends_with_peer` is set
+/// and the peer finishes first.
 ///
 /// # Errors
 ///
-/// The errors of `work`, and those of [`Watch::look`] if the other end has exited or no operation
-/// completes for too long.
+/// The errors of `work`, and those of [`Watch::look`] if the peer has exited or no operation completes
+/// for too long.
 pub(crate) fn run<T>(
     runtime: &Runtime,
     control: &Control,
@@ -69,8 +69,8 @@ pub(crate) fn run<T>(
     })
 }
 
-/// Waits until the other end has finished. Fails if the other end has exited or no operation completes
-/// for too long.
+/// Waits until the peer has finished. Fails if the peer has exited or no operation completes for too
+/// long.
 async fn watched(mut watch: Watch, progress: &Progress) -> Result<()> {
     let mut seen = progress.count();
     loop {

@@ -1,4 +1,4 @@
-//! Messages over rdma-async.
+//! Measures messages that are sent and received over rdma-async.
 
 use super::connection::Ends;
 use super::window::Window;
@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::recorder::Recorder;
 use crate::session::Role;
 
-/// The longest message, in bytes, that rdma-async sends in one piece by default. The receiver reads a
-/// longer message out of the sender's memory.
+/// Size in bytes of the longest message that rdma-async by default sends whole. A longer message stays
+/// in the sender's memory, and the receiver reads it from there.
 const ONE_PIECE: usize = 4096;
 /// Number of long messages that the receiver reads concurrently.
 const READERS: usize = 16;
@@ -31,7 +31,7 @@ pub(super) async fn latency(ends: &Ends, size: usize, recorder: &mut Recorder) -
     Ok(())
 }
 
-/// Sends the messages of a bandwidth test.
+/// Sends the messages of a bandwidth test, with as many sends at once as the test's depth.
 pub(super) async fn bandwidth(ends: &Ends, size: usize, window: &Window) -> Result<()> {
     let message = ends.allocate(size)?;
     let send = async || {

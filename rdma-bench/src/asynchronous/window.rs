@@ -1,4 +1,5 @@
-//! The window of outstanding operations in a bandwidth test.
+//! The state that concurrent loops of a bandwidth test share: the number of operations left, and the
+//! measured time.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -12,14 +13,14 @@ use crate::plan::Length;
 use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
-/// Number of operations between two readings of the clock.
+/// Number of operations after which the clock is read again: reading it takes a noticeable time.
 const LOOK: usize = 16;
 
 /// The state that the loops of a bandwidth test share. Each loop runs one operation after the other, so
 /// as many operations are outstanding as there are loops.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// Number of operations still to be started.
+    /// Number of operations that no loop has started yet.
     left: Cell<usize>,
     limit: Option<Duration>,
     done: Cell<usize>,
@@ -29,8 +30,8 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Creates a window for a test of this length. Its time starts with [`Self::begin`], or else when
-    /// the first operation completes.
+    /// Creates the state for a test of the given length. The measured time starts when [`Self::begin`]
+    /// is called, or else when the first operation completes.
     pub(crate) fn new(length: Length, progress: &Progress) -> Self {
         let (left, limit) = match length {
             Length::Iterations(count) => (count, None),
@@ -46,7 +47,8 @@ impl Window {
         }
     }
 
-    /// Returns the window without a time limit, for an end that measures until the other end is done.
+    /// Returns this state without a time limit, for a process that measures until the peer has
+    /// finished.
     pub(crate) fn unlimited(self) -> Self {
         Self {
             limit: None,
@@ -60,7 +62,8 @@ impl Window {
         self.last.set(now);
     }
 
-    /// Claims the next operation. Returns `false` if none is left or the time is over.
+    /// Claims the next operation for the caller to start. Returns `false` if no operation is left or
+    /// the time limit is reached.
     #[inline]
     pub(crate) fn take(&self) -> bool {
         let over = match (self.limit, self.begun.get()) {
@@ -95,7 +98,8 @@ impl Window {
         self.last.set(now);
     }
 
-    /// Runs the loops to their end. Memory is allocated once for each loop, not for each operation.
+    /// Runs the futures `loops` concurrently until all have finished. Memory is allocated once for each
+    /// loop, not for each operation.
     pub(crate) async fn drive<F>(&self, loops: impl IntoIterator<Item = F>) -> Result<()>
     where
         F: Future<Output = Result<()>>,
@@ -105,7 +109,8 @@ impl Window {
         Ok(())
     }
 
-    /// Returns the bandwidth from the start to the last completion.
+    /// Returns the bandwidth from the start of the measured time to the last completion. Fails if no
+    /// operation has completed.
     pub(crate) fn measured(&self) -> Result<Measured> {
         match (self.done.get(), self.begun.get()) {
             (0, _) | (_, None) => Err(Error::Unsupported("nothing to measure".into())),

@@ -1,4 +1,4 @@
-//! RDMA writes over rdma-async, with and without immediate data.
+//! Measures RDMA writes over rdma-async, with and without immediate data.
 
 use super::connection::Ends;
 use super::window::Window;
@@ -6,11 +6,11 @@ use crate::error::Result;
 use crate::recorder::Recorder;
 use crate::session::Role;
 
-/// The immediate data of the writes.
+/// The immediate data of all writes. The receiver ignores the value.
 const IMMEDIATE: u32 = 0;
 
-/// Measures half of the round trip of writes with immediate data: each end writes, and waits for the
-/// immediate data of the other end's write.
+/// Measures half of the round trip of writes with immediate data: each process writes, and waits for
+/// the immediate data of the peer's write.
 pub(super) async fn latency(ends: &Ends, size: usize, recorder: &mut Recorder) -> Result<()> {
     let rdma = &ends.rdma;
     let message = ends.allocate(size)?;

@@ -1,4 +1,4 @@
-//! The cases of a comparison with perftest: each is a test with messages of one size.
+//! The tests that are compared with perftest. A case is a test with messages of one size.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use crate::machine::Machine;
 use crate::settings::Settings;
 use crate::test::{Metric, Test, Verb};
 
-/// The number of sizes and the length of the runs of a comparison.
+/// The number of message sizes that a comparison measures, and the length of its runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     /// A few sizes and short runs, which take minutes even on emulated processors.
     Quick,
-    /// Every size, with runs long enough for a verdict.
+    /// Every size, with runs long enough to decide whether a goal is met.
     Full,
 }
 
 impl Effort {
-    /// Returns the numbers of pairs of runs after which the verdict is evaluated. The measurement ends
-    /// with the first verdict that is *met* or *missed*, or at the last of these numbers.
+    /// Returns the numbers of pairs of runs after which the goal is evaluated. The measurement ends
+    /// when an evaluation gives *met* or *missed*, at the latest after the last of these numbers.
     pub(super) fn looks(self) -> &'static [usize] {
         match self {
             Self::Quick => &[3],
@@ -50,19 +50,20 @@ impl Effort {
     }
 }
 
-/// A test with messages of one size, which is measured with both programs.
+/// A test with messages of one size, which `rdma-bench` and perftest both measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
-    /// The test.
+    /// The operation and the quantity to measure.
     pub test: Test,
     /// The message size in bytes.
     pub size: usize,
-    /// The number of messages.
+    /// The number of messages to measure.
     pub iterations: usize,
 }
 
 impl Case {
-    /// Returns all cases of an effort.
+    /// Returns all tests to compare, with the message sizes and the numbers of messages that `effort`
+    /// means.
     pub fn all(effort: Effort) -> Vec<Self> {
         let mut cases = Vec::new();
         for verb in [Verb::Send, Verb::Write, Verb::Read, Verb::FetchAndAdd] {
@@ -91,7 +92,8 @@ impl Case {
         }
     }
 
-    /// Returns a JSON document of the format `schema`, with the `findings` about this case.
+    /// Returns a JSON document of the format `schema` that describes this case and contains the entries
+    /// of `findings`.
     pub(super) fn document(
         &self,
         schema: &str,

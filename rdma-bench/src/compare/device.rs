@@ -8,7 +8,7 @@ use rdma_core::{AddressChoice, Context};
 use super::program::in_path;
 use crate::error::Result;
 
-/// A device and the address on it that every program uses.
+/// The RDMA device, port and GID that every program of a comparison uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
     /// The device's name.
@@ -22,7 +22,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Returns a device with the address that rdma-core chooses.
+    /// Returns the device of `context`, with the port and the GID that rdma-core chooses by default.
     ///
     /// # Errors
     ///

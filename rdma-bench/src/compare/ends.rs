@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use super::program::in_path;
 use crate::error::{Error, Result};
 
-/// Interval between two checks whether a process has ended: long, so as not to disturb the process.
+/// Interval between two checks whether a process has ended: long, so that the checks do not disturb the
+/// process.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Maximum wait until a server process listens on its port.
 const START: Duration = Duration::from_secs(30);
@@ -34,7 +35,7 @@ struct Output {
 }
 
 impl Output {
-    /// Reads a pipe to its end on a thread of its own.
+    /// Starts a thread that reads `pipe` to its end.
     fn of(mut pipe: impl Read + Send + 'static) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let shared = Arc::clone(&bytes);
@@ -133,8 +134,8 @@ impl Process {
         })
     }
 
-    /// Starts the companion of this process: a second program that runs at the same time. Waits until
-    /// the function `companion` can derive its command line from the output of this process.
+    /// Starts a companion: a second program that runs at the same time as this process. Waits until the
+    /// function `companion` has derived the companion's command line from this process's output.
     fn accompany(&mut self, companion: Companion<'_>) -> Result<Self> {
         let started = Instant::now();
         loop {
@@ -243,8 +244,9 @@ pub(crate) fn run_alone(
     Process::start(words, processor, name)?.finish(Instant::now() + limit)
 }
 
-/// Returns whether a process of this machine listens on the port. Reads the kernel's tables, because a
-/// server would mistake a test connection for its client.
+/// Returns whether a process of this machine listens on the TCP port `port`. Reads the kernel's tables
+/// of connections, because a server would mistake a connection made for this check for the connection
+/// of its client.
 fn is_listening(port: u16) -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|path| {
         let table = fs::read_to_string(path).unwrap_or_default();

@@ -7,12 +7,12 @@ use serde::Serialize;
 use super::Case;
 use crate::test::Metric;
 
-/// The bound that a ratio must meet.
+/// The maximum or the minimum of a measured number, such as the ratio of two results.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub enum Goal {
-    /// Maximum of a ratio of latencies.
+    /// The maximum of the number: for latencies and their ratios, less is better.
     AtMost(f64),
-    /// Minimum of a ratio of rates.
+    /// The minimum of the number: for rates and their ratios, more is better.
     AtLeast(f64),
 }
 
@@ -20,8 +20,9 @@ impl Goal {
     /// The message sizes that have a goal, in bytes.
     pub(super) const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
-    /// Returns the goal of a case: a result within ten percent of perftest's, which also holds on an
-    /// emulated processor. Returns `None` for a size without a goal.
+    /// Returns the goal of a test: a result that is at most ten percent worse than perftest's. This
+    /// margin is sufficient on emulated processors, too. Returns `None` for a message size without a
+    /// goal.
     pub fn of(case: &Case) -> Option<Self> {
         Self::SIZES
             .contains(&case.size)

@@ -8,7 +8,7 @@ use crate::limits::{self, Interval, Verdict};
 use crate::machine::Machine;
 use crate::statistics::median;
 
-/// One run of this program and one of perftest, one after the other.
+/// A pair of runs, one after the other: one of this program and one of perftest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Pair {
     /// The result of this program: microseconds, or messages per second.
@@ -20,18 +20,19 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Returns the result of this program divided by the result of perftest; `None` without perftest.
+    /// Returns the result of this program divided by the result of perftest; `None` if perftest did not
+    /// run.
     pub fn ratio(&self) -> Option<f64> {
         self.perftest.map(|theirs| self.ours / theirs)
     }
 }
 
-/// The result of comparing this program with perftest in one case: every pair of runs.
+/// The result of comparing this program with perftest in one test: every pair of runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// The case that was measured.
+    /// The test that was measured, with its message size.
     pub case: Case,
-    /// The goal for the ratio of the results, if the case has a goal.
+    /// The goal for the ratio of the two programs' results, if the test has a goal.
     pub goal: Option<Goal>,
     /// The pairs of runs in chronological order.
     pub pairs: Vec<Pair>,
@@ -47,13 +48,13 @@ impl Comparison {
         middle(self.pairs.iter().map(|pair| pair.ours)).unwrap_or(f64::NAN)
     }
 
-    /// Returns the median of perftest's results; `None` without perftest.
+    /// Returns the median of perftest's results; `None` if perftest did not run.
     pub fn perftest(&self) -> Option<f64> {
         middle(self.pairs.iter().filter_map(|pair| pair.perftest))
     }
 
-    /// Returns the median, the minimum and the maximum of the ratios of all pairs; `None` without
-    /// perftest.
+    /// Returns the median, the minimum and the maximum of the ratios of all pairs; `None` if perftest
+    /// did not run.
     pub fn ratio(&self) -> Option<(f64, f64, f64)> {
         let ratios = || self.pairs.iter().filter_map(Pair::ratio);
         let least = ratios().fold(f64::INFINITY, f64::min);
@@ -67,8 +68,8 @@ impl Comparison {
         Interval::of(self.pairs.iter().filter_map(Pair::ratio))
     }
 
-    /// Returns the verdict on the goal: *met*, *missed* or *undecided*. Returns `None` without a goal,
-    /// without perftest, and for fewer than six pairs.
+    /// Returns whether the goal is *met*, *missed* or *undecided*. Returns `None` without a goal,
+    /// without results of perftest, and for fewer than six pairs.
     pub fn verdict(&self) -> Option<Verdict> {
         let goal = limits::Goal::Ratio(self.goal?);
         Some(goal.verdict(&self.interval()?))

@@ -1,4 +1,4 @@
-//! The programs that are compared, with their command lines and results.
+//! The benchmark programs that are compared: their command lines, and how their results are read.
 
 use std::env;
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ pub(crate) fn in_path(name: &str) -> bool {
 pub enum Program {
     /// `rdma-bench` at the given path, with the layer that it measures.
     Ours(PathBuf, Layer),
-    /// Perftest's C program for the test of the case.
+    /// The C program of perftest that performs the test to measure.
     Perftest,
 }
 
@@ -34,7 +34,7 @@ pub enum Program {
 pub(crate) struct Reading {
     /// The measured value: microseconds, or messages per second.
     pub(crate) figure: f64,
-    /// The 99th percentile of the latency, in microseconds.
+    /// The 99th percentile of the latency, in microseconds; `None` if the program did not report it.
     pub(crate) percentile_99: Option<f64>,
     /// The JSON document of the program, if it writes one.
     pub(crate) document: Option<Value>,
@@ -49,7 +49,7 @@ impl Program {
         }
     }
 
-    /// Returns the command line that server and client have in common.
+    /// Returns the command line that server and client have in common, with the options of `case`.
     pub(crate) fn words(&self, case: &Case, network: &Network, port: u16) -> Vec<OsString> {
         let mut words: Vec<OsString> = match self {
             Self::Ours(path, _) => vec![path.into(), case.test.to_string().into()],
@@ -141,8 +141,8 @@ impl Program {
 }
 
 /// Returns the typical latency, or the average message rate, from the line that perftest printed for
-/// the size of `case`. Returns `None` if it is not a number, as when perftest cannot determine the
-/// processor's frequency.
+/// the size of `case`. Returns `None` if perftest printed no valid number, as when perftest cannot
+/// determine the processor's frequency.
 fn figure(case: &Case, printed: &str) -> Option<f64> {
     let columns = columns(case, printed)?;
     let figure = match case.test.metric {

@@ -27,8 +27,8 @@ const TRIES: usize = 3;
 const MALLOC: &[&str] = &["--memory", "malloc"];
 
 /// Measures `case` with the program `ours` and, if given, the program `peer` in pairs of runs. The
-/// order within a pair alternates, so that no program gains from the state in which the other leaves
-/// the machine.
+/// order within a pair alternates, so that neither program gains from the state in which the other
+/// program leaves the machine.
 ///
 /// # Errors
 ///
@@ -71,8 +71,8 @@ pub fn compare(
     Ok(comparison)
 }
 
-/// Runs the server and the client of `program` for `case`, with `options` in addition to those of the
-/// case. Repeats a failed run of perftest.
+/// Runs the server and the client of `program` with the options of `case` and, in addition, `options`.
+/// Runs perftest again if it fails, up to [`TRIES`] times in all.
 pub(crate) fn measure(
     program: &Program,
     case: &Case,

@@ -1,4 +1,5 @@
-//! Establishes the control connection.
+//! Establishes the control connection: the TCP connection on which server and client agree about a
+//! test.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -28,8 +29,8 @@ pub fn listen(port: u16) -> Result<TcpListener> {
     )))
 }
 
-/// Waits for a client with the same plan (the parameters of the test). Other connections are reported
-/// on standard error and closed.
+/// Waits for a client, and checks that its plan (the parameters of the test) equals `plan`. Reports
+/// other programs that connect on standard error, and closes their connections.
 pub fn accept(listener: &TcpListener, plan: &Plan, timeout: Duration) -> Result<Control> {
     let what = "waiting for the client";
     listener
@@ -77,7 +78,8 @@ fn greet(stream: TcpStream, plan: &Plan, timeout: Duration) -> Result<(Control, 
     Ok((control, theirs))
 }
 
-/// Connects to a server with the same plan (the parameters of the test).
+/// Connects to a server and sends it `plan`, the parameters of the test. The server checks that they
+/// equal its own.
 pub fn connect(host: &str, port: u16, plan: &Plan, timeout: Duration) -> Result<Control> {
     let what = format!("connecting to {host} port {port}");
     let addresses: Vec<_> = (host, port)

@@ -8,9 +8,10 @@ use crate::statistics::Bandwidth;
 /// A message of the control connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Message {
-    /// The parameters of the test at the sender; the first message of each end.
+    /// The parameters of the test with which the sender was started. Each process sends this message
+    /// first.
     Hello {
-        /// The protocol's version.
+        /// The version of the sender's protocol.
         version: u32,
         /// The parameters of the test.
         plan: Plan,
@@ -27,7 +28,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// The protocol version of this crate.
+    /// The version of the protocol that this crate uses on control connections.
     pub const VERSION: u32 = 2;
 
     pub(super) fn name(&self) -> &'static str {

@@ -1,5 +1,5 @@
-//! The control connection: the TCP connection on which the two ends agree on a plan, wait for each
-//! other, and detect that the other end has exited.
+//! The control connection: the TCP connection on which server and client agree on a plan (the
+//! parameters of a test), wait for each other, and notice that the peer has exited.
 //!
 //! Every message is a length of four bytes in network byte order, followed by that many bytes of JSON.
 
@@ -25,7 +25,7 @@ use crate::statistics::Bandwidth;
 /// Maximum length of a message in bytes.
 const LIMIT: usize = 1 << 16;
 
-/// One end of the control connection.
+/// This process's side of the control connection.
 #[derive(Debug)]
 pub struct Control {
     stream: TcpStream,
@@ -33,11 +33,10 @@ pub struct Control {
 }
 
 impl Control {
-    /// Time to wait, after an error of this end, for a message about the failure of the other end.
+    /// Time to wait, after an error in this process, for a message that the peer failed first.
     const LAST_WORDS: Duration = Duration::from_millis(200);
 
-    /// Creates a control connection from a connected stream. `timeout` limits each wait for the other
-    /// end.
+    /// Creates a control connection from a connected stream. `timeout` limits each wait for the peer.
     ///
     /// # Errors
     ///
@@ -54,12 +53,12 @@ impl Control {
         Ok(Self { stream, timeout })
     }
 
-    /// Returns the time limit for waiting for the other end.
+    /// Returns the time limit for waiting for the peer.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Returns the local address of the control connection.
+    /// Returns the local IP address of the control connection.
     ///
     /// # Errors
     ///
@@ -71,7 +70,7 @@ impl Control {
             .map_err(lost)
     }
 
-    /// Returns the address of the other end.
+    /// Returns the IP address of the peer.
     ///
     /// # Errors
     ///
@@ -83,11 +82,11 @@ impl Control {
             .map_err(lost)
     }
 
-    /// Sends a message.
+    /// Sends `message` to the peer.
     ///
     /// # Errors
     ///
-    /// [`Error::PeerGone`] or [`Error::Control`].
+    /// [`Error::PeerGone`] if the peer has exited, else [`Error::Control`].
     pub fn send(&mut self, message: &Message) -> Result<()> {
         let body = serde_json::to_vec(message).map_err(protocol)?;
         let mut bytes = u32::try_from(body.len())
@@ -98,18 +97,18 @@ impl Control {
         self.stream.write_all(&bytes).map_err(lost)
     }
 
-    /// Receives the next message.
+    /// Receives the next message from the peer.
     ///
     /// # Errors
     ///
-    /// [`Error::Peer`] if the other end reports a failure, [`Error::TimedOut`], [`Error::PeerGone`],
+    /// [`Error::Peer`] if the peer reports a failure, [`Error::TimedOut`], [`Error::PeerGone`],
     /// [`Error::Protocol`] or [`Error::Control`].
     pub fn receive(&mut self) -> Result<Message> {
         self.receive_within(Some(self.timeout))
     }
 
-    /// Receives the next message within `limit`. Without a limit, waits until a message arrives or the
-    /// other end exits.
+    /// Receives the next message from the peer within `limit`. Without a limit, waits until a message
+    /// arrives or the peer exits.
     fn receive_within(&mut self, limit: Option<Duration>) -> Result<Message> {
         self.stream.set_read_timeout(limit).map_err(lost)?;
         let result = self.receive_body();
@@ -136,8 +135,8 @@ impl Control {
         serde_json::from_slice(&body).map_err(protocol)
     }
 
-    /// Returns the cause of an error of this end: the failure or the exit of the other end if there
-    /// was one, else `error` itself.
+    /// Returns the cause of `error`, which occurred in this process: the peer's failure or exit if the
+    /// peer failed or exited first, else `error` itself.
     pub fn explain(&mut self, error: Error) -> Error {
         if matches!(error, Error::Peer(_) | Error::PeerGone) {
             return error;
@@ -148,16 +147,15 @@ impl Control {
         }
     }
 
-    /// Reports the failure of this end to the other end, unless the other end failed first.
+    /// Reports to the peer that this process failed because of `error`, unless the peer failed first.
     pub fn fail(&mut self, error: &Error) {
         if !matches!(error, Error::Peer(_) | Error::PeerGone) {
-            // If sending fails, the other end notices the closed connection.
+            // If sending fails, the peer notices the closed connection.
             let _ = self.send(&Message::Failed(error.to_string()));
         }
     }
 
-    /// Sends `own`, the data that the other end needs to connect, and returns the data of the other
-    /// end.
+    /// Sends `own`, the data that the peer needs to connect, and returns the data that the peer sent.
     ///
     /// # Errors
     ///
@@ -171,7 +169,7 @@ impl Control {
         }
     }
 
-    /// Waits until both ends have called this function.
+    /// Waits until both processes have called this function.
     ///
     /// # Errors
     ///
@@ -184,8 +182,8 @@ impl Control {
         }
     }
 
-    /// Reports that this end has finished measuring, with its result, and waits until the other end has
-    /// finished. Returns the result of the other end.
+    /// Reports to the peer that this process has finished measuring, with the result `own`. Waits until
+    /// the peer has finished, too, and returns the peer's result.
     ///
     /// # Errors
     ///
@@ -195,8 +193,8 @@ impl Control {
         self.await_finish()
     }
 
-    /// Waits until the other end has finished measuring, and returns the result of the other end.
-    /// Called by an end that measures nothing.
+    /// Waits until the peer has finished measuring, and returns the peer's result. A process that
+    /// measures nothing itself calls this function instead of [`Self::finish`].
     ///
     /// # Errors
     ///
@@ -214,8 +212,8 @@ impl Control {
         }
     }
 
-    /// Returns a [`Watch`], which checks the other end while this end polls. `ends_with_peer` is set
-    /// if this end measures until the other end has finished.
+    /// Returns a [`Watch`], which checks that the peer is alive while this process polls.
+    /// `ends_with_peer` means that this process measures until the peer has finished.
     ///
     /// # Errors
     ///

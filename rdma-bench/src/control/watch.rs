@@ -1,4 +1,4 @@
-//! Detects, while polling, that the other end has exited or is silent.
+//! Detects, while polling, that the peer has exited or is silent.
 
 use std::io;
 use std::net::TcpStream;
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-/// A check of the clock and of the control connection, made once per many empty polls (polls that
-/// returned no completion or message).
+/// A checker for a process that polls. After many empty polls (polls that returned no completion or
+/// message), it checks the clock and the control connection.
 #[derive(Debug)]
 pub struct Watch {
     stream: TcpStream,
@@ -26,8 +26,8 @@ impl Watch {
     const POLLS: u32 = 1 << 10;
     /// Minimum time between two checks of the control connection.
     const PAUSE: Duration = Duration::from_millis(20);
-    /// Maximum time without a message or completion after the other end has reported its end: its last
-    /// message may still be in flight.
+    /// Maximum time without a message or completion after the peer has reported that it finished. The
+    /// last message of the peer may then still be in flight.
     const GRACE: Duration = Duration::from_secs(2);
 
     pub(super) fn new(stream: &TcpStream, limit: Duration, ends_with_peer: bool) -> Result<Self> {
@@ -45,20 +45,20 @@ impl Watch {
         })
     }
 
-    /// Records an event: a message or a completion.
+    /// Records that a message or a completion has arrived.
     #[inline]
     pub fn busy(&mut self) {
         self.polls = 0;
         self.idle_since = None;
     }
 
-    /// Records an empty poll. Returns `true` if the other end has finished and this end must end with
-    /// it.
+    /// Records a poll that returned no message or completion. Returns `true` if the peer has finished,
+    /// so that this process must stop, too.
     ///
     /// # Errors
     ///
-    /// [`Error::PeerGone`] if the other end has exited, [`Error::TimedOut`] if there was no event for
-    /// too long.
+    /// [`Error::PeerGone`] if the peer has exited, [`Error::TimedOut`] if no message or completion came
+    /// for too long.
     #[inline]
     pub fn idle(&mut self) -> Result<bool> {
         self.polls += 1;
@@ -69,8 +69,8 @@ impl Watch {
         }
     }
 
-    /// Checks the clock and the connection after a wait without a message or completion. Returns
-    /// `true` if the other end has finished and this end must end with it.
+    /// Checks the clock and the connection after a wait without a message or completion. Returns `true`
+    /// if the peer has finished, so that this process must stop, too.
     ///
     /// # Errors
     ///

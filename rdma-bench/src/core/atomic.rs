@@ -1,4 +1,4 @@
-//! Atomics: fetch-and-add and compare-and-swap of eight bytes.
+//! Measures atomic operations over rdma-core: fetch-and-add and compare-and-swap of eight bytes.
 
 use rdma_core::{RemoteMemory, Scatter, SendRequest};
 
@@ -20,7 +20,7 @@ fn request<T: Scatter>(verb: Verb, memory: T, remote: RemoteMemory) -> SendReque
     }
 }
 
-/// Measures the latency of atomics, posted one after the other.
+/// Measures the latency of atomic operations, each posted when the previous one has completed.
 pub(super) fn latency(connection: &Connection, control: &mut Control) -> Result<Measured> {
     let verb = connection.plan.test.verb;
     let (_, remote) = connection.windows(SIZE)?;
@@ -29,7 +29,7 @@ pub(super) fn latency(connection: &Connection, control: &mut Control) -> Result<
     })
 }
 
-/// Measures the rate of atomics. Each queue pair uses its own word of the peer.
+/// Measures the rate of atomic operations. Each queue pair uses its own word of the peer's memory.
 pub(super) fn bandwidth(connection: &Connection, control: &mut Control) -> Result<Measured> {
     let verb = connection.plan.test.verb;
     let parts = connection.scratches(SIZE)?.into_iter();

@@ -1,5 +1,5 @@
-//! A latency test while messages of another size are sent: one thread uses two queue pairs and polls
-//! the completion queues of both.
+//! Measures latency while messages of another size are sent on a second queue pair. One thread posts on
+//! both queue pairs and polls their completion queues.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ use crate::session::{Measured, Role};
 use crate::settings::Settings;
 use crate::statistics::{Bandwidth, Bulk};
 
-/// The queue pair for the messages that are sent during a latency test.
+/// The second queue pair, on which the client sends messages while a latency test uses the first one.
 #[derive(Debug)]
 pub(super) struct Beside {
     queue_pair: QueuePair,
@@ -34,8 +34,8 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// Returns the numbers of requests and of receives that this end posts at once on the second queue
-    /// pair. Both are 0 if the plan has no messages beside the test.
+    /// Returns the numbers of requests and of receives that this process posts at once on the second
+    /// queue pair. Both are 0 if the test has no second queue pair.
     pub(super) fn depths(role: Role, plan: &Plan, settings: &Settings) -> (usize, usize) {
         let (requests, receives) = settings.beside_depths();
         match (plan.beside, role) {
@@ -45,8 +45,8 @@ impl Beside {
         }
     }
 
-    /// Creates and connects the second queue pair. Returns `None` if the plan has no messages beside
-    /// the test. `builder` has the options of the first queue pair.
+    /// Creates and connects the second queue pair. Returns `None` if `plan` has no messages for a
+    /// second queue pair. `builder` has the options of the first queue pair.
     pub(super) fn connect(
         role: Role,
         builder: &QueuePairBuilder,
@@ -88,8 +88,9 @@ pub(super) fn latency(
     }
 }
 
-/// Runs the client, which sends both kinds of messages. The bandwidth counts only messages that
-/// completed before the last answer, because later messages do not compete with the latency test.
+/// Runs the client, which sends the messages of the latency test and those of the second queue pair.
+/// The bandwidth counts only messages of the second queue pair that completed before the last answer,
+/// because later messages do not compete with the latency test.
 fn ask(
     connection: &Connection,
     beside: &Beside,
@@ -106,8 +107,8 @@ fn ask(
         if exchange.is_due() {
             exchange.post()?;
         }
-        // Only the latency test counts as progress: otherwise the many messages beside it would hide
-        // that it is stalled.
+        // Only the latency test counts as progress: otherwise the many messages on the second queue
+        // pair would hide that the latency test is stalled.
         let mut progress = false;
         let count = connection.sends.poll(&mut room)?;
         for completion in &room[..count] {
@@ -178,7 +179,7 @@ fn answer(
         if sent + received > 0 {
             watch.busy();
         } else if ended {
-            // No completion since the client was done.
+            // No completion has arrived since the client finished.
             break;
         } else {
             ended = watch.idle()?;
@@ -189,16 +190,16 @@ fn answer(
     Measured::beside(&exchange.recorder, Bulk { size, bandwidth })
 }
 
-/// One end of the latency test, in which client and server send messages alternately.
+/// This process's side of the latency test, in which client and server send messages alternately.
 struct Exchange {
     sends: SendQueue<Buffer>,
     receives: Receives,
     /// The memory of the message; `None` while the message is being sent.
     message: Option<Buffer>,
-    /// Set if this end is the next to send a message.
+    /// Set if this process is the next to send a message.
     turn: bool,
     inline: bool,
-    /// Set if the other end decides the number of messages.
+    /// Set if the peer decides how many messages are sent.
     endless: bool,
     recorder: Recorder,
 }
@@ -216,14 +217,14 @@ impl Exchange {
         })
     }
 
-    /// Returns whether this end can post a message: this end is the next to send, and its previous
-    /// message was sent.
+    /// Returns whether this process can post a message: this process is the next to send, and its
+    /// previous message was sent.
     #[inline]
     fn is_due(&self) -> bool {
         self.turn && self.message.is_some()
     }
 
-    /// Returns whether the test needs another message of this end.
+    /// Returns whether this process must send another message.
     #[inline]
     fn has_more(&self) -> bool {
         self.endless || self.recorder.more()
@@ -306,7 +307,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// Posts the first receives, all into the same memory.
+    /// Creates the receiver and posts its first receives, all with the same memory.
     fn new(connection: &Connection, beside: &Beside) -> Result<Self> {
         let mut queue = beside.queue_pair.receive_queue();
         let memory = connection.message(beside.size)?;
@@ -323,7 +324,7 @@ impl Sink {
         completion.queue_pair() == self.queue.queue_pair()
     }
 
-    /// Completes a receive, and posts its memory again.
+    /// Takes the memory of a completed receive, and posts another receive with this memory.
     #[inline]
     fn turn(&mut self, completion: &WorkCompletion) -> Result<()> {
         let memory = self.queue.complete(completion).ok_or_else(foreign)?;

@@ -7,7 +7,7 @@ use rdma_core::{CompletionChannel, CompletionQueue, Context, WorkCompletion};
 use crate::control::Watch;
 use crate::error::{Error, Result};
 
-/// A completion queue and how to wait for it.
+/// A completion queue, with its completion channel if this process waits for events instead of polling.
 #[derive(Debug)]
 pub(super) struct Completions {
     pub(super) queue: CompletionQueue,
@@ -17,7 +17,7 @@ pub(super) struct Completions {
 impl Completions {
     /// Maximum number of completions taken by one poll.
     pub(super) const BATCH: usize = 16;
-    /// Maximum wait for an event before the other end is checked.
+    /// Maximum wait for a completion event, after which this process checks that the peer is alive.
     const NAP: Duration = Duration::from_millis(100);
 
     pub(super) fn new(context: &Context, entries: usize, events: bool) -> Result<Self> {
@@ -39,7 +39,7 @@ impl Completions {
     }
 
     /// Waits until there are completions, writes them to `room` and returns their number. Returns 0 if
-    /// the other end has finished and this end must end with it.
+    /// the peer has finished, so that this process must stop, too.
     #[inline]
     pub(super) fn wait(&self, room: &mut [WorkCompletion], watch: &mut Watch) -> Result<usize> {
         loop {
@@ -63,7 +63,7 @@ impl Completions {
                 }
             };
             if ended {
-                // Completions from before the end may have arrived since the last poll.
+                // Completions from before the peer finished may have arrived since the last poll.
                 return self.poll(room);
             }
         }

@@ -17,7 +17,7 @@ use crate::session::{Measure, Measured, Role};
 use crate::settings::Settings;
 use crate::test::{Metric, Verb};
 
-/// One end of a test: all queue pairs of this process. They share one completion queue for sends and
+/// This process's side of a test: all its queue pairs, which share one completion queue for sends and
 /// one for receives.
 #[derive(Debug)]
 pub struct Connection {
@@ -26,20 +26,21 @@ pub struct Connection {
     domain: ProtectionDomain,
     pub(super) sends: Completions,
     pub(super) receives: Completions,
-    /// Memory of this end that the peers may access, as large as the largest messages.
+    /// Memory of this process that the peers may access, as large as the largest messages.
     pub(super) exposed: Vec<ExposedMemory>,
-    /// The other ends of the test, each with the queue pairs that are connected to it. A latency test
+    /// The peers of this process, each with the queue pairs that are connected to it. A latency test
     /// uses the first queue pair of the first peer.
     pub(super) peers: Vec<Peer>,
-    /// The second queue pair of a latency test, on which other messages are sent meanwhile.
+    /// The second queue pair of a latency test, on which messages of another size are sent during the
+    /// test.
     beside: Option<Beside>,
-    /// The control connections with all servers but the first.
+    /// The control connections with all servers except the first.
     further: Vec<Control>,
     /// Maximum outstanding requests of each queue pair.
     pub(super) depth: usize,
     /// The number of receives that are posted: on each queue pair, or on the shared receive queue.
     pub(super) receive_depth: usize,
-    /// The shared receive queue of this end, if the plan has one.
+    /// The shared receive queue of this process, if the test uses one.
     pub(super) shared_receives: Option<SharedReceiveQueue<ExposedMemory>>,
     pub(super) moderation: usize,
     /// The number of requests that are posted to the device in one call.
@@ -50,7 +51,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Creates the queue pairs and connects them to those of the other end.
+    /// Creates the queue pairs and connects them to the queue pairs of the peers.
     ///
     /// # Errors
     ///
@@ -152,7 +153,7 @@ impl Connection {
         })
     }
 
-    /// Returns the queue pair of a latency test.
+    /// Returns the queue pair that a latency test uses: the first queue pair of the first peer.
     pub(super) fn queue_pair(&self) -> &QueuePair {
         &self.peers[0].queue_pairs[0]
     }
@@ -177,8 +178,8 @@ impl Connection {
         self.peers.len() * self.plan.queue_pairs
     }
 
-    /// Returns the first `size` bytes of this end's memory that the peer may access, and of the peer's
-    /// memory that this end may access.
+    /// Returns the first `size` bytes of two memories: the memory of this process that the first peer
+    /// may access, and the memory of this peer that this process may access.
     pub(super) fn windows(&self, size: usize) -> Result<(ExposedMemory, RemoteMemory)> {
         match (&*self.exposed, &*self.peers[0].regions) {
             ([exposed, ..], [remote, ..]) => Ok((exposed.slice(..size)?, remote.slice(..size)?)),
@@ -219,7 +220,7 @@ impl Connection {
         memory::places(&[memory], stride, size)
     }
 
-    /// Returns whether this end measures until the other end has finished.
+    /// Returns whether this process measures until the peer has finished.
     pub(super) fn ends_with_peer(&self) -> bool {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }
@@ -250,7 +251,7 @@ impl Connection {
             (Metric::Bandwidth, _, Role::Server) if self.plan.receives_at(Role::Server) => {
                 send::receive_all(self, size, control)
             }
-            // One-sided: the device of this end answers without the program.
+            // One-sided operations: this process's device answers them without the program.
             (_, _, Role::Server) => control.barrier().map(|()| Measured::Nothing),
             (Metric::Latency, Verb::Read, _) => read::latency(self, size, control),
             (Metric::Latency, _, _) => atomic::latency(self, control),
@@ -289,14 +290,15 @@ fn shared_receive_queue(
     Ok(builder.build()?)
 }
 
-/// Connects to the control ports of the servers that the client writes to besides the first.
+/// Connects to the control ports of all servers that the client writes to, except the first server.
 fn further_servers(plan: &Plan, settings: &Settings, first: &Control) -> Result<Vec<Control>> {
     let host = first.peer_ip()?.to_string();
     let connect = |port: &u16| control::connect(&host, *port, plan, settings.timeout);
     settings.further_servers.iter().map(connect).collect()
 }
 
-/// Returns the two ends of the first queue pair, for the report.
+/// Returns the addresses of both sides of the first queue pair, this process's and the peer's, for the
+/// report.
 fn ends(plan: &Plan, peer: &Peer, exposed: &[ExposedMemory]) -> Result<[Address; 2]> {
     let queue_pair = &peer.queue_pairs[0];
     let remote = queue_pair
@@ -320,7 +322,8 @@ pub(super) fn entries(depth: usize) -> Result<u32> {
     u32::try_from(depth).map_err(|_| Error::Unsupported(format!("a depth of {depth}")))
 }
 
-/// Returns the access rights to this end's memory that the peer needs for a verb.
+/// Returns the access rights to memory of this process that a peer needs for the operation `verb`;
+/// `None` if the operation accesses no such memory.
 fn access(verb: Verb) -> Option<AccessFlags> {
     match verb {
         Verb::Send | Verb::Echo => None,

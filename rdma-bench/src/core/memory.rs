@@ -1,4 +1,4 @@
-//! The memory of messages, and the memory that peers may access.
+//! Allocates the memory of messages, and the memory that peers may access.
 
 use rdma_core::{AccessFlags, Buffer, ExposedMemory, HostMemory, ProtectionDomain, RemoteMemory};
 
@@ -34,9 +34,9 @@ pub(super) fn stride(plan: &Plan, size: usize) -> usize {
     }
 }
 
-/// Allocates the memory that peers may access: a place (memory for one message) for each queue pair;
-/// or [`Plan::PLACES`] places, divided into the plan's number of regions, each with about the same
-/// number of places.
+/// Allocates the memory that peers may access. Without regions in `plan`, it has a place (memory for
+/// one message) for each queue pair. With regions, it has [`Plan::PLACES`] places, which are divided
+/// about equally among the regions.
 pub(super) fn expose(
     domain: &ProtectionDomain,
     plan: &Plan,
@@ -59,7 +59,7 @@ pub(super) fn expose(
     Ok(regions)
 }
 
-/// Returns the memory of every message in this end's regions: `size` bytes at each multiple of
+/// Returns the memory of every message in this process's regions: `size` bytes at each multiple of
 /// `stride`.
 pub(super) fn places(
     regions: &[ExposedMemory],

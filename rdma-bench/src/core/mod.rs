@@ -1,4 +1,4 @@
-//! rdma-core under test: requests posted and completion queues polled by this thread.
+//! Tests of rdma-core, in which one thread posts requests and polls completion queues.
 
 mod atomic;
 mod beside;

@@ -1,4 +1,4 @@
-//! The queue pairs that are connected to one other end.
+//! A peer of this process in a test, with the queue pairs that are connected to it.
 
 use rdma_core::{
     Endpoint, ExposedMemory, PreparedQueuePair, QueuePair, QueuePairBuilder, RemoteMemory,
@@ -11,23 +11,25 @@ use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::settings::Settings;
 
-/// The hop limit that perftest uses.
+/// The hop limit of the packets that this process sends: the same as perftest's.
 const HOP_LIMIT: u8 = u8::MAX;
 
-/// Another end of the test. A client has one or several servers, a server has one client.
+/// A peer of this process in a test. A client has one or several servers as peers, a server has one
+/// client.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// This end's queue pairs, connected to those of the peer.
+    /// The queue pairs of this process that are connected to the peer.
     pub(super) queue_pairs: Vec<QueuePair>,
-    /// The memory regions of the peer that this end may access.
+    /// The memory regions of the peer that this process may access.
     pub(super) regions: Vec<RemoteMemory>,
     /// The path MTU in bytes.
     pub(super) mtu: usize,
 }
 
 impl Peer {
-    /// Creates as many queue pairs as the plan says, connects each to a queue pair of the peer, and
-    /// exchanges the memory regions that the ends expose.
+    /// Creates as many queue pairs as `plan` says, and connects each to a queue pair of the peer. Tells
+    /// the peer which memory it may access (`exposed`), and learns which memory of the peer this
+    /// process may access.
     ///
     /// # Errors
     ///
@@ -71,7 +73,7 @@ impl Peer {
     }
 }
 
-/// Sends a list to the other end and returns the list of the other end. Splits both into messages of
+/// Sends the list `own` to the peer and returns the peer's list. Splits both lists into messages of
 /// limited length.
 fn exchange_all<T: Serialize + DeserializeOwned + Clone>(
     control: &mut Control,

@@ -1,4 +1,5 @@
-//! Drives send queues: keeps many requests outstanding, or posts one request after the other.
+//! Posts the requests of a test: many at once to measure bandwidth, or one after the other to measure
+//! latency.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::recorder::Recorder;
 use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
-/// A queue pair of a bandwidth test, with the numbers of its requests.
+/// A queue pair of a bandwidth test, with the numbers of requests to post, posted and completed.
 struct Lane<T: Send + 'static, F> {
     queue: SendQueue<T>,
     /// Function that creates the next request.
@@ -24,11 +25,12 @@ struct Lane<T: Send + 'static, F> {
     completed: usize,
 }
 
-/// Measures bandwidth: posts requests to every queue pair, up to the depth at once, until all are
-/// complete or the time is over. `requests` has a function for each of [`Connection::queue_pairs`],
-/// which creates the requests.
+/// Measures bandwidth: posts requests to every queue pair, up to `connection.depth` at once, until all
+/// have completed or the time is over. `requests` has, for each of [`Connection::queue_pairs`], a
+/// function that creates the requests.
 ///
-/// On each queue pair, one request in `connection.moderation` is signaled, and so is the last.
+/// On each queue pair, every `connection.moderation`-th request is signaled, and so is the last
+/// request.
 pub(super) fn pump<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
     connection: &Connection,
     control: &mut Control,
@@ -132,7 +134,7 @@ fn signaled<T>(
 }
 
 /// Measures latency: posts one request after the other, each with the same memory, when the previous
-/// request is complete.
+/// request has completed. The function `request` creates a request from the memory.
 pub(super) fn turns(
     connection: &Connection,
     size: usize,

@@ -1,4 +1,4 @@
-//! RDMA reads.
+//! Measures RDMA reads over rdma-core.
 
 use rdma_core::SendRequest;
 
@@ -8,7 +8,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::session::Measured;
 
-/// Measures the latency of reads, posted one after the other.
+/// Measures the latency of reads, each posted when the previous one has completed.
 pub(super) fn latency(
     connection: &Connection,
     size: usize,

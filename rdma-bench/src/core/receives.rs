@@ -1,4 +1,4 @@
-//! The posted receives of one end.
+//! Posts the receives of a test, and posts them again after they completed.
 
 use rdma_core::{ExposedMemory, QueuePairMap, ReceiveQueue, SharedReceiveQueue, WorkCompletion};
 
@@ -6,15 +6,15 @@ use super::Connection;
 use super::send::foreign;
 use crate::error::Result;
 
-/// The posted receives of one end: as many at once as the depth allows, but no more than messages are
-/// expected. A completed receive is posted again.
+/// The receives that this process has posted: as many as the test's depth allows, but not more than
+/// messages are still expected. A completed receive is posted again.
 pub(super) enum Receives {
     /// The receives of queue pairs that have a receive queue each.
     Own(QueuePairMap<Own>),
     /// The receives of queue pairs that share one receive queue.
     Shared {
         queue: SharedReceiveQueue<ExposedMemory>,
-        /// The number of receives that are still to be posted.
+        /// The number of receives that this process has yet to post.
         left: usize,
     },
 }
@@ -22,12 +22,12 @@ pub(super) enum Receives {
 /// The receives of one queue pair.
 pub(super) struct Own {
     queue: ReceiveQueue<ExposedMemory>,
-    /// The number of receives that are still to be posted.
+    /// The number of receives that this process has yet to post on the queue pair.
     left: usize,
 }
 
 impl Receives {
-    /// Posts the first receives. All receives of a queue pair use the same memory.
+    /// Posts the first receives of a test. All receives of a queue pair use the same memory.
     pub(super) fn post(connection: &Connection, size: usize) -> Result<Self> {
         let depth = connection.receive_depth;
         let memory = connection.scratches(size)?;

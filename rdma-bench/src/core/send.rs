@@ -1,4 +1,4 @@
-//! Sends and receives over rdma-core.
+//! Measures sends and receives over rdma-core.
 
 use std::time::Instant;
 
@@ -28,8 +28,8 @@ pub(super) fn latency(
     exchange(connection, size, control, SendRequest::send)
 }
 
-/// Measures half of the round trip of two requests, one from each end. Each end notices the request of
-/// the other by the completion of a receive.
+/// Measures half of the round trip of two requests, one from each process. A process notices the peer's
+/// request by the completion of a receive. The function `request` creates a request from the message.
 pub(super) fn exchange(
     connection: &Connection,
     size: usize,
@@ -68,7 +68,7 @@ pub(super) fn exchange(
     Measured::latency(&recorder, 2)
 }
 
-/// Runs the sender of a bandwidth test, and returns the bandwidth.
+/// Sends the messages of a bandwidth test, and returns the bandwidth.
 pub(super) fn send_all(
     connection: &Connection,
     size: usize,
@@ -84,7 +84,7 @@ pub(super) fn send_all(
     pump(connection, control, requests)
 }
 
-/// Runs the receiver of a bandwidth test, and returns the bandwidth. The measured time is from the
+/// Receives the messages of a bandwidth test, and returns the bandwidth. The measured time is from the
 /// first message to the last.
 pub(super) fn receive_all(
     connection: &Connection,

@@ -1,4 +1,4 @@
-//! RDMA writes over rdma-core, with and without immediate data.
+//! Measures RDMA writes over rdma-core, with and without immediate data.
 
 use std::cell::Cell;
 
@@ -13,11 +13,11 @@ use crate::error::Result;
 use crate::recorder::Recorder;
 use crate::session::{Measured, Role};
 
-/// The immediate data of all writes.
+/// The immediate data of all writes. The receiver ignores the value.
 const IMMEDIATE: u32 = 0;
 
-/// Measures half of the round trip of writes with immediate data: each end writes, and waits for the
-/// receive completion of the other end's write.
+/// Measures half of the round trip of writes with immediate data: each process writes, and waits for
+/// the receive completion of the peer's write.
 pub(super) fn latency_with_immediate(
     connection: &Connection,
     size: usize,
@@ -29,8 +29,8 @@ pub(super) fn latency_with_immediate(
     })
 }
 
-/// Measures half of the round trip of writes: the last byte of each message is a counter, and each end
-/// polls its memory for the counter of the other end.
+/// Measures half of the round trip of writes: the last byte of each message is a counter, and each
+/// process polls its memory for the counter of the peer.
 pub(super) fn latency(
     connection: &Connection,
     size: usize,
@@ -71,7 +71,7 @@ pub(super) fn latency(
 }
 
 /// Polls until the byte at offset `place` is `count`, without a pause between two loads, as perftest
-/// does. Returns `false` if the other end finished first and this end must end with it.
+/// does. Returns `false` if the peer finished first, so that this process must stop, too.
 #[inline]
 fn arrived(target: &ExposedMemory, place: usize, count: u8, watch: &mut Watch) -> Result<bool> {
     while target.load_u8(place)? != count {
@@ -83,7 +83,7 @@ fn arrived(target: &ExposedMemory, place: usize, count: u8, watch: &mut Watch) -
     Ok(true)
 }
 
-/// Measures the bandwidth of writes. Each queue pair has its own memory at both ends.
+/// Measures the bandwidth of writes. Each queue pair has its own memory in both processes.
 pub(super) fn bandwidth(
     connection: &Connection,
     size: usize,
@@ -95,7 +95,7 @@ pub(super) fn bandwidth(
     let parts = connection.messages(size)?.into_iter();
     let parts = parts.zip(connection.targets(size)?);
     let inline = size <= connection.inline;
-    // Two loops, so that no message pays for the choice of the kind of write.
+    // Two loops, so that the kind of write is not chosen again for every message.
     if connection.plan.immediate {
         let requests = parts.map(|(message, target)| {
             move || {
@@ -114,8 +114,8 @@ pub(super) fn bandwidth(
     pump(connection, control, requests)
 }
 
-/// Measures the bandwidth of writes from each message in this end's regions to the message at the same
-/// position in the peer's regions, one position after the other.
+/// Measures the bandwidth of writes to many addresses. Each write copies the next message of this
+/// process's regions to the same position in the peer's regions.
 fn scattered(connection: &Connection, size: usize, control: &mut Control) -> Result<Measured> {
     let stride = memory::stride(&connection.plan, size);
     let from = memory::places(&connection.exposed, stride, size)?;

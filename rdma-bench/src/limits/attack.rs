@@ -5,22 +5,22 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 
-/// The destination of the forged packets.
+/// The destination of the forged packets that a process sends while a test runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attack {
-    /// Both ends of the test's connection.
+    /// The UDP ports of both sides of the test's connection.
     Connection,
-    /// UDP ports of the same addresses on which no program listens.
+    /// UDP ports, at the addresses of the test's connection, on which no program listens.
     UnusedPort,
 }
 
 /// The UDP port of the first softroce device of a host.
 const BASE_PORT: u16 = 4791;
 /// Distance between the UDP ports of two softroce devices of a host. The top four bits of a queue
-/// pair's number say which of these ports its device uses.
+/// pair's number say which of these ports the queue pair's device uses.
 const PORT_STRIDE: u16 = 1000;
 
-/// One end of a connection, as the header of a test's output describes it.
+/// A side of a connection, as the header of a test's output describes it.
 struct End {
     queue_pair: u32,
     packet_sequence: u32,
@@ -28,8 +28,9 @@ struct End {
 }
 
 impl Attack {
-    /// Returns the command line that starts the program `attacker` against the connection whose header
-    /// is in `printed`; `None` if the header is not complete.
+    /// Returns the command line that starts the program `attacker` against the connection of a test.
+    /// Finds the connection in `printed`, the output of the test; returns `None` if its header is not
+    /// complete.
     pub(super) fn words(self, attacker: &Path, printed: &str) -> Option<Vec<OsString>> {
         let mut words: Vec<OsString> = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
         words.push(attacker.into());
@@ -46,7 +47,7 @@ impl Attack {
 }
 
 impl End {
-    /// Returns this end in the form of an argument of `attacker`: address, queue pair number and PSN.
+    /// Returns this side in the form of an argument of `attacker`: address, queue pair number and PSN.
     fn target(&self) -> String {
         let slot = (self.queue_pair >> 20) as u16;
         let address = SocketAddrV4::new(self.address, BASE_PORT + PORT_STRIDE * slot);
@@ -54,7 +55,8 @@ impl End {
     }
 }
 
-/// Parses the two lines of the header that describe the end `name`.
+/// Parses the two header lines that describe the side of the connection called `name` (`local` or
+/// `remote`).
 fn end(printed: &str, name: &str) -> Option<End> {
     let begin = format!(" {name} address: ");
     let mut lines = printed

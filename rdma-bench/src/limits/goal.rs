@@ -1,4 +1,4 @@
-//! Goals of rows (the comparisons of the judge), and the verdicts on the goals.
+//! The goals of comparisons, and the verdicts on the goals.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -7,22 +7,22 @@ use super::interval::Interval;
 /// The maximum or the minimum of the number that a goal judges.
 pub use crate::compare::Goal as Bound;
 
-/// The goal of a row: how the judged number follows from the figure (the measured value under test)
-/// and its yardstick (the reference value of the same pair), with the bound of that number.
+/// The goal of a comparison: a bound of a number that is computed from the value under test (the
+/// figure) and its reference value (the yardstick).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
-    /// The figure (the measured value under test) divided by the yardstick (the reference value).
+    /// A bound of the value under test divided by its reference value.
     Ratio(Bound),
-    /// The figure (the measured value under test) minus the yardstick (the reference value), in
-    /// microseconds.
+    /// A bound, in microseconds, of the value under test minus its reference value.
     Difference(Bound),
-    /// The figure (the measured value under test) alone: in microseconds, per second, or a count.
+    /// A bound of the value under test alone, which is in microseconds, per second, or a count.
     Value(Bound),
 }
 
 impl Goal {
-    /// Returns the judged number: the ratio, the difference or the figure. Returns `None` if the
-    /// yardstick of a ratio or a difference is missing, or if the yardstick of a ratio is 0.
+    /// Returns the number that this goal bounds: `figure` (the value under test) divided by `yardstick`
+    /// (its reference value), minus `yardstick`, or alone. Returns `None` if a ratio or a difference
+    /// has no yardstick, or if the yardstick of a ratio is 0.
     pub fn judged(self, figure: f64, yardstick: Option<f64>) -> Option<f64> {
         let number = match self {
             Self::Ratio(_) => figure / yardstick?,
@@ -32,14 +32,15 @@ impl Goal {
         number.is_finite().then_some(number)
     }
 
-    /// Returns the bound of the judged number.
+    /// Returns the maximum or the minimum that this goal sets.
     pub fn bound(self) -> Bound {
         match self {
             Self::Ratio(bound) | Self::Difference(bound) | Self::Value(bound) => bound,
         }
     }
 
-    /// Returns the verdict on the goal, given the confidence interval of the judged number.
+    /// Returns whether the goal is met, missed or undecided, given the confidence interval of the
+    /// number that the goal bounds.
     pub fn verdict(self, interval: &Interval) -> Verdict {
         let bound = self.bound();
         match [interval.low, interval.high].map(|end| bound.is_met(end)) {
@@ -49,7 +50,7 @@ impl Goal {
         }
     }
 
-    /// Returns the name of the judged number.
+    /// Returns the name, in JSON documents, of the number that this goal bounds.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ratio(_) => "ratio",
@@ -67,7 +68,7 @@ impl Goal {
     }
 }
 
-/// The result of comparing the confidence interval of the judged number with the goal.
+/// The result of comparing the confidence interval of a measured number with a goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {

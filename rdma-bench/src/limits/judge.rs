@@ -1,5 +1,5 @@
-//! Measures a row of the judge: its figure (the value under test) and its yardstick (the reference
-//! value) in pairs, one after the other.
+//! Measures a comparison: its value under test (figure) and its reference value (yardstick) in turns,
+//! until the goal is decided.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,34 +15,36 @@ use super::statistic::Statistic;
 use crate::compare::Network;
 use crate::error::{Error, Result};
 
-/// The number of pairs that the judge measures for a row, and the duration of each run.
+/// The number of pairs of measurements that the judge makes for a comparison, and the duration of each
+/// measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
-    /// The numbers of pairs after which the judge evaluates the verdict, in rising order. The first
-    /// verdict that is *met* or *missed* ends the measurement, and so does the last number.
+    /// The numbers of pairs after which the judge evaluates the goal, in rising order. The measurement
+    /// ends when an evaluation gives *met* or *missed*, at the latest after the last of these numbers.
     pub looks: &'static [usize],
-    /// Maximum number of pairs that are repeated because the distance of the two processors changed
-    /// during the pair.
+    /// Maximum number of pairs that are measured again because a processor moved during the pair (see
+    /// [`Pair::has_flipped`]).
     pub repeats: usize,
     /// Approximate duration of one run of a program.
     pub time: Duration,
 }
 
 impl Effort {
-    /// The effort for a verdict: up to 31 pairs.
+    /// The effort that is sufficient to decide a goal: up to 31 pairs.
     ///
-    /// After each of these numbers of pairs, the judge takes a look: it forms the interval of 95 %,
-    /// and stops if the interval decides. That makes a wrong verdict more likely than with a single
-    /// look. If the true median is exactly at the goal, the probability of the verdict *met* (or
-    /// *missed*) is 3.9 % with these five looks, 1.5 % with a single look at 31 pairs, and 6.2 % with
-    /// a look after every pair. So there are few looks, at numbers of pairs that are fixed in advance.
+    /// After each number of pairs in `looks`, the judge computes the confidence interval of 95 %, and
+    /// stops if the interval decides. That makes a wrong verdict more likely than with a single
+    /// evaluation. If the true median is exactly at the goal, the probability of the verdict *met* (or
+    /// *missed*) is 3.9 % with these five evaluations, 1.5 % with a single evaluation after 31 pairs,
+    /// and 6.2 % with an evaluation after every pair. So there are few evaluations, at numbers of pairs
+    /// that are fixed in advance.
     pub const FULL: Self = Self {
         looks: &[7, 11, 15, 23, 31],
         repeats: 10,
         time: Duration::from_millis(500),
     };
-    /// The effort of a quick run: three pairs, which show that a row can be measured, but are too few
-    /// for a verdict.
+    /// The effort of a quick run: three pairs, which show that a comparison can be measured, but are
+    /// too few to decide its goal.
     pub const QUICK: Self = Self {
         looks: &[3],
         repeats: 2,
@@ -92,14 +94,14 @@ pub struct Networks {
     pub kernel: Option<Network>,
 }
 
-/// The runner that measures the rows.
+/// The runner that measures comparisons and evaluates their goals.
 #[derive(Debug)]
 pub struct Judge {
     programs: Programs,
     networks: Networks,
     effort: Effort,
-    /// The sources (programs with their arguments) that were measured, each with the number of
-    /// messages for a run of the intended duration.
+    /// The programs with their arguments that were measured, each with the number of messages with
+    /// which a run has the intended duration.
     counts: Vec<(Source, usize)>,
 }
 
@@ -107,7 +109,7 @@ impl Judge {
     /// Duration of one measurement of the round trip of a cache line.
     const LINE_TIME: Duration = Duration::from_millis(60);
 
-    /// Creates a judge that measures these devices with these programs.
+    /// Creates a judge that measures the devices `networks` with the programs `programs`.
     pub fn new(programs: Programs, networks: Networks, effort: Effort) -> Self {
         Self {
             programs,
@@ -117,14 +119,15 @@ impl Judge {
         }
     }
 
-    /// Measures a row until there is a verdict, or until the maximum number of pairs.
+    /// Measures the comparison `row` until its goal is met or missed, or until the maximum number of
+    /// pairs.
     ///
     /// # Errors
     ///
     /// [`Error::Program`] if a run fails, [`Error::Unsupported`] if a program does not report the
     /// statistic that the row needs.
     pub fn judge(&mut self, row: &Row) -> Result<Judged> {
-        // The first run of a source only determines the time of a message; its result is not used.
+        // The first run of a program only determines the time of a message; its result is not used.
         let parts = std::iter::once(&row.figure).chain(row.yardstick);
         for source in parts.map(|part| &part.source) {
             self.count(source)?;
@@ -132,8 +135,8 @@ impl Judge {
         take_pairs(row, self.effort, |first| self.pair(row, first))
     }
 
-    /// Measures the figure and the yardstick of a row once, between two measurements of the round trip
-    /// of a cache line. Measures the figure before the yardstick if `figure_first` is set.
+    /// Measures the value under test and the reference value of `row` once, between two measurements of
+    /// the round trip of a cache line. With `figure_first`, measures the value under test first.
     fn pair(&mut self, row: &Row, figure_first: bool) -> Result<Pair> {
         let before = self.line()?;
         let (own, mut yardsticks) = if figure_first {
@@ -162,8 +165,8 @@ impl Judge {
         })
     }
 
-    /// Measures the parts of the row's yardstick, except the round trip of a cache line, which
-    /// [`Self::pair`] measures.
+    /// Measures the summands of the reference value of `row`, except the round trip of a cache line,
+    /// which [`Self::pair`] measures.
     fn yardsticks(&mut self, row: &Row) -> Result<Vec<Reading>> {
         let measured = |part: &&Part| part.source != Source::CacheLine;
         let parts = row.yardstick.iter().filter(measured);
@@ -185,8 +188,9 @@ impl Judge {
         Ok(reading.figure)
     }
 
-    /// Returns the number of messages for a run of the intended duration; 0 if the source is given a
-    /// duration instead. The first call for a source runs it once to find the number.
+    /// Returns the number of messages with which a run of `source` has the intended duration; 0 if the
+    /// program takes a duration instead. The first call for a source runs the program once to find the
+    /// number.
     fn count(&mut self, source: &Source) -> Result<usize> {
         let Some((least, most)) = source.counts() else {
             return Ok(0);
@@ -214,10 +218,11 @@ impl Judge {
     }
 }
 
-/// Measures pairs until the verdict is *met* or *missed* after one of the numbers [`Effort::looks`],
-/// or until the last of these numbers. Every other pair begins with the figure, the others with the
-/// yardstick. A pair during which the distance of the processors changed is repeated. After
-/// [`Effort::repeats`] repetitions for the row, such pairs count too.
+/// Measures pairs until the verdict is *met* or *missed* after one of the numbers [`Effort::looks`], or
+/// until the last of these numbers. The function `pair` measures one pair; its argument is `true` for
+/// every other pair, which must begin with the value under test. A pair during which the processors
+/// moved (see [`Pair::has_flipped`]) is repeated. After [`Effort::repeats`] repetitions, such pairs
+/// count, too.
 fn take_pairs(
     row: &Row,
     effort: Effort,
@@ -250,8 +255,8 @@ mod tests {
     use super::super::outcome::tests::{pair, row};
     use super::*;
 
-    /// Returns the result of measuring `pairs` for a row whose ratio must be at least 0.9. Each pair
-    /// is a ratio and the round trips of the cache line before and after it.
+    /// Returns the result of a comparison whose ratio must be at least 0.9. Each of `pairs` is a ratio,
+    /// with the round trips of a cache line before and after its measurement.
     fn taken(effort: Effort, pairs: impl IntoIterator<Item = (f64, [f64; 2])>) -> Judged {
         let row = row("G1");
         let mut pairs = pairs.into_iter();
@@ -296,8 +301,8 @@ mod tests {
     /// Returns the probability that the judge gives the verdict *met* after one of the numbers `looks`
     /// of pairs if the true median is exactly the goal.
     fn false_verdict(looks: &[usize]) -> f64 {
-        // At each index, the probability that this number of pairs is above the goal and no look has
-        // decided.
+        // At each index, the probability that this number of pairs is above the goal and no evaluation
+        // has decided yet.
         let mut undecided = vec![1.0];
         let mut met = 0.0;
         for look in looks {

@@ -1,11 +1,11 @@
-//! The judge: compares this stack with what the machine does without it.
+//! The judge, which compares the crates of this workspace with what the machine does without them.
 //!
-//! Each [`Row`] is one comparison with a [`Goal`]. Its figure is the measured value under test, over
-//! one of this workspace's layers, by perftest or by UCX. Its yardstick is the reference value: any of
-//! these, or a raw copy, a system call, a socket, or in a virtual machine the kernel's device. The
-//! goal is about the ratio of figure and yardstick, their difference, or the figure alone. A [`Pair`]
-//! is one measurement of each, one after the other, with the two ends pinned to the same two
-//! processors.
+//! Each [`Row`] is one comparison with a [`Goal`]. The figure of a row is the value under test, which
+//! is measured over one of this workspace's layers, by perftest or by UCX. The yardstick of a row is
+//! the reference value: measured by one of these programs, or a raw copy, a system call, a socket, or
+//! in a virtual machine the kernel's device. The goal is about the ratio of figure and yardstick, their
+//! difference, or the figure alone. A [`Pair`] is one measurement of figure and yardstick, one after
+//! the other, with the two processes pinned to the same two processors.
 //!
 //! The [interval](Interval) of the pairs' median gives the [`Verdict`]: *met* when the whole interval
 //! is on the right side of the goal, *missed* when it is on the wrong side, and otherwise *undecided*,

@@ -1,4 +1,4 @@
-//! The result of measuring a row.
+//! The result of measuring a comparison (a row of the judge).
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -10,26 +10,29 @@ use super::row::{Part, Row};
 use crate::compare::outcome::middle;
 use crate::machine::Machine;
 
-/// One measurement of a row's figure and one of its yardstick, one after the other.
+/// A pair of measurements, one after the other: one of the value under test and one of its reference
+/// value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Pair {
-    /// The figure (the measured value under test): microseconds, messages per second, or a count.
+    /// The value under test: microseconds, messages per second, or a count.
     pub figure: f64,
-    /// The yardstick (the reference value) in the same unit, if the row has one.
+    /// The reference value in the same unit as `figure`, if the comparison has one.
     pub yardstick: Option<f64>,
-    /// The number that the goal is about: the ratio, the difference in microseconds, or the figure.
+    /// The number that the goal bounds: the ratio, the difference in microseconds, or the value under
+    /// test.
     pub judged: f64,
     /// The round trip of a cache line before and after the pair, in microseconds.
     pub cache_line: [f64; 2],
-    /// The distance of the two processors before and after the pair, derived from `cache_line`.
+    /// The distance of the two processors (near if they share a cache) before and after the pair,
+    /// derived from `cache_line`.
     pub regimes: [Regime; 2],
     /// The JSON documents or the outputs of the programs.
     pub documents: Vec<Value>,
 }
 
 impl Pair {
-    /// Creates a pair whose judged number is defined by `goal`. Returns `None` if there is no such
-    /// number, as with a yardstick of 0.
+    /// Creates a pair from two measured values, and computes the number that `goal` bounds. Returns
+    /// `None` if there is no such number, as with a yardstick of 0.
     pub(super) fn new(
         goal: Goal,
         figure: f64,
@@ -47,20 +50,22 @@ impl Pair {
         })
     }
 
-    /// Returns whether the distance of the two processors changed during the pair.
+    /// Returns whether the two processors shared a cache only before, or only after, the pair was
+    /// measured.
     pub fn has_flipped(&self) -> bool {
         self.regimes[0] != self.regimes[1]
     }
 }
 
-/// The result of measuring a row: the row and all pairs.
+/// The result of measuring a comparison: the comparison (row), and all its pairs of measurements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged {
-    /// The row that was measured.
+    /// The comparison that was measured.
     pub row: Row,
     /// The pairs on which the verdict is based, in chronological order.
     pub pairs: Vec<Pair>,
-    /// The pairs that were repeated, because the distance of the processors changed.
+    /// The pairs that do not count and were repeated, because a processor moved during them (see
+    /// [`Pair::has_flipped`]).
     pub repeated: Vec<Pair>,
 }
 
@@ -79,25 +84,26 @@ impl Judged {
         middle(self.pairs.iter().filter_map(|pair| pair.yardstick))
     }
 
-    /// Returns the median of the judged numbers: of the ratios, the differences or the figures.
+    /// Returns the median of the numbers that the goal bounds: the ratios, the differences or the
+    /// figures.
     pub fn median(&self) -> f64 {
         middle(self.judged()).unwrap_or(f64::NAN)
     }
 
-    /// Returns the confidence interval of the median of the judged numbers; `None` for fewer than six
-    /// pairs.
+    /// Returns the confidence interval of the median of the numbers that the goal bounds; `None` for
+    /// fewer than six pairs.
     pub fn interval(&self) -> Option<Interval> {
         Interval::of(self.judged())
     }
 
-    /// Returns the verdict on the goal of the row; `None` for fewer than six pairs.
+    /// Returns whether the goal is met, missed or undecided; `None` for fewer than six pairs.
     pub fn verdict(&self) -> Option<Verdict> {
         let interval = self.interval()?;
         Some(self.row.goal.verdict(&interval))
     }
 
-    /// Returns the number of pairs on which the verdict is based although the distance of the
-    /// processors changed during them.
+    /// Returns the number of pairs that count although a processor moved during them (see
+    /// [`Pair::has_flipped`]).
     pub fn flipped(&self) -> usize {
         self.pairs.iter().filter(|pair| pair.has_flipped()).count()
     }
@@ -109,7 +115,7 @@ impl Judged {
         Regime::of(middle(lines).unwrap_or(f64::NAN))
     }
 
-    /// Returns the row, its pairs and the verdict as a JSON document.
+    /// Returns the comparison, its pairs and its verdict as a JSON document.
     pub fn document(&self, machine: &Machine) -> Value {
         let row = &self.row;
         let part = |part: &Part| json!([part.times, part.to_string()]);
@@ -159,7 +165,8 @@ pub(super) mod tests {
         Pair::new(goal, figure, Some(1.0), line, Vec::new()).expect("a number")
     }
 
-    /// Returns the result of a row whose pairs have these figures and a yardstick of 1.
+    /// Returns the result of measuring `row` in pairs that have the given figures (values under test)
+    /// and a reference value of 1.
     pub(in crate::limits) fn judged(row: Row, figures: &[f64]) -> Judged {
         let pair = |figure: &f64| pair(row.goal, *figure, [0.1, 0.1]);
         Judged {

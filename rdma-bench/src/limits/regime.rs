@@ -1,4 +1,4 @@
-//! The distance of the two processors of a test.
+//! The distance of the two processors of a test: near if they share a cache, else far.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use serde::Serialize;
 /// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Regime {
-    /// The processors share a cache: about 100 ns.
+    /// The processors share a cache: the round trip of a cache line takes about 100 ns.
     Near,
-    /// The processors share no cache: about 400 ns.
+    /// The processors share no cache: the round trip of a cache line takes about 400 ns.
     Far,
 }
 
@@ -18,7 +18,7 @@ impl Regime {
     /// The round trip, in microseconds, that separates [`Self::Near`] from [`Self::Far`].
     const BETWEEN: f64 = 0.2;
 
-    /// Returns the distance that a round trip in microseconds indicates.
+    /// Returns the distance that the given round trip of a cache line, in microseconds, indicates.
     pub fn of(round_trip: f64) -> Self {
         if round_trip < Self::BETWEEN {
             Self::Near

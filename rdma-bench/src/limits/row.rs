@@ -7,8 +7,8 @@ use super::goal::{Bound, Goal};
 use super::source::Source;
 use super::statistic::Statistic;
 
-/// One comparison of the judge: a figure (the value under test), the yardstick (the reference value)
-/// that it is compared with, and the goal.
+/// A comparison of the judge: a figure (the value under test), the yardstick (the reference value) that
+/// it is compared with, and the goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     /// The name of the row, such as `G8a`: a letter, the number of the goal, and a small letter if the
@@ -18,12 +18,11 @@ pub struct Row {
     pub what: &'static str,
     /// The unit in which tables show figure (measured value) and yardstick (reference value).
     pub unit: Unit,
-    /// Measurement of the figure.
+    /// The measurement of the value under test.
     pub figure: Part,
-    /// Measurements whose sum is the yardstick. Empty if the goal is about the figure
-    /// alone.
+    /// The measurements whose sum is the reference value. Empty if the goal is about the figure alone.
     pub yardstick: &'static [Part],
-    /// The condition that the figure must meet.
+    /// The condition that the measured values must meet.
     pub goal: Goal,
 }
 
@@ -59,10 +58,11 @@ impl Row {
     }
 }
 
-/// A number that a program measures, times a factor: a figure, or a summand of a yardstick.
+/// A measured number times a factor: the value under test of a comparison, or a summand of the
+/// reference value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Part {
-    /// The factor of the number.
+    /// The factor by which the measured number is multiplied.
     pub times: f64,
     /// The program that measures the number, with its arguments.
     pub source: Source,
@@ -71,12 +71,13 @@ pub struct Part {
 }
 
 impl Part {
-    /// Creates a part that is the typical number (median or average) of a source.
+    /// Creates a measurement of the typical number (median or average) of `source`, with the factor 1.
     pub const fn of(source: Source) -> Self {
         Self::times(1.0, source)
     }
 
-    /// Creates a part that is `times` the typical number (median or average) of a source.
+    /// Creates a measurement of the typical number (median or average) of `source`, with the factor
+    /// `times`.
     pub const fn times(times: f64, source: Source) -> Self {
         Self {
             times,
@@ -85,12 +86,12 @@ impl Part {
         }
     }
 
-    /// Returns this part with `statistic` in place of the typical number.
+    /// Returns this measurement with `statistic` in place of the typical number.
     pub const fn at(self, statistic: Statistic) -> Self {
         Self { statistic, ..self }
     }
 
-    /// Returns whether the part's number is a time, a rate or a count.
+    /// Returns whether the measured number is a time, a rate or a count.
     pub fn quantity(&self) -> Quantity {
         match self.statistic {
             Statistic::Counter(_) => Quantity::Count,
@@ -132,7 +133,7 @@ impl Quantity {
     }
 }
 
-/// The unit in which tables show figures and yardsticks.
+/// The unit in which tables show measured values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Microseconds.
@@ -157,7 +158,7 @@ impl Unit {
         }
     }
 
-    /// Returns the kind of the numbers that tables show in this unit.
+    /// Returns the kind of the numbers (times, rates or counts) that tables show in this unit.
     pub fn quantity(self) -> Quantity {
         match self {
             Self::Microseconds => Quantity::Time,

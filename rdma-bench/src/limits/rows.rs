@@ -40,15 +40,15 @@ const fn raw(words: &'static [&'static str]) -> Part {
     Part::of(Source::Yardstick(words))
 }
 
-/// Returns a part in packets per second: perftest's rate of writes over UDP with this MTU, times the
-/// number of packets in a write.
+/// Returns the measurement of perftest's packets per second over UDP with the given MTU: the rate of
+/// writes times the number of packets in a write.
 const fn packets(mtu: usize) -> Part {
     let run = Run::new(Write, Bandwidth, LARGE).by(Path::Udp).mtu(mtu);
     Part::times((LARGE / mtu) as f64, Source::Perftest(run))
 }
 
-/// Returns the rate of writes of 8 bytes to this number of servers. `words` are options for several
-/// queue pairs or regions.
+/// Returns the measurement of the rate of 8-byte writes to `servers` servers. `words` are further
+/// arguments, such as the number of queue pairs or regions.
 const fn spread(words: &'static [&'static str], servers: usize) -> Part {
     let run = Run::new(Write, Bandwidth, 8).with(words).servers(servers);
     ours(run)
@@ -130,10 +130,11 @@ const fn within(words: &'static [&'static str]) -> Part {
 /// Arguments that set the number of outstanding operations in the rows of rdma-async.
 const WINDOW: &[&str] = &["-t", "64"];
 
-/// Arguments of [`WINDOW`] that also let the task of rdma-async spin, as the program of rdma-core does.
+/// The arguments in [`WINDOW`], and those with which a task of rdma-async polls without sleeping, as
+/// the test of rdma-core does.
 const SPINNING_WINDOW: &[&str] = &["-t", "64", "--completion", "busy"];
 
-/// Defines a row that compares rdma-async with rdma-core, with the same number of outstanding requests.
+/// Creates a row that compares rdma-async with rdma-core, with the same number of outstanding requests.
 macro_rules! async_beside_core {
     ($id:literal, $what:literal, $unit:expr, $verb:expr, $size:expr, $least:expr) => {
         Row {
@@ -147,13 +148,15 @@ macro_rules! async_beside_core {
     };
 }
 
-/// Returns the round trip of a message of 8 bytes: twice the latency that the test reports.
+/// Returns the measurement of the round trip of a message of 8 bytes: twice the latency that the test
+/// reports.
 const fn round_trip(layer: Layer, words: &'static [&'static str]) -> Part {
     let run = Run::new(Send, Latency, 8).with(words);
     Part::times(2.0, Source::Ours(layer, run))
 }
 
-/// Returns the rate of writes of 8 bytes over rdma-async, with softroce set to a latency of 20 us.
+/// Returns the measurement of the rate of 8-byte writes over rdma-async, with softroce set to a latency
+/// of 20 us.
 const fn delayed(words: &'static [&'static str]) -> Part {
     let run = Run::new(Write, Bandwidth, 8).with(words);
     of_async(run.under_variables(&["SOFTROCE_LATENCY=20us"]))
@@ -622,8 +625,8 @@ pub const HOST: &[Row] = &[
     },
 ];
 
-/// The rows that are measured in the virtual machine, where the yardstick is the kernel's Soft-RoCE
-/// device.
+/// The rows that are measured in the virtual machine, where the reference values come from the kernel's
+/// Soft-RoCE device.
 pub const GUEST: &[Row] = &[
     Row {
         id: "G11a",

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::test::{Metric, Test, Verb};
 
-/// Time limit of a run.
+/// Time limit of one run of a program.
 pub(super) const LIMIT: Duration = Duration::from_secs(180);
 
 /// A test of an RDMA device, with its operation, message size and options.
@@ -30,13 +30,13 @@ pub struct Run {
     path: Path,
     mtu: Option<usize>,
     words: &'static [&'static str],
-    /// Environment variables of both ends, of the form `NAME=VALUE`.
+    /// Environment variables of server and client, of the form `NAME=VALUE`.
     variables: &'static [&'static str],
     servers: usize,
     attack: Option<Attack>,
 }
 
-/// The path of the messages between the two ends.
+/// The path of the messages between server and client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
     /// The path that softroce chooses between two processes of one machine.
@@ -87,33 +87,34 @@ impl Run {
         }
     }
 
-    /// Returns the same test with messages on another path.
+    /// Returns this test with its messages on the given path.
     pub const fn by(self, path: Path) -> Self {
         Self { path, ..self }
     }
 
-    /// Returns the same test with another MTU than the port's.
+    /// Returns this test with an MTU of `bytes` instead of the port's.
     pub const fn mtu(self, bytes: usize) -> Self {
         let mtu = Some(bytes);
         Self { mtu, ..self }
     }
 
-    /// Returns the same test with the additional arguments `words`.
+    /// Returns this test with the additional arguments `words`.
     pub const fn with(self, words: &'static [&'static str]) -> Self {
         Self { words, ..self }
     }
 
-    /// Returns the same test with these environment variables, of the form `NAME=VALUE`.
+    /// Returns this test with environment variables of the form `NAME=VALUE` for server and client.
     pub const fn under_variables(self, variables: &'static [&'static str]) -> Self {
         Self { variables, ..self }
     }
 
-    /// Returns the same test with this number of servers.
+    /// Returns this test with `servers` servers.
     pub const fn servers(self, servers: usize) -> Self {
         Self { servers, ..self }
     }
 
-    /// Returns the same test, during which another process sends forged packets to `attack`.
+    /// Returns this test, during which another process sends forged packets to the destination
+    /// `attack`.
     pub const fn under(self, attack: Attack) -> Self {
         let attack = Some(attack);
         Self { attack, ..self }
@@ -182,7 +183,7 @@ impl Run {
                 words.extend(self.variables.iter().map(OsString::from));
             }
             let mut chosen = program.words(&case, &network, port);
-            // A row's depth replaces that of the case.
+            // A depth in the arguments of the row replaces that of the case.
             let depth = chosen.iter().position(|word| word == "-t");
             if let Some(at) = depth.filter(|_| self.words.contains(&"-t")) {
                 chosen.drain(at..at + 2);

@@ -15,10 +15,10 @@ pub enum Place {
 }
 
 impl Place {
-    /// Both machines.
+    /// The host and the virtual machine.
     pub const ALL: [Self; 2] = [Self::Host, Self::Guest];
 
-    /// Returns the rows that are measured on this machine.
+    /// Returns the rows (comparisons of the judge) that are measured on this machine.
     pub fn rows(self) -> &'static [Row] {
         match self {
             Self::Host => HOST,

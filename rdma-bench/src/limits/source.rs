@@ -1,4 +1,4 @@
-//! The programs that measure figures and yardsticks for the judge, and how their results are read.
+//! The programs whose results the judge compares, and how these results are read.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -22,7 +22,7 @@ use crate::plan::Layer;
 pub enum Source {
     /// `rdma-bench` over a layer. Echo tests measure calls of rdma-rpc, which has no other test.
     Ours(Layer, Run),
-    /// Perftest's C program for the test.
+    /// The C program of perftest that performs the given test.
     Perftest(Run),
     /// A test of `ucx_perftest` with messages of a size, over shared memory.
     Ucx {
@@ -35,12 +35,13 @@ pub enum Source {
     Yardstick(&'static [&'static str]),
     /// The program `connections`, which measures within one process, with these arguments.
     Connections(&'static [&'static str]),
-    /// The round trip of a cache line, in microseconds, measured before and after the pair.
+    /// The round trip of a cache line, in microseconds, measured before and after each pair of
+    /// measurements.
     CacheLine,
 }
 
 impl Source {
-    /// Returns whether the main result of this source is a time or a rate.
+    /// Returns whether the main result of this program is a time or a rate.
     pub fn quantity(&self) -> Quantity {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => run.quantity(),
@@ -55,7 +56,7 @@ impl Source {
         }
     }
 
-    /// Returns whether the source reports this statistic.
+    /// Returns whether this program reports `statistic`.
     pub fn has(&self, statistic: Statistic) -> bool {
         match statistic {
             Statistic::Typical => true,
@@ -67,7 +68,7 @@ impl Source {
             Statistic::Beside => {
                 matches!(self, Self::Ours(Layer::Core, run) if run.has_messages_beside())
             }
-            // The other sources write no JSON document.
+            // The other programs write no JSON document.
             Statistic::Counter(_) => {
                 matches!(
                     self,
@@ -87,8 +88,8 @@ impl Source {
         }
     }
 
-    /// Returns the duration of one message in seconds. `figure` is the measured time in microseconds,
-    /// or the rate.
+    /// Returns the duration of one message in seconds, given the result `figure` of this program: a
+    /// time in microseconds, or a rate per second.
     pub(super) fn seconds(&self, figure: f64) -> f64 {
         let times = match self {
             Self::Ours(_, run) | Self::Perftest(run) => run.times_per_message(),

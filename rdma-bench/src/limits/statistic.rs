@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-/// A number that the result of a run of a [`Source`](super::Source) contains.
+/// A number to take from the result of a program (a [`Source`](super::Source)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Statistic {
     /// The median of a latency, or the average of a rate.
@@ -14,7 +14,7 @@ pub enum Statistic {
     P99,
     /// The 99.9th percentile of a latency.
     P99_9,
-    /// The average rate of the other messages that are sent during a latency test.
+    /// The average rate of the messages that a latency test sends on a second queue pair.
     Beside,
     /// A number in the JSON document of the program, at the given JSON pointer
     /// (`/results/n_iterations`).
@@ -33,9 +33,9 @@ impl Statistic {
         }
     }
 
-    /// Reads this statistic from a JSON document. The typical number is in documents of `yardstick`
-    /// and `connections`, percentiles and the rate of other messages in documents of `rdma-bench`, and
-    /// counters in either.
+    /// Reads this statistic from a JSON document. The typical number is in documents of `yardstick` and
+    /// `connections`, percentiles and the rate of messages on a second queue pair are in documents of
+    /// `rdma-bench`, and counters in all.
     pub(crate) fn in_document(self, document: &Value) -> Option<f64> {
         let results = &document["results"];
         let number = match self {
@@ -61,7 +61,8 @@ impl Statistic {
         self.accepted(*columns.get(column)?)
     }
 
-    /// Returns `number` if it is valid: a time or a rate must be positive, a count may be 0.
+    /// Returns `number` if it is valid: a time or a rate must be positive, a count must not be
+    /// negative.
     pub(super) fn accepted(self, number: f64) -> Option<f64> {
         let least = match self {
             Self::Counter(_) => 0.0,

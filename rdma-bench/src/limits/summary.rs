@@ -1,4 +1,5 @@
-//! The summary of a run of the judge: the number of rows by verdict, and the exit status.
+//! The summary of a run of the judge: the number of comparisons (rows) by verdict, and whether the run
+//! succeeded.
 
 use std::fmt;
 
@@ -13,7 +14,7 @@ pub struct Summary {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// The row was measured; its verdict is `None` if there were too few pairs.
+    /// A row that was measured, with its verdict; `None` if there were too few pairs for a verdict.
     Measured(Option<Verdict>),
     NotMeasured,
 }

@@ -55,7 +55,8 @@ pub(super) fn client_words(
     words
 }
 
-/// Returns the value of a statistic from the client's output: microseconds, or messages per second.
+/// Returns the value of `statistic` in `printed`, the client's output: microseconds, or messages per
+/// second.
 pub(super) fn figure(test: &str, statistic: Statistic, printed: &str) -> Result<f64> {
     let wanted = match statistic.rank() {
         Some(rank) if is_time(test) => format!("{rank}_percentile_lat"),

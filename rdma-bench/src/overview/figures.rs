@@ -11,7 +11,7 @@ use crate::compare::{Case, Network, Program};
 use crate::error::{Error, Result};
 use crate::test::{Metric, Test};
 
-/// The measured values of a row.
+/// The measured values of one operation with one message size over one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
     /// The median of the latency, in microseconds.
@@ -22,8 +22,8 @@ pub struct Figures {
     pub rate: f64,
 }
 
-/// Measures a row `runs` times with the program `rdma-bench` at `program`, or with perftest, and
-/// returns the median of each value.
+/// Measures a row (operation, message size and layer) `runs` times with the program `rdma-bench` at
+/// `program`, or with perftest. Returns the median of each measured value.
 ///
 /// # Errors
 ///
@@ -54,8 +54,8 @@ pub fn measure(row: &Row, network: &Network, program: &Path, runs: usize) -> Res
     })
 }
 
-/// Returns the test that measures a row. Its number of messages takes some tenths of a second on
-/// softroce, and seconds on an emulated device.
+/// Returns the test that measures a row. The number of messages is chosen so that the test takes some
+/// tenths of a second on softroce, and seconds on an emulated device.
 fn case(row: &Row, metric: Metric) -> Case {
     let iterations = match (metric, row.size) {
         (Metric::Latency, ..=8192) => 5_000,

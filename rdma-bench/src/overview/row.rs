@@ -11,13 +11,14 @@ const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 /// A layer or a program that the overview measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
-    /// rdma-core, with messages in this kind of memory.
+    /// The layer rdma-core, with messages in the given kind of memory.
     Core(Memory),
-    /// rdma-core, with memory of the device, and writes with immediate data.
+    /// The layer rdma-core, with memory that the device provides, and with immediate data in all
+    /// writes.
     CoreImmediate,
-    /// rdma-async. Its writes have immediate data, so that the receiver gets a completion.
+    /// The layer rdma-async, with immediate data in all writes, so that the receiver gets a completion.
     Async,
-    /// rdma-rpc.
+    /// The layer rdma-rpc.
     Rpc,
     /// Perftest's C programs, which use ordinary memory of the process.
     Perftest,
@@ -34,7 +35,7 @@ impl Subject {
         Self::Rpc,
     ];
 
-    /// Returns the layer of this workspace; `None` for perftest.
+    /// Returns the layer that is measured; `None` for perftest, which is no layer of this workspace.
     pub fn layer(self) -> Option<Layer> {
         match self {
             Self::Core(_) | Self::CoreImmediate => Some(Layer::Core),
@@ -80,7 +81,7 @@ impl fmt::Display for Subject {
 /// A row of the overview: an operation with messages of one size over one layer or program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// The operation.
+    /// The operation to measure.
     pub verb: Verb,
     /// The size of a message in bytes.
     pub size: usize,

@@ -14,7 +14,8 @@ device's own, or malloc's. imm: writes with immediate data, which the receiver n
 rdma-async do here. Messages over rdma-async above 4 KiB are read by the receiver, not sent.
 ";
 
-/// Returns the table of these rows. A row without figures (measured values) could not be measured.
+/// Returns the overview's table with the given rows. A row without figures (measured values) could not
+/// be measured.
 pub fn table(rows: &[(Row, Option<Figures>)]) -> String {
     let mut text = format!(
         "{:<14}{:>8}  {:<18}{:>12}{:>12}{:>12}{:>12}\n",

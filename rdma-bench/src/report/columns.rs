@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Compares the latency columns with a line that `ib_write_lat` printed.
+    /// Checks that the latency columns equal a line that `ib_write_lat` printed.
     #[test]
     fn latency_columns_are_perftests() {
         let measured = Latency {
@@ -156,7 +156,7 @@ mod tests {
         );
     }
 
-    /// Compares the bandwidth columns with lines that `ib_write_bw` printed.
+    /// Checks that the bandwidth columns equal lines that `ib_write_bw` printed.
     #[test]
     fn bandwidth_columns_are_perftests() {
         let measured = |iterations, average, peak| Bandwidth {

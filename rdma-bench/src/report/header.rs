@@ -8,14 +8,14 @@ use crate::session::Role;
 use crate::settings::Settings;
 use crate::test::{Metric, Test};
 
-/// One end of a connection, as the report shows it.
+/// A side of a connection, as the report shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     /// The port's LID.
     pub lid: u16,
     /// The queue pair's number.
     pub queue_pair: u32,
-    /// The first packet sequence number.
+    /// The sequence number of the first packet that this side sends.
     pub packet_sequence: u32,
     /// Maximum incoming reads and atomics; `None` if the test uses neither.
     pub outstanding: Option<u8>,
@@ -36,33 +36,33 @@ pub struct Facts {
     pub mtu: usize,
     /// The name of the link layer.
     pub link_layer: String,
-    /// The GID index.
+    /// The index of the GID that the connection uses.
     pub gid_index: u32,
-    /// Maximum inline data in bytes.
+    /// Maximum size in bytes of messages that are sent inline.
     pub inline: usize,
-    /// The addresses of this end and of the other end.
+    /// The addresses of this process's side and of the peer's side.
     pub ends: [Address; 2],
 }
 
 /// The header of a report: test, device and addresses, in perftest's form.
 #[derive(Debug, Clone)]
 pub struct Header {
-    /// The test.
+    /// The operation and the quantity to measure.
     pub test: Test,
     /// The title of the test.
     pub title: String,
     /// The layer under test.
     pub layer: String,
-    /// The name of the kind of memory at both ends.
+    /// The name of the kind of memory that server and client use.
     pub memory: String,
-    /// The number of queue pairs that connect this end with the other end.
+    /// The number of queue pairs that connect this process with its peer.
     pub queue_pairs: usize,
-    /// Set if receives are taken from a shared receive queue.
+    /// Set if messages consume receives of a shared receive queue.
     pub shared_receives: bool,
     /// The size in bytes of the messages that are sent on a second queue pair during a latency test, if
     /// there are any.
     pub beside: Option<usize>,
-    /// The queue depths that this end uses.
+    /// The queue depths that this process uses, each with its name in the report.
     pub depths: Vec<(&'static str, usize)>,
     /// The properties of the connection.
     pub facts: Facts,
@@ -108,8 +108,8 @@ impl Header {
         if self.shared_receives { "ON" } else { "OFF" }
     }
 
-    /// Returns the name and the value of the line before the data exchange method: maximum outstanding
-    /// reads, or maximum inline data.
+    /// Returns the name and the value of the header line about a limit: the maximum outstanding reads,
+    /// or the maximum inline data.
     pub(super) fn limit(&self) -> (&'static str, usize) {
         match self.facts.ends[0].outstanding {
             Some(outstanding) => ("Outstand reads", usize::from(outstanding)),
@@ -195,8 +195,8 @@ pub(super) mod tests {
         Header::new(&plan, &Settings::default(), role, &facts)
     }
 
-    /// Compares the header with the lines that `ib_read_bw` printed, with two lines added (layer and
-    /// memory), and without two lines about the C library.
+    /// Checks that the header equals the lines that `ib_read_bw` printed, with two lines added (layer
+    /// and memory), and without two lines about the C library.
     #[test]
     fn the_header_is_perftests() {
         let text = header(Verb::Read, Metric::Bandwidth, Role::Client).to_string();

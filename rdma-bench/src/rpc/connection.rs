@@ -20,10 +20,11 @@ use crate::settings::Settings;
 use crate::test::Metric;
 
 const METHOD: &str = "bench/echo";
-/// Maximum size of a message in bytes without the echoed bytes.
+/// Room in bytes for everything in a message except the echoed bytes.
 const OVERHEAD: usize = 4096;
 
-/// One end of an rdma-rpc connection under test: the client makes calls, the server answers them.
+/// This process's side of an rdma-rpc connection that a test measures: the client makes calls, the
+/// server answers them.
 #[derive(Debug)]
 pub struct Connection {
     // The first field: dropped before the runtime on which its tasks run.
@@ -42,7 +43,8 @@ enum End {
 }
 
 impl Connection {
-    /// Connects the two ends, and starts the RPC server at the server's end.
+    /// Connects to the peer through rdma-async. If this process is the server, also starts the RPC
+    /// server.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! rdma-rpc under test: calls that return their argument.
+//! Tests of rdma-rpc by calls that return their argument.
 
 mod connection;
 

@@ -9,11 +9,12 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::{ContextHandle, CountersHandle};
 
-/// A set of counters for steered packets. Clones refer to the same counters.
+/// A set of counters for packets that flow rules steer. Clones refer to the same counters.
 ///
-/// Each index of the set counts what [`Self::attach`] selected. A flow updates the counters if its
-/// rule contains [`count`](super::FlowRule::count). Few devices support counters; on others the
-/// verb returns an error that [is unsupported](crate::Error::is_unsupported).
+/// The counter at each index counts the quantity that [`Self::attach`] selected for that index. A
+/// flow updates the counters if its rule contains [`count`](super::FlowRule::count). Few devices
+/// support counters; on other devices the constructor returns an error that [is
+/// unsupported](crate::Error::is_unsupported).
 ///
 /// `Counters` are `Send` and `Sync`: a lock serialises attaching and reading.
 #[doc(alias = "ibv_counters")]
@@ -38,7 +39,7 @@ impl Counters {
     ///
     /// # Errors
     ///
-    /// The error of the verb. Most devices do not support counters.
+    /// The error of `ibv_create_counters`. Most devices do not support counters.
     #[doc(alias = "ibv_create_counters")]
     pub fn new(context: &Context) -> Result<Self> {
         let handle = CountersHandle::create(Arc::clone(context.handle()))?;
@@ -51,24 +52,25 @@ impl Counters {
         }
     }
 
-    /// Makes the counter at `index` count `counter`, for every flow that is created with these
-    /// counters later.
+    /// Selects the quantity (packets or bytes) that the counter at `index` counts, for every flow
+    /// that is created with these counters later.
     ///
     /// # Errors
     ///
-    /// The error of the verb: the device does not support this counter, or a flow already uses the
-    /// set.
+    /// The error of `ibv_attach_counters_point_flow`: the device does not support this counter, or
+    /// a flow already uses the set.
     #[doc(alias = "ibv_attach_counters_point_flow")]
     pub fn attach(&self, counter: Counter, index: u32) -> Result<()> {
         self.handle.attach(counter.to_raw(), index, None)
     }
 
-    /// Makes the counter at `index` count `counter`, for an existing flow.
+    /// Selects the quantity (packets or bytes) that the counter at `index` counts, for an existing
+    /// flow.
     ///
     /// # Errors
     ///
-    /// The error of the verb. Most devices with counters support them only for flows that are
-    /// created with the counters.
+    /// The error of `ibv_attach_counters_point_flow`. Most devices with counters support them only
+    /// for flows that are created with the counters.
     #[doc(alias = "ibv_attach_counters_point_flow")]
     pub fn attach_to(&self, flow: &Flow, counter: Counter, index: u32) -> Result<()> {
         self.handle.attach(counter.to_raw(), index, Some(flow))?;
@@ -84,7 +86,7 @@ impl Counters {
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_read_counters`.
     #[doc(alias = "ibv_read_counters")]
     pub fn read(&self, values: &mut [u64]) -> Result<()> {
         self.handle.read(values, false)
@@ -101,7 +103,7 @@ impl Counters {
         self.handle.read(values, true)
     }
 
-    /// Returns the C object. The pointer is valid as long as these counters exist.
+    /// Returns the underlying `ibv_counters`. The pointer is valid as long as these counters exist.
     pub fn as_raw(&self) -> *mut sys::ibv_counters {
         self.handle.as_raw()
     }

@@ -13,7 +13,8 @@ use crate::queue_pair::QueuePair;
 /// to the same flow. A flow keeps its queue pair and its counters alive.
 ///
 /// A flow is `Send` and `Sync`, because it is immutable. Few devices support flow steering; on
-/// others the verb returns an error that [is unsupported](crate::Error::is_unsupported).
+/// other devices [`Self::steer`] returns an error that [is
+/// unsupported](crate::Error::is_unsupported).
 #[doc(alias = "ibv_flow")]
 #[derive(Debug, Clone)]
 pub struct Flow {
@@ -26,8 +27,8 @@ impl Flow {
     ///
     /// # Errors
     ///
-    /// The error of the verb. Most devices do not support flow steering, and most of the others
-    /// require privileges.
+    /// The error of `ibv_create_flow`. Most devices do not support flow steering, and most of the
+    /// others require privileges.
     #[doc(alias = "ibv_create_flow")]
     pub fn steer(queue_pair: &QueuePair, rule: &FlowRule) -> Result<Self> {
         let handle = FlowHandle::create(Arc::clone(queue_pair.handle()), rule)?;
@@ -44,7 +45,7 @@ impl Flow {
         &self.handle
     }
 
-    /// Returns the C object. The pointer is valid as long as this flow exists.
+    /// Returns the underlying `ibv_flow`. The pointer is valid as long as this flow exists.
     pub fn as_raw(&self) -> *mut sys::ibv_flow {
         self.handle.as_raw()
     }

@@ -8,8 +8,8 @@ use ibverbs_sys as sys;
 use super::Counters;
 use crate::error::{Error, Result};
 
-/// The packets that a [`Flow`](super::Flow) steers, and what is done with them. A packet matches if
-/// it matches every layer of the rule.
+/// A rule that selects the packets of a [`Flow`](super::Flow) and the actions on these packets. A
+/// packet matches if its headers match every header condition (layer) of the rule.
 ///
 /// ```
 /// use rdma_core::{EthernetMatch, FlowRule, PortMatch};
@@ -28,7 +28,7 @@ pub struct FlowRule {
     priority: u16,
     flags: u32,
     count: usize,
-    /// The C structs of the layers, without gaps between them.
+    /// The C structs of the layers (header conditions and actions), without gaps between them.
     layers: Vec<u8>,
     counters: Vec<Counters>,
 }
@@ -41,7 +41,7 @@ pub struct EthernetMatch {
     pub destination: Option<[u8; 6]>,
     /// The source MAC address.
     pub source: Option<[u8; 6]>,
-    /// The EtherType; behind the VLAN tag if the frame has one.
+    /// The EtherType. If the frame has a VLAN tag, the EtherType after the tag.
     pub ether_type: Option<u16>,
     /// The VLAN tag, 12 bits.
     pub vlan: Option<u16>,
@@ -106,8 +106,8 @@ impl FlowRule {
         }
     }
 
-    /// Creates a rule for packets of a port. The packets must match all layers that are added to
-    /// the rule.
+    /// Creates a rule for packets of a port. A packet must match all header conditions that are
+    /// added to the rule.
     #[doc(alias = "IBV_FLOW_ATTR_NORMAL")]
     pub fn matching(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_NORMAL, port)
@@ -138,7 +138,8 @@ impl FlowRule {
         self
     }
 
-    /// Lets matching packets also be matched by rules with larger priority numbers.
+    /// Makes the rule pass matching packets on, so that rules with larger priority numbers can
+    /// match them as well.
     #[doc(alias = "IBV_FLOW_ATTR_FLAGS_DONT_TRAP")]
     pub fn pass_on(mut self) -> Self {
         self.flags |= sys::ibv_flow_flags::IBV_FLOW_ATTR_FLAGS_DONT_TRAP.0;
@@ -265,7 +266,7 @@ impl FlowRule {
         })
     }
 
-    /// Adds a tag to matching packets, which their completions report.
+    /// Adds a tag to matching packets. The completion of a matching packet reports the tag.
     #[doc(alias = "IBV_FLOW_SPEC_ACTION_TAG")]
     pub fn tag(self, number: u32) -> Self {
         type Spec = sys::ibv_flow_spec_action_tag;
@@ -275,7 +276,7 @@ impl FlowRule {
         })
     }
 
-    /// Drops the packets instead of delivering them.
+    /// Makes the rule discard matching packets instead of delivering them.
     #[doc(alias = "IBV_FLOW_SPEC_ACTION_DROP")]
     pub fn discard(self) -> Self {
         type Spec = sys::ibv_flow_spec_action_drop;
@@ -283,7 +284,8 @@ impl FlowRule {
         self.layer(kind, size_of::<Spec>(), |_| {})
     }
 
-    /// Counts matching packets in `counters`, which [`Counters::attach`] must have set up before.
+    /// Makes the rule count matching packets in `counters`, for which the program must have called
+    /// [`Counters::attach`] before.
     #[doc(alias = "IBV_FLOW_SPEC_ACTION_COUNT")]
     pub fn count(mut self, counters: &Counters) -> Self {
         type Spec = sys::ibv_flow_spec_counter_action;
@@ -295,7 +297,8 @@ impl FlowRule {
         })
     }
 
-    /// Appends the C struct of a layer. All such structs begin with their type and size.
+    /// Appends the C struct of a header condition or action (layer). All such structs begin with
+    /// their type and size.
     fn layer(
         mut self,
         kind: sys::ibv_flow_spec_type,
@@ -314,8 +317,8 @@ impl FlowRule {
         self
     }
 
-    /// Returns the C struct of the rule, and the structs of the layers that must follow it in
-    /// memory.
+    /// Returns the C struct of the rule, and the C structs of its conditions and actions, which
+    /// must follow the first struct in memory.
     pub(crate) fn attributes(&self) -> Result<(sys::ibv_flow_attr, &[u8])> {
         let size = size_of::<sys::ibv_flow_attr>() + self.layers.len();
         let (Ok(size), Ok(count)) = (u16::try_from(size), u8::try_from(self.count)) else {
@@ -339,7 +342,7 @@ impl FlowRule {
     }
 }
 
-/// The bytes of the C struct of one layer.
+/// The bytes of the C struct of one header condition or action.
 struct Layer<'a>(&'a mut [u8]);
 
 impl Layer<'_> {
@@ -358,7 +361,8 @@ impl Layer<'_> {
         self.put(mask, significant);
     }
 
-    /// Sets a field to be matched exactly, if `bytes` is present.
+    /// Makes the rule match a field exactly, if `bytes` is present. `value` and `mask` are the
+    /// offsets of the field and of its mask in the struct.
     fn exact(&mut self, value: usize, mask: usize, bytes: Option<&[u8]>) {
         if let Some(bytes) = bytes {
             self.put(value, bytes);
@@ -371,7 +375,8 @@ fn slice<const N: usize>(bytes: &Option<[u8; N]>) -> Option<&[u8]> {
     bytes.as_ref().map(|bytes| bytes.as_slice())
 }
 
-/// Returns an array of bytes in which the first `bits` bits are set.
+/// Returns an array of `N` bytes in which only the first `bits` bits are set, such as a network
+/// mask.
 fn leading<const N: usize>(bits: u8) -> [u8; N] {
     std::array::from_fn(|at| {
         let here = u32::from(bits).saturating_sub(8 * at as u32).min(8);

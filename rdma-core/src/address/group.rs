@@ -61,7 +61,7 @@ impl QueuePair {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the queue pair is not a datagram queue pair, and the error of
-    /// the verb, for example because `gid` is not a multicast GID.
+    /// `ibv_attach_mcast`, for example because `gid` is not a multicast GID.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_to_group(&self, gid: Gid, lid: u16) -> Result<GroupMembership> {
         if self.kind() != Transport::Datagram {
@@ -84,12 +84,12 @@ impl GroupMembership {
         self.attached.lid()
     }
 
-    /// Ends the membership, and returns an error on failure. Dropping the value instead only logs
-    /// the error.
+    /// Ends the membership of the queue pair in the group, and returns an error on failure.
+    /// Dropping the value also ends the membership, but only logs an error.
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_detach_mcast`.
     #[doc(alias = "ibv_detach_mcast")]
     pub fn leave(mut self) -> Result<()> {
         self.attached.detach()

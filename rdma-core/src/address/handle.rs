@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::ffi::{AddressHandleOwner, ContextHandle};
 use crate::protection_domain::ProtectionDomain;
 
-/// An address handle: the path to a port, prepared by the device. Used as the destination of
-/// datagrams.
+/// An address handle: a path to a port that the device has prepared for sending. Requests use it as
+/// the destination of datagrams.
 ///
 /// Clones refer to the same handle, which is destroyed with the last clone. A request that uses the
 /// handle keeps a clone until it has completed. Address handles are `Send` and `Sync`, because they
@@ -26,7 +26,7 @@ impl AddressHandle {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a vector with values out of
-    /// range, and the error of the verb, for example because no route leads to the GID.
+    /// range, and the error of `ibv_create_ah`, for example because no route leads to the GID.
     #[doc(alias = "ibv_create_ah")]
     pub fn new(domain: &ProtectionDomain, vector: &AddressVector) -> Result<Self> {
         let owner = AddressHandleOwner::create(Arc::clone(domain.handle()), vector)?;
@@ -59,7 +59,7 @@ impl AddressHandle {
         }
     }
 
-    /// Returns the context of the device that the handle belongs to.
+    /// Returns the context (open device) to which the address handle belongs.
     #[inline]
     pub(crate) fn context(&self) -> &Arc<ContextHandle> {
         self.owner.context()
@@ -76,7 +76,7 @@ impl AddressHandle {
         Err(Error::invalid("address handle", reason))
     }
 
-    /// Returns the C object. The pointer is valid as long as this handle exists.
+    /// Returns the underlying `ibv_ah`. The pointer is valid as long as this handle exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_ah {
         self.owner.as_raw()
     }

@@ -7,11 +7,12 @@ use crate::error::{Error, Result};
 
 /// The header in front of a received datagram, with the addresses of sender and destination.
 ///
-/// A receive of a datagram queue pair stores 40 bytes in front of the message, so its memory must
-/// be 40 bytes longer. They contain the global route header of InfiniBand and RoCE v1, or the IPv6
-/// header of RoCE v2, which has the same layout. An IPv4 header is in the last 20 bytes; the first
-/// 20 are then undefined (RoCE v2 annex, A17.4.5.1). On InfiniBand all 40 bytes are undefined if
-/// the datagram has no global route header, which the completion reports.
+/// A receive of a datagram queue pair stores 40 bytes in front of the message, so the memory of the
+/// receive must be 40 bytes longer than the message. The 40 bytes contain the global route header
+/// of InfiniBand and RoCE v1, or the IPv6 header of RoCE v2, which has the same layout. An IPv4
+/// header is in the last 20 bytes; the first 20 are then undefined (RoCE v2 annex, A17.4.5.1). On
+/// InfiniBand all 40 bytes are undefined if the datagram has no global route header, which the
+/// completion reports.
 #[doc(alias = "ibv_grh")]
 #[doc(alias = "GRH")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,7 +40,7 @@ pub struct Ipv4Header {
     pub total_length: u16,
 }
 
-/// The global route header in front of a datagram (IBTA volume 1, 8.3), or its IPv6 header.
+/// The global route header (IBTA volume 1, 8.3) or IPv6 header in front of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GlobalRouteHeader {
     /// The sender's GID.
@@ -191,8 +192,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns an IPv4 header from 10.0.0.1 to 10.0.0.2 with its checksum, after the bytes of
-    /// `front`.
+    /// Returns an IPv4 header from 10.0.0.1 to 10.0.0.2 with its checksum, after 20 bytes with the
+    /// value `front`.
     fn ipv4(front: u8) -> [u8; 40] {
         let mut bytes = [front; 40];
         bytes[20..].copy_from_slice(&[

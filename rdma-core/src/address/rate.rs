@@ -1,10 +1,10 @@
-//! Rate limits of packets to a destination.
+//! Static rates, which limit the rate of packets to a destination.
 
 use std::fmt;
 
 use crate::ffi::{megabits_of_rate, rate_of_megabits};
 
-/// The maximum rate of packets to a destination, for a path with a link that is slower than the
+/// The maximum rate of packets to a destination, for a path that contains a link slower than the
 /// port. The value is a code of IBTA volume 1, table 224 (`ibv_rate`).
 #[doc(alias = "ibv_rate")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -12,7 +12,7 @@ use crate::ffi::{megabits_of_rate, rate_of_megabits};
 pub struct StaticRate(pub u8);
 
 impl StaticRate {
-    /// The rate of the port; the default.
+    /// The value that sets no limit other than the rate of the port; the default.
     #[doc(alias = "IBV_RATE_MAX")]
     pub const PORT: Self = Self(0);
 

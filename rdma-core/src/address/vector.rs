@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::ffi;
 use crate::queue_pair::Endpoint;
 
-/// The path from a local port to another port, or to a multicast group.
+/// The path that packets take from a local port to another port, or to a multicast group.
 ///
 /// ```
 /// # use rdma_core::{AddressChoice, AddressVector, Context, Gid};
@@ -92,8 +92,8 @@ impl AddressVector {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for fewer than 40 bytes, and the error of the verb, for example
-    /// because the datagram's destination is not a GID of the port.
+    /// [`Error::InvalidArgument`] for fewer than 40 bytes, and the error of `ibv_init_ah_from_wc`,
+    /// for example because the datagram's destination is not a GID of the port.
     #[doc(alias = "ibv_init_ah_from_wc")]
     pub fn from_completion(
         context: &Context,
@@ -108,7 +108,8 @@ impl AddressVector {
         ffi::vector_of_completion(context.handle(), completion, header, port)
     }
 
-    /// Checks the ranges that the types do not enforce.
+    /// Checks the ranges of fields whose types allow more values than the protocol. Returns an
+    /// error for a value out of range.
     pub(crate) fn checked(&self) -> Result<()> {
         let limits = [
             ("service level", u32::from(self.service_level), 15),

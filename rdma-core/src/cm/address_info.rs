@@ -25,7 +25,7 @@ pub struct AddressQuery<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AddressInfo {
-    /// The address to connect to, or `None` for a query of addresses to listen at.
+    /// The address to connect to. `None` if the query was for addresses to listen at.
     #[doc(alias = "ai_dst_addr")]
     pub destination: Option<SocketAddr>,
     /// The local address to bind to.
@@ -86,7 +86,7 @@ impl<'a> AddressQuery<'a> {
         self
     }
 
-    /// Makes the query return addresses for which no route was resolved.
+    /// Makes the query skip route resolution. The returned addresses contain no route.
     #[doc(alias = "RAI_NOROUTE")]
     pub fn without_route(mut self) -> Self {
         self.route = false;
@@ -100,7 +100,7 @@ impl<'a> AddressQuery<'a> {
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a string with a NUL character,
     /// [`ConnectionError::UnknownName`](super::ConnectionError::UnknownName) for a name without an
     /// address, [`ConnectionError::NoManager`](super::ConnectionError::NoManager) if the system has
-    /// no connection manager, and the error of the verb.
+    /// no connection manager, and the error of `rdma_getaddrinfo`.
     #[doc(alias = "rdma_getaddrinfo")]
     #[doc(alias = "rdma_freeaddrinfo")]
     pub fn resolve(&self) -> Result<Vec<AddressInfo>> {

@@ -24,7 +24,7 @@ impl EventChannel {
     /// # Errors
     ///
     /// [`ConnectionError::NoManager`](super::ConnectionError::NoManager) if the system has no
-    /// connection manager, and the error of the verb.
+    /// connection manager, and the error of `rdma_create_event_channel`.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new() -> Result<Self> {
         let handle = EventChannelHandle::create()?;
@@ -45,26 +45,26 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `rdma_get_cm_event`.
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn try_next(&self) -> Result<Option<ConnectionEvent>> {
         Ok(self.handle.take()?.map(ConnectionEvent::from_raw))
     }
 
-    /// Waits for the next event until `timeout` has passed (`None`: no timeout), and then returns
-    /// `None`.
+    /// Waits for the next event and returns it. Returns `None` if `timeout` passes first; a
+    /// `timeout` of `None` means no limit.
     ///
     /// # Errors
     ///
-    /// The error of the verb, and the error of `poll(2)`.
+    /// The errors of `rdma_get_cm_event` and of `poll(2)`.
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn next(&self, timeout: Option<Duration>) -> Result<Option<ConnectionEvent>> {
         self.next_until(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 
-    /// Waits for the next event until `deadline`, like [`Self::next`].
+    /// Waits for the next event and returns it. Returns `None` if `deadline` passes first.
     pub(super) fn next_until(&self, deadline: Option<Instant>) -> Result<Option<ConnectionEvent>> {
         loop {
             if let Some(event) = self.try_next()? {
@@ -76,14 +76,14 @@ impl EventChannel {
         }
     }
 
-    /// Returns the number of identifiers whose events arrive on this channel.
+    /// Returns the number of connection identifiers whose events arrive on this channel.
     pub fn identifiers(&self) -> usize {
         self.handle.len()
     }
 
-    /// Returns the C object. The pointer is valid as long as this channel exists. The caller must
-    /// not read its events through the pointer, because this type keeps the data that maps events
-    /// to identifiers.
+    /// Returns the underlying `rdma_event_channel`. The pointer is valid as long as this channel
+    /// exists. The caller must not read events through the pointer, because this type keeps the
+    /// data that maps events to identifiers.
     pub fn as_raw(&self) -> *mut ibverbs_sys::rdma_event_channel {
         self.handle.as_raw()
     }

@@ -1,4 +1,4 @@
-//! Connections, and connections that are being established.
+//! Established connections, and connections that are being established.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use super::{
 use crate::error::{Errno, Result};
 use crate::queue_pair::{PreparedQueuePair, QueuePair};
 
-/// One end of a connection that has its queue pair but is not established yet.
+/// The local side of a connection that has its queue pair but is not established yet.
 #[derive(Debug)]
 #[must_use = "dropping it gives the connection up"]
 pub struct PreparedConnection {
@@ -51,12 +51,13 @@ impl PreparedConnection {
         }
     }
 
-    /// Returns the queue pair, for posting receives before the peer sends.
+    /// Returns the queue pair of the future connection. Receives can be posted to it before the
+    /// peer sends.
     pub fn queue_pair(&self) -> &PreparedQueuePair {
         &self.prepared
     }
 
-    /// Returns the identifier of this end.
+    /// Returns the connection identifier of this side.
     pub fn id(&self) -> &ConnectionId {
         match &self.side {
             Side::Connecting(id) => id,
@@ -64,7 +65,8 @@ impl PreparedConnection {
         }
     }
 
-    /// Connects or accepts, and waits until the connection is established.
+    /// Connects to the peer, or accepts the request of the peer, and waits until the connection is
+    /// established.
     ///
     /// # Errors
     ///
@@ -102,18 +104,19 @@ impl PreparedConnection {
     }
 }
 
-/// An established connection: a queue pair, and the identifier that reports the disconnection of
-/// the peer.
+/// An established connection: a queue pair, and the connection identifier, whose events report that
+/// the peer has disconnected.
 ///
 /// Dropping the connection disconnects it: the peer is notified, and the queue pair is moved to the
-/// error state even if clones of it exist. [`Self::into_parts`] avoids that.
+/// error state even if clones of it exist. [`Self::into_parts`] returns the queue pair and the
+/// identifier without disconnecting.
 #[derive(Debug)]
 pub struct Connection {
     id: ConnectionId,
     pair: QueuePair,
     peer: PeerParameters,
     waiting: Waiting,
-    /// Set once the connection has been disconnected, or split into its parts.
+    /// Set once the connection has been disconnected, or split by [`Self::into_parts`].
     ended: AtomicBool,
 }
 
@@ -133,18 +136,18 @@ impl Connection {
         &self.pair
     }
 
-    /// Returns the connection identifier of this end.
+    /// Returns the connection identifier of this side.
     pub fn id(&self) -> &ConnectionId {
         &self.id
     }
 
-    /// Returns the event channel of the identifier. No other identifier uses the channel. Its file
-    /// descriptor becomes readable when the peer has disconnected.
+    /// Returns the event channel of the connection identifier. No other identifier uses this
+    /// channel. The file descriptor of the channel becomes readable when the peer has disconnected.
     pub fn channel(&self) -> &EventChannel {
         &self.waiting.channel
     }
 
-    /// Returns the connection parameters of the peer.
+    /// Returns the connection parameters that the peer has sent.
     pub fn peer(&self) -> &PeerParameters {
         &self.peer
     }
@@ -164,7 +167,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`ConnectionError::DeviceRemoved`], and the error of the verb.
+    /// [`ConnectionError::DeviceRemoved`], and the error of `rdma_get_cm_event`.
     pub fn wait_disconnected(&self, timeout: Option<Duration>) -> Result<bool> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         while !self.ended.load(Ordering::Acquire) {
@@ -182,8 +185,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// Returns whether the connection still exists, as far as this end knows: `false` once the peer
-    /// has disconnected or exited. Does not wait.
+    /// Returns whether the connection still exists, as far as this side knows. Returns `false` once
+    /// this side has received the event that the peer has disconnected or exited. Does not wait.
     ///
     /// # Errors
     ///
@@ -195,12 +198,12 @@ impl Connection {
     /// Disconnects: moves the queue pair to the error state, notifies the peer, and waits for the
     /// peer's confirmation. A peer confirms when its program processes the event (in
     /// [`Self::wait_disconnected`], [`Self::is_connected`] or this method) or drops the connection.
-    /// Dropping this end disconnects without waiting.
+    /// Dropping the `Connection` disconnects without waiting.
     ///
     /// # Errors
     ///
-    /// [`ConnectionError::TimedOut`] if the peer does not confirm, and the errors of the verbs. The
-    /// connection has ended in any case.
+    /// [`ConnectionError::TimedOut`] if the peer does not confirm, and the errors of the verbs that
+    /// this method calls. The connection has ended in any case.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<()> {
         if self.ended.load(Ordering::Acquire) {
@@ -229,7 +232,8 @@ impl Connection {
         }
     }
 
-    /// Returns the identifier, the queue pair and the peer's parameters, without disconnecting.
+    /// Splits the connection into its identifier, its queue pair and the peer's parameters, without
+    /// disconnecting.
     pub fn into_parts(self) -> (ConnectionId, QueuePair, PeerParameters) {
         self.ended.store(true, Ordering::Release);
         (self.id.clone(), self.pair.clone(), self.peer.clone())
@@ -245,7 +249,8 @@ impl Drop for Connection {
     }
 }
 
-/// The event channel of one identifier, with the time limit for each step.
+/// The event channel of one connection identifier, with the time limit for each step of the
+/// connection.
 pub(super) struct Waiting {
     pub(super) channel: EventChannel,
     pub(super) peer: String,
@@ -263,8 +268,8 @@ impl fmt::Debug for Waiting {
 
 impl Waiting {
     /// Waits for the event that completes `step`. `pick` converts that event to a value, and
-    /// returns all other events unchanged. Events that end the connection are converted to errors;
-    /// others are ignored.
+    /// returns every other event unchanged as `Err`. If such an event ends the connection, returns
+    /// an error; ignores all other events.
     pub(super) fn until<T>(
         &self,
         step: ConnectionStep,

@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::queue_pair::QueuePairBuilder;
 
-/// Default time limit of each step of a connection.
+/// Default time limit for each step of establishing or ending a connection.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// A builder for a connection to a listening peer. Each step blocks for a limited time.
@@ -28,7 +28,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Creates a connector to the program that listens at `destination`.
+    /// Creates a connector that will connect to the program listening at `destination`.
     pub fn new(destination: SocketAddr) -> Self {
         Self {
             destination,
@@ -71,12 +71,13 @@ impl Connector {
         self
     }
 
-    /// Resolves the device, the link address and the route to the peer.
+    /// Resolves the destination to a local device and a link address, and resolves the route to the
+    /// peer.
     ///
     /// # Errors
     ///
     /// [`ConnectionError`](super::ConnectionError) if the system has no connection manager, no
-    /// route exists or the timeout passes; and the errors of the verbs.
+    /// route exists or the timeout passes; and the errors of the verbs that this method calls.
     #[doc(alias = "rdma_resolve_addr")]
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve(&self) -> Result<ResolvedPeer> {
@@ -103,8 +104,8 @@ impl Connector {
         Ok(ResolvedPeer { id, waiting })
     }
 
-    /// Resolves the route to the peer, creates the queue pair that `builder` returns for the device
-    /// of the route, and connects it.
+    /// Resolves the route to the peer, calls `builder` with the device of the route, creates the
+    /// queue pair that `builder` describes, and connects it.
     ///
     /// If the peer sends first, receives must be posted before the connection is established. In
     /// that case call [`Self::resolve`], [`ResolvedPeer::prepare`] and
@@ -133,12 +134,12 @@ pub struct ResolvedPeer {
 }
 
 impl ResolvedPeer {
-    /// Returns the identifier, which knows the device and the addresses of both ends.
+    /// Returns the connection identifier, which knows the device and the addresses of both sides.
     pub fn id(&self) -> &ConnectionId {
         &self.id
     }
 
-    /// Returns the open device of the route: see [`ConnectionId::context`].
+    /// Returns the open device that the route uses: see [`ConnectionId::context`].
     ///
     /// # Errors
     ///
@@ -147,7 +148,8 @@ impl ResolvedPeer {
         self.id.context()
     }
 
-    /// Creates the queue pair in INIT, so that receives can be posted before the peer sends.
+    /// Creates the queue pair of the connection in INIT, so that receives can be posted before the
+    /// peer sends.
     ///
     /// # Errors
     ///
@@ -162,7 +164,7 @@ impl ResolvedPeer {
     }
 
     /// Queries the datagram queue pair of the peer. [`PeerParameters::destination`] of the result
-    /// is the address for datagrams.
+    /// is the destination for datagrams to that queue pair.
     ///
     /// # Errors
     ///

@@ -18,14 +18,14 @@ pub enum ConnectionError {
          kernel, and /dev/infiniband/rdma_cm from the module rdma_ucm"
     )]
     NoManager {
-        /// The error of opening the connection manager.
+        /// The error number that opening the connection manager returned.
         errno: Errno,
     },
 
     /// The resolver found no address for the name.
     #[error("{name} has no address: {reason}")]
     UnknownName {
-        /// The name and the service of the query.
+        /// The host name and the service that the query contained.
         name: String,
         /// The error message of the resolver.
         reason: String,
@@ -34,7 +34,7 @@ pub enum ConnectionError {
     /// A step did not complete within its time limit.
     #[error("{step} with {peer} did not end within {timeout:?}: {}", step.usual_cause())]
     TimedOut {
-        /// The step.
+        /// The step that exceeded its time limit.
         step: ConnectionStep,
         /// The address of the peer.
         peer: String,
@@ -47,16 +47,16 @@ pub enum ConnectionError {
     Rejected {
         /// The address of the peer.
         peer: String,
-        /// The reason of the rejection.
+        /// The reason that the peer or its connection manager gave for the rejection.
         reason: RejectReason,
-        /// The private data of the peer's program, padded with zeros.
+        /// The private data that the peer's program sent with the rejection, padded with zeros.
         private_data: Vec<u8>,
     },
 
     /// A step of establishing or ending the connection failed.
     #[error("{step} with {peer} failed: {status}: {}", step.usual_cause())]
     Failed {
-        /// The step.
+        /// The step that failed.
         step: ConnectionStep,
         /// The address of the peer.
         peer: String,
@@ -71,7 +71,7 @@ pub enum ConnectionError {
         peer: String,
     },
 
-    /// The device was removed.
+    /// The RDMA device of the connection was removed from the system.
     #[error("the device of the connection with {peer} was removed")]
     DeviceRemoved {
         /// The address of the peer.
@@ -101,21 +101,21 @@ impl ConnectionError {
     }
 }
 
-/// A step of establishing or ending a connection.
+/// A step of establishing or ending a connection, named in errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConnectionStep {
-    /// Resolves an IP address to a device and a link address.
+    /// The resolution of an IP address to a device and a link address.
     AddressResolution,
-    /// Resolves the route to the link address.
+    /// The resolution of the route to the link address.
     RouteResolution,
-    /// Sends the connect request, and waits for the response.
+    /// The connect request to the peer, until the response arrives.
     Connecting,
-    /// Accepts the connect request, and waits for the confirmation.
+    /// The acceptance of a peer's connect request, until the confirmation arrives.
     Accepting,
-    /// Disconnects, and waits for the confirmation.
+    /// The disconnection, until the peer confirms it.
     Disconnecting,
-    /// Joins a multicast group.
+    /// The request to join a multicast group.
     JoiningGroup,
 }
 
@@ -149,7 +149,7 @@ impl fmt::Display for ConnectionStep {
     }
 }
 
-/// The status of an event: 0, a negative `errno`, or a transport-specific number.
+/// The status field of a connection event: 0, a negative `errno`, or a transport-specific number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EventStatus(pub i32);
 

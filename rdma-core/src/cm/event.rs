@@ -9,14 +9,14 @@ use super::{ConnectionId, EventStatus, RejectReason};
 use crate::address::AddressVector;
 use crate::ffi::cm::{RawEvent, RawParameters};
 
-/// An event of a connection identifier.
+/// An event that librdmacm reported for a connection identifier.
 ///
 /// The event has already been acknowledged and holds no resources of librdmacm.
 #[doc(alias = "rdma_cm_event")]
 #[derive(Debug)]
 pub struct ConnectionEvent {
-    /// The identifier of the event. For a [connect request](ConnectionEventKind::ConnectRequest),
-    /// it is the listening identifier.
+    /// The connection identifier to which the event belongs. For a [connect
+    /// request](ConnectionEventKind::ConnectRequest), it is the listening identifier.
     pub id: ConnectionId,
     /// The type of the event, with its data.
     pub kind: ConnectionEventKind,
@@ -27,13 +27,13 @@ pub struct ConnectionEvent {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectionEventKind {
-    /// The address was resolved: the identifier has a device.
+    /// The address was resolved, and the connection identifier now has a device.
     #[doc(alias = "RDMA_CM_EVENT_ADDR_RESOLVED")]
     AddressResolved,
     /// The address could not be resolved.
     #[doc(alias = "RDMA_CM_EVENT_ADDR_ERROR")]
     AddressError(EventStatus),
-    /// The route was resolved: the identifier can connect.
+    /// The route was resolved, and the connection identifier can connect.
     #[doc(alias = "RDMA_CM_EVENT_ROUTE_RESOLVED")]
     RouteResolved,
     /// The route could not be resolved.
@@ -54,19 +54,19 @@ pub enum ConnectionEventKind {
     /// The peer rejected the connection.
     #[doc(alias = "RDMA_CM_EVENT_REJECTED")]
     Rejected {
-        /// The reason of the rejection.
+        /// The reason that the peer or its connection manager gave for the rejection.
         reason: RejectReason,
-        /// The private data of the peer's program, padded with zeros.
+        /// The private data that the peer's program sent with the rejection, padded with zeros.
         private_data: Vec<u8>,
     },
     /// The connection is established; for a datagram identifier, the peer's queue pair is known.
     #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
     Established(PeerParameters),
-    /// The peer has disconnected or exited, or has confirmed the disconnection by this end.
+    /// The peer has disconnected or exited, or has confirmed that this side disconnected.
     #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
     Disconnected,
-    /// The device is being removed: the program must drop the identifier and all users of the
-    /// device.
+    /// The device is being removed: the program must drop the connection identifier and every
+    /// object of the device.
     #[doc(alias = "RDMA_CM_EVENT_DEVICE_REMOVAL")]
     DeviceRemoval,
     /// The multicast group was joined.
@@ -75,23 +75,23 @@ pub enum ConnectionEventKind {
     /// The multicast group could not be joined, or the membership was lost.
     #[doc(alias = "RDMA_CM_EVENT_MULTICAST_ERROR")]
     MulticastError {
-        /// The token that was passed to the join.
+        /// The token that the program passed to [`ConnectionId::join_multicast`].
         token: usize,
         /// The status that describes the failure.
         status: EventStatus,
     },
-    /// The address moved to another device.
+    /// The local address of the connection identifier moved to another device.
     #[doc(alias = "RDMA_CM_EVENT_ADDR_CHANGE")]
     AddressChange,
     /// The time-wait period has ended: no packet of the connection is in the network, and its queue
     /// pair can be reused.
     #[doc(alias = "RDMA_CM_EVENT_TIMEWAIT_EXIT")]
     TimewaitExit,
-    /// A value that this crate does not know.
+    /// An event of a type that this crate does not know, as the number from librdmacm.
     Unknown(u32),
 }
 
-/// The connection parameters of the peer.
+/// The connection parameters that the peer sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerParameters {
     /// The private data of the peer's program, padded with zeros to the capacity of the message.
@@ -99,26 +99,27 @@ pub struct PeerParameters {
     /// The number of the peer's queue pair.
     #[doc(alias = "qp_num")]
     pub queue_pair: u32,
-    /// Number of outstanding reads and atomics that the peer requests, and that this end must
-    /// accept.
+    /// Maximum number of RDMA reads and atomics that the peer will have outstanding. This side must
+    /// be able to process that many.
     #[doc(alias = "responder_resources")]
     pub incoming_reads: u8,
-    /// Number of outstanding reads and atomics that the peer accepts from this end.
+    /// Maximum number of outstanding RDMA reads and atomics of this side that the peer can process.
     #[doc(alias = "initiator_depth")]
     pub outgoing_reads: u8,
-    /// Number of retries of a request for which the peer had no receive posted.
+    /// Maximum number of times that this side retries a request for which the peer had no receive
+    /// posted.
     #[doc(alias = "rnr_retry_count")]
     pub rnr_retries: u8,
     /// Set if the peer's queue pair uses a shared receive queue.
     #[doc(alias = "srq")]
     pub shared_receives: bool,
-    /// Set if the peer declares end-to-end flow control.
+    /// Set if the peer declares that it supports end-to-end flow control.
     pub flow_control: bool,
     /// The address for datagrams to the peer, if the identifier is for datagrams.
     pub datagram: Option<DatagramPeer>,
 }
 
-/// The address of a datagram peer.
+/// The data that a program needs to send datagrams to a peer's queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramPeer {
     /// The address vector of the path to the peer's port.
@@ -131,12 +132,12 @@ pub struct DatagramPeer {
 /// A multicast group that was joined, with its addresses for sending and receiving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MulticastMember {
-    /// The token that was passed to the join.
+    /// The token that the program passed to [`ConnectionId::join_multicast`].
     pub token: usize,
     /// The address vector of the path to the group. It contains the GID and LID of the group.
     #[doc(alias = "ah_attr")]
     pub address: AddressVector,
-    /// The queue pair number that addresses every member.
+    /// The queue pair number that datagrams to the group use to address every member.
     #[doc(alias = "qp_num")]
     pub queue_pair: u32,
     /// The queue key of the group.

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::ffi::cm::IdHandle;
 use crate::queue_pair::{EnhancedEstablishment, PreparedQueuePair, QueuePair, QueuePairBuilder};
 
-/// A connection identifier: one end of a connection, or a listening address. Clones refer to the
-/// same identifier, which is destroyed with the last clone.
+/// A connection identifier: the local side of a connection, or a listening address. Clones refer to
+/// the same identifier, which is destroyed with the last clone.
 ///
 /// The methods do not wait. A method starts an operation, and an [event](super::ConnectionEvent) on
 /// the identifier's channel reports its result.
@@ -24,11 +24,11 @@ pub struct ConnectionId {
 }
 
 impl ConnectionId {
-    /// Creates an identifier whose events arrive on `channel`.
+    /// Creates a connection identifier of the port space `space`, whose events arrive on `channel`.
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `rdma_create_id`.
     #[doc(alias = "rdma_create_id")]
     pub fn new(channel: &EventChannel, space: PortSpace) -> Result<Self> {
         IdHandle::create(channel.handle(), space.to_raw()).map(Self::from_handle)
@@ -42,7 +42,7 @@ impl ConnectionId {
         &self.handle
     }
 
-    /// Returns the channel on which the identifier's events arrive.
+    /// Returns the channel on which the events of this identifier arrive.
     pub fn channel(&self) -> EventChannel {
         EventChannel::from_handle(self.handle.channel())
     }
@@ -66,18 +66,19 @@ impl ConnectionId {
         self.handle.peer_address()
     }
 
-    /// Returns the name of the device, if it is known.
+    /// Returns the name of the device that the identifier uses, if a device is already known.
     pub fn device_name(&self) -> Option<String> {
         self.handle.device_name()
     }
 
-    /// Returns the port of the device, if it is known.
+    /// Returns the number of the device port that the identifier uses, if a device is already
+    /// known.
     pub fn port(&self) -> Option<u8> {
         self.handle.port()
     }
 
-    /// Returns the open device that the identifier uses. All identifiers of a device share one
-    /// context, as long as a handle to it exists.
+    /// Returns the open device (context) that the identifier uses. All identifiers of one device
+    /// share this context as long as the program keeps a handle to it.
     ///
     /// # Errors
     ///
@@ -93,25 +94,26 @@ impl ConnectionId {
         }
     }
 
-    /// Binds the identifier to a local address. The unspecified address covers all devices, and
-    /// port 0 selects a free port.
+    /// Binds the identifier to a local address. The unspecified address binds to the addresses of
+    /// all devices, and port 0 selects a free port.
     ///
     /// # Errors
     ///
-    /// The error of the verb, for example if no device has the address, or if the port is in use.
+    /// The error of `rdma_bind_addr`, for example if no device has the address, or if the port is
+    /// in use.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(&self, address: SocketAddr) -> Result<()> {
         self.handle.bind(address)
     }
 
     /// Starts to resolve the device and link address for `destination`, optionally from the local
-    /// address `source`. The result is the event
+    /// address `source`. The outcome is reported by the event
     /// [`AddressResolved`](super::ConnectionEventKind::AddressResolved) or
     /// [`AddressError`](super::ConnectionEventKind::AddressError), at the latest after `timeout`.
     ///
     /// # Errors
     ///
-    /// The error of the verb, for example if no device has a route to the destination.
+    /// The error of `rdma_resolve_addr`, for example if no device has a route to the destination.
     #[doc(alias = "rdma_resolve_addr")]
     pub fn resolve_address(
         &self,
@@ -123,25 +125,27 @@ impl ConnectionId {
         self.handle.resolve_address(source, destination, timeout)
     }
 
-    /// Starts to resolve the route to the resolved address. The result is the event
+    /// Starts to resolve the route to the address that [`Self::resolve_address`] has resolved. The
+    /// outcome is reported by the event
     /// [`RouteResolved`](super::ConnectionEventKind::RouteResolved) or
     /// [`RouteError`](super::ConnectionEventKind::RouteError), at the latest after `timeout`.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the identifier has no device, and the error of the verb.
+    /// [`Error::InvalidArgument`] if the identifier has no device, and the error of
+    /// `rdma_resolve_route`.
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(&self, timeout: Duration) -> Result<()> {
         self.handle.resolve_route(milliseconds(timeout))
     }
 
-    /// Starts to listen. Each connection attempt of a peer is reported by the event
+    /// Starts to listen for connect requests. Each request of a peer is reported by the event
     /// [`ConnectRequest`](super::ConnectionEventKind::ConnectRequest). Up to `backlog` requests can
-    /// be pending.
+    /// be pending at once.
     ///
     /// # Errors
     ///
-    /// The error of the verb, for example if the port is in use.
+    /// The error of `rdma_listen`, for example if the port is in use.
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self, backlog: u32) -> Result<()> {
         self.handle
@@ -153,9 +157,9 @@ impl ConnectionId {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the identifier has no device, or if the queue pair is of
-    /// another device or another [`Transport`](crate::Transport) than the identifier; and the
-    /// errors of the verbs.
+    /// [`Error::InvalidArgument`] if the identifier has no device, or if the device or the
+    /// [`Transport`](crate::Transport) of the queue pair does not match the identifier; and the
+    /// errors of the verbs that this method calls.
     #[doc(alias = "rdma_create_qp")]
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn prepare(&self, builder: QueuePairBuilder) -> Result<PreparedQueuePair> {
@@ -175,8 +179,8 @@ impl ConnectionId {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for parameters out of range, for private data that does not fit,
-    /// if the identifier has no device, or for a queue pair of another transport; and the error of
-    /// the verb.
+    /// if the identifier has no device, or if the transport of the queue pair does not match the
+    /// identifier; and the error of `rdma_connect`.
     #[doc(alias = "rdma_connect")]
     pub fn connect(
         &self,
@@ -192,13 +196,13 @@ impl ConnectionId {
         self.handle.connect(&raw, parameters.data())
     }
 
-    /// Connects the queue pair to the peer that responded with `peer`, and confirms the connection
-    /// to the peer.
+    /// Connects the queue pair to the peer whose response contained the parameters `peer`, and
+    /// confirms the connection to that peer.
     ///
     /// # Errors
     ///
-    /// The errors of the verbs, for example if the peer has given up. The queue pair is then
-    /// destroyed.
+    /// The errors of the verbs that this method calls, for example if the peer has given up. The
+    /// queue pair is then destroyed.
     #[doc(alias = "rdma_establish")]
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn establish(
@@ -212,15 +216,15 @@ impl ConnectionId {
         Ok(pair)
     }
 
-    /// Queries the datagram peer at the resolved address. The result is the event
-    /// [`Established`](super::ConnectionEventKind::Established), whose
-    /// [`PeerParameters::destination`] is the address for datagrams, or
+    /// Queries the datagram queue pair of the peer at the resolved address. The outcome is reported
+    /// by the event [`Established`](super::ConnectionEventKind::Established), whose
+    /// [`PeerParameters::destination`] is the destination for datagrams, or
     /// [`Unreachable`](super::ConnectionEventKind::Unreachable).
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for private data that does not fit, or if the identifier is not
-    /// for datagrams or has no device; and the error of the verb.
+    /// for datagrams or has no device; and the error of `rdma_connect`.
     #[doc(alias = "rdma_connect")]
     pub fn find_datagram_peer(&self, parameters: &ConnectionParameters) -> Result<()> {
         self.checked_datagram()?;
@@ -229,13 +233,13 @@ impl ConnectionId {
         self.handle.connect(&raw, parameters.data())
     }
 
-    /// Activates a datagram queue pair of this identifier, which can then send and receive. Its
-    /// queue key is that of the port space.
+    /// Activates a datagram queue pair of this identifier, which can then send and receive. The
+    /// queue pair gets the queue key of the identifier's port space.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the queue pair or the identifier is not for datagrams, and the
-    /// errors of the verbs.
+    /// errors of the verbs that this method calls.
     pub fn activate(&self, prepared: PreparedQueuePair) -> Result<QueuePair> {
         self.checked_datagram()?;
         queue_pair::activate(self, prepared)
@@ -258,39 +262,41 @@ impl ConnectionId {
         self.port_space().checked(message, parameters.data())
     }
 
-    /// Disconnects. Both ends get the event
-    /// [`Disconnected`](super::ConnectionEventKind::Disconnected). An end that gets the event
-    /// without having disconnected must also call this method, to confirm the disconnection.
+    /// Disconnects from the peer. Both sides get the event
+    /// [`Disconnected`](super::ConnectionEventKind::Disconnected). A side that gets the event
+    /// without having called this method must call it then, to confirm the disconnection.
     ///
     /// The queue pair stays usable until it is [moved to the error state](QueuePair::fail) or
     /// dropped.
     ///
     /// # Errors
     ///
-    /// The error of the verb, for example if there is no connection.
+    /// The error of `rdma_disconnect`, for example if there is no connection.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<()> {
         self.handle.disconnect()
     }
 
-    /// Notifies the connection manager that the peer's first message has arrived. The connection is
-    /// then established, even if the peer's confirmation was lost.
+    /// Notifies the connection manager that the peer's first message has arrived. The connection
+    /// manager then treats the connection as established, even if the peer's confirmation was lost.
     ///
     /// # Errors
     ///
-    /// The error of the verb, for example if the connection is already established.
+    /// The error of `rdma_notify`, for example if the connection is already established.
     #[doc(alias = "rdma_notify")]
     #[doc(alias = "IBV_EVENT_COMM_EST")]
     pub fn notify_established(&self) -> Result<()> {
         self.handle.notify_established()
     }
 
-    /// Sets the ECE options to send with the next connect request or acceptance. Pass the
-    /// [`query_ece`](PreparedQueuePair::query_ece) of the queue pair.
+    /// Sets the enhanced connection establishment (ECE) options that the next connect request or
+    /// acceptance sends. Pass the result of [`query_ece`](PreparedQueuePair::query_ece) on the
+    /// queue pair.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for options without a vendor, and the error of the verb.
+    /// [`Error::InvalidArgument`] for options without a vendor, and the error of
+    /// `rdma_set_local_ece`.
     #[doc(alias = "rdma_set_local_ece")]
     pub fn offer_enhancements(&self, ours: EnhancedEstablishment) -> Result<()> {
         if ours.vendor == 0 {
@@ -301,11 +307,11 @@ impl ConnectionId {
     }
 
     /// Returns the ECE options that the peer sent with its connect request or acceptance, as input
-    /// for [`agree`](PreparedQueuePair::set_ece). The vendor is 0 if the peer sent none.
+    /// for [`set_ece`](PreparedQueuePair::set_ece). The vendor is 0 if the peer sent no options.
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `rdma_get_remote_ece`.
     #[doc(alias = "rdma_get_remote_ece")]
     pub fn offered_enhancements(&self) -> Result<EnhancedEstablishment> {
         self.handle.remote_ece().map(EnhancedEstablishment::from)
@@ -315,14 +321,14 @@ impl ConnectionId {
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `rdma_migrate_id`.
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&self, channel: &EventChannel) -> Result<()> {
         self.handle.migrate(channel.handle())
     }
 
-    /// Starts to join a multicast group, for sending and receiving or for sending only. The result
-    /// is the event [`MulticastJoined`](super::ConnectionEventKind::MulticastJoined) or
+    /// Starts to join a multicast group, for sending and receiving or for sending only. The outcome
+    /// is reported by the event [`MulticastJoined`](super::ConnectionEventKind::MulticastJoined) or
     /// [`MulticastError`](super::ConnectionEventKind::MulticastError), which contains `token`.
     ///
     /// In order to receive, a queue pair must also be attached to the group's GID and LID. The
@@ -331,7 +337,8 @@ impl ConnectionId {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the identifier has no device, and the error of the verb.
+    /// [`Error::InvalidArgument`] if the identifier has no device, and the error of
+    /// `rdma_join_multicast_ex`.
     #[doc(alias = "rdma_join_multicast")]
     #[doc(alias = "rdma_join_multicast_ex")]
     pub fn join_multicast(&self, group: SocketAddr, send_only: bool, token: usize) -> Result<()> {
@@ -342,14 +349,14 @@ impl ConnectionId {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the identifier has not joined the group, and the error of the
-    /// verb.
+    /// [`Error::InvalidArgument`] if the identifier has not joined the group, and the error of
+    /// `rdma_leave_multicast`.
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave_multicast(&self, group: SocketAddr) -> Result<()> {
         self.handle.leave(group)
     }
 
-    /// Returns whether `self` and `other` refer to the same identifier.
+    /// Returns whether `self` and `other` are handles to the same connection identifier.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.handle, &other.handle)
     }
@@ -362,9 +369,9 @@ impl ConnectionId {
         }
     }
 
-    /// Returns the C object. The pointer is valid as long as this identifier exists. The caller
-    /// must not use the C object while another thread uses the identifier or reads events from its
-    /// channel.
+    /// Returns the underlying `rdma_cm_id`. The pointer is valid as long as this identifier exists.
+    /// The caller must not use the pointer while another thread uses the identifier or reads events
+    /// from its channel.
     pub fn as_raw(&self) -> *mut ibverbs_sys::rdma_cm_id {
         self.handle.as_raw()
     }

@@ -33,7 +33,7 @@ pub struct ListenerBuilder {
 }
 
 impl ListenerBuilder {
-    /// Sets the port space. The default is [`PortSpace::Tcp`].
+    /// Sets the port space in which the listener listens. The default is [`PortSpace::Tcp`].
     pub fn port_space(mut self, space: PortSpace) -> Self {
         self.space = space;
         self
@@ -45,7 +45,8 @@ impl ListenerBuilder {
         self
     }
 
-    /// Sets the time limit for accepting a peer, and later for disconnecting. The default is 10 s.
+    /// Sets the time limit for accepting a peer, and later for disconnecting from that peer. The
+    /// default is 10 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -57,12 +58,13 @@ impl ListenerBuilder {
         self
     }
 
-    /// Binds to the address and starts to listen.
+    /// Binds to the address that was passed to [`Listener::builder`], and starts to listen.
     ///
     /// # Errors
     ///
     /// [`ConnectionError::NoManager`] if the system has no connection manager, and the errors of
-    /// the verbs, for example if no device has the address, or if the port is in use.
+    /// the verbs that this method calls, for example if no device has the address, or if the port
+    /// is in use.
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self) -> Result<Listener> {
         let channel = EventChannel::new()?;
@@ -81,8 +83,8 @@ impl ListenerBuilder {
 }
 
 impl Listener {
-    /// Listens at `address`. The unspecified address covers all devices, and port 0 selects a free
-    /// port.
+    /// Listens at `address`. The unspecified address listens on all devices, and port 0 selects a
+    /// free port.
     ///
     /// # Errors
     ///
@@ -109,23 +111,23 @@ impl Listener {
         self.id.local_address()
     }
 
-    /// Returns the listening identifier.
+    /// Returns the connection identifier that listens.
     pub fn id(&self) -> &ConnectionId {
         &self.id
     }
 
-    /// Returns the event channel of the identifier. Its file descriptor becomes readable when a
-    /// connect request arrives.
+    /// Returns the event channel of the listening identifier. The file descriptor of the channel
+    /// becomes readable when a connect request arrives.
     pub fn channel(&self) -> &EventChannel {
         &self.channel
     }
 
-    /// Returns the next connect request. Waits until `timeout` has passed (`None`: no timeout), and
-    /// then returns `None`.
+    /// Waits for the next connect request and returns it. Returns `None` if `timeout` passes first;
+    /// a `timeout` of `None` means no limit.
     ///
     /// # Errors
     ///
-    /// [`ConnectionError::DeviceRemoved`], and the errors of the verbs.
+    /// [`ConnectionError::DeviceRemoved`], and the errors of the verbs that this method calls.
     #[doc(alias = "rdma_get_request")]
     pub fn next(&self, timeout: Option<Duration>) -> Result<Option<Incoming>> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -149,8 +151,8 @@ impl Listener {
 
 /// A connect request of a peer. Dropping the value rejects the peer.
 ///
-/// The events of the request arrive on a separate channel, so another thread than the listening one
-/// can accept or reject the peer.
+/// The events of the request arrive on a channel of its own. Therefore a thread other than the
+/// listening thread can accept or reject the peer.
 #[derive(Debug)]
 #[must_use = "dropping it rejects the peer"]
 pub struct Incoming {
@@ -180,8 +182,8 @@ impl Incoming {
         self.request.peer_address()
     }
 
-    /// Returns the private data of the peer's program, padded with zeros to the capacity of the
-    /// message.
+    /// Returns the private data that the peer's program sent with the connect request, padded with
+    /// zeros to the capacity of the message.
     pub fn private_data(&self) -> &[u8] {
         self.request.private_data()
     }
@@ -195,7 +197,8 @@ impl Incoming {
         self.request.context()
     }
 
-    /// Creates the queue pair in INIT, so that receives can be posted before the peer sends.
+    /// Creates the queue pair of the new connection in INIT, so that receives can be posted before
+    /// the peer sends.
     ///
     /// # Errors
     ///
@@ -209,7 +212,7 @@ impl Incoming {
         ))
     }
 
-    /// Creates the queue pair and accepts the connection: [`Self::prepare`] and
+    /// Creates the queue pair and accepts the connection. Combines [`Self::prepare`] and
     /// [`PreparedConnection::establish`].
     ///
     /// # Errors
@@ -225,7 +228,7 @@ impl Incoming {
     }
 
     /// Accepts a datagram peer: see [`ConnectionRequest::accept_datagram`]. Dropping the returned
-    /// identifier ends the association.
+    /// identifier ends the association with the peer.
     ///
     /// # Errors
     ///

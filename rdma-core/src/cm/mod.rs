@@ -1,8 +1,8 @@
 //! The connection manager: connects queue pairs to peers by IP address.
 //!
-//! The two ends need no other way to exchange the parameters of their queue pairs: the connection
-//! manager transfers them over the RDMA network, with up to 56 bytes of private data of the
-//! programs, and notifies each end when the other disconnects.
+//! The two sides need no other way to exchange the parameters of their queue pairs: the connection
+//! manager transfers the parameters over the RDMA network, with up to 56 bytes of private data of
+//! the programs, and notifies each side when the other side disconnects.
 //!
 //! # Blocking interface
 //!
@@ -35,11 +35,12 @@
 //!
 //! # Event interface
 //!
-//! The blocking interface uses [`EventChannel`], [`ConnectionId`] and [`ConnectionEvent`]. Of
-//! these, only [`EventChannel::next`] blocks. The file descriptor of the channel is non-blocking
-//! and becomes readable when an event is pending. The order of calls and events:
+//! The blocking interface is built on [`EventChannel`], [`ConnectionId`] and [`ConnectionEvent`].
+//! Of the methods of these types, only [`EventChannel::next`] blocks. The file descriptor of the
+//! channel is non-blocking and becomes readable when an event is pending. The order of calls and
+//! events:
 //!
-//! | connecting end | listening end |
+//! | connecting side | listening side |
 //! |---|---|
 //! | [`resolve_address`](ConnectionId::resolve_address), event [`AddressResolved`](ConnectionEventKind::AddressResolved) | [`bind`](ConnectionId::bind), [`listen`](ConnectionId::listen) |
 //! | [`resolve_route`](ConnectionId::resolve_route), event [`RouteResolved`](ConnectionEventKind::RouteResolved) | |
@@ -52,9 +53,9 @@
 //!
 //! # Devices
 //!
-//! The device of a connection is known when its address has been resolved or its connect request
-//! has arrived. [`ConnectionId::context`] opens the device, once for all connections. The queue
-//! pair must belong to this device, but may use any context of the device.
+//! The device of a connection is known once the address has been resolved or the connect request
+//! has arrived. [`ConnectionId::context`] opens the device once for all connections. The queue pair
+//! of the connection must belong to this device, but may use any context of the device.
 //!
 //! Only kernel devices have a connection manager. Without one, for example with softroce only,
 //! [`EventChannel::new`] returns [`ConnectionError::NoManager`], for which
@@ -64,8 +65,8 @@
 //!
 //! All types are `Send` and `Sync`. librdmacm locks the data that its identifiers share, but
 //! reading an event writes to the identifier of the event. This crate therefore uses a lock per
-//! channel for all operations on the channel and its identifiers. The lock is not held while
-//! waiting. After `fork` the child shares the channels' descriptors and must not use this module.
+//! channel for all operations on the channel and its identifiers. No thread holds the lock while it
+//! waits. After `fork` the child shares the channels' descriptors and must not use this module.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The parameters that two ends exchange when they connect.
+//! The parameters that the two sides of a connection exchange when they connect.
 
 use ibverbs_sys as sys;
 
@@ -6,7 +6,7 @@ use super::event::PeerParameters;
 use crate::error::Result;
 use crate::queue_pair::{Endpoint, Limit, Retries};
 
-/// The parameters that this end sends when it connects or accepts.
+/// The parameters that this side sends when it connects or accepts.
 ///
 /// The maximum numbers of outstanding reads and atomics are settings of the queue pair:
 /// [`incoming_reads`](crate::QueuePairBuilder::incoming_reads) and
@@ -24,21 +24,22 @@ impl ConnectionParameters {
     /// Sets the private data for the peer's program. The message has no length field, so the peer
     /// gets the data padded with zeros to the capacity of the message. By default no data is sent.
     ///
-    /// [`PortSpace`](super::PortSpace) has the maximum length.
+    /// [`PortSpace::connect_limit`](super::PortSpace::connect_limit) and
+    /// [`PortSpace::accept_limit`](super::PortSpace::accept_limit) return the maximum length.
     pub fn private_data(mut self, data: impl Into<Vec<u8>>) -> Self {
         self.private_data = data.into();
         self
     }
 
-    /// Sets the number of retransmissions without a response, 0 to 7, for both ends. The value of
-    /// the connecting end applies. The default is 7.
+    /// Sets the number of retransmissions without a response, 0 to 7, after which the connection
+    /// fails. The value of the connecting side applies to both sides. The default is 7.
     #[doc(alias = "retry_count")]
     pub fn retries(mut self, retries: u8) -> Self {
         self.retries.unanswered = retries;
         self
     }
 
-    /// Sets the number of times, 0 to 6, that the peer retries a request for which this end had no
+    /// Sets the number of times, 0 to 6, that the peer retries a request for which this side had no
     /// receive posted; 7 means no limit. The default is 7.
     #[doc(alias = "rnr_retry_count")]
     pub fn rnr_retries(mut self, retries: u8) -> Self {
@@ -46,16 +47,17 @@ impl ConnectionParameters {
         self
     }
 
-    /// Sets the minimum time that the peer waits before it retries a request for which this end had
-    /// no receive posted, as a code of the specification, 0 to 31 (IBTA volume 1, table 46). The
-    /// default is 12, which is 0.64 ms. librdmacm uses 0, which is the longest delay, 655 ms.
+    /// Sets the minimum time that the peer waits before it retries a request for which this side
+    /// had no receive posted, as a code of the specification, 0 to 31 (IBTA volume 1, table 46).
+    /// The default is 12, which is 0.64 ms. (The default of librdmacm is 0, which is the longest
+    /// delay, 655 ms.)
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
         self.retries.not_ready_timer = code;
         self
     }
 
-    /// Sets whether this end declares end-to-end flow control. The declaration has no other effect.
-    /// The default is `false`.
+    /// Sets whether this side declares to the peer that it supports end-to-end flow control. The
+    /// declaration has no other effect. The default is `false`.
     pub fn flow_control(mut self, has: bool) -> Self {
         self.flow_control = has;
         self
@@ -73,8 +75,8 @@ impl ConnectionParameters {
         Limit::check(self.retries.limits())
     }
 
-    /// Converts the parameters to the C struct, with the queue pair number and the read limits of
-    /// `local`.
+    /// Converts the parameters to the C struct. The queue pair number and the limits of RDMA reads
+    /// come from `local`.
     pub(crate) fn to_raw(&self, local: &Endpoint, shared_receives: bool) -> sys::rdma_conn_param {
         sys::rdma_conn_param {
             private_data: std::ptr::null(),
@@ -90,7 +92,7 @@ impl ConnectionParameters {
     }
 }
 
-/// Returns `local` with its read limits lowered to those of the peer.
+/// Returns `local` with its limits of RDMA reads lowered to the limits of the peer.
 pub(crate) fn negotiated(local: Endpoint, peer: &PeerParameters) -> Endpoint {
     Endpoint {
         incoming_reads: local.incoming_reads.min(peer.incoming_reads),

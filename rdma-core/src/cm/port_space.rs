@@ -4,8 +4,8 @@ use ibverbs_sys::rdma_port_space as raw;
 
 use crate::error::{Error, Result};
 
-/// The type of service of a connection identifier (`rdma_port_space`). Each port space has its own
-/// port numbers.
+/// The kind of connection or datagram service that a connection identifier uses
+/// (`rdma_port_space`). Each port space has its own port numbers.
 #[doc(alias = "rdma_port_space")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -13,7 +13,7 @@ pub enum PortSpace {
     /// Reliable connections.
     #[doc(alias = "RDMA_PS_TCP")]
     Tcp,
-    /// Datagrams: connecting queries the peer's queue pair.
+    /// Datagrams. A connect request of this port space only queries the peer's queue pair.
     #[doc(alias = "RDMA_PS_UDP")]
     Udp,
     /// Datagrams in multicast groups that are shared with IP over InfiniBand.
@@ -26,7 +26,7 @@ pub enum PortSpace {
     Unknown(u32),
 }
 
-/// A message of the connection manager that contains private data.
+/// A type of connection manager message that contains private data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
     Connect,
@@ -64,7 +64,7 @@ impl PortSpace {
     /// datagrams.
     ///
     /// REQ has 92 bytes of private data and SIDR_REQ 216 (IBTA volume 1, 12.6.5 and 12.11.2.1). The
-    /// IP addresses of the two ends take 36 of them (annex A11).
+    /// IP addresses of the two sides occupy 36 of these bytes (annex A11).
     pub fn connect_limit(self) -> usize {
         self.limit(Message::Connect)
     }
@@ -91,7 +91,7 @@ impl PortSpace {
         }
     }
 
-    /// Returns an error if the private data is too long for the message.
+    /// Returns an error if the private data `data` is too long for a message of type `message`.
     pub(crate) fn checked(self, message: Message, data: &[u8]) -> Result<()> {
         let limit = self.limit(message);
         if data.len() <= limit {

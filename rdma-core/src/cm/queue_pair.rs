@@ -13,11 +13,12 @@ use crate::queue_pair::{
     DatagramOptions, Endpoint, PreparedQueuePair, QueuePair, QueuePairBuilder, Transport,
 };
 
-/// Attribute mask bits that old kernels set for internal use and that verbs do not know. librdmacm
-/// also clears them on InfiniBand.
+/// Attribute mask bits that old kernels set for internal use and that verbs do not define.
+/// librdmacm also clears them on InfiniBand.
 const KERNELS_OWN: mask = mask(0x00e0_0000);
 
-/// Creates the queue pair and moves it from RESET to INIT.
+/// Creates the queue pair that `builder` describes, on the device of the identifier, and moves it
+/// from RESET to INIT.
 pub(super) fn prepare(id: &ConnectionId, builder: QueuePairBuilder) -> Result<PreparedQueuePair> {
     let Some(device) = id.device_name() else {
         let reason = "it has no device yet: resolve an address, or bind it to one";
@@ -42,14 +43,15 @@ pub(super) fn prepare(id: &ConnectionId, builder: QueuePairBuilder) -> Result<Pr
     builder.build_with(address, |handle, access| {
         let (mut attributes, what) = id.handle().queue_pair_attributes(state::IBV_QPS_INIT)?;
         // Replaces the access rights that the connection manager chose: they exclude RDMA reads
-        // unless both ends have already agreed on a number of reads. The limit of incoming reads
-        // has the same effect.
+        // unless both sides have already agreed on a number of reads. The limit of incoming reads
+        // that the connection manager chose would also exclude them.
         attributes.qp_access_flags = access.bits();
         handle.modify_raw(&attributes, what)
     })
 }
 
-/// Checks that the transport of a queue pair fits the identifier.
+/// Returns an error if a queue pair of transport `kind` cannot be used with the connection
+/// identifier.
 pub(super) fn checked_kind(id: &ConnectionId, kind: Transport) -> Result<()> {
     let wanted = if id.handle().is_datagram() {
         Transport::Datagram
@@ -63,7 +65,7 @@ pub(super) fn checked_kind(id: &ConnectionId, kind: Transport) -> Result<()> {
     Err(Error::invalid("queue pair", reason))
 }
 
-/// Returns the port and GID that the identifier uses.
+/// Returns the local port and GID that the connection identifier uses.
 fn address(id: &ConnectionId, context: &Context) -> Result<LocalAddress> {
     let port = id.port().unwrap_or(1);
     let gid = Gid(id.handle().local_gid());
@@ -82,7 +84,7 @@ fn address(id: &ConnectionId, context: &Context) -> Result<LocalAddress> {
     })
 }
 
-/// Moves the queue pair from INIT to RTR and RTS, connected to the peer.
+/// Moves the queue pair from INIT to RTR and then to RTS, connected to the queue pair of `peer`.
 pub(super) fn establish(
     id: &ConnectionId,
     prepared: PreparedQueuePair,
@@ -120,13 +122,14 @@ pub(super) fn establish(
     Ok(prepared.in_operation_as(local, Some(remote)))
 }
 
-/// Moves a datagram queue pair from INIT to RTR and RTS.
+/// Moves a datagram queue pair from INIT to RTR and then to RTS.
 pub(super) fn activate(id: &ConnectionId, prepared: PreparedQueuePair) -> Result<QueuePair> {
     let (attributes, _) = id.handle().queue_pair_attributes(state::IBV_QPS_INIT)?;
     prepared.activate(&DatagramOptions::new(attributes.qkey))
 }
 
-/// Returns an endpoint that contains only a queue pair number.
+/// Returns an endpoint that contains only a queue pair number; the other fields have placeholder
+/// values.
 pub(super) fn no_endpoint(queue_pair: u32) -> Endpoint {
     Endpoint {
         queue_pair,
@@ -145,7 +148,7 @@ impl PeerParameters {
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_create_ah`.
     #[doc(alias = "ibv_create_ah")]
     pub fn destination(&self, domain: &ProtectionDomain) -> Result<Option<Destination>> {
         let Some(peer) = self.datagram else {
@@ -164,7 +167,7 @@ impl super::MulticastMember {
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_create_ah`.
     #[doc(alias = "ibv_create_ah")]
     pub fn destination(&self, domain: &ProtectionDomain) -> Result<Destination> {
         Ok(Destination {

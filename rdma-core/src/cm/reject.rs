@@ -1,26 +1,28 @@
-//! Reasons of rejections.
+//! Reasons why a connection was rejected.
 
 use std::fmt;
 
-/// The reason of a rejected connection (IBTA volume 1, 12.6.7.2).
+/// The reason why a peer, or its connection manager, rejected a connection (IBTA volume 1,
+/// 12.6.7.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RejectReason {
     /// The peer has no free queue pair.
     NoQueuePair,
-    /// The peer lacks other resources.
+    /// The peer lacks resources other than queue pairs.
     NoResources,
     /// The peer did not get a response in time.
     Timeout,
     /// The peer does not support the request.
     Unsupported,
-    /// The peer does not know the communication id of this connection.
+    /// The peer does not know the communication id (the number that identifies a connection
+    /// attempt).
     InvalidCommunicationId,
-    /// The communication ids do not belong to one connection.
+    /// The two communication ids in the message do not belong to one connection.
     InvalidCommunicationInstance,
-    /// No program listens at this port.
+    /// No program listens at the requested port.
     NobodyListens,
-    /// The service uses another transport.
+    /// The requested service uses another transport.
     InvalidTransport,
     /// The peer has a stale connection with this communication id, for example from before a
     /// restart.
@@ -33,15 +35,15 @@ pub enum RejectReason {
     Redirected(u32),
     /// The peer does not accept the path MTU.
     InvalidMtu,
-    /// The peer requires more outstanding reads and atomics than this end accepts.
+    /// The peer requires more outstanding RDMA reads and atomics than this side accepts.
     InsufficientReads,
     /// The peer's program rejected the connection. Its private data may contain the reason.
     ByProgram,
     /// The peer does not accept the number of receiver-not-ready retries.
     InvalidRnrRetries,
-    /// The peer already uses the communication id.
+    /// The peer already uses this communication id for another connection.
     DuplicateCommunicationId,
-    /// The peer uses another version of the protocol.
+    /// The peer uses another version of the connection manager protocol.
     InvalidClassVersion,
     /// The peer does not accept the vendor-specific (ECE) options.
     VendorOptions,

@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::queue_pair::{PreparedQueuePair, QueuePair, QueuePairBuilder, Transport};
 
-/// A connect request of a peer. Dropping the value rejects the peer.
+/// A connect request that a peer sent. Dropping the value rejects the peer.
 #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
 #[derive(Debug)]
 #[must_use = "dropping a request rejects it"]
@@ -24,24 +24,25 @@ impl ConnectionRequest {
         Self { id, listener, peer }
     }
 
-    /// Returns the new identifier of this end of the connection. Its events arrive on the channel
-    /// of the listening identifier, unless it is [moved](ConnectionId::migrate).
+    /// Returns the new identifier that represents this side of the connection. The events of the
+    /// new identifier arrive on the channel of the listening identifier, unless the program
+    /// [moves](ConnectionId::migrate) the new identifier.
     pub fn id(&self) -> &ConnectionId {
         &self.id
     }
 
-    /// Returns the listening identifier.
+    /// Returns the listening identifier on which the request arrived.
     pub fn listener(&self) -> &ConnectionId {
         &self.listener
     }
 
-    /// Returns the connection parameters of the peer.
+    /// Returns the connection parameters that the peer sent.
     pub fn peer(&self) -> &PeerParameters {
         &self.peer
     }
 
-    /// Returns the private data of the peer's program, padded with zeros to the capacity of the
-    /// message.
+    /// Returns the private data that the peer's program sent with the request, padded with zeros to
+    /// the capacity of the message.
     pub fn private_data(&self) -> &[u8] {
         &self.peer.private_data
     }
@@ -60,7 +61,7 @@ impl ConnectionRequest {
         self.id.context()
     }
 
-    /// Creates the queue pair of this end in INIT, so that receives can be posted before the peer
+    /// Creates the queue pair of this side in INIT, so that receives can be posted before the peer
     /// sends.
     ///
     /// # Errors
@@ -78,7 +79,8 @@ impl ConnectionRequest {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for parameters out of range, private data that does not fit, or a
-    /// queue pair of another transport; and the errors of the verbs. On error the peer is rejected.
+    /// queue pair whose transport does not match the identifier; and the errors of the verbs that
+    /// this method calls. On error the peer is rejected.
     #[doc(alias = "rdma_accept")]
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn accept(
@@ -98,9 +100,9 @@ impl ConnectionRequest {
         Ok((self.id, pair))
     }
 
-    /// Accepts a datagram peer: sends the number of the queue pair `pair` to the peer. Any number
-    /// of peers may share the queue pair. The queue pair must have the queue key of the
-    /// identifier's port space: see [`ConnectionId::activate`].
+    /// Accepts a datagram peer: sends the number of the queue pair `pair` to the peer. Several
+    /// peers may share this queue pair. The queue pair must have the queue key of the identifier's
+    /// port space: see [`ConnectionId::activate`].
     ///
     /// # Errors
     ///
@@ -127,14 +129,15 @@ impl ConnectionRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for private data that does not fit, and the error of the verb. On
-    /// error the peer is rejected without the data.
+    /// [`Error::InvalidArgument`] for private data that does not fit, and the error of
+    /// `rdma_reject`. On error the peer is rejected without `private_data`.
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
         self.reject_as(private_data, false)
     }
 
-    /// Rejects the peer because of its vendor-specific (ECE) options, like [`Self::reject`].
+    /// Rejects the peer like [`Self::reject`], with the reason that the peer's vendor-specific
+    /// (ECE) options are not acceptable.
     ///
     /// # Errors
     ///

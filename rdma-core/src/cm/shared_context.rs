@@ -1,4 +1,4 @@
-//! Contexts that the connections of a device share.
+//! Contexts (open devices) that all connections of one device share.
 
 use std::sync::{Arc, Weak};
 
@@ -8,13 +8,15 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::ContextHandle;
 
-/// The contexts that were opened for connections and are still in use.
+/// All contexts that [`of_device`] has opened and that are still in use.
 static OPEN: Mutex<Vec<Weak<ContextHandle>>> = Mutex::new(Vec::new());
 
-/// Returns the open device with this name, and opens it if necessary.
+/// Returns a context of the device with this name. Opens the device unless a context from an
+/// earlier call is still in use.
 ///
 /// The contexts of librdmacm cannot be used, because librdmacm closes them at any time. A queue
-/// pair may use any context of the device, because the connection manager only needs its number.
+/// pair may use any context of the device, because the connection manager only needs the queue pair
+/// number.
 pub(super) fn of_device(name: &str) -> Result<Context> {
     let mut open = OPEN.lock();
     open.retain(|context| context.strong_count() > 0);

@@ -12,10 +12,10 @@ use crate::ffi::ChannelHandle;
 /// A channel that delivers completion events of completion queues.
 ///
 /// The file descriptor of the channel is non-blocking. It becomes readable when an event is
-/// pending, for use with `poll(2)` or an event loop; [`Self::wait`] blocks on it. Each
+/// pending, so `poll(2)` or an event loop can wait for it; [`Self::wait`] blocks until then. Each
 /// [`CompletionQueue::request_notification`](super::CompletionQueue::request_notification) produces
-/// one event. A program misses no completion if it follows this order: request a notification, poll
-/// the queue once more, wait, [`Self::drain`].
+/// one event. A program misses no completion if it repeats these steps: request a notification,
+/// poll the queue once more, wait, and call [`Self::drain`].
 ///
 /// Any number of completion queues may use one channel; an event contains the
 /// [`id`](super::CompletionQueue::id) of its queue. A channel is `Send` and `Sync`. Each event is
@@ -31,7 +31,8 @@ impl CompletionChannel {
     ///
     /// # Errors
     ///
-    /// The error of the verb, for example because the process has no file descriptors left.
+    /// The error of `ibv_create_comp_channel`, for example because the process has no file
+    /// descriptors left.
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn new(context: &Context) -> Result<Self> {
         let handle = ChannelHandle::create(Arc::clone(context.handle()))?;
@@ -48,12 +49,13 @@ impl CompletionChannel {
         &self.handle
     }
 
-    /// Reads and acknowledges all pending events, without waiting, and returns their number. Calls
-    /// `each` with the queue of each event; `each` may drop that queue.
+    /// Reads and acknowledges all pending events, without waiting, and returns their number. For
+    /// each event, calls `each` with the id of the completion queue that produced the event; `each`
+    /// may drop that queue.
     ///
     /// # Errors
     ///
-    /// The error of the verb, if the device is gone.
+    /// The error of `ibv_get_cq_event`, if the device was removed.
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn drain(&self, mut each: impl FnMut(CompletionQueueId)) -> Result<usize> {
@@ -61,8 +63,8 @@ impl CompletionChannel {
     }
 
     /// Blocks until an event is pending, which [`drain`](Self::drain) can read, or until `timeout`
-    /// has passed (`None`: no timeout). Returns whether an event is pending. A signal ends the wait
-    /// early.
+    /// has passed (`None`: no timeout). Returns whether an event is pending. A signal that the
+    /// thread handles also ends the wait.
     ///
     /// # Errors
     ///
@@ -71,7 +73,8 @@ impl CompletionChannel {
         self.handle.wait(timeout)
     }
 
-    /// Returns the C object. The pointer is valid as long as this channel exists.
+    /// Returns the underlying `ibv_comp_channel`. The pointer is valid as long as this channel
+    /// exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_comp_channel {
         self.handle.as_raw()
     }

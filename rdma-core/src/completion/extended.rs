@@ -13,12 +13,12 @@ use crate::error::{Error, Result};
 use crate::ffi::{CompletionQueueHandle, ExtendedSettings, Session};
 use crate::protection_domain::ProtectionDomain;
 
-/// A completion queue whose completions have additional fields. Only the fields that the program
-/// reads have a cost.
+/// A completion queue whose completions can have additional fields. The crate reads a field only
+/// when the program asks for it.
 ///
 /// The queue is a [`CompletionQueue`] with another way to poll. Use [`Self::queue`] to create queue
-/// pairs with it. Only one poll can run at a time: a second poll, from within the first or from
-/// another thread, returns an error and does not wait.
+/// pairs with it. Only one poll can run at a time: a second poll, from the closure of the first
+/// poll or from another thread, returns an error and does not wait.
 ///
 /// An extended queue is `Send` and `Sync` like a [`CompletionQueue`], because the driver locks it.
 /// A queue without a lock can only be created by the `unsafe`
@@ -83,13 +83,14 @@ impl ExtendedCompletionQueueBuilder {
         self
     }
 
-    /// Creates the queue.
+    /// Creates the extended completion queue.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 entries, a channel or domain of another device, or a domain
-    /// that is not a parent domain; and the error of the verb. [`Error::is_unsupported`] if the
-    /// device does not support extended completion queues, one of the fields, or one of the flags.
+    /// [`Error::InvalidArgument`] for 0 entries, for a channel or domain of another device, or for
+    /// a domain that is not a parent domain; and the error of `ibv_create_cq_ex`. The error [is
+    /// unsupported](Error::is_unsupported) if the device does not support extended completion
+    /// queues, one of the fields, or one of the flags.
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn build(self) -> Result<ExtendedCompletionQueue> {
         let what = "extended completion queue";
@@ -131,14 +132,14 @@ impl ExtendedCompletionQueue {
         }
     }
 
-    /// Returns the underlying queue, for example to create queue pairs, request notifications, or
-    /// resize. A plain [`poll`](CompletionQueue::poll) also works on it if the fields include
-    /// [`CompletionFields::STANDARD`].
+    /// Returns the underlying completion queue, for example to create queue pairs, to request
+    /// notifications, or to resize the queue. A plain [`poll`](CompletionQueue::poll) also works on
+    /// this queue if [`Self::fields`] includes [`CompletionFields::STANDARD`].
     pub fn queue(&self) -> &CompletionQueue {
         &self.queue
     }
 
-    /// Returns the fields that the completions have.
+    /// Returns the fields with which the queue was created. Every completion of the queue has them.
     pub fn fields(&self) -> CompletionFields {
         self.fields
     }
@@ -149,7 +150,7 @@ impl ExtendedCompletionQueue {
     /// Completions that `each` does not consume stay in the queue. If `each` drops a queue pair,
     /// the queue pair is destroyed after the poll.
     ///
-    /// A completion is valid only until the next one is read or the poll ends:
+    /// A completion is valid only until `each` reads the next completion or returns:
     ///
     /// ```compile_fail,E0499
     /// # fn example(queue: rdma_core::ExtendedCompletionQueue) -> rdma_core::Result<()> {
@@ -163,10 +164,10 @@ impl ExtendedCompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] if another poll of this queue is running, in another thread or as the
-    /// caller of this one; and the error of the verb if the queue or the device has failed. In the
-    /// latter case the result of `each` is dropped, so `each` must store results that must not be
-    /// lost elsewhere.
+    /// [`Error::InUse`] if another poll of this queue is running, in another thread or in a caller
+    /// of this function; and the error of `ibv_start_poll` or `ibv_next_poll` if the queue or the
+    /// device has failed. If the queue fails during the poll, the result of `each` is dropped.
+    /// Therefore `each` must store elsewhere what must not be lost.
     #[doc(alias = "ibv_start_poll")]
     #[doc(alias = "ibv_end_poll")]
     pub fn poll<R>(&self, each: impl FnOnce(&mut PolledCompletions<'_>) -> R) -> Result<R> {
@@ -181,7 +182,7 @@ impl ExtendedCompletionQueue {
         }
     }
 
-    /// Returns the C object. The pointer is valid as long as this queue exists.
+    /// Returns the underlying `ibv_cq_ex`. The pointer is valid as long as this queue exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_cq_ex {
         let extension = self.queue.handle().extension();
         extension.map_or(std::ptr::null_mut(), |extension| extension.as_raw())
@@ -191,7 +192,8 @@ impl ExtendedCompletionQueue {
 /// An iterator over the completions of an extended queue, valid during
 /// [`ExtendedCompletionQueue::poll`].
 ///
-/// Not `Send`, because the driver may hold a lock of this thread during the poll.
+/// The iterator is not `Send`, because during the poll the driver may hold a lock that this thread
+/// acquired.
 #[derive(Debug)]
 pub struct PolledCompletions<'a> {
     session: Session<'a>,
@@ -199,9 +201,9 @@ pub struct PolledCompletions<'a> {
 }
 
 impl PolledCompletions<'_> {
-    /// Advances to the next completion. Returns `None` at the end; every further call in this poll
-    /// also returns `None`. A failure of the queue also ends the iteration, and
-    /// [`poll`](ExtendedCompletionQueue::poll) returns the error.
+    /// Advances to the next completion and returns it. Returns `None` when no completion is left,
+    /// and in every further call of this poll. If the queue fails, also returns `None`, and
+    /// [`poll`](ExtendedCompletionQueue::poll) then returns the error.
     #[doc(alias = "ibv_next_poll")]
     #[allow(
         clippy::should_implement_trait,

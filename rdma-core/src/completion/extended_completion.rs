@@ -1,4 +1,4 @@
-//! A completion of an extended queue.
+//! A completion of an extended completion queue.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -10,10 +10,10 @@ use crate::ffi::Session;
 
 /// The current completion of an
 /// [`ExtendedCompletionQueue::poll`](super::ExtendedCompletionQueue::poll). Each method reads one
-/// field from the entry that the device wrote.
+/// field from the queue entry that the device wrote.
 ///
-/// A method returns `None` if the queue was not created with its field. If the request failed, only
-/// the id, the status, the vendor error and the queue pair are valid.
+/// A method that returns an `Option` returns `None` if the queue was not created with the field. If
+/// the request failed, only the id, the status, the vendor error and the queue pair are valid.
 pub struct ExtendedCompletion<'a> {
     session: &'a Session<'a>,
 }
@@ -50,8 +50,9 @@ impl<'a> ExtendedCompletion<'a> {
     ///
     /// # Errors
     ///
-    /// [`WorkError`] for every status except success. Its queue pair number is 0 if the queue was
-    /// not created with that field.
+    /// [`WorkError`] for every status except success. The queue pair number in the error is 0 if
+    /// the queue was not created with
+    /// [`CompletionFields::QUEUE_PAIR`](super::CompletionFields::QUEUE_PAIR).
     #[inline]
     pub fn result(&self) -> Result<(), WorkError> {
         if self.session.status() == sys::ibv_wc_status::IBV_WC_SUCCESS {
@@ -78,7 +79,7 @@ impl<'a> ExtendedCompletion<'a> {
         WorkOpcode::from_raw(self.session.opcode())
     }
 
-    /// Returns the length in bytes, like [`WorkCompletion::len`].
+    /// Returns the number of bytes that were transferred, like [`WorkCompletion::len`].
     #[doc(alias = "ibv_wc_read_byte_len")]
     #[allow(clippy::len_without_is_empty, reason = "not of every completion")]
     #[inline]
@@ -106,7 +107,7 @@ impl<'a> ExtendedCompletion<'a> {
         self.session.immediate()
     }
 
-    /// Returns the number of the queue pair.
+    /// Returns the number of the queue pair whose request completed.
     #[doc(alias = "ibv_wc_read_qp_num")]
     #[inline]
     pub fn queue_pair(&self) -> Option<u32> {
@@ -190,11 +191,11 @@ impl<'a> ExtendedCompletion<'a> {
         self.session.tag()
     }
 
-    /// Returns a copy of the completion, which can be stored or passed to the queue of the request
-    /// to get the memory back. The copy costs one read for each field that the queue was created
-    /// with; all other fields are 0 or `None`. Without [`CompletionFields::IMMEDIATE`], a
-    /// [lease](crate::WindowLease) that the peer invalidated stays bound, because the invalidated
-    /// key is not known.
+    /// Returns a copy of the completion. A program can store the copy, or pass it to the queue of
+    /// the request to get the memory back. The copy costs one read for each field that the queue
+    /// was created with. All other fields of the copy are 0 or `None`. Without
+    /// [`CompletionFields::IMMEDIATE`], the crate does not learn which key a peer invalidated, so a
+    /// [`WindowLease`](crate::WindowLease) that the peer invalidated still counts as bound.
     ///
     /// [`CompletionFields::IMMEDIATE`]: super::CompletionFields::IMMEDIATE
     #[inline]

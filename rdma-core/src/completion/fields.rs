@@ -8,16 +8,16 @@ bitflags::bitflags! {
     /// The fields that completions of an extended queue have in addition to id, status and opcode
     /// (`ibv_create_cq_wc_flags`).
     ///
-    /// Creating a queue with a field that the device does not support fails. All fields of an
-    /// existing queue can therefore be read.
+    /// Creating a queue with a field that the device does not support fails. Therefore the program
+    /// can read every field with which a queue was created.
     #[doc(alias = "ibv_create_cq_wc_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct CompletionFields: u64 {
-        /// The length in bytes.
+        /// The number of bytes that were transferred.
         const LEN = raw::IBV_WC_EX_WITH_BYTE_LEN.0 as u64;
-        /// Immediate data, and the local key that the message invalidated.
+        /// The immediate data of a received message, or the local key that the message invalidated.
         const IMMEDIATE = raw::IBV_WC_EX_WITH_IMM.0 as u64;
-        /// The number of the queue pair.
+        /// The number of the queue pair whose request completed.
         const QUEUE_PAIR = raw::IBV_WC_EX_WITH_QP_NUM.0 as u64;
         /// The number of the sender's queue pair, for a datagram.
         const SOURCE_QUEUE_PAIR = raw::IBV_WC_EX_WITH_SRC_QP.0 as u64;
@@ -41,7 +41,7 @@ bitflags::bitflags! {
 }
 
 impl CompletionFields {
-    /// The fields of a plain [`WorkCompletion`](super::WorkCompletion).
+    /// The fields that a plain [`WorkCompletion`](super::WorkCompletion) has.
     #[doc(alias = "IBV_WC_STANDARD_FLAGS")]
     pub const STANDARD: Self = Self::from_bits_truncate(IBV_WC_STANDARD_FLAGS as u64);
 }

@@ -49,11 +49,11 @@ opcodes! {
     AtomicWrite = raw::IBV_WC_ATOMIC_WRITE,
     /// A receive that a send of the peer consumed.
     Receive = raw::IBV_WC_RECV,
-    /// A receive that an RDMA write with immediate data consumed.
+    /// A receive that an RDMA write with immediate data of the peer consumed.
     ReceiveWriteImmediate = raw::IBV_WC_RECV_RDMA_WITH_IMM,
     /// The addition of a tagged receive to a tag-matching list.
     TagAdd = raw::IBV_WC_TM_ADD,
-    /// The removal of a tagged receive.
+    /// The removal of a tagged receive from a tag-matching list.
     TagRemove = raw::IBV_WC_TM_DEL,
     /// The synchronisation of a tag-matching list.
     TagSynchronize = raw::IBV_WC_TM_SYNC,

@@ -23,8 +23,8 @@ impl CompletionQueueId {
 
 /// A queue of completions that any number of queue pairs can share. Clones refer to the same queue.
 ///
-/// The capacity must be large enough for all requests that can be outstanding at once: if the queue
-/// overflows, its queue pairs fail.
+/// The capacity must be large enough for the completions of all requests that can be outstanding at
+/// once: if the queue overflows, the queue pairs that use it fail.
 ///
 /// A completion queue is `Send` and `Sync`: the driver locks it, so any thread may poll. Exactly
 /// one thread gets each completion.
@@ -67,18 +67,18 @@ impl CompletionQueueBuilder {
         self
     }
 
-    /// Makes the queue an extended queue whose completions have these fields.
+    /// Makes the queue an extended completion queue whose completions have the fields in `fields`.
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn extended(self, fields: CompletionFields) -> ExtendedCompletionQueueBuilder {
         ExtendedCompletionQueueBuilder::new(self, fields)
     }
 
-    /// Creates the queue.
+    /// Creates the completion queue.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for 0 entries or a channel of another device, and the error of
-    /// the verb, for example because the device does not support so many entries.
+    /// `ibv_create_cq`, for example because the device does not support so many entries.
     #[doc(alias = "ibv_create_cq")]
     pub fn build(self) -> Result<CompletionQueue> {
         let channel = checked_channel(&self, "completion queue")?;
@@ -90,7 +90,8 @@ impl CompletionQueueBuilder {
     }
 }
 
-/// Returns the channel of the builder, after checking the channel and the number of entries.
+/// Returns the channel of the builder, or an error if the channel belongs to another context or the
+/// number of entries is 0. `what` is the name of the queue in the error.
 pub(super) fn checked_channel(
     builder: &CompletionQueueBuilder,
     what: &'static str,
@@ -120,18 +121,19 @@ impl CompletionQueue {
         &self.handle
     }
 
-    /// Returns the id of the queue, which events of its channel contain.
+    /// Returns the id of the completion queue. Events of the queue's channel contain this id.
     pub fn id(&self) -> CompletionQueueId {
         self.id
     }
 
-    /// Returns the capacity in completions. The device may have rounded the requested capacity up.
+    /// Returns the maximum number of completions that the queue can hold. The device may have
+    /// rounded the requested capacity up.
     pub fn capacity(&self) -> usize {
         self.handle.capacity()
     }
 
-    /// Takes up to `room.len()` completions, without waiting. Returns an empty slice if no
-    /// completion is available.
+    /// Takes up to `room.len()` completions from the queue into `room`, without waiting, and
+    /// returns them. Returns an empty slice if no completion is available.
     ///
     /// ```no_run
     /// # fn example(queue: rdma_core::CompletionQueue) -> rdma_core::Result<()> {
@@ -145,35 +147,37 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// The error of the verb, if the queue or the device has failed.
+    /// The error of `ibv_poll_cq`, if the queue or the device has failed.
     #[inline]
     #[doc(alias = "ibv_poll_cq")]
     pub fn poll<'a>(&self, room: &'a mut [WorkCompletion]) -> Result<&'a [WorkCompletion]> {
         self.handle.poll(room)
     }
 
-    /// Puts polled completions back. The next poll returns them before newer completions. Useful
-    /// for completions that another part of the program is waiting for.
+    /// Puts polled completions back into the queue. The next poll returns them before newer
+    /// completions. Useful for completions that another component of the program is waiting for.
     ///
     /// Putting completions back does not produce a completion event.
     pub fn put_back(&self, completions: &[WorkCompletion]) {
         self.handle.put_back(completions);
     }
 
-    /// Requests one completion event on the channel, at the next completion.
+    /// Requests that the next completion produces one completion event on the channel of the queue.
     ///
-    /// Earlier completions produce no event: poll once more after this call.
+    /// Completions that are already in the queue produce no event, so poll once more after this
+    /// call.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the queue has no channel, and the error of the verb.
+    /// [`Error::InvalidArgument`] if the queue has no channel, and the error of
+    /// `ibv_req_notify_cq`.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn request_notification(&self) -> Result<()> {
         self.arm(false)
     }
 
-    /// Requests one completion event on the channel, at the next solicited receive or failed
-    /// request.
+    /// Requests that the next solicited receive or failed request produces one completion event on
+    /// the channel of the queue.
     ///
     /// # Errors
     ///
@@ -193,14 +197,14 @@ impl CompletionQueue {
         self.handle.request_notification(solicited_only)
     }
 
-    /// Changes the capacity to at least `entries` completions, which may be more or fewer than
+    /// Changes the capacity of the queue to at least `entries` completions, more or fewer than
     /// before. Completions in the queue are kept.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 entries; [`Error::InUse`] during a poll of an extended
-    /// queue; and the error of the verb: the device does not support so many entries, or the queue
-    /// contains more completions than the new capacity.
+    /// [`Error::InvalidArgument`] for 0 entries; [`Error::InUse`] while a thread polls the queue as
+    /// an extended queue; and the error of `ibv_resize_cq`: the device does not support so many
+    /// entries, or the queue contains more completions than the new capacity.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, entries: u32) -> Result<()> {
         if entries == 0 {
@@ -212,20 +216,21 @@ impl CompletionQueue {
         self.handle.resize(entries)
     }
 
-    /// Moderates completion events: an event is delayed until `completions` completions are
-    /// available, or until `period` has passed since the first of them. `period` is rounded down to
-    /// microseconds. Zero for both ends the moderation.
+    /// Moderates completion events: the device delays an event until `completions` completions are
+    /// available, or until `period` has passed since the first of these completions. `period` is
+    /// rounded down to microseconds. If both arguments are zero, moderation is switched off.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for a period of more than 65,535 microseconds, and the error of
-    /// the verb, for example if the device does [not support](Error::is_unsupported) moderation.
+    /// `ibv_modify_cq`, for example if the device does [not support](Error::is_unsupported)
+    /// moderation.
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate(&self, completions: u16, period: Duration) -> Result<()> {
         self.handle.moderate(completions, period)
     }
 
-    /// Returns the C object. The pointer is valid as long as this queue exists.
+    /// Returns the underlying `ibv_cq`. The pointer is valid as long as this queue exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_cq {
         self.handle.as_raw()
     }

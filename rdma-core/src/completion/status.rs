@@ -4,8 +4,8 @@ use std::fmt;
 
 use ibverbs_sys::ibv_wc_status as raw;
 
-/// The location of the cause of a status: this process, the peer's process, the path between them,
-/// or the device.
+/// The place where the failure of a request was caused: this process, the peer's process, the path
+/// between them, or the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StatusClass {
@@ -13,15 +13,17 @@ pub enum StatusClass {
     Success,
     /// The cause is in this process: the request, its memory, or the settings of the queue pair.
     Local,
-    /// The cause is in the peer's process: its grants, its receives, or its requests.
+    /// The cause is in the peer's process: the access that the peer granted, its receives, or its
+    /// requests.
     Remote,
     /// The cause is on the path between the two processes: the peer is unreachable or gone.
     Path,
-    /// The cause is an earlier failure of the same queue pair, or its move to the error state.
+    /// The cause is an earlier failure of the same queue pair, or a move of that queue pair to the
+    /// error state.
     Flushed,
     /// The cause is in the device or its driver.
     Device,
-    /// The location is unknown, because the crate does not know the status.
+    /// The cause is unknown, because the crate does not know the status.
     Unknown,
 }
 
@@ -49,8 +51,8 @@ macro_rules! statuses {
                 }
             }
 
-            /// Returns the location of the cause of the status, for example this process, the peer
-            /// or the path.
+            /// Returns where a request with this status was caused to fail, for example in this
+            /// process, at the peer or on the path.
             pub fn class(self) -> StatusClass {
                 match self {
                     $(Self::$name => StatusClass::$class,)*
@@ -65,7 +67,8 @@ macro_rules! statuses {
                 }
             }
 
-            /// Returns the usual cause, or `None` for success and for unknown values.
+            /// Returns the usual cause of the failure, or `None` for success and for unknown
+            /// values.
             pub fn hint(self) -> Option<&'static str> {
                 let hint = match self {
                     $(Self::$name => $hint,)*
@@ -134,10 +137,10 @@ impl WorkStatus {
         self == Self::Success
     }
 
-    /// Returns whether the same request may succeed later. A failed request leaves the queue pair
-    /// in the error state, so the program must first reset or recreate the queue pair. An atomic
-    /// that failed may nevertheless have been executed, so repeating it can change the memory
-    /// twice.
+    /// Returns whether a repetition of the failed request may succeed. A failed request leaves the
+    /// queue pair in the error state, so the program must first reset or recreate the queue pair.
+    /// An atomic that failed may nevertheless have been executed, so repeating it can change the
+    /// memory twice.
     pub fn is_retryable(self) -> bool {
         matches!(
             self,

@@ -7,13 +7,14 @@ use super::{CompletionQueue, WorkCompletion};
 use crate::error::{Error, Result};
 
 impl CompletionQueue {
-    /// Takes up to `room.len()` completions, and blocks until at least one is available.
+    /// Waits until at least one completion is available, and takes up to `room.len()` completions
+    /// from the queue into `room`.
     ///
     /// The thread polls for a short time and then sleeps. If the queue has a channel and is the
-    /// only queue on that channel, the thread sleeps until the queue's completion event, else for
-    /// 100 microseconds at a time. This method reads completion events of the queue from the
-    /// channel, and may leave one event there. No other thread should therefore wait for the
-    /// channel's file descriptor at the same time.
+    /// only queue on that channel, the thread sleeps until the queue produces a completion event.
+    /// Otherwise the thread sleeps for 100 microseconds at a time. This method reads completion
+    /// events from the channel, and may leave one event there. Therefore no other thread should
+    /// wait for the channel's file descriptor at the same time.
     ///
     /// ```
     /// use std::time::Duration;
@@ -82,8 +83,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes up to `room.len()` completions. If there is none, requests a completion event and
-    /// polls once more.
+    /// Takes up to `room.len()` completions from the queue into `room`. If none is available,
+    /// requests a completion event and polls once more.
     ///
     /// An empty result means that the next completion will produce an event. The program can then
     /// wait until the [channel](super::CompletionChannel) is readable, without missing a
@@ -126,15 +127,16 @@ impl CompletionQueue {
     }
 }
 
-/// Maximum sleep between two polls. A limit is needed because another waiting thread may read an
-/// event that stands for several completions, and take only some of these completions.
+/// Maximum time that a waiting thread sleeps before it polls again. Without a limit the thread
+/// could sleep although completions are available: another waiting thread may read an event that
+/// stands for several completions, and take only some of them.
 const RECHECK: Duration = Duration::from_millis(50);
 
 /// Number of empty polls after which the thread yields the processor.
 const SPINS: u32 = 200;
 
-/// Pauses between two polls, after `idle` empty polls in a row: first spins, then yields to other
-/// threads, and after 5 ms sleeps.
+/// Pauses the thread between two polls, after `idle` empty polls in a row. `waited` is the duration
+/// of the wait so far. First spins, then yields to other threads, and after 5 ms sleeps.
 pub(crate) fn pause(idle: u32, waited: Duration) {
     const YIELDS: Duration = Duration::from_millis(5);
     if idle < SPINS {

@@ -23,8 +23,8 @@ use crate::ffi;
 pub struct WorkCompletion(sys::ibv_wc);
 
 impl WorkCompletion {
-    /// Creates a completion. Not public, because a queue trusts the id: it returns the memory of
-    /// the request with that id.
+    /// Creates a completion from the C struct. Not public, because a send or receive queue trusts
+    /// the id in a completion: the queue returns the memory of the request with that id.
     pub(crate) fn from_raw_parts(raw: sys::ibv_wc) -> Self {
         Self(raw)
     }
@@ -84,7 +84,8 @@ impl WorkCompletion {
     }
 
     /// Returns the immediate data of a received message, as the number that the sender passed. The
-    /// device stores it in network byte order; the crate converts it on both ends.
+    /// message contains the number in network byte order. The crate converts it when sending and
+    /// when receiving.
     #[inline]
     pub fn immediate(&self) -> Option<u32> {
         self.flag(sys::ibv_wc_flags::IBV_WC_WITH_IMM)
@@ -156,7 +157,7 @@ impl WorkCompletion {
         self.0.dlid_path_bits
     }
 
-    /// Returns the number of the queue pair.
+    /// Returns the number of the queue pair whose request completed.
     #[inline]
     pub fn queue_pair(&self) -> u32 {
         self.0.qp_num
@@ -168,7 +169,7 @@ impl WorkCompletion {
         self.0.wr_id
     }
 
-    /// Returns the C struct of the completion.
+    /// Returns the completion as a C struct.
     pub fn as_raw(&self) -> &sys::ibv_wc {
         &self.0
     }

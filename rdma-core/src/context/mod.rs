@@ -1,4 +1,4 @@
-//! An open device.
+//! Contexts: open devices.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +24,8 @@ use crate::protection_domain::ProtectionDomain;
 #[derive(Debug, Clone)]
 pub struct Context {
     handle: Arc<ContextHandle>,
-    /// The port that the [device selector](crate::DeviceSelector) requests.
+    /// The port in the [device selector](crate::DeviceSelector) that selected this device, if it
+    /// contains a port.
     preferred_port: Option<u8>,
 }
 
@@ -40,7 +41,7 @@ impl Context {
         }
     }
 
-    /// Creates a context from a handle that is shared with other objects.
+    /// Creates a context from a handle that other objects share.
     pub(crate) fn from_shared(handle: Arc<ContextHandle>) -> Self {
         Self {
             handle,
@@ -48,7 +49,7 @@ impl Context {
         }
     }
 
-    /// Returns the context that an object was created from.
+    /// Returns a context with the handle `handle`, which other objects of the device share.
     pub(crate) fn of(handle: &Arc<ContextHandle>) -> Self {
         Self {
             handle: Arc::clone(handle),
@@ -74,7 +75,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_query_device`.
     #[doc(alias = "ibv_query_device")]
     pub fn attributes(&self) -> Result<DeviceAttributes> {
         self.handle.query_device().map(DeviceAttributes::new)
@@ -85,19 +86,19 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_query_device_ex`.
     #[doc(alias = "ibv_query_device_ex")]
     pub fn extended_attributes(&self) -> Result<ExtendedDeviceAttributes> {
         let raw = self.handle.query_device_ex()?;
         Ok(ExtendedDeviceAttributes::new(raw))
     }
 
-    /// Returns all information about the device and its ports. Its `Display` format is that of
-    /// `ibv_devinfo`.
+    /// Returns all information about the device and its ports. The result can be printed in the
+    /// format of the program `ibv_devinfo`.
     ///
     /// # Errors
     ///
-    /// The errors of the verbs.
+    /// The errors of the verbs that this method calls.
     #[doc(alias = "ibv_devinfo")]
     pub fn info(&self) -> Result<DeviceInfo> {
         DeviceInfo::new(self)
@@ -114,7 +115,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the device has no readable clock, and the errors of the verbs.
+    /// [`Error::Unsupported`] if the device has no readable clock, and the errors of the verbs that
+    /// this method calls.
     #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn clock(&self) -> Result<DeviceClock> {
         let unsupported = || Error::Unsupported {
@@ -135,7 +137,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_alloc_pd`.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn protection_domain(&self) -> Result<ProtectionDomain> {
         ProtectionDomain::new(self)
@@ -145,23 +147,23 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_create_comp_channel`.
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn completion_channel(&self) -> Result<CompletionChannel> {
         CompletionChannel::new(self)
     }
 
-    /// Returns a builder for a completion queue with room for at least `entries` completions.
+    /// Returns a builder for a completion queue that can hold at least `entries` completions.
     #[doc(alias = "ibv_create_cq")]
     pub fn completion_queue(&self, entries: u32) -> CompletionQueueBuilder {
         CompletionQueueBuilder::new(self.clone(), entries)
     }
 
-    /// Returns the asynchronous events of the device, its ports, and the queues created from this
-    /// context.
+    /// Returns the source of asynchronous events of the device, its ports, and the queues created
+    /// from this context.
     ///
-    /// This makes the context's event descriptor non-blocking, also for C code that shares the
-    /// descriptor.
+    /// The call makes the event descriptor of the context non-blocking, also for C code that shares
+    /// the descriptor.
     ///
     /// # Errors
     ///
@@ -177,7 +179,7 @@ impl Context {
         self.handle.async_fd()
     }
 
-    /// Returns the C object. The pointer is valid as long as this context exists.
+    /// Returns the underlying `ibv_context`. The pointer is valid as long as this context exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_context {
         self.handle.as_raw()
     }

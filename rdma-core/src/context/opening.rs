@@ -11,7 +11,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownDevice`] with the names of the existing devices, and the error of the verb.
+    /// [`Error::UnknownDevice`] with the names of the existing devices, and the error of
+    /// `ibv_open_device`.
     #[doc(alias = "ibv_open_device")]
     pub fn open(name: &str) -> Result<Self> {
         let devices = devices()?;
@@ -27,8 +28,9 @@ impl Context {
     /// Opens the device that the variable `RDMA_DEVICE` selects or, without the variable, the first
     /// device with a usable port.
     ///
-    /// The user-space device softroce is chosen only if no other device exists. It is not used as a
-    /// fallback for a network card without a link. A program can always open it by its name.
+    /// The user-space device softroce is chosen only if no other device exists. If a network card
+    /// exists but has no link, softroce is not used instead. A program can always open softroce by
+    /// its name.
     ///
     /// # Errors
     ///
@@ -57,7 +59,7 @@ impl Context {
         Ok(context)
     }
 
-    /// Opens the first usable device that the selector matches.
+    /// Opens the first usable device among those that `selector` matches.
     ///
     /// # Errors
     ///
@@ -104,11 +106,11 @@ impl Context {
     }
 }
 
-/// For each device, the reason why it is not usable.
+/// The reasons why devices are not usable, one for each device.
 struct Unusable(Vec<Error>);
 
 impl Unusable {
-    /// Returns the error of a program that has no usable device. `instead` is a device that the
+    /// Converts the reasons to the error that the program gets. `instead` is a device that the
     /// program could choose explicitly.
     fn error(mut self, instead: Option<&Device>) -> Error {
         match (self.0.len(), instead) {

@@ -9,11 +9,11 @@ use crate::error::{Errno, Error, Result};
 use crate::ffi::gid_bytes;
 
 impl Context {
-    /// Returns the attributes of a port.
+    /// Returns the attributes of the port with this number.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPort`] if no port has this number, and the error of the verb.
+    /// [`Error::UnknownPort`] if no port has this number, and the error of `ibv_query_port`.
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self, number: u8) -> Result<PortAttributes> {
         self.check_port(number)?;
@@ -21,8 +21,8 @@ impl Context {
         if port.speed() != LinkSpeed::Ndr {
             return Ok(port);
         }
-        // The field is too narrow for higher speeds, so the kernel reports them as NDR
-        // (`ib_uverbs_query_port`).
+        // The speed field of the C struct is too narrow for speeds above NDR, so the kernel reports
+        // these as NDR (`ib_uverbs_query_port`).
         let rate = self.device().rate(number);
         Ok(match rate.as_deref().and_then(speed_of_rate) {
             Some("XDR") => port.with_speed(LinkSpeed::Xdr),
@@ -42,22 +42,22 @@ impl Context {
         })
     }
 
-    /// Returns the attributes of all ports.
+    /// Returns the attributes of all ports of the device.
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_query_device` or `ibv_query_port`.
     pub fn ports(&self) -> Result<Vec<PortAttributes>> {
         (1..=self.attributes()?.ports())
             .map(|number| self.port(number))
             .collect()
     }
 
-    /// Returns the valid entries of the GID tables of all ports.
+    /// Returns the valid entries of the GID tables of all ports of the device.
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The errors of [`Self::ports`], and the error of `ibv_query_gid_table`.
     #[doc(alias = "ibv_query_gid_table")]
     #[doc(alias = "ibv_query_gid_ex")]
     pub fn gids(&self) -> Result<Vec<GidEntry>> {
@@ -75,7 +75,7 @@ impl Context {
     /// # Errors
     ///
     /// [`Error::UnknownPort`] if no port has this number, [`Error::UnknownGidIndex`] if the entry
-    /// is empty or outside of the table, and the error of the verb.
+    /// is empty or outside of the table, and the error of `ibv_query_gid_ex`.
     #[doc(alias = "ibv_query_gid_ex")]
     #[doc(alias = "ibv_query_gid")]
     pub fn gid(&self, port: u8, index: u32) -> Result<GidEntry> {
@@ -101,7 +101,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPort`] if no port has this number, and the errors of the verbs.
+    /// [`Error::UnknownPort`] if no port has this number, and the errors of the verbs that this
+    /// method calls.
     pub fn protocols(&self, port: u8) -> Result<Vec<Protocol>> {
         let link = self.port(port)?.link_layer();
         let transport = self.device().transport();
@@ -123,7 +124,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPort`] if no port has this number, and the errors of the verbs.
+    /// [`Error::UnknownPort`] if no port has this number, and the errors of the verbs that this
+    /// method calls.
     #[doc(alias = "ibv_query_pkey")]
     #[doc(alias = "ibv_get_pkey_index")]
     pub fn pkeys(&self, port: u8) -> Result<Vec<PartitionKey>> {
@@ -133,14 +135,14 @@ impl Context {
             .collect()
     }
 
-    /// Returns the port and GID to use. [`AddressChoice`] describes how the values are chosen that
-    /// neither `choice` nor the variable `RDMA_GID_INDEX` determines. The choice is logged with its
-    /// reason.
+    /// Returns the local port and GID that a queue pair should use. If `choice` or the variable
+    /// `RDMA_GID_INDEX` determines a value, the result has that value. [`AddressChoice`] describes
+    /// how the crate chooses the others. The crate logs the choice with its reason.
     ///
     /// # Errors
     ///
     /// [`Error::UnknownPort`], [`Error::UnknownGidIndex`], [`Error::NoUsablePort`], and the errors
-    /// of the verbs.
+    /// of the verbs that this method calls.
     pub fn address(&self, choice: AddressChoice) -> Result<LocalAddress> {
         let mut choice = choice.or_environment()?;
         choice.port = choice.port.or(self.preferred_port);
@@ -168,7 +170,7 @@ fn gid_entry(raw: &ibverbs_sys::ibv_gid_entry) -> GidEntry {
     }
 }
 
-/// Returns whether a device reports an empty or missing table entry by this error number.
+/// Returns whether devices use this error number to report an empty or missing table entry.
 fn is_no_entry(errno: Errno) -> bool {
     matches!(errno.0, libc::ENODATA | libc::EINVAL | libc::ENOENT)
 }

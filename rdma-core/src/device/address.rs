@@ -1,4 +1,4 @@
-//! Selection of the local port and GID.
+//! Selection of the local port and GID that a queue pair uses.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub struct LocalAddress {
     pub port: u8,
     /// The index of the GID in the port's GID table.
     pub gid_index: u32,
-    /// The GID in this entry of the port's GID table.
+    /// The GID at [`Self::gid_index`] in the port's GID table.
     pub gid: Gid,
     /// The type of the GID; `None` on InfiniBand without a GID.
     pub kind: Option<GidType>,
@@ -23,7 +23,7 @@ pub struct LocalAddress {
     pub link_layer: LinkLayer,
     /// The active MTU of the port, the upper limit of the path MTU.
     pub mtu: Mtu,
-    /// The reason for this choice, as text.
+    /// The reason why the crate chose this port and GID, as text for logs.
     pub reason: &'static str,
 }
 
@@ -37,8 +37,8 @@ impl fmt::Display for LocalAddress {
     }
 }
 
-/// The program's requirements for a [`LocalAddress`]. Fields that are `None` are chosen by the
-/// crate.
+/// The program's requirements for a [`LocalAddress`]. For a field that is `None` the crate chooses
+/// the value.
 ///
 /// The port must be active. On Ethernet the crate prefers a RoCE v2 GID with an IPv4-mapped
 /// address, then one with a global IPv6 address, then one with a link-local address, and then a
@@ -47,16 +47,17 @@ impl fmt::Display for LocalAddress {
 pub struct AddressChoice {
     /// The required port, if any.
     pub port: Option<u8>,
-    /// The required index of the port's GID table, if any.
+    /// The required index in the port's GID table, if any.
     pub gid_index: Option<u32>,
 }
 
 impl AddressChoice {
-    /// The environment variable that sets the GID index if the program does not: a number, or
-    /// `auto`.
+    /// The environment variable that sets the GID index if the program sets none. The value is a
+    /// number, or `auto`.
     pub const GID_INDEX_VARIABLE: &'static str = "RDMA_GID_INDEX";
 
-    /// Completes the choice with the GID index of the environment, unless the program has set one.
+    /// Takes the GID index from the environment variable `RDMA_GID_INDEX`, if the variable contains
+    /// a number and the program has set no index.
     ///
     /// # Errors
     ///
@@ -80,7 +81,8 @@ impl AddressChoice {
         }
     }
 
-    /// Chooses an address from the ports of a device and the valid entries of their GID tables.
+    /// Chooses the port and the GID that fit the requirements best. The candidates are the ports of
+    /// a device and the valid entries of their GID tables.
     ///
     /// # Errors
     ///
@@ -134,7 +136,8 @@ impl AddressChoice {
         }
     }
 
-    /// Returns the best address of one port, with its rank. A lower rank is better.
+    /// Returns the port with the best of its GIDs, and the rank of that GID. A lower rank is
+    /// better.
     fn choose_on(
         self,
         device: &str,
@@ -199,7 +202,7 @@ impl AddressChoice {
 
 fn rank(entry: &GidEntry, link: LinkLayer) -> (u8, &'static str) {
     match entry.kind {
-        // GIDs of RoCE never have this type.
+        // RoCE GIDs never have the type InfiniBand.
         GidType::InfiniBand if link == LinkLayer::Ethernet => (0, "iWARP"),
         GidType::InfiniBand => (0, "InfiniBand"),
         GidType::RoceV2 if entry.gid.to_ipv4().is_some() => (1, "RoCE v2, IPv4"),

@@ -21,16 +21,17 @@ pub struct DeviceAttributes {
     raw: sys::ibv_device_attr,
 }
 
-/// The scope within which a device's atomics are atomic (`ibv_atomic_cap`).
+/// The set of memory accesses with regard to which a device's atomic operations are atomic
+/// (`ibv_atomic_cap`).
 #[doc(alias = "ibv_atomic_cap")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AtomicCapability {
     /// The device does not support atomics.
     None,
-    /// Atomic with regard to other operations of this device.
+    /// Atomics are atomic with regard to other operations of this device.
     Device,
-    /// Atomic with regard to all accesses to the memory, including those of processors.
+    /// Atomics are atomic with regard to all accesses to the memory, including those of processors.
     Global,
     /// A value that this crate does not know.
     Unknown(u32),
@@ -63,12 +64,12 @@ impl DeviceAttributes {
         self.raw.vendor_id
     }
 
-    /// Returns the vendor's id for the type of device.
+    /// Returns the number by which the vendor identifies the model of the device.
     pub fn vendor_part_id(&self) -> u32 {
         self.raw.vendor_part_id
     }
 
-    /// Returns the hardware version.
+    /// Returns the hardware version of the device, in the vendor's numbering.
     pub fn hardware_version(&self) -> u32 {
         self.raw.hw_ver
     }
@@ -78,15 +79,16 @@ impl DeviceAttributes {
         self.raw.phys_port_cnt
     }
 
-    /// Returns the optional capabilities of the device. [`ExtendedDeviceAttributes`] also has the
-    /// capabilities of newer devices.
+    /// Returns the optional capabilities that the device supports. [`ExtendedDeviceAttributes`]
+    /// also reports capabilities that only newer drivers report.
     ///
     /// [`ExtendedDeviceAttributes`]: super::ExtendedDeviceAttributes
     pub fn capabilities(&self) -> DeviceCapabilities {
         DeviceCapabilities::from_bits_retain(self.raw.device_cap_flags.into())
     }
 
-    /// Returns the scope within which atomics are atomic.
+    /// Returns the set of memory accesses with regard to which the device's atomic operations are
+    /// atomic.
     pub fn atomics(&self) -> AtomicCapability {
         use sys::ibv_atomic_cap as raw;
         match self.raw.atomic_cap {
@@ -107,17 +109,18 @@ impl DeviceAttributes {
         self.raw.page_size_cap
     }
 
-    /// Returns the maximum number of queue pairs.
+    /// Returns the maximum number of queue pairs of the device.
     pub fn max_queue_pairs(&self) -> usize {
         count(self.raw.max_qp)
     }
 
-    /// Returns the maximum number of outstanding work requests of a send or receive queue.
+    /// Returns the maximum number of outstanding work requests in the send queue, and in the
+    /// receive queue, of a queue pair.
     pub fn max_work_requests(&self) -> usize {
         count(self.raw.max_qp_wr)
     }
 
-    /// Returns the maximum number of scatter/gather elements of a request.
+    /// Returns the maximum number of scatter/gather elements of a work request.
     pub fn max_elements(&self) -> usize {
         count(self.raw.max_sge)
     }
@@ -221,9 +224,9 @@ impl DeviceAttributes {
         four_microseconds_to_the(self.raw.local_ca_ack_delay)
     }
 
-    /// Returns the C struct. It also has fields of features that no current device supports:
-    /// reliable datagrams (`max_ee`, `max_rdd`), the old fast memory regions (`max_fmr`) and raw
-    /// IPv6.
+    /// Returns the attributes as a C struct. The struct also has fields for features that no
+    /// current device supports: reliable datagrams (`max_ee`, `max_rdd`), the old fast memory
+    /// regions (`max_fmr`) and raw IPv6.
     pub fn as_raw(&self) -> &sys::ibv_device_attr {
         &self.raw
     }
@@ -233,8 +236,8 @@ fn count(value: c_int) -> usize {
     usize::try_from(value).unwrap_or(0)
 }
 
-/// Returns 4.096 µs times 2 to the power of `exponent`, the encoding of times by the IBTA. The
-/// exponent has five bits.
+/// Returns the time that the IBTA encodes as `exponent`: 4.096 µs times 2 to the power of
+/// `exponent`, which has five bits.
 pub(super) fn four_microseconds_to_the(exponent: u8) -> Duration {
     Duration::from_nanos(4096 << (exponent & 0x1f))
 }

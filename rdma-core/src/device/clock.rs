@@ -1,12 +1,12 @@
-//! The clock of a device.
+//! The clock with which a device timestamps completions.
 
 use std::time::Duration;
 
 use crate::context::Context;
 use crate::error::Result;
 
-/// The clock of a device, from which completions get their timestamps. From [`Context::clock`]. The
-/// clock is `Send` and `Sync`, like its context.
+/// The clock with which a device timestamps completions, from [`Context::clock`]. `DeviceClock` is
+/// `Send` and `Sync`, like the context.
 ///
 /// ```
 /// let context = rdma_core::Context::open("softroce0")?;
@@ -31,11 +31,12 @@ impl DeviceClock {
         }
     }
 
-    /// Returns the current time: the number of ticks since an unspecified start.
+    /// Returns the current time of the device's clock: the number of ticks since an unspecified
+    /// start.
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_query_rt_values_ex`.
     #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn now(&self) -> Result<u64> {
         self.context.handle().query_clock()
@@ -46,18 +47,19 @@ impl DeviceClock {
         self.kilohertz
     }
 
-    /// Returns the mask of valid bits. Timestamps of completions have the same valid bits.
+    /// Returns the mask of the bits that are valid in a clock reading and in a timestamp of a
+    /// completion.
     pub fn mask(&self) -> u64 {
         self.mask
     }
 
-    /// Converts a number of ticks to a duration.
+    /// Converts a number of ticks of the device's clock to a duration.
     pub fn duration(&self, ticks: u64) -> Duration {
         duration(ticks, self.kilohertz)
     }
 
-    /// Returns the time between two readings or timestamps. The clock may have wrapped around once
-    /// in between.
+    /// Returns the time between two clock readings or timestamps. The result is correct even if the
+    /// clock has wrapped around once in between.
     pub fn between(&self, earlier: u64, later: u64) -> Duration {
         self.duration(later.wrapping_sub(earlier) & self.mask)
     }

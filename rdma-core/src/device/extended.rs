@@ -1,4 +1,4 @@
-//! The extended attributes of devices, which newer devices and drivers report.
+//! Extended device attributes, which only newer devices and drivers report.
 
 use std::ops::{Deref, RangeInclusive};
 use std::time::Duration;
@@ -10,9 +10,9 @@ use super::{
     OnDemandOperations, OnDemandPaging, QueuePairKinds, RawPacketCapabilities, TagMatchingFlags,
 };
 
-/// The capabilities and limits of a device that `ibv_query_device_ex` reports. Dereferences to the
-/// basic [`DeviceAttributes`]. A value that the device or its driver does not report is zero, empty
-/// or `None`.
+/// The capabilities and limits of a device that `ibv_query_device_ex` reports. The type
+/// dereferences to the basic [`DeviceAttributes`]. A value that the device or its driver does not
+/// report is zero, empty or `None`.
 ///
 /// ```
 /// let context = rdma_core::Context::open_default()?;
@@ -35,15 +35,15 @@ pub struct ExtendedDeviceAttributes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct OnDemandCapabilities {
-    /// The general support of on-demand paging.
+    /// The support for on-demand paging that does not depend on the transport.
     pub general: OnDemandPaging,
-    /// Operations of reliable connections (RC).
+    /// The operations that reliable connections (RC) support.
     pub reliable_connected: OnDemandOperations,
-    /// Operations of unreliable connections (UC).
+    /// The operations that unreliable connections (UC) support.
     pub unreliable_connected: OnDemandOperations,
-    /// Operations of datagrams (UD).
+    /// The operations that datagram queue pairs (UD) support.
     pub datagram: OnDemandOperations,
-    /// Operations of extended reliable connections (XRC).
+    /// The operations that extended reliable connections (XRC) support.
     pub xrc: OnDemandOperations,
 }
 
@@ -63,19 +63,19 @@ pub struct SegmentationCapabilities {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpreadingCapabilities {
-    /// The queue pair types that support distribution.
+    /// The queue pair types whose received packets the device can distribute.
     pub queue_pairs: QueuePairKinds,
     /// Maximum number of indirection tables.
     pub max_tables: u32,
     /// Maximum number of queues in an indirection table.
     pub max_table_size: u32,
-    /// The packet fields that the hash can include.
+    /// The packet fields from which the device can compute the hash.
     pub fields: HashFields,
-    /// The available hash functions.
+    /// The hash functions that the device offers.
     pub functions: HashFunctions,
 }
 
-/// The limits of packet pacing, which limits the rate of a queue pair.
+/// The limits of packet pacing: the device can limit the rate at which a queue pair sends.
 #[doc(alias = "ibv_packet_pacing_caps")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -114,7 +114,7 @@ pub struct ModerationCapabilities {
     pub max_period: Duration,
 }
 
-/// The sizes of atomics that the device can issue over PCI.
+/// The operand sizes with which the device can issue atomic operations over PCI.
 #[doc(alias = "ibv_pci_atomic_caps")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -133,7 +133,7 @@ impl ExtendedDeviceAttributes {
         Self { basic, raw }
     }
 
-    /// Returns the optional capabilities of the device.
+    /// Returns the optional capabilities that the device supports.
     pub fn capabilities(&self) -> DeviceCapabilities {
         let extended = DeviceCapabilities::from_bits_retain(self.raw.device_cap_flags_ex);
         extended | self.basic.capabilities()
@@ -152,8 +152,9 @@ impl ExtendedDeviceAttributes {
         }
     }
 
-    /// Returns the mask of valid bits of a completion's timestamp, or `None` if completions have no
-    /// timestamps. [`Context::clock`](crate::Context::clock) reads the clock of the timestamps.
+    /// Returns the mask of the bits that are valid in a completion's timestamp, or `None` if
+    /// completions have no timestamps. [`Context::clock`](crate::Context::clock) returns the clock
+    /// that the timestamps come from.
     pub fn timestamp_mask(&self) -> Option<u64> {
         Some(self.raw.completion_timestamp_mask).filter(|&mask| mask != 0)
     }
@@ -233,7 +234,7 @@ impl ExtendedDeviceAttributes {
         self.raw.max_dm_size
     }
 
-    /// Returns the sizes of atomics that the device can issue over PCI.
+    /// Returns the operand sizes with which the device can issue atomic operations over PCI.
     pub fn pci_atomics(&self) -> PciAtomicCapabilities {
         let caps = &self.raw.pci_atomic_caps;
         PciAtomicCapabilities {
@@ -243,13 +244,13 @@ impl ExtendedDeviceAttributes {
         }
     }
 
-    /// Returns the number of ports, also if it exceeds the range of [`DeviceAttributes::ports`].
+    /// Returns the number of ports, even if it is too large for [`DeviceAttributes::ports`].
     #[doc(alias = "phys_port_cnt_ex")]
     pub fn all_ports(&self) -> u32 {
         self.raw.phys_port_cnt_ex.max(self.basic.ports().into())
     }
 
-    /// Returns the C struct that contains the attributes.
+    /// Returns the attributes as a C struct.
     pub fn as_raw(&self) -> &sys::ibv_device_attr_ex {
         &self.raw
     }

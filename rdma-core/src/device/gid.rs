@@ -61,7 +61,7 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// The protocol that a GID is used for (`ibv_gid_type`).
+/// The protocol for which a GID can be used (`ibv_gid_type`).
 #[doc(alias = "ibv_gid_type")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -99,7 +99,7 @@ impl fmt::Display for GidType {
     }
 }
 
-/// One entry of a port's GID table.
+/// An entry of the GID table of a port.
 #[doc(alias = "ibv_gid_entry")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GidEntry {
@@ -109,15 +109,16 @@ pub struct GidEntry {
     pub port: u8,
     /// The GID in the entry.
     pub gid: Gid,
-    /// The type of the GID.
+    /// The protocol for which the GID can be used.
     pub kind: GidType,
-    /// The index of the network interface of the GID; 0 if it has none.
+    /// The index of the network interface to which the GID belongs; 0 if it belongs to no
+    /// interface.
     pub interface: u32,
 }
 
 impl GidEntry {
-    /// Returns the name of the network interface of the GID. Returns `None` if it has no interface,
-    /// or if the interface is not in this process's network namespace.
+    /// Returns the name of the network interface to which the GID belongs. Returns `None` if the
+    /// GID belongs to no interface, or if the interface is not in this process's network namespace.
     #[doc(alias = "ndev_ifindex")]
     pub fn interface_name(&self) -> Option<String> {
         interface_name(self.interface)

@@ -2,28 +2,29 @@
 
 use std::fmt;
 
-/// The speed of one lane of a link (IBTA 14.2.5.6, `LinkSpeedActive` and `LinkSpeedExtActive`).
+/// The speed class of one lane of a link (IBTA 14.2.5.6, `LinkSpeedActive` and
+/// `LinkSpeedExtActive`).
 #[doc(alias = "active_speed")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum LinkSpeed {
-    /// 2.5 Gbit/s.
+    /// 2.5 Gbit/s per lane.
     Sdr,
-    /// 5 Gbit/s.
+    /// 5 Gbit/s per lane.
     Ddr,
-    /// 10 Gbit/s.
+    /// 10 Gbit/s per lane.
     Qdr,
-    /// 10 Gbit/s, with a more efficient encoding than QDR.
+    /// 10 Gbit/s per lane, with a more efficient encoding than QDR.
     Fdr10,
-    /// 14 Gbit/s.
+    /// 14 Gbit/s per lane.
     Fdr,
-    /// 25 Gbit/s.
+    /// 25 Gbit/s per lane.
     Edr,
-    /// 50 Gbit/s.
+    /// 50 Gbit/s per lane.
     Hdr,
-    /// 100 Gbit/s.
+    /// 100 Gbit/s per lane.
     Ndr,
-    /// 200 Gbit/s.
+    /// 200 Gbit/s per lane.
     Xdr,
     /// A value that this crate does not know.
     Unknown(u32),
@@ -45,7 +46,7 @@ impl LinkSpeed {
         }
     }
 
-    /// Returns the nominal rate of one lane in Mbit/s.
+    /// Returns the nominal rate of one lane in Mbit/s, or `None` if the speed is unknown.
     pub fn megabits_per_second(self) -> Option<u32> {
         Some(match self {
             Self::Sdr => 2_500,
@@ -140,21 +141,21 @@ impl fmt::Display for LinkWidth {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PhysicalState {
-    /// No state change. Only requests to a port use this value (IBTA 14.2.5.6).
+    /// The value for "no state change", which only requests to a port contain (IBTA 14.2.5.6).
     NoChange,
     /// The port is in sleep state.
     Sleep,
-    /// The port is polling for a link partner.
+    /// The port is searching for a port at the other side of the link.
     Polling,
     /// The port is disabled.
     Disabled,
-    /// The port negotiates the link with its partner.
+    /// The port is negotiating the link with the port at the other side.
     Training,
     /// The link is up.
     LinkUp,
     /// The link was up and is recovering from errors.
     ErrorRecovery,
-    /// The port is in a test of its physical layer.
+    /// The port is testing its physical layer.
     Test,
     /// A value that this crate does not know.
     Unknown(u8),

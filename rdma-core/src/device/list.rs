@@ -10,7 +10,8 @@ use crate::ffi::{self, DeviceHandle};
 
 /// An RDMA device of this system.
 ///
-/// A device is `Send` and `Sync`: it is immutable, and it keeps the list alive from which it came.
+/// `Device` is `Send` and `Sync`: a device that is not open is immutable, and the value keeps the
+/// list of libibverbs alive in which it was found.
 #[doc(alias = "ibv_device")]
 #[derive(Clone)]
 pub struct Device {
@@ -28,7 +29,8 @@ pub struct Device {
 ///
 /// # Errors
 ///
-/// The error of the verb, for example because the process has no permission to read the list.
+/// The error of `ibv_get_device_list`, for example because the process has no permission to read
+/// the list.
 #[doc(alias = "ibv_get_device_list")]
 pub fn devices() -> Result<Vec<Device>> {
     Ok(ffi::device_list()?
@@ -52,14 +54,15 @@ impl Device {
         self.handle.name()
     }
 
-    /// Returns the node GUID, as a number.
+    /// Returns the GUID of the node that the device is part of, as a number.
     #[doc(alias = "ibv_get_device_guid")]
     pub fn guid(&self) -> u64 {
         self.handle.guid()
     }
 
-    /// Returns the kernel's index of the device, which is not reused while the system runs. Returns
-    /// `None` if the device is not a kernel device or the kernel is too old.
+    /// Returns the number that the kernel has assigned to the device. The kernel does not reuse the
+    /// number while the system runs. Returns `None` if the device is not a kernel device or the
+    /// kernel is too old.
     #[doc(alias = "ibv_get_device_index")]
     pub fn index(&self) -> Option<u32> {
         self.handle.index()
@@ -88,14 +91,14 @@ impl Device {
         Some(self.handle.path()).filter(|path| !path.as_os_str().is_empty())
     }
 
-    /// Returns the administrator's description of the node, usually the names of host and device,
-    /// or `None` if it has no description.
+    /// Returns the administrator's description of the device, usually the names of host and device,
+    /// or `None` if the device has no description.
     #[doc(alias = "node_desc")]
     pub fn description(&self) -> Option<String> {
         sysfs::text(&self.handle.path(), "node_desc")
     }
 
-    /// Returns the vendor's name for the board, or `None` if it has no name.
+    /// Returns the vendor's name for the board, or `None` if the driver does not report a name.
     pub fn board_id(&self) -> Option<String> {
         sysfs::text(&self.handle.path(), "board_id")
     }
@@ -107,7 +110,8 @@ impl Device {
         node.parse().ok()
     }
 
-    /// Returns the kernel's text that describes the rate of a port.
+    /// Returns the text with which the kernel describes the rate of a port, for example `100 Gb/sec
+    /// (4X EDR)`.
     pub(crate) fn rate(&self, port: u8) -> Option<String> {
         sysfs::text(&self.handle.path(), &format!("ports/{port}/rate"))
     }
@@ -122,14 +126,14 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// The error of the verb, for example because the process has no permission for
+    /// The error of `ibv_open_device`, for example because the process has no permission for
     /// `/dev/infiniband/uverbs*`.
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
         Context::from_device(self)
     }
 
-    /// Returns the C object. The pointer is valid as long as this value exists.
+    /// Returns the underlying `ibv_device`. The pointer is valid as long as this `Device` exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_device {
         self.handle.as_raw()
     }

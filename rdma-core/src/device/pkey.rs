@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// A partition key (P_Key): a partition of a fabric, and the type of membership in it.
+/// A partition key (P_Key): the number of a partition of the fabric, and the type of membership in
+/// that partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PartitionKey(pub u16);
@@ -16,8 +17,8 @@ impl PartitionKey {
         self.0 & 0x7fff
     }
 
-    /// Returns whether the membership is full. Full members communicate with all members, limited
-    /// members only with full members (IBTA 10.9.1.1).
+    /// Returns whether the key stands for full membership in its partition. Full members
+    /// communicate with all members, limited members only with full members (IBTA 10.9.1.1).
     pub fn is_full_member(self) -> bool {
         self.0 & 0x8000 != 0
     }
@@ -27,7 +28,8 @@ impl PartitionKey {
         self.base() == 0
     }
 
-    /// Returns whether members with these two keys can communicate (IBTA 10.9.3).
+    /// Returns whether a member with this key and a member with the key `other` can communicate
+    /// (IBTA 10.9.3).
     pub fn matches(self, other: Self) -> bool {
         !self.is_invalid()
             && self.base() == other.base()

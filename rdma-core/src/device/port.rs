@@ -32,7 +32,7 @@ impl PortAttributes {
         Self { number, raw, speed }
     }
 
-    /// Replaces the speed, for a link whose speed does not fit into the C struct.
+    /// Replaces the speed. Used for a link whose speed does not fit into the C struct.
     pub(crate) fn with_speed(self, speed: LinkSpeed) -> Self {
         Self { speed, ..self }
     }
@@ -57,13 +57,13 @@ impl PortAttributes {
         LinkLayer::from_raw(self.raw.link_layer)
     }
 
-    /// Returns the speed of one lane of the link. The C struct of the bindings has no speed above
-    /// NDR; for higher speeds the value comes from sysfs.
+    /// Returns the speed of one lane of the link. The C struct of the bindings cannot contain a
+    /// speed above NDR; for higher speeds the value comes from sysfs.
     pub fn speed(&self) -> LinkSpeed {
         self.speed
     }
 
-    /// Returns the width of the link.
+    /// Returns the width of the link: the number of its lanes.
     pub fn width(&self) -> LinkWidth {
         LinkWidth::from_raw(self.raw.active_width)
     }
@@ -89,13 +89,13 @@ impl PortAttributes {
         PortCapabilities::from_bits_retain(self.raw.port_cap_flags)
     }
 
-    /// Returns the optional capabilities of the second mask.
+    /// Returns the optional capabilities that the port reports in its second capability mask.
     pub fn capabilities2(&self) -> PortCapabilities2 {
         PortCapabilities2::from_bits_retain(self.raw.port_cap_flags2)
     }
 
-    /// Returns the requirements of the port, for example whether every address needs a global route
-    /// header.
+    /// Returns the requirements that the port has for addresses, for example whether every address
+    /// needs a global route header.
     pub fn flags(&self) -> PortFlags {
         PortFlags::from_bits_retain(self.raw.flags)
     }
@@ -142,7 +142,8 @@ impl PortAttributes {
         four_microseconds_to_the(self.raw.subnet_timeout)
     }
 
-    /// Returns the type of initialisation by the subnet manager, as a raw value.
+    /// Returns a code for how the subnet manager has initialised the port (the C field
+    /// `init_type_reply`).
     pub fn initialization_reply(&self) -> u8 {
         self.raw.init_type_reply
     }
@@ -166,7 +167,7 @@ impl PortAttributes {
         self.raw.qkey_viol_cntr
     }
 
-    /// Returns the C struct that contains the attributes.
+    /// Returns the attributes as a C struct.
     pub fn as_raw(&self) -> &sys::ibv_port_attr {
         &self.raw
     }
@@ -177,7 +178,7 @@ impl PortAttributes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PortState {
-    /// No state change. Only requests to a port use this value (IBTA 14.2.5.6).
+    /// The value for "no state change", which only requests to a port contain (IBTA 14.2.5.6).
     NoChange,
     /// The link is down.
     Down,
@@ -264,15 +265,15 @@ impl fmt::Display for LinkLayer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Mtu {
-    /// 256 bytes.
+    /// A payload of at most 256 bytes.
     Mtu256 = 1,
-    /// 512 bytes.
+    /// A payload of at most 512 bytes.
     Mtu512,
-    /// 1024 bytes.
+    /// A payload of at most 1024 bytes.
     Mtu1024,
-    /// 2048 bytes.
+    /// A payload of at most 2048 bytes.
     Mtu2048,
-    /// 4096 bytes.
+    /// A payload of at most 4096 bytes.
     Mtu4096,
 }
 
@@ -286,7 +287,7 @@ impl Mtu {
         Self::Mtu4096,
     ];
 
-    /// Returns the size in bytes.
+    /// Returns the maximum payload of a packet in bytes.
     pub fn bytes(self) -> usize {
         128 << (self as usize)
     }

@@ -1,10 +1,11 @@
-//! Selection of devices by name.
+//! Selection of devices by their names.
 
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// A set of device names, each with an optional port: the syntax of the variable `RDMA_DEVICE`.
+/// A selection of devices by name, each with an optional port, as the variable `RDMA_DEVICE`
+/// contains it.
 ///
 /// The text is a comma-separated list of `name` or `name:port`. A name matches every device whose
 /// name begins with it. With a leading `=`, names must match exactly. With a leading `^`, all
@@ -39,9 +40,9 @@ impl DeviceSelector {
         }
     }
 
-    /// Returns `None` if the device with this name does not match the selector. For a matching
-    /// device, returns the port that the selector requests, or `Some(None)` if the selector
-    /// contains no port for the device.
+    /// Returns whether the selector matches the device named `device`, and which port it requests:
+    /// `None` if the device does not match, `Some(Some(port))` if it matches with a port, and
+    /// `Some(None)` if it matches without a port.
     pub fn matches(&self, device: &str) -> Option<Option<u8>> {
         let named = self.names.iter().find(|(name, _)| {
             if self.exact {
@@ -57,7 +58,7 @@ impl DeviceSelector {
         }
     }
 
-    /// Returns the text of the selector.
+    /// Returns the text from which the selector was created.
     pub fn as_str(&self) -> &str {
         &self.text
     }

@@ -6,8 +6,8 @@ use ibverbs_sys::{ibv_node_type, ibv_transport_type};
 
 use super::{GidType, LinkLayer};
 
-/// The transport of a device (`ibv_transport_type`). RoCE uses the InfiniBand transport on
-/// Ethernet; [`Protocol`] distinguishes the two.
+/// The transport protocol that a device implements (`ibv_transport_type`). RoCE uses the InfiniBand
+/// transport on Ethernet; [`Protocol`] distinguishes the two.
 #[doc(alias = "ibv_transport_type")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -63,7 +63,7 @@ impl fmt::Display for TransportType {
     }
 }
 
-/// The type of a device in its fabric (`ibv_node_type`).
+/// The role that a device has in its network (`ibv_node_type`).
 #[doc(alias = "ibv_node_type")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -116,7 +116,7 @@ impl fmt::Display for NodeType {
     }
 }
 
-/// The wire protocol of a port for one of its GIDs.
+/// The wire protocol that a port uses for packets from one of its GIDs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
@@ -133,8 +133,8 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Returns the wire protocol of a device with this transport, on a port with this link layer,
-    /// for a GID of this type. `None` means an address without a GID.
+    /// Returns the wire protocol that a device with this transport uses on a port with this link
+    /// layer. `gid` is the type of the source GID, or `None` for an address without a GID.
     pub fn of(transport: TransportType, link: LinkLayer, gid: Option<GidType>) -> Self {
         match (transport, link, gid) {
             (TransportType::Iwarp, ..) => Self::Iwarp,
@@ -190,7 +190,8 @@ mod tests {
             ),
             Protocol::InfiniBand
         );
-        // The GID of an RNIC is its MAC address, and is reported with the type InfiniBand.
+        // The GID of an iWARP NIC (RNIC) is its MAC address, and the device reports it with the
+        // type InfiniBand.
         assert_eq!(
             of(iwarp, ethernet, Some(GidType::InfiniBand)),
             Protocol::Iwarp

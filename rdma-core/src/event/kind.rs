@@ -9,7 +9,8 @@ use crate::completion::CompletionQueueId;
 use crate::ffi::{DEVICE_SPEED_CHANGE, RawEvent};
 use crate::receive::SharedReceiveQueueId;
 
-/// An asynchronous event of a device, which no completion reports (`ibv_async_event`).
+/// An asynchronous event: a change or failure of a device that no completion reports
+/// (`ibv_async_event`).
 ///
 /// Queue pairs, work queues and ports are identified by their numbers, completion queues and shared
 /// receive queues by their ids. The object may no longer exist when the program reads the event.
@@ -49,26 +50,26 @@ pub enum AsyncEvent {
         /// The queue pair that received the message.
         queue_pair: u32,
     },
-    /// A send queue has finished draining: all requests that were started have completed.
+    /// A send queue has finished draining: all requests that the device had started have completed.
     #[doc(alias = "IBV_EVENT_SQ_DRAINED")]
     SendQueueDrained {
-        /// The queue pair of the send queue.
+        /// The queue pair to which the send queue belongs.
         queue_pair: u32,
     },
     /// A connection migrated to its alternate path.
     #[doc(alias = "IBV_EVENT_PATH_MIG")]
     PathMigrated {
-        /// The queue pair of the connection.
+        /// The queue pair whose connection migrated.
         queue_pair: u32,
     },
     /// A connection could not migrate to its alternate path.
     #[doc(alias = "IBV_EVENT_PATH_MIG_ERR")]
     PathMigrationFailed {
-        /// The queue pair of the connection.
+        /// The queue pair whose connection could not migrate.
         queue_pair: u32,
     },
-    /// A queue pair in the error state consumes no more receives of its shared receive queue. Once
-    /// its completions have been polled, it can be destroyed without losing receives.
+    /// A queue pair in the error state consumes no more receives from the shared receive queue that
+    /// it uses. Once its completions have been polled, it can be destroyed without losing receives.
     #[doc(alias = "IBV_EVENT_QP_LAST_WQE_REACHED")]
     LastRequestReached {
         /// The queue pair in the error state.
@@ -80,7 +81,8 @@ pub enum AsyncEvent {
         /// The shared receive queue that failed.
         shared_receive_queue: SharedReceiveQueueId,
     },
-    /// A shared receive queue has fewer receives than its limit; the limit is now disarmed.
+    /// A shared receive queue holds fewer receives than the limit that the program set. The event
+    /// disarms the limit.
     #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
     SharedReceiveQueueLimit {
         /// The shared receive queue that is below its limit.
@@ -89,7 +91,7 @@ pub enum AsyncEvent {
     /// A work queue failed.
     #[doc(alias = "IBV_EVENT_WQ_FATAL")]
     WorkQueueFatal {
-        /// The number of the work queue.
+        /// The number of the work queue that failed.
         work_queue: u32,
     },
     /// The link of a port is up.
@@ -152,7 +154,7 @@ impl AsyncEvent {
     pub(crate) fn from_raw(event: RawEvent) -> Self {
         let completion_queue = CompletionQueueId(event.about);
         let shared_receive_queue = SharedReceiveQueueId(event.about);
-        // These numbers have the width of their types.
+        // The number of a queue pair, work queue or port has at most the width of these types.
         let queue_pair = u32::try_from(event.about).unwrap_or(0);
         let port = u8::try_from(event.about).unwrap_or(0);
         match event.kind {
@@ -221,8 +223,9 @@ impl AsyncEvent {
         }
     }
 
-    /// Returns whether the object of the event is permanently unusable: a queue makes no more
-    /// progress, and on a failed device no operation works. A port whose link is down may recover.
+    /// Returns whether the event makes its object unusable: a failed queue makes no more progress,
+    /// and on a failed device no operation works. Returns `false` for a port whose link is down,
+    /// because it may recover.
     pub fn is_fatal(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! Asynchronous events: changes and failures of a device that no completion reports.
+//! Asynchronous events: changes and failures of a device that are not reported by completions.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The objects of asynchronous events.
+//! The objects that asynchronous events refer to.
 
 use std::fmt;
 

@@ -9,17 +9,17 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::ContextHandle;
 
-/// The asynchronous events of an open device: of its ports, and of the queues that were created
-/// from this context or its clones. From [`Context::async_events`].
+/// A source of the asynchronous events of an open device, from [`Context::async_events`]: events of
+/// the device, of its ports, and of the queues that were created from the context or its clones.
 ///
-/// Each event is delivered only once, to the first caller among all handles and threads. Read the
-/// events in one place, or open a separate context for each part of the program that needs events.
-/// An event is acknowledged when it is read, so dropping an object never waits for the program.
+/// Each event is delivered only once, to the first thread that reads it through any handle. Read
+/// the events in one place, or open a separate context for each component that needs events. An
+/// event is acknowledged when it is read, so dropping an object never waits for the program.
 ///
 /// `AsyncEvents` is `Send` and `Sync`: reading an event is one `read` of the file descriptor.
 ///
-/// The file descriptor is non-blocking and becomes readable when an event is pending, for use with
-/// `poll(2)` or an event loop; [`Self::wait`] blocks on it.
+/// The file descriptor is non-blocking and becomes readable when an event is pending, so `poll(2)`
+/// or an event loop can wait for it. [`Self::wait`] blocks until then.
 ///
 /// ```no_run
 /// # fn example(context: rdma_core::Context) -> rdma_core::Result<()> {
@@ -50,26 +50,26 @@ impl AsyncEvents {
         Ok(Self { context })
     }
 
-    /// Returns the next event if one is pending.
+    /// Returns the next event, or `None` if no event is pending. Does not wait.
     ///
     /// # Errors
     ///
-    /// The error of the verb, if the device is gone.
+    /// The error of `ibv_get_async_event`, if the device was removed.
     #[doc(alias = "ibv_get_async_event")]
     pub fn take(&self) -> Result<Option<AsyncEvent>> {
         let event = self.context.take_event()?;
         Ok(event.map(AsyncEvent::from_raw))
     }
 
-    /// Waits for the next event until `timeout` has passed, and then returns `None`. Without a
-    /// timeout (`None`) the method always returns an event. Signals do not end the wait.
+    /// Waits for the next event and returns it. Returns `None` if `timeout` passes first; a
+    /// `timeout` of `None` means no limit. Signals do not end the wait.
     ///
     /// # Errors
     ///
-    /// The error of the verb, if the device is gone, and the error of `poll(2)`.
+    /// The error of `ibv_get_async_event`, if the device was removed, and the error of `poll(2)`.
     #[doc(alias = "ibv_get_async_event")]
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>> {
-        // A timeout beyond the range of the clock means no timeout.
+        // A timeout that is too long for an [`Instant`] means no time limit.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             if let Some(event) = self.take()? {

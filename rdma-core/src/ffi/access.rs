@@ -1,7 +1,8 @@
 //! Copies from and to memory that a peer or a device may be writing at the same time.
 //!
-//! Every access is a relaxed atomic of a byte or an aligned eight-byte word. A concurrent write by
-//! the hardware or a thread can therefore change the values read, but is never undefined behaviour.
+//! Every access is a relaxed atomic access to one byte or to one aligned eight-byte word. A
+//! concurrent write by a device or a thread can therefore change the values that are read, but
+//! never causes undefined behaviour.
 //!
 //! Two threads may access a byte at the same time with different sizes, one as a byte and one as a
 //! part of a word. The memory model of Rust and C++ does not define such mixed-size accesses. LLVM
@@ -11,11 +12,12 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 const WORD: usize = size_of::<u64>();
 
-/// Copies bytes out of shared memory into `to`.
+/// Copies `to.len()` bytes from shared memory at `from` into `to`.
 ///
 /// # Safety
 ///
-/// `from` must be valid for reads of `to.len()` bytes, and no Rust reference to them may exist.
+/// `from` must be valid for reads of `to.len()` bytes, and no Rust reference to these bytes may
+/// exist.
 pub(super) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
     let head = from.align_offset(WORD).min(to.len());
     let (first, rest) = to.split_at_mut(head);
@@ -34,11 +36,12 @@ pub(super) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
     unsafe { copy_out_bytes(at, words.into_remainder()) };
 }
 
-/// Copies the bytes of `from` into shared memory.
+/// Copies the bytes of `from` into shared memory at `to`.
 ///
 /// # Safety
 ///
-/// `to` must be valid for writes of `from.len()` bytes, and no Rust reference to them may exist.
+/// `to` must be valid for writes of `from.len()` bytes, and no Rust reference to these bytes may
+/// exist.
 pub(super) unsafe fn copy_in(from: &[u8], to: *mut u8) {
     let head = to.align_offset(WORD).min(from.len());
     let (first, rest) = from.split_at(head);
@@ -56,11 +59,13 @@ pub(super) unsafe fn copy_in(from: &[u8], to: *mut u8) {
     unsafe { copy_in_bytes(words.remainder(), at) };
 }
 
-/// Copies bytes out of shared memory one at a time. Returns the address after the last byte.
+/// Copies bytes out of shared memory, one byte at a time. Returns the address after the last byte
+/// that was read.
 ///
 /// # Safety
 ///
-/// `from` must be valid for reads of `to.len()` bytes, and no Rust reference to them may exist.
+/// `from` must be valid for reads of `to.len()` bytes, and no Rust reference to these bytes may
+/// exist.
 unsafe fn copy_out_bytes(mut from: *const u8, to: &mut [u8]) -> *const u8 {
     for byte in to {
         // SAFETY: `from` is inside the range that the caller guarantees.
@@ -71,11 +76,13 @@ unsafe fn copy_out_bytes(mut from: *const u8, to: &mut [u8]) -> *const u8 {
     from
 }
 
-/// Copies bytes into shared memory one at a time. Returns the address after the last byte.
+/// Copies bytes into shared memory, one byte at a time. Returns the address after the last byte
+/// that was written.
 ///
 /// # Safety
 ///
-/// `to` must be valid for writes of `from.len()` bytes, and no Rust reference to them may exist.
+/// `to` must be valid for writes of `from.len()` bytes, and no Rust reference to these bytes may
+/// exist.
 unsafe fn copy_in_bytes(from: &[u8], mut to: *mut u8) -> *mut u8 {
     for byte in from {
         // SAFETY: `to` is inside the range that the caller guarantees.

@@ -91,7 +91,7 @@ impl AddressHandle {
 }
 
 impl AddressVector {
-    /// Converts the address vector to the C struct.
+    /// Converts the address vector to the C struct `ibv_ah_attr`.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl AddressVector {
         raw.static_rate = self.static_rate.0;
         if let Some(gid) = self.gid {
             set_destination(&mut raw, gid.0);
-            // `checked` has verified the range.
+            // `checked` has verified that the GID index fits into this field.
             raw.grh.sgid_index = self.gid_index as u8;
             raw.grh.flow_label = self.flow_label;
             raw.grh.hop_limit = self.hop_limit;
@@ -116,7 +116,7 @@ impl AddressVector {
         Ok(raw)
     }
 
-    /// Converts the C struct to an address vector.
+    /// Converts the C struct `ibv_ah_attr` to an address vector.
     pub fn from_raw(raw: &sys::ibv_ah_attr) -> Self {
         Self {
             port: raw.port_num,
@@ -170,7 +170,7 @@ pub(crate) fn rate_of_megabits(megabits: u32) -> Option<u8> {
     let megabits = i32::try_from(megabits).ok()?;
     // SAFETY: the function only computes with numbers.
     let rate = unsafe { sys::mbps_to_ibv_rate(megabits) };
-    // The code 0, the port's own rate, is returned for rates without a code.
+    // `mbps_to_ibv_rate` returns the code 0, the port's own rate, for a rate without a code.
     let code = u8::try_from(rate.0).ok()?;
     (code != 0).then_some(code)
 }

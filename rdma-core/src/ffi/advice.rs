@@ -1,4 +1,4 @@
-//! Advice about memory regions: prefetching the pages of on-demand regions.
+//! Advice to the device about memory regions: prefetching the pages of on-demand regions.
 
 use ibverbs_sys as sys;
 use sys::{ib_uverbs_advise_mr_advice as Advice, ib_uverbs_advise_mr_flag as Flag};
@@ -8,12 +8,12 @@ use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Error, Result};
 use crate::memory::Prefetch;
 
-/// Maximum number of bytes of one element of the advice: its length has 32 bits, and this size is a
-/// whole number of pages.
+/// Maximum number of bytes that one call of `ibv_advise_mr` covers. The length field has 32 bits,
+/// so larger ranges are split; this size is a whole number of pages.
 const PIECE: usize = 1 << 30;
 
-/// Prefetches the pages of `len` bytes of an on-demand region, from the request address `address`
-/// on.
+/// Prefetches the pages of an on-demand region that contain the `len` bytes from `address` on.
+/// `address` is an address as requests use it.
 pub(crate) fn advise(
     domain: &ProtectionDomainHandle,
     lkey: u32,

@@ -20,19 +20,20 @@ pub(crate) const PAGE: usize = 4096;
 /// (`MAP_HUGE_SHIFT`).
 const HUGE_SHIFT: u32 = 26;
 
-/// Owner of memory from the allocator, from a device, or of a mapping.
+/// An owner of memory that came from the allocator, from a device, or from a mapping.
 pub(crate) struct Allocation {
     start: NonNull<u8>,
     len: usize,
     source: Source,
 }
 
-/// The source of the memory, which decides how the memory is freed.
+/// The origin of an allocation's memory, which decides how the memory is freed.
 enum Source {
     Allocator(Layout),
-    /// Start and length of the whole mapping, which may be larger than the part in use.
+    /// Start and length of the whole mapping, which may be larger than the memory in use.
     Mapping(NonNull<u8>, usize),
-    /// A buffer of the device, freed by its last owner: this allocation, or a registration.
+    /// A buffer that the device allocated. The last owner of the `Arc` frees it: this allocation,
+    /// or a registration of the memory.
     Device(Arc<DeviceBuffer>),
 }
 
@@ -51,7 +52,8 @@ impl fmt::Debug for Allocation {
 }
 
 impl Allocation {
-    /// Allocates `len` zeroed bytes from the allocator, aligned to `align` and at least to a page.
+    /// Allocates `len` zeroed bytes from the allocator, aligned to `align` bytes, and at least to a
+    /// page.
     pub(crate) fn zeroed(len: usize, align: usize) -> Result<Self> {
         refuse_nothing(len)?;
         let layout =
@@ -71,15 +73,16 @@ impl Allocation {
         }
     }
 
-    /// Allocates `len` zeroed bytes from the device of `domain`, aligned to `align` and at least to
-    /// a page. The device may refuse for other reasons than the size.
+    /// Allocates `len` zeroed bytes from the device of `domain`, aligned to `align` bytes, and at
+    /// least to a page. The device may refuse the allocation for reasons other than the size.
     pub(crate) fn of_device(
         domain: &Arc<ProtectionDomainHandle>,
         len: usize,
         align: usize,
     ) -> Result<Self> {
         refuse_nothing(len)?;
-        // The device aligns buffers to pages; a stricter alignment needs additional bytes.
+        // The device aligns buffers to pages only. A stricter alignment needs `slack` additional
+        // bytes.
         let slack = align.saturating_sub(PAGE);
         let size = len.checked_add(slack).ok_or_else(|| too_much(len, align))?;
         let buffer = DeviceBuffer::allocate(domain, size)?;
@@ -95,14 +98,15 @@ impl Allocation {
         })
     }
 
-    /// Maps `len` zeroed bytes in huge pages of size `page`, which must be a power of two.
+    /// Maps `len` zeroed bytes in huge pages of `page` bytes, aligned to `align` bytes. `page` must
+    /// be a power of two.
     pub(crate) fn huge(len: usize, align: usize, page: usize) -> Result<Self> {
         let size = i32::try_from(page.trailing_zeros()).expect("a logarithm fits") << HUGE_SHIFT;
         Self::mapped(len, align, page, libc::MAP_HUGETLB | size)
     }
 
-    /// Maps `len` zeroed bytes, and advises the kernel to use transparent huge pages of size
-    /// `page`.
+    /// Maps `len` zeroed bytes, and advises the kernel to use transparent huge pages of `page`
+    /// bytes.
     pub(crate) fn transparent(len: usize, align: usize, page: usize) -> Result<Self> {
         let memory = Self::mapped(len, align.max(page), PAGE, 0)?;
         let Source::Mapping(start, mapped) = memory.source else {
@@ -117,7 +121,8 @@ impl Allocation {
         Ok(memory)
     }
 
-    /// Maps `len` bytes, rounded up to whole pages of size `page`, with additional `mmap` flags.
+    /// Maps `len` bytes, rounded up to whole pages of `page` bytes. `flags` are additional flags
+    /// for `mmap`.
     fn mapped(len: usize, align: usize, page: usize, flags: i32) -> Result<Self> {
         refuse_nothing(len)?;
         let slack = align.saturating_sub(page);
@@ -155,7 +160,7 @@ impl Allocation {
         })
     }
 
-    /// Maps part of a file, shared with every process that maps or writes the file.
+    /// Maps a part of a file. The memory is shared with every process that maps or writes the file.
     ///
     /// # Safety
     ///
@@ -204,7 +209,8 @@ impl Allocation {
         }
     }
 
-    /// Returns the device's buffer that contains this memory, if the device allocated the memory.
+    /// Returns the device's buffer that contains this memory, or `None` if the memory does not come
+    /// from a device.
     pub(super) fn device_buffer(&self) -> Option<&Arc<DeviceBuffer>> {
         match &self.source {
             Source::Device(buffer) => Some(buffer),
@@ -227,7 +233,8 @@ impl Allocation {
         NonNull::slice_from_raw_parts(self.start, self.len)
     }
 
-    /// Makes the kernel allocate all pages now, by rewriting the first byte of each page.
+    /// Makes the kernel allocate all pages of the memory now, by rewriting the first byte of each
+    /// page.
     pub(crate) fn touch(&mut self) {
         for page in self.bytes_mut().chunks_mut(PAGE) {
             let first = &raw mut page[0];

@@ -1,7 +1,8 @@
-//! Storage for the requests of a doorbell batch, which each thread allocates once and reuses.
+//! Storage for the requests of a doorbell batch (requests that are posted in one call). Each thread
+//! allocates the storage once and reuses it.
 //!
-//! The C structs of requests are needed only until they are posted, so the storage does not belong
-//! to a queue: with many queues, each batch would use other memory, and all of it together would
+//! The C structs of requests are needed only until the requests are posted, so the storage does not
+//! belong to a queue. If every queue had its own storage, the storage of many queues would together
 //! exceed the processor's cache. Each thread keeps up to two unused storages for send batches and
 //! two for receive batches, so two batches of each kind can be built at the same time without an
 //! allocation.
@@ -16,20 +17,22 @@ use ibverbs_sys as sys;
 use super::elements::MAX_ELEMENTS;
 use super::request::Room;
 
-/// A work request struct with a pointer to the next request of its list.
+/// A C struct of a work request, which contains a pointer to the next request of a list.
 ///
 /// # Safety
 ///
-/// `link` must only write that pointer, and must read nothing.
+/// The implementation of `link` must write only the pointer to the next request, and must read
+/// nothing.
 pub(crate) unsafe trait Linked: Sized + 'static {
-    /// Sets the pointer of the request at `this` to the next request of its list.
+    /// Sets the next-request pointer of the request at `this` to `next`.
     ///
     /// # Safety
     ///
     /// `this` must be valid for writes of a request; the request need not be initialised.
     unsafe fn link(this: *mut Self, next: *mut Self);
 
-    /// Returns the unused storage that this thread keeps for requests of this type.
+    /// Returns the thread-local storage in which this thread keeps unused memory for requests of
+    /// this type.
     fn spare() -> &'static LocalKey<Cell<Spare<Self>>>;
 }
 
@@ -63,14 +66,14 @@ unsafe impl Linked for sys::ibv_recv_wr {
     }
 }
 
-/// Allocated storage for requests and for their scatter/gather elements.
+/// Allocated memory for the requests of a batch and for their scatter/gather elements.
 ///
-/// The storage is accessed only through raw pointers, because requests point at each other and at
-/// elements.
+/// The memory is accessed only through raw pointers, because the requests contain pointers to each
+/// other and to elements.
 pub(crate) struct Places<W> {
     requests: NonNull<MaybeUninit<W>>,
     elements: NonNull<MaybeUninit<sys::ibv_sge>>,
-    /// Numbers of requests and of elements for which storage is allocated.
+    /// The numbers of requests and of elements for which memory is allocated.
     counts: (usize, usize),
 }
 
@@ -139,8 +142,8 @@ impl<W> Spare<W> {
         second: Places::NONE,
     };
 
-    /// Removes and returns one of the two unused storages, a sufficiently large one if possible.
-    /// The caller must check its size.
+    /// Removes and returns one of the two unused storages. Prefers one with enough memory for
+    /// `requests` and `elements`, but may return a smaller one, so the caller must check the size.
     #[inline]
     fn take(&mut self, requests: usize, elements: usize) -> Places<W> {
         if self.first.has(requests, elements) {
@@ -150,7 +153,8 @@ impl<W> Spare<W> {
         }
     }
 
-    /// Keeps `places`, and the larger of the two storages that were kept before.
+    /// Keeps `places` for a later batch, and of the two storages that were kept before the larger
+    /// one.
     #[inline]
     fn keep(&mut self, places: Places<W>) {
         let last = mem::replace(&mut self.first, places);
@@ -167,7 +171,8 @@ impl<W> Default for Spare<W> {
     }
 }
 
-/// Storage for the work requests of one batch under construction, each with its elements.
+/// Storage for the work requests of one batch under construction, each with its scatter/gather
+/// elements.
 pub(super) struct BatchRoom<W: Linked> {
     places: Places<W>,
     /// Maximum number of requests; 0 while no memory is assigned to this storage.
@@ -183,16 +188,16 @@ unsafe impl<W: Linked> Send for BatchRoom<W> {}
 unsafe impl<W: Linked> Sync for BatchRoom<W> {}
 
 impl<W: Linked> BatchRoom<W> {
-    /// Batch storage to which no memory is assigned.
+    /// Storage for a batch to which no memory is assigned.
     pub(super) const CLOSED: Self = Self {
         places: Places::NONE,
         capacity: 0,
         width: 0,
     };
 
-    /// Assigns memory for `capacity` requests of at most `width` elements. Reuses the memory of a
-    /// leaked batch or unused memory of the thread if it is large enough, and allocates memory
-    /// otherwise.
+    /// Assigns memory for `capacity` requests of at most `width` elements each. Reuses memory of a
+    /// leaked batch, or unused memory of this thread, if that memory is large enough. Otherwise
+    /// allocates memory.
     #[inline]
     pub(super) fn open(&mut self, capacity: usize, width: usize) {
         let width = MAX_ELEMENTS.min(width);
@@ -204,7 +209,7 @@ impl<W: Linked> BatchRoom<W> {
                 cell.set(spare);
                 places
             });
-            // The thread-local storage is already destroyed if the thread is ending.
+            // If the thread is terminating, its thread-local storage may already be destroyed.
             self.places = lent.unwrap_or_default();
         }
         if !self.places.has(capacity, elements) {
@@ -214,12 +219,12 @@ impl<W: Linked> BatchRoom<W> {
         (self.capacity, self.width) = (capacity, width);
     }
 
-    /// Returns the memory of this storage to the thread, which uses it for a later batch.
+    /// Gives the memory of this storage back to the thread, which keeps it for a later batch.
     #[inline]
     pub(super) fn close(&mut self) {
         self.capacity = 0;
         let places = mem::take(&mut self.places);
-        // If the thread is ending, the storage is freed instead.
+        // If the thread is terminating, this memory is freed instead of kept.
         let _ = W::spare().try_with(|cell| {
             let mut spare = cell.take();
             spare.keep(places);
@@ -253,7 +258,8 @@ impl<W: Linked> BatchRoom<W> {
         }
     }
 
-    /// Links the `count` requests from index `first` on to a list, and returns the first request.
+    /// Links `count` consecutive requests, beginning with the request at index `first`, to a list.
+    /// Returns the first request.
     ///
     /// # Safety
     ///
@@ -282,14 +288,14 @@ impl<W: Linked> BatchRoom<W> {
     }
 }
 
-/// Returns how many of the `count` requests from index `first` on were posted. `bad` is the index
-/// of the first request that was not posted.
+/// Returns how many requests of a list were posted. The list consists of `count` requests,
+/// beginning with index `first`. `bad` is the index of the first request that was not posted.
 #[cold]
 pub(super) fn posted_before(bad: Option<usize>, first: usize, count: usize) -> usize {
     match bad {
         Some(bad) if (first..first + count).contains(&bad) => bad - first,
-        // The driver reported no request of the list as refused. Any request may have been posted,
-        // so the memory of all requests is kept.
+        // The driver reported a failure but no request of the list as refused. Each request may
+        // have been posted, so the memory of all requests is kept.
         _ => {
             tracing::error!("the driver refused a list of requests and named none of them");
             count
@@ -377,7 +383,7 @@ mod tests {
         // The storage of a leaked batch is reused.
         other.open(8, 2);
         assert_eq!(place(&mut other), here);
-        // From now on two batches at a time use these two storages.
+        // From now on, two batches under construction at the same time use these two storages.
         for _ in 0..3 {
             one.close();
             other.close();
@@ -385,7 +391,7 @@ mod tests {
             one.open(4, 4);
             assert_eq!((place(&mut one), place(&mut other)), (there, here));
         }
-        // A batch that is larger than both.
+        // A batch that is larger than both storages gets memory of its own.
         let mut more = open(9, 1);
         more.place(8).0.write(empty());
         more.close();
@@ -417,7 +423,7 @@ mod tests {
             }
         }
         thread_local!(static LATE: Late = const { Late });
-        // In either order of destruction of the two thread-local values.
+        // Checks both orders in which the two thread-local values can be destroyed.
         for late_first in [true, false] {
             let thread = std::thread::spawn(move || {
                 if late_first {

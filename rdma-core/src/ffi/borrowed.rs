@@ -1,4 +1,4 @@
-//! Borrowed ranges of registered memory, as requests of a scope use them.
+//! Borrowed ranges of registered memory, which requests of a scope use.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -6,12 +6,12 @@ use std::slice;
 
 use super::elements::LocalKey;
 
-/// Bytes that are borrowed for reading.
+/// Registered bytes that are borrowed for reading, with the address and key that requests need.
 #[derive(Clone, Copy)]
 pub(crate) struct Borrowed<'a> {
     start: NonNull<u8>,
     len: usize,
-    /// Address of the first byte in requests.
+    /// Address that requests use for the first byte.
     address: u64,
     lkey: LocalKey,
     borrow: PhantomData<&'a [u8]>,
@@ -22,10 +22,11 @@ unsafe impl Send for Borrowed<'_> {}
 // SAFETY: this is a `&[u8]` with the address and key that requests need.
 unsafe impl Sync for Borrowed<'_> {}
 
-/// Bytes that are borrowed for reading and writing.
+/// Registered bytes that are borrowed for reading and writing, with the address and key that
+/// requests need.
 ///
 /// Contains a raw pointer instead of a `&mut [u8]`: no Rust reference to the bytes may exist while
-/// the value is in a request and the device writes to them.
+/// a request contains this value and the device writes to the bytes.
 pub(crate) struct BorrowedMut<'a> {
     start: NonNull<u8>,
     len: usize,
@@ -40,7 +41,8 @@ unsafe impl Send for BorrowedMut<'_> {}
 unsafe impl Sync for BorrowedMut<'_> {}
 
 impl<'a> Borrowed<'a> {
-    /// Borrows `bytes`, which requests with `lkey` find at `address`.
+    /// Borrows `bytes` for reading. Requests with the local key `lkey` address the first byte as
+    /// `address`.
     pub(crate) fn new(bytes: &'a [u8], address: u64, lkey: LocalKey) -> Self {
         Self {
             start: NonNull::from(bytes).cast(),
@@ -67,7 +69,7 @@ impl<'a> Borrowed<'a> {
         self.lkey
     }
 
-    /// Splits into `[0, at)` and `[at, len)`; `at` must be at most the length.
+    /// Splits the bytes into `[0, at)` and `[at, len)`; `at` must not exceed the length.
     pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
         let (left, right) = self.bytes().split_at(at);
         let place = self.address.wrapping_add(at as u64);
@@ -79,7 +81,8 @@ impl<'a> Borrowed<'a> {
 }
 
 impl<'a> BorrowedMut<'a> {
-    /// Borrows `bytes`, which requests with `lkey` find at `address`.
+    /// Borrows `bytes` for writing. Requests with the local key `lkey` address the first byte as
+    /// `address`.
     pub(crate) fn new(bytes: &'a mut [u8], address: u64, lkey: LocalKey) -> Self {
         Self {
             len: bytes.len(),
@@ -105,7 +108,7 @@ impl<'a> BorrowedMut<'a> {
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Returns the bytes for the whole lifetime of the borrow.
+    /// Returns the bytes as a slice, with the whole lifetime of the borrow.
     pub(crate) fn into_bytes(self) -> &'a mut [u8] {
         // SAFETY: this value was the only holder of a slice that is exclusively borrowed for `'a`,
         // and `self` is consumed.
@@ -128,7 +131,7 @@ impl<'a> BorrowedMut<'a> {
         BorrowedMut::new(self.bytes_mut(), address, lkey)
     }
 
-    /// Splits into `[0, at)` and `[at, len)`; `at` must be at most the length.
+    /// Splits the bytes into `[0, at)` and `[at, len)`; `at` must not exceed the length.
     pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
         let (address, lkey) = (self.address, self.lkey);
         let (left, right) = self.into_bytes().split_at_mut(at);

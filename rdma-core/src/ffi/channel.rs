@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use super::context::{ContextHandle, positive};
 use crate::error::{Errno, Error, Result};
 
-/// Maximum number of events that are taken from the channel before their queues are reported.
+/// Maximum number of events that are read from the channel before the completion queues of these
+/// events are reported.
 const BATCH: usize = 16;
 
 /// Owner of an `ibv_comp_channel`, whose descriptor is non-blocking.
@@ -77,18 +78,19 @@ impl ChannelHandle {
         unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
     }
 
-    /// Counts one more completion queue as attached to this channel.
+    /// Adds one completion queue to the number of attached queues.
     pub(super) fn attach(&self) {
         *self.queues.lock() += 1;
     }
 
-    /// Counts one completion queue less as attached. The queue must generate no more events.
+    /// Subtracts one completion queue from the number of attached queues. That queue must generate
+    /// no more events.
     pub(super) fn detach(&self) {
         *self.queues.lock() -= 1;
     }
 
-    /// If exactly one completion queue is attached, takes every pending event. Returns whether only
-    /// one queue is attached.
+    /// If exactly one completion queue is attached, reads and discards every pending event. Returns
+    /// whether only one queue is attached.
     pub(crate) fn drain_alone(&self) -> Result<bool> {
         let queues = self.queues.lock();
         let is_alone = *queues == 1;
@@ -98,13 +100,14 @@ impl ChannelHandle {
         Ok(is_alone)
     }
 
-    /// Takes every pending event, and calls `each` with the context value of the event's completion
-    /// queue. Returns the number of events.
+    /// Reads every pending event, and calls `each` with the context value of the completion queue
+    /// that produced the event. Returns the number of events.
     pub(crate) fn drain(&self, mut each: impl FnMut(u64)) -> Result<usize> {
         let mut taken = 0;
         loop {
             let mut contexts = [0; BATCH];
-            // `take` has acknowledged these events. `each` may drop queues, which waits for that.
+            // `take` has acknowledged these events. `each` may drop a queue, and the destruction of
+            // a queue waits for the acknowledgement of its events.
             let (count, outcome) = self.take(&mut contexts);
             taken += count;
             contexts[..count].iter().copied().for_each(&mut each);
@@ -115,11 +118,12 @@ impl ChannelHandle {
         }
     }
 
-    /// Takes and acknowledges up to `contexts.len()` pending events. Stores the context values of
-    /// their queues, and returns the number of events.
+    /// Reads and acknowledges up to `contexts.len()` pending events. Stores the context value of
+    /// the queue of each event in `contexts`, and returns the number of events.
     fn take(&self, contexts: &mut [u64]) -> (usize, Result<()>) {
         let mut taken = 0;
-        // An acknowledgement takes a lock and wakes waiters, so events of one queue are combined.
+        // An acknowledgement takes a lock and wakes waiters, so consecutive events of one queue are
+        // acknowledged together.
         let mut run: Option<(*mut sys::ibv_cq, u32)> = None;
         let mut outcome = Ok(());
         while taken < contexts.len() {
@@ -155,7 +159,8 @@ impl ChannelHandle {
         (taken, outcome)
     }
 
-    /// Waits until an event is pending, or for `timeout`. Returns whether an event is pending.
+    /// Waits until an event is pending, or until `timeout` has passed. Returns whether an event is
+    /// pending.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         let milliseconds = match timeout {
             None => -1,
@@ -212,7 +217,7 @@ impl AsRawFd for ChannelHandle {
     }
 }
 
-/// Acknowledges `count` events of `queue`.
+/// Acknowledges `count` events of the completion queue `queue`.
 fn acknowledge(queue: *mut sys::ibv_cq, count: u32) {
     // SAFETY: `ibv_get_cq_event` returned this queue `count` times; its destruction waits for these
     // acknowledgements (man page of ibv_get_cq_event), so the queue still exists.

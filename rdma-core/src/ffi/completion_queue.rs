@@ -1,7 +1,8 @@
 //! A completion queue: the owner of its `ibv_cq`, and polling.
 //!
-//! Several parts of the program may poll one queue. A completion that the poller did not post goes
-//! to the inbox of its waiter, or into the [`Stash`] for the next poll.
+//! Several threads may poll one queue. A thread may poll the completion of a request that another
+//! thread is waiting for. It then stores the completion in the inbox of the waiting thread or, if
+//! no thread waits, in the [`Stash`] for the next poll.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -30,8 +31,8 @@ pub(crate) struct CompletionQueueHandle {
     capacity: AtomicUsize,
     /// Locked while the queue is resized.
     resizing: Mutex<()>,
-    /// Completions that were polled and put back. For an extended queue, [`Stash::detour`] always
-    /// returns `true`.
+    /// Completions that were polled and put back for a later poll. For an extended queue,
+    /// [`Stash::detour`] always returns `true`.
     stash: Stash<CompletionRecord>,
     extension: Option<Box<Extension>>,
 }
@@ -44,7 +45,8 @@ unsafe impl Send for CompletionQueueHandle {}
 unsafe impl Sync for CompletionQueueHandle {}
 
 impl CompletionQueueHandle {
-    /// Creates a completion queue. `id` is its context value, which the channel's events contain.
+    /// Creates a completion queue. `id` becomes the context value of the queue, which the events of
+    /// `channel` contain.
     pub(crate) fn create(
         context: Arc<ContextHandle>,
         entries: u32,
@@ -82,12 +84,13 @@ impl CompletionQueueHandle {
         Ok(unsafe { Self::own(raw, context, channel, None) })
     }
 
-    /// Takes ownership of a queue.
+    /// Takes ownership of an `ibv_cq`.
     ///
     /// # Safety
     ///
     /// The queue must be valid and created from this context and channel, and no other code may own
-    /// it. `extension` must be present, with the queue's fields, exactly if the queue is extended.
+    /// it. `extension` must be `Some`, with the fields of the queue, if the queue is extended, and
+    /// `None` if it is not.
     pub(super) unsafe fn own(
         raw: NonNull<sys::ibv_cq>,
         context: Arc<ContextHandle>,
@@ -136,7 +139,7 @@ impl CompletionQueueHandle {
     }
 
     /// Polls up to `room.len()` completions and returns them. Completions that were put back come
-    /// before those of the device.
+    /// before completions from the device.
     #[inline]
     pub(crate) fn poll<'r>(&self, room: &'r mut [WorkCompletion]) -> Result<&'r [WorkCompletion]> {
         if self.stash.detour() {
@@ -150,7 +153,7 @@ impl CompletionQueueHandle {
             // SAFETY: the device wrote `count` completions into `room`, at most its length.
             return Ok(unsafe { room.get_unchecked(..count as usize) });
         }
-        // Another thread may have put the device's completions into the stash meanwhile.
+        // Another thread may have moved completions of the device into the stash meanwhile.
         if count == 0 && self.stash.detour() {
             return self.poll_stash(room);
         }
@@ -172,11 +175,12 @@ impl CompletionQueueHandle {
         unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), limit, room.as_mut_ptr().cast()) }
     }
 
-    /// Polls the device, if the queue has no channel and its stash (the completions that were put
-    /// back) is neither filled nor in use. Returns no completions otherwise, or if polling fails.
+    /// Polls the device only if the queue has no channel and the stash of completions that were put
+    /// back is neither filled nor in use. Returns an empty slice in all other cases, and if polling
+    /// fails.
     ///
-    /// The caller must not wait for notifications, and must pass completions that are not its own
-    /// to [`Self::hand_on`].
+    /// The caller must not wait for notifications. It must pass completions of requests other than
+    /// its own to [`Self::hand_on`].
     #[inline]
     pub(super) fn poll_plain<'r>(&self, room: &'r mut [WorkCompletion]) -> &'r [WorkCompletion] {
         if self.channel.is_some() || self.stash.detour() {
@@ -210,8 +214,8 @@ impl CompletionQueueHandle {
         self.divert(room, count)
     }
 
-    /// Delivers those of the first `count` completions that other threads await to these threads,
-    /// and returns the rest. If no completion is left, polls again.
+    /// Takes those of the first `count` completions out of `room` that other threads await, and
+    /// delivers them to these threads. Returns the other completions. If none is left, polls again.
     #[cold]
     fn divert<'r>(
         &self,
@@ -229,7 +233,8 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Takes completions that were put back, then polls the device. Returns the total number.
+    /// Fills `room` with completions that were put back, and then with completions from the device.
+    /// Returns the total number.
     fn fill(&self, room: &mut [WorkCompletion]) -> Result<usize> {
         let count = self.take_stashed(room);
         // Polls the device even if the stash had completions: a caller that puts them back again
@@ -239,10 +244,11 @@ impl CompletionQueueHandle {
             _ => self.poll_device(&mut room[count..]),
         };
         match more {
-            // Another thread may have put the device's completions into the stash meanwhile.
+            // Another thread may have moved completions of the device into the stash meanwhile.
             Ok(0) if count == 0 => Ok(self.take_stashed(room)),
             Ok(more) => Ok(count + more),
-            // The next poll reports the failure again; the completions found so far would be lost.
+            // The next poll reports the failure again. Returning the error now would lose the
+            // completions that were found.
             Err(_) if count > 0 => Ok(count),
             Err(error) => Err(error),
         }
@@ -260,8 +266,8 @@ impl CompletionQueueHandle {
         count
     }
 
-    /// Delivers the completions that other threads await to these threads, and moves all other
-    /// completions to the front. Returns the number of completions at the front.
+    /// Delivers to other threads the completions that they await. Moves all other completions to
+    /// the front of `completions`, and returns their number.
     fn leave_out_awaited(&self, completions: &mut [WorkCompletion]) -> usize {
         let mut kept = 0;
         for index in 0..completions.len() {
@@ -276,7 +282,8 @@ impl CompletionQueueHandle {
     }
 
     /// Polls up to `room.len()` completions whose ids `mine` accepts, and returns their number.
-    /// Delivers or puts back all other completions. `mine` must not poll this queue.
+    /// Delivers each other completion to the thread that awaits it, or puts it back. `mine` must
+    /// not poll this queue.
     pub(crate) fn poll_for(
         &self,
         room: &mut [WorkCompletion],
@@ -294,7 +301,8 @@ impl CompletionQueueHandle {
         };
         if let Some(extension) = &self.extension {
             let outcome = extension.sort(self, &mut take);
-            // The next poll reports the failure again; the completions found so far would be lost.
+            // The next poll reports the failure again. Returning the error now would lose the
+            // completions that were found.
             return if found > 0 {
                 Ok(found)
             } else {
@@ -303,16 +311,17 @@ impl CompletionQueueHandle {
         }
         if self.channel.is_none() {
             if !self.stash.detour() {
-                // Without a channel no thread sleeps until a notification, so a completion may be
-                // put back a moment later.
+                // Without a channel no thread sleeps until a notification. Therefore no other
+                // thread has to see immediately that a completion is put back.
                 return self.poll_and_sort(take).map(|()| found);
             }
         } else if let Some(_sorting) = self.stash.sort() {
-            // A thread that polls in vain before it sleeps waits for the end of this sorting.
+            // Before a thread sleeps it polls once more, and that poll waits until this sorting has
+            // ended.
             return self.poll_and_sort(take).map(|()| found);
         }
-        // The stash stays open during the whole poll: a thread that polls in vain before it sleeps
-        // then waits for the completions that are put back here.
+        // The stash stays locked during the whole poll. Therefore a thread that polls once more
+        // before it sleeps waits for the completions that are put back here.
         let mut stash = self.stash.open();
         let before = stash.len();
         stash.retain(|record| !take(record));
@@ -330,8 +339,8 @@ impl CompletionQueueHandle {
         Ok(found)
     }
 
-    /// Polls the device, and puts the completions that `take` rejects into the stash. The stash is
-    /// opened, and so locked, only if there are such completions.
+    /// Polls the device, and puts the completions that `take` rejects into the stash. Locks the
+    /// stash only if `take` rejects a completion.
     fn poll_and_sort(&self, mut take: impl FnMut(&CompletionRecord) -> bool) -> Result<()> {
         let mut fresh = [WorkCompletion::default(); BATCH];
         let mut stash = None;
@@ -347,8 +356,8 @@ impl CompletionQueueHandle {
         Ok(())
     }
 
-    /// Delivers a polled completion to its waiter. Without a waiter, puts it back for the next
-    /// poll.
+    /// Delivers a polled completion to the thread that awaits it. If no thread awaits it, puts it
+    /// back for the next poll.
     pub(super) fn hand_on(&self, completion: &WorkCompletion) {
         let record = || CompletionRecord::from(completion);
         if !self.stash.divert(completion.id(), record) {
@@ -380,7 +389,8 @@ impl CompletionQueueHandle {
         let Ok(count) = i32::try_from(entries) else {
             return Err(self.error("ibv_resize_cq", Errno(libc::EINVAL)));
         };
-        // For an extended queue, ensures that no thread is iterating over its entries meanwhile.
+        // For an extended queue, ensures that no thread is iterating over the entries during the
+        // resize.
         let _held = match &self.extension {
             Some(extension) => Some(extension.hold(Holder::Verb)?),
             None => None,
@@ -398,8 +408,8 @@ impl CompletionQueueHandle {
         Ok(())
     }
 
-    /// Sets event moderation: an event is generated after `count` completions or after `period`,
-    /// whichever comes first.
+    /// Sets event moderation: the device generates an event after `count` completions or after
+    /// `period`, whichever comes first.
     pub(crate) fn moderate(&self, count: u16, period: Duration) -> Result<()> {
         let Ok(microseconds) = u16::try_from(period.as_micros()) else {
             return Err(Error::invalid(
@@ -432,7 +442,8 @@ impl CompletionQueueHandle {
     }
 }
 
-/// Number of completions that are polled at once while searching for those of one waiter.
+/// Number of completions that one call polls while the caller searches for the completions of one
+/// waiter.
 pub(super) const BATCH: usize = 16;
 
 impl Drop for CompletionQueueHandle {

@@ -1,17 +1,19 @@
-//! A completion that was copied from the device, so that it can be stored and delivered later.
+//! Completions that were copied from a completion queue, so that they can be stored and delivered
+//! later.
 
 use ibverbs_sys as sys;
 
 use crate::completion::{CompletionTag, WorkCompletion};
 
-/// A completion, and the additional fields that an extended queue reported for it.
+/// A copy of a completion, with the additional fields that an extended queue reported for it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CompletionRecord {
     pub(crate) completion: WorkCompletion,
     pub(crate) details: CompletionDetails,
 }
 
-/// Fields of an extended completion that a plain one lacks; `None` for fields not requested.
+/// The fields of an extended completion that a plain completion lacks. A field with which the queue
+/// was not created is `None`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CompletionDetails {
     pub(crate) source_lid: Option<u32>,
@@ -31,16 +33,16 @@ impl From<&WorkCompletion> for CompletionRecord {
     }
 }
 
-/// Returns the immediate data, in network byte order. Meaningful only if the completion's flags say
-/// that it has immediate data.
+/// Returns the immediate data of a completion, in network byte order. The value is meaningful only
+/// if the flags of the completion say that it has immediate data.
 #[inline]
 pub(crate) fn raw_immediate(completion: &sys::ibv_wc) -> u32 {
     // SAFETY: both variants of this union are plain 32-bit numbers.
     unsafe { completion.__bindgen_anon_1.imm_data }
 }
 
-/// Returns the remote key that the received message invalidated. Meaningful only if the
-/// completion's flags say that it invalidated a key.
+/// Returns the remote key that the received message invalidated. The value is meaningful only if
+/// the flags of the completion say that the message invalidated a key.
 #[inline]
 pub(crate) fn raw_invalidated_key(completion: &sys::ibv_wc) -> u32 {
     // SAFETY: both variants of this union are plain 32-bit numbers.

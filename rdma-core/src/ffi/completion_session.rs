@@ -15,26 +15,27 @@ use super::extended_queue::Held;
 use crate::completion::{CompletionFields, CompletionTag, WorkCompletion};
 use crate::error::{Errno, Result};
 
-/// The flags of completions with immediate data, or with the key that was invalidated.
+/// The flags of a completion that contains immediate data or an invalidated key.
 const WITH_IMMEDIATE: u32 =
     sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 | sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
 
-/// Maximum number of calls of `ibv_start_poll` while it fails with `EBUSY`, because the kernel is
-/// updating the clock.
+/// Maximum number of calls of `ibv_start_poll` that may fail with `EBUSY` in a row. The driver
+/// returns `EBUSY` while the kernel is updating the clock.
 const CLOCK_ATTEMPTS: u32 = 1000;
 
-/// An iteration over the entries of an extended queue. The first [`Self::advance`] calls
-/// `ibv_start_poll`, and the drop calls `ibv_end_poll`.
+/// An iteration over the entries of an extended queue. The first call of [`Self::advance`] calls
+/// `ibv_start_poll`, and dropping the session calls `ibv_end_poll`.
 #[derive(Debug)]
 pub(crate) struct Session<'a> {
     queue: &'a CompletionQueueHandle,
     phase: Phase,
-    /// Completions that were put back, which come before the device's entries.
+    /// Completions that an earlier poll has put back. The iteration returns them before the
+    /// device's entries.
     put_back: VecDeque<CompletionRecord>,
     /// The current completion, if it came from `put_back`.
     current: Option<CompletionRecord>,
-    /// The exclusive right to iterate. The last field, so that it is dropped after `ibv_end_poll`
-    /// has released the driver's lock.
+    /// The exclusive right to iterate over the entries. This is the last field, so that it is
+    /// dropped after `ibv_end_poll` has released the driver's lock.
     held: Held<'a>,
 }
 
@@ -62,8 +63,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Advances to the next completion. Returns `false` at the end of the queue, and from then on.
-    /// Delivers completions that other threads await to those threads, and skips them.
+    /// Advances to the next completion. Returns `false` if the queue has no further completion, and
+    /// from then on. Delivers completions that other threads await to those threads, and skips
+    /// these completions.
     pub(crate) fn advance(&mut self) -> Result<bool> {
         while self.step()? {
             if !self.queue.stash().divert(self.id(), || self.record()) {
@@ -73,7 +75,7 @@ impl<'a> Session<'a> {
         Ok(false)
     }
 
-    /// Advances to the next completion, including those that other threads await.
+    /// Advances to the next completion, which may be one that another thread awaits.
     fn step(&mut self) -> Result<bool> {
         self.current = self.put_back.pop_front();
         if self.current.is_some() {
@@ -157,7 +159,8 @@ impl<'a> Session<'a> {
 }
 
 /// Defines a method that returns a field of the current completion, or `None` if the queue was
-/// created without that field. Calls the verb unless the completion was put back.
+/// created without that field. The method calls the verb `$verb`, unless the completion was put
+/// back earlier and is a copy.
 macro_rules! field {
     ($name:ident: $type:ty = $field:ident, $recorded:expr, $verb:ident) => {
         #[inline]
@@ -175,16 +178,18 @@ macro_rules! field {
     };
 }
 
-/// Fields that every completion has.
+/// Methods for the fields that every completion has.
 impl Session<'_> {
-    /// Returns the queue if the current completion is an entry of the device, and not put back.
+    /// Returns the queue if the current completion is an entry of the device. Returns `None` if it
+    /// is a copy that was put back.
     #[inline]
     fn live(&self) -> Option<*mut sys::ibv_cq_ex> {
         (self.phase == Phase::Within && self.current.is_none()).then(|| self.raw())
     }
 
-    /// Returns a field of the current completion: from its record by `recorded`, or from the
-    /// device's entry by `live`. Without a current completion, returns the field of an empty one.
+    /// Returns a field of the current completion. Calls `recorded` if the completion is a copy that
+    /// was put back, or `live` if it is an entry of the device. Without a current completion,
+    /// returns the field of an empty completion.
     #[inline]
     fn read<T>(
         &self,
@@ -240,8 +245,8 @@ impl Session<'_> {
         )
     }
 
-    /// Returns a copy of all fields of the current completion. A failed completion has only its id,
-    /// status, vendor error and queue pair.
+    /// Returns a copy of all fields of the current completion. If the request failed, only the id,
+    /// status, vendor error and queue pair are valid.
     pub(crate) fn record(&self) -> CompletionRecord {
         if let Some(record) = self.current {
             return record;
@@ -257,8 +262,8 @@ impl Session<'_> {
             entry.byte_len = self.byte_len().unwrap_or(0);
             match self.immediate() {
                 Some(told) => entry.__bindgen_anon_1.imm_data = told,
-                // In a plain completion only the flags state whether the data or the key is
-                // present.
+                // In a plain completion only the flags state whether immediate data or an
+                // invalidated key is present.
                 None => entry.wc_flags &= !WITH_IMMEDIATE,
             }
             entry.src_qp = self.source_queue_pair().unwrap_or(0);
@@ -284,10 +289,10 @@ impl Session<'_> {
     }
 }
 
-/// Fields that are present only if the queue was created with them.
+/// Methods for fields that are present only if the queue was created with them.
 impl Session<'_> {
     field!(byte_len: u32 = LEN, |it: &CompletionRecord| Some(it.completion.as_raw().byte_len), ibv_wc_read_byte_len);
-    // The immediate data in network byte order or, for a message that invalidated a key, the key.
+    // The immediate data in network byte order or, for a message that invalidated a key, that key.
     field!(immediate: u32 = IMMEDIATE, |it: &CompletionRecord| Some(raw_immediate(it.completion.as_raw())), ibv_wc_read_imm_data);
     field!(queue_pair: u32 = QUEUE_PAIR, |it: &CompletionRecord| Some(it.completion.as_raw().qp_num), ibv_wc_read_qp_num);
     field!(source_queue_pair: u32 = SOURCE_QUEUE_PAIR, |it: &CompletionRecord| Some(it.completion.as_raw().src_qp), ibv_wc_read_src_qp);
@@ -322,8 +327,8 @@ impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.end();
         if !self.put_back.is_empty() {
-            // These completions are inserted at the front, because they are older than the
-            // completions that were put back meanwhile.
+            // The completions that the session has not returned are inserted at the front of the
+            // stash, because they are older than completions that were put back meanwhile.
             let mut stash = self.queue.stash().open();
             self.put_back.append(&mut stash);
             *stash = std::mem::take(&mut self.put_back);

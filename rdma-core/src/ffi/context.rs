@@ -18,11 +18,12 @@ pub(crate) struct ContextHandle {
     raw: NonNull<sys::ibv_context>,
     device: DeviceHandle,
     name: String,
-    /// Attributes of the device, cached by the first query: they are constant while it is open.
+    /// Attributes of the device, which are constant while the device is open. The first query
+    /// stores them here.
     attributes: OnceLock<sys::ibv_device_attr>,
     leases: Leases,
-    /// Results of the test whether the device checks the bounds of memory windows, for type 1 and
-    /// type 2. Empty until the device was tested.
+    /// Results of the tests whether the device checks the bounds of memory windows, for windows of
+    /// type 1 and of type 2. Empty until the test has run.
     window_bounds: [OnceLock<bool>; 2],
 }
 
@@ -61,7 +62,7 @@ impl ContextHandle {
         })
     }
 
-    /// Takes ownership of a context that other code opened.
+    /// Takes ownership of a context (open device) that other code opened.
     ///
     /// # Errors
     ///
@@ -103,7 +104,8 @@ impl ContextHandle {
         &self.device
     }
 
-    /// Returns the registry of the leases in all protection domains of this context.
+    /// Returns the registry of the leases (memory that peers access through a memory window) in all
+    /// protection domains of this context.
     pub(super) fn leases(&self) -> &Leases {
         &self.leases
     }
@@ -145,8 +147,8 @@ impl ContextHandle {
         u32::try_from(count).unwrap_or(0)
     }
 
-    /// Returns the device attributes. Queries the device only once: creating a queue pair and
-    /// diagnosing a failure read the attributes several times.
+    /// Returns the device attributes. Queries the device at the first call only, because creating a
+    /// queue pair and diagnosing a failure read the attributes several times.
     pub(crate) fn query_device(&self) -> Result<sys::ibv_device_attr> {
         if let Some(known) = self.attributes.get() {
             return Ok(*known);
@@ -177,7 +179,7 @@ impl ContextHandle {
         // SAFETY: the context is open and `values` is a valid place for the answer.
         let errno = unsafe { sys::ibv_query_rt_values_ex(self.raw.as_ptr(), &mut values) };
         self.checked("ibv_query_rt_values_ex", errno)?;
-        // Drivers store the whole count of ticks in the nanoseconds field.
+        // Drivers store the whole number of ticks in the nanoseconds field.
         let (high, low) = (values.raw_clock.tv_sec, values.raw_clock.tv_nsec);
         Ok((high.cast_unsigned())
             .wrapping_mul(1_000_000_000)
@@ -221,7 +223,7 @@ impl ContextHandle {
         Ok(attributes)
     }
 
-    /// Returns the valid entries of the GID tables of all ports, at most `limit` entries.
+    /// Returns at most `limit` valid entries of the GID tables of all ports.
     pub(crate) fn query_gid_table(&self, limit: usize) -> Result<Vec<sys::ibv_gid_entry>> {
         let mut entries = vec![sys::ibv_gid_entry::default(); limit];
         // SAFETY: the context is open and `entries` has room for `limit` entries.
@@ -256,7 +258,8 @@ impl Drop for ContextHandle {
     }
 }
 
-/// Converts the return value of a failed verb: an error number, or -1 with the number in `errno`.
+/// Converts the return value of a failed verb to an error number. The value is a positive error
+/// number, or -1 with the number in `errno`.
 pub(super) fn positive(returned: i32) -> Errno {
     match returned {
         -1 => Errno::last(),
@@ -271,8 +274,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownDevice`] if the device is no longer present, or the error of the verb that
-    /// lists the devices. In both cases the caller still owns the context.
+    /// [`Error::UnknownDevice`] if the device is no longer present, or the error of
+    /// `ibv_get_device_list`. In both cases the caller still owns the context.
     ///
     /// # Safety
     ///

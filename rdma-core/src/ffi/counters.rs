@@ -1,4 +1,4 @@
-//! Counters of packets that flows steer.
+//! Counters of packets that flow rules steer.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use crate::error::{Errno, Error, Result};
 pub(crate) struct CountersHandle {
     raw: NonNull<sys::ibv_counters>,
     context: Arc<ContextHandle>,
-    /// Serializes the verbs on the counters: libibverbs does not document them as thread-safe.
+    /// A lock that serializes the verbs on the counters, because libibverbs does not document them
+    /// as thread-safe.
     turn: Mutex<()>,
 }
 
@@ -51,8 +52,8 @@ impl CountersHandle {
         self.raw.as_ptr()
     }
 
-    /// Checks that the counters belong to `context`, the context of a flow: the driver of another
-    /// context would dereference them as its own objects.
+    /// Returns an error unless the counters belong to `context`, the context of a flow. The driver
+    /// of another context would treat the pointer as one of its own objects.
     pub(crate) fn check(&self, context: &Arc<ContextHandle>) -> Result<()> {
         if Arc::ptr_eq(&self.context, context) {
             return Ok(());

@@ -11,7 +11,8 @@ use ibverbs_sys as sys;
 
 use crate::error::{Errno, Error, Result};
 
-/// The array that `ibv_get_device_list` returned. Its devices stay valid until it is freed.
+/// The array that `ibv_get_device_list` returned. The devices in the array stay valid until the
+/// array is freed.
 struct DeviceArray {
     first: NonNull<*mut sys::ibv_device>,
 }
@@ -29,7 +30,7 @@ impl Drop for DeviceArray {
     }
 }
 
-/// A device in the list; its shared reference to the list keeps the device valid.
+/// A device in the list of libibverbs. A shared reference to the list keeps the device valid.
 #[derive(Clone)]
 pub(crate) struct DeviceHandle {
     raw: NonNull<sys::ibv_device>,
@@ -56,7 +57,7 @@ pub(crate) fn device_list() -> Result<Vec<DeviceHandle>> {
     let list = unsafe { sys::ibv_get_device_list(&mut count) };
     let Some(first) = NonNull::new(list) else {
         let errno = Errno::last();
-        // A kernel without RDMA support has no devices: an empty list, not an error.
+        // On a kernel without RDMA support the result is an empty list and not an error.
         if errno.0 == libc::ENOSYS {
             return Ok(Vec::new());
         }
@@ -91,7 +92,8 @@ impl DeviceHandle {
         u64::from_be(unsafe { sys::ibv_get_device_guid(self.raw.as_ptr()) })
     }
 
-    /// Returns the index that the kernel has assigned to the device, if any.
+    /// Returns the index that the kernel has assigned to the device, or `None` if the kernel has
+    /// assigned no index.
     pub(crate) fn index(&self) -> Option<u32> {
         // SAFETY: the list keeps the device valid.
         u32::try_from(unsafe { sys::ibv_get_device_index(self.raw.as_ptr()) }).ok()
@@ -104,13 +106,13 @@ impl DeviceHandle {
         PathBuf::from(OsStr::from_bytes(path.to_bytes()))
     }
 
-    /// Returns the node type as the raw value of `ibv_node_type`.
+    /// Returns the node type of the device, as the C enumeration.
     pub(crate) fn node_type(&self) -> sys::ibv_node_type {
         // SAFETY: the list keeps the device valid, so the field can be read.
         unsafe { (*self.raw.as_ptr()).node_type }
     }
 
-    /// Returns the transport as the raw value of `ibv_transport_type`.
+    /// Returns the transport of the device, as the C enumeration.
     pub(crate) fn transport(&self) -> sys::ibv_transport_type {
         // SAFETY: the list keeps the device valid, so the field can be read.
         unsafe { (*self.raw.as_ptr()).transport_type }
@@ -128,7 +130,8 @@ pub(super) unsafe fn name_of(device: *mut sys::ibv_device) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Returns the name of a network interface in this process's network namespace.
+/// Returns the name of the network interface with this index in the process's network namespace, or
+/// `None` if no such interface exists.
 pub(crate) fn interface_name(index: u32) -> Option<String> {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: `name` has room for the longest interface name and its NUL.

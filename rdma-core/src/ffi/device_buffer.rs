@@ -8,12 +8,13 @@ use ibverbs_sys as sys;
 use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
 
-/// Owner of an `ibv_buf` and of its memory.
+/// An owner of an `ibv_buf` and of the memory that the `ibv_buf` stands for.
 #[derive(Debug)]
 pub(crate) struct DeviceBuffer {
     raw: NonNull<sys::ibv_buf>,
     start: NonNull<u8>,
-    /// The domain of the buffer, which must outlive the buffer (`ibv_alloc_buf(3)`).
+    /// The protection domain for which the buffer was allocated. It must outlive the buffer
+    /// (`ibv_alloc_buf(3)`).
     domain: Arc<ProtectionDomainHandle>,
 }
 
@@ -51,7 +52,8 @@ impl DeviceBuffer {
         self.start
     }
 
-    /// Returns whether `ibv_reg_buf_mr` accepts `domain`: it must be the buffer's own domain.
+    /// Returns whether `ibv_reg_buf_mr` can register the buffer with `domain`, which must be the
+    /// domain that the buffer was allocated for.
     pub(super) fn is_of(&self, domain: &ProtectionDomainHandle) -> bool {
         self.domain.as_raw() == domain.as_raw()
     }

@@ -40,7 +40,7 @@ impl DeviceMemoryHandle {
         }
     }
 
-    /// Takes ownership of device memory. The caller guarantees that `raw` has at least `len` bytes
+    /// Takes ownership of device memory. The caller must ensure that `raw` has at least `len` bytes
     /// and belongs to `context`.
     pub(super) fn adopt(
         context: Arc<ContextHandle>,
@@ -62,7 +62,8 @@ impl DeviceMemoryHandle {
         &self.context
     }
 
-    /// Copies `from` to `offset`. The caller must have checked that the range is inside the memory.
+    /// Copies `from` into the device memory at `offset`. The caller must have checked that the
+    /// range is inside the memory.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         assert!(offset + from.len() <= self.len, "outside of device memory");
         if from.is_empty() {
@@ -76,8 +77,8 @@ impl DeviceMemoryHandle {
         self.copied("ibv_memcpy_to_dm", errno)
     }
 
-    /// Copies `to.len()` bytes from `offset` into `to`. The caller must have checked that the range
-    /// lies inside the memory.
+    /// Copies `to.len()` bytes of the device memory, beginning at `offset`, into `to`. The caller
+    /// must have checked that the range lies inside the memory.
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         assert!(offset + to.len() <= self.len, "outside of device memory");
         if to.is_empty() {

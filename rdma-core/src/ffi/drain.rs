@@ -18,28 +18,29 @@ use crate::address::AddressVector;
 use crate::error::{Error, Result};
 use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
 
-/// Time to wait for the completion of a marker request before another marker is posted. A
-/// concurrent poll may have taken the completion.
+/// Time to wait for the completion of a marker (a request without memory) before another marker is
+/// posted. The first completion may never be seen, because a concurrent poll may have taken it.
 const MAX_WAIT: Duration = Duration::from_millis(10);
 
-/// Maximum wait for the completions of the remaining markers, once one marker has completed.
-/// Counted from the post of the last marker. A concurrent poll may have taken a completion, so not
-/// every marker is certain to be seen.
+/// Maximum time to wait for the completions of the remaining markers, once one marker (a request
+/// without memory) has completed. Counted from the post of the last marker. A limit is needed
+/// because a concurrent poll may have taken the completion of a marker.
 const REST: Duration = Duration::from_millis(100);
 
-/// Maximum number of polls, each of a batch of completions, between two waits.
+/// Maximum number of polls in a row before the thread waits. Each poll takes a batch of
+/// completions.
 const BATCHES: usize = 8;
 
-/// A work queue whose flush is awaited by a marker: a request without memory. A work queue
-/// completes its requests in order, so a completed marker proves that all requests before it have
-/// completed.
+/// A work queue to which a marker (a request without memory) is posted, in order to wait until the
+/// queue is flushed. A work queue completes its requests in order, so a completed marker proves
+/// that all requests before it have completed.
 struct Marked<'a> {
     queue: &'a CompletionQueueHandle,
-    /// Work request id of the next marker.
+    /// The work request id for the next marker.
     id: u64,
     count: u64,
     posted: Option<Instant>,
-    /// The inbox in which the completions of the markers arrive.
+    /// The registration of the inbox in which the completions of the markers arrive.
     awaited: Diversion<'a, CompletionRecord>,
 }
 
@@ -55,18 +56,20 @@ impl<'a> Marked<'a> {
         }
     }
 
-    /// Returns the number of markers that have completed.
+    /// Returns the number of markers whose completions have arrived.
     fn seen(&self) -> u64 {
         self.awaited.inbox().len() as u64
     }
 
-    /// Returns whether a marker has completed.
+    /// Returns whether at least one marker has completed, which proves that the work queue is
+    /// flushed.
     fn is_flushed(&self) -> bool {
         self.seen() > 0
     }
 
-    /// Returns whether the wait is over: at least one marker has completed, and either all of them
-    /// have or [`REST`] has passed, because other threads may have taken completions of markers.
+    /// Polls, and returns whether the wait for this work queue can end. At least one marker must
+    /// have completed. In addition either all markers must have completed, or [`REST`] must have
+    /// passed, because other threads may have taken completions of markers.
     fn is_over(&self) -> Result<bool> {
         let is_over = || {
             let waited = self.posted.map(|posted| posted.elapsed());
@@ -80,7 +83,8 @@ impl<'a> Marked<'a> {
             }
             match self.queue.poll_for(&mut [], |_| false) {
                 Ok(_) => {}
-                // Another thread is iterating over the entries, so it finds the completions first.
+                // Another thread is iterating over the entries of the extended queue, so that
+                // thread finds the completions first.
                 Err(Error::InUse { .. }) => break,
                 Err(error) => return Err(error),
             }
@@ -110,7 +114,7 @@ impl<'a> Marked<'a> {
 impl QueuePairHandle {
     /// Waits until all requests of the queue pair, which must be in the error state, have
     /// completed. Puts back completions of other requests. Calls `wait` between polls to let time
-    /// pass; its error ends the wait.
+    /// pass; if `wait` returns an error, returns that error.
     pub(crate) fn await_flush(
         &self,
         own: &AddressVector,
@@ -159,8 +163,8 @@ impl QueuePairHandle {
         outcome
     }
 
-    /// Posts a marker to each work queue of which no marker has completed, unless the last marker
-    /// was posted less than [`MAX_WAIT`] ago.
+    /// Posts a marker request to each work queue of which no marker has completed yet, unless the
+    /// last marker was posted less than [`MAX_WAIT`] ago.
     fn mark(
         &self,
         destination: Option<&AddressHandleOwner>,
@@ -176,7 +180,8 @@ impl QueuePairHandle {
                 .post(|id| self.mark_receives(id))
                 .map_err(|errno| self.refused("ibv_post_recv", errno))?;
             if posted {
-                // Linux's Soft-RoCE flushes only receives that were posted before a change to ERR.
+                // The Soft-RoCE driver of Linux flushes only receives that were posted before a
+                // change to ERR, so the change is repeated.
                 modify(self, &Modification::to(QueuePairState::Error))?;
             }
         }
@@ -216,7 +221,7 @@ impl QueuePairHandle {
     }
 }
 
-/// Replaces each work queue whose wait is over by `None`.
+/// Replaces each work queue by `None` for which the wait has ended.
 fn forget_completed(sides: [&mut Option<Marked<'_>>; 2]) -> Result<()> {
     for side in sides {
         if let Some(marked) = side

@@ -1,6 +1,7 @@
 //! Scatter/gather lists, built in memory that the list does not own.
 //!
-//! Every safe request fills an [`ElementList`], which checks the limits before posting.
+//! Every request of the safe interface fills an [`ElementList`], which checks the limits before the
+//! request is posted.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -10,20 +11,21 @@ use ibverbs_sys as sys;
 use super::context::ContextHandle;
 use crate::error::{Error, Result};
 
-/// Maximum number of scatter/gather elements of a request of this crate. Bounds the array of
-/// elements that posting places on the stack.
+/// Maximum number of scatter/gather elements of a request that this crate posts. The limit bounds
+/// the array of elements that is placed on the stack for each post.
 pub(crate) const MAX_ELEMENTS: usize = 16;
 
-/// Maximum number of bytes of a message (IBTA volume 1, 9.7.2). Providers count in 32 bits.
+/// Maximum number of bytes of a message (IBTA volume 1, 9.7.2). Drivers count the bytes in 32 bits.
 const MAX_MESSAGE: u64 = 1 << 31;
 
-/// The local key of a registration, together with the identity of its context: another context may
-/// have assigned the same key to other memory.
+/// The local key of a registration, together with the identity of the context (open device). The
+/// identity is needed because another context may have assigned the same key to other memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(unreachable_pub, reason = "a sealed trait, which is public, names it")]
 pub struct LocalKey {
     number: u32,
-    /// Address of the context's handle, as [`place`] returns it. Constant during the registration.
+    /// Address of the context's handle, as [`place`] returns it. The address is constant as long as
+    /// the registration exists.
     context: usize,
 }
 
@@ -36,7 +38,7 @@ impl LocalKey {
         }
     }
 
-    /// Returns the key as the device knows it.
+    /// Returns the key as a number, as the device knows it.
     #[inline]
     pub(crate) fn number(self) -> u32 {
         self.number
@@ -54,27 +56,29 @@ pub(crate) struct ElementList {
     room: NonNull<sys::ibv_sge>,
     /// Number of elements that fit into `room`.
     capacity: usize,
-    /// Number of elements pushed, including those that did not fit into `room`.
+    /// Number of elements that were pushed, including those that did not fit into `room`.
     len: usize,
     /// Total number of bytes of all elements.
     bytes: u64,
-    /// Set if the list is checked by [`Self::fits`], which rejects elements that are empty, longer
-    /// than a message or of another context.
+    /// Set if [`Self::fits`] will check the list. That check rejects elements that are empty,
+    /// longer than a message or registered with another context.
     is_strict: bool,
-    /// Nonzero if an element that [`Self::fits`] rejects was pushed to a strict list. A single
-    /// number accumulates all checks, so that one test suffices.
+    /// Nonzero if an element that [`Self::fits`] must reject was pushed. A single number
+    /// accumulates the results of all checks, so that one test of the number suffices.
     odd: u64,
-    /// Set if this process can read the bytes at the addresses in the elements.
+    /// Set if this process can read the bytes at the addresses that the elements contain.
     is_mapped: bool,
     /// Set if the device may write to all elements.
     is_writable: bool,
-    /// Address of the handle of the context that all keys must belong to; 0 for any context.
+    /// Address of the handle of the context that all keys must belong to; 0 if keys of every
+    /// context are allowed.
     context: usize,
     is_foreign: bool,
 }
 
 impl ElementList {
-    /// Creates an empty list in `room`, for memory of `context`, or of any context if it is `None`.
+    /// Creates an empty list in `room`. Memory must be registered with `context`; if `context` is
+    /// `None`, with any context.
     ///
     /// # Safety
     ///
@@ -98,8 +102,8 @@ impl ElementList {
         }
     }
 
-    /// Creates an empty strict list, to be checked by [`Self::fits`]. `context` is the address that
-    /// [`place`] returns for the context of the keys.
+    /// Creates an empty list in `room` that [`Self::fits`] can check. `context` is the address that
+    /// [`place`] returns for the context with which memory must be registered.
     ///
     /// # Safety
     ///
@@ -137,7 +141,7 @@ impl ElementList {
         self.is_writable = false;
     }
 
-    /// Returns whether the device may write to the bytes.
+    /// Returns whether the device may write to the bytes of all elements.
     #[inline]
     pub(super) fn is_writable(&self) -> bool {
         self.is_writable
@@ -158,16 +162,19 @@ impl ElementList {
     #[inline]
     pub(crate) fn push_bytes(&mut self, address: u64, len: usize, lkey: u32) {
         if self.is_strict {
-            // The value is 0 for a length from 1 to the length of the longest message.
+            // The result of the division is 0 for every length from 1 to the maximum length of a
+            // message.
             self.odd |= (len as u64).wrapping_sub(1) / MAX_MESSAGE;
         } else if len == 0 {
-            // Devices of several vendors take an element of length 0 for one of 2^31 bytes.
+            // Devices of several vendors interpret an element of length 0 as one of 2^31 bytes, so
+            // it is left out.
             return;
         }
         if self.len < self.capacity {
             let element = sys::ibv_sge {
                 addr: address,
-                // A length that does not fit makes `bytes` too large, which is checked.
+                // A length that does not fit into 32 bits makes `bytes` too large, which a later
+                // check rejects.
                 length: len as u32,
                 lkey,
             };
@@ -193,16 +200,16 @@ impl ElementList {
         self.bytes
     }
 
-    /// Returns whether the device can accept the list unchanged. `limit`, the maximum number of
-    /// elements, must be at least 1 and at most the capacity.
+    /// Returns whether the device can accept the list unchanged. `limit` is the maximum number of
+    /// elements of the queue, at least 1 and at most the capacity of the list.
     #[inline]
     pub(super) fn fits(&self, limit: usize) -> bool {
         debug_assert!(self.is_strict);
         self.odd == 0 && (self.len <= 1 || (self.len <= limit && self.bytes <= MAX_MESSAGE))
     }
 
-    /// Checks that the device can accept the list. `limit` is the queue's maximum number of
-    /// elements.
+    /// Returns an error if the device cannot accept the list. `limit` is the queue's maximum number
+    /// of elements.
     #[inline]
     pub(super) fn checked(&self, limit: u32) -> Result<()> {
         if self.is_foreign && self.context != 0 {

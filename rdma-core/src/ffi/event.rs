@@ -1,4 +1,4 @@
-//! Asynchronous events of a device: taking, acknowledging and waiting for them.
+//! Asynchronous events of a device: reading, acknowledging and waiting for them.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Instant;
@@ -9,18 +9,19 @@ use sys::ibv_event_type as Kind;
 use super::context::ContextHandle;
 use crate::error::{Errno, Error, Result};
 
-/// An event that was taken from the device and acknowledged.
+/// A copy of an asynchronous event, which was read from the device and acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RawEvent {
-    /// The kind of the event.
+    /// The type of the event, as the C enumeration.
     pub(crate) kind: sys::ibv_event_type,
-    /// Identifier of the affected object: the number of a queue pair, work queue or port, or the
-    /// context value of a completion queue or shared receive queue; 0 for the device.
+    /// Identifier of the object that the event affects. For a queue pair, work queue or port: its
+    /// number. For a completion queue or shared receive queue: its context value. For the device:
+    /// 0.
     pub(crate) about: u64,
 }
 
 impl ContextHandle {
-    /// Makes the descriptor of asynchronous events non-blocking, permanently.
+    /// Makes the descriptor on which asynchronous events arrive non-blocking, permanently.
     pub(crate) fn set_async_nonblocking(&self) -> Result<()> {
         let fd = self.async_fd();
         // SAFETY: reads and sets the status flags of a descriptor that this context owns.
@@ -34,8 +35,8 @@ impl ContextHandle {
         Ok(())
     }
 
-    /// Takes and acknowledges the next event. Returns `None` if no event is pending. The descriptor
-    /// must be non-blocking.
+    /// Reads and acknowledges the next asynchronous event. Returns `None` if no event is pending.
+    /// The event descriptor must be non-blocking.
     pub(crate) fn take_event(&self) -> Result<Option<RawEvent>> {
         let mut event = sys::ibv_async_event::default();
         // SAFETY: the context is open and `event` is a valid place for the event.
@@ -58,7 +59,8 @@ impl ContextHandle {
         }))
     }
 
-    /// Waits until an event is pending, or until `deadline`. Returns whether an event is pending.
+    /// Waits until an asynchronous event is pending, or until `deadline` has passed. Returns
+    /// whether an event is pending.
     pub(crate) fn wait_event(&self, deadline: Option<Instant>) -> Result<bool> {
         wait_readable(self.async_borrowed_fd(), deadline)
             .map_err(|errno| Error::verb("poll", self.describe(), errno))
@@ -102,7 +104,8 @@ unsafe fn about(event: &sys::ibv_async_event) -> u64 {
     }
 }
 
-/// `IBV_EVENT_DEVICE_SPEED_CHANGE` of newer headers, an event of a port.
+/// The value of `IBV_EVENT_DEVICE_SPEED_CHANGE` in newer headers. The event reports that the speed
+/// of a port changed.
 pub(crate) const DEVICE_SPEED_CHANGE: Kind = Kind(20);
 
 /// Waits until a descriptor is readable or `deadline` has passed. Returns whether it is readable.

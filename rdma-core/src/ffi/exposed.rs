@@ -1,4 +1,4 @@
-//! Memory that peers can access through a registration of its own.
+//! Memory that peers can access through a separate registration.
 
 use super::region::RegionHandle;
 use super::span::Span;
@@ -8,7 +8,8 @@ use crate::error::Error;
 /// A span (an owned range of registered memory) with a second registration that grants remote
 /// access to the range.
 ///
-/// The registration, and so the remote access at the device, ends before the span is given back.
+/// The second registration ends before the span is given back, so that the device no longer lets
+/// peers access the range.
 #[derive(Debug)]
 pub(crate) struct Exposed {
     lease: RegionHandle,
@@ -24,8 +25,8 @@ impl Exposed {
         }
     }
 
-    /// Deregisters the memory at the device and returns the span. On failure returns the error and
-    /// the memory, which is still exposed.
+    /// Ends the registration that grants remote access, and returns the span (the memory). On
+    /// failure returns the error and the memory, which is still exposed.
     pub(crate) fn revoke(mut self) -> Result<Span, (Box<Self>, Error)> {
         match self.lease.end() {
             Ok(()) => Ok(self.memory.into_span()),
@@ -37,7 +38,7 @@ impl Exposed {
         &self.memory
     }
 
-    /// Returns the address of the first byte in requests, both of peers and of this process.
+    /// Returns the address that requests, of peers and of this process, use for the first byte.
     #[inline]
     pub(crate) fn address(&self) -> u64 {
         let start = self.memory.span().start();

@@ -1,4 +1,4 @@
-//! The additional state of an extended completion queue, whose entries are read one by one.
+//! The additional state of an extended completion queue, whose entries a thread reads one by one.
 //!
 //! Only one thread at a time may iterate over the entries: [`Held`] is that exclusive right.
 
@@ -31,22 +31,23 @@ pub(crate) struct ExtendedSettings {
     pub(crate) domain: Option<Arc<ProtectionDomainHandle>>,
 }
 
-/// The extended part of a completion queue.
+/// The additional state of a completion queue that is extended.
 ///
-/// Between `ibv_start_poll` and `ibv_end_poll` a driver may hold a lock of its own. Polling,
-/// resizing, and resetting or destroying a queue pair of this queue take the same lock, and would
-/// deadlock on the same thread. The extension therefore records the iterating thread: the crate
-/// refuses these calls on that thread, and defers the destruction of a queue pair.
+/// Between `ibv_start_poll` and `ibv_end_poll` a driver may hold a lock of its own. Polling and
+/// resizing the queue, and resetting or destroying a queue pair that uses it, take the same lock,
+/// and would deadlock on the iterating thread. This struct therefore records which thread is
+/// iterating. On that thread the crate refuses these calls, and defers the destruction of a queue
+/// pair.
 pub(crate) struct Extension {
     raw: NonNull<sys::ibv_cq_ex>,
     fields: CompletionFields,
-    /// Set if polling must end after each entry: see [`ends_wrongly`].
+    /// Set if each poll must end after one entry: see [`ends_wrongly`].
     entry_by_entry: bool,
     _domain: Option<Arc<ProtectionDomainHandle>>,
-    /// The [`token`] of the thread that has the right to iterate over the entries, with the bit
-    /// [`BRIEFLY`] for [`Holder::Verb`]; 0 if no thread has it.
+    /// The [`token`] of the thread that has the right to iterate over the entries; 0 if no thread
+    /// has the right. The bit [`BRIEFLY`] is set for [`Holder::Verb`].
     holder: AtomicUsize,
-    /// Work that is deferred until the session has ended.
+    /// Closures that must run when the iteration has ended.
     afterwards: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -61,9 +62,9 @@ impl std::fmt::Debug for Extension {
 /// The purpose for which a thread has the exclusive right to iterate over the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// The program's code runs between the entries, for an unknown time.
+    /// The thread runs code of the program between the entries, for an unknown time.
     Program,
-    /// A bounded number of verbs is called, so the thread soon releases the right.
+    /// The thread only calls a bounded number of verbs, so it soon releases the right.
     Verb,
 }
 
@@ -77,7 +78,8 @@ fn token() -> usize {
 }
 
 impl CompletionQueueHandle {
-    /// Creates an extended queue. `id` is the context value in the channel's events for this queue.
+    /// Creates an extended completion queue. `id` becomes the context value of the queue, which the
+    /// events of the channel contain.
     pub(crate) fn create_extended(
         context: Arc<ContextHandle>,
         settings: ExtendedSettings,
@@ -162,7 +164,8 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Begins an iteration over the entries of an extended queue, for the program's code.
+    /// Begins an iteration over the entries of an extended queue, during which code of the program
+    /// runs.
     pub(crate) fn session(&self) -> Result<Session<'_>> {
         match self.extension() {
             Some(extension) => extension.session(self, Holder::Program),
@@ -206,9 +209,9 @@ impl Extension {
         self.raw.as_ptr()
     }
 
-    /// Acquires the exclusive right to iterate. Waits while another thread holds it as
-    /// [`Holder::Verb`]. Fails if this thread or a [`Holder::Program`] holds it, possibly for a
-    /// long time.
+    /// Acquires the exclusive right to iterate over the entries. Waits while another thread holds
+    /// the right as [`Holder::Verb`]. Returns an error if this thread already holds it, or if
+    /// another thread holds it as [`Holder::Program`], possibly for a long time.
     pub(super) fn hold(&self, holder: Holder) -> Result<Held<'_>> {
         let mine = token() | if holder == Holder::Verb { BRIEFLY } else { 0 };
         loop {
@@ -271,7 +274,8 @@ impl Extension {
             match session.advance() {
                 Ok(true) => *place = session.record().completion,
                 Ok(false) => return Ok(count),
-                // The next poll reports the failure again; these completions would be lost.
+                // The next poll reports the failure again. Returning the error now would lose these
+                // completions.
                 Err(_) if count > 0 => return Ok(count),
                 Err(error) => return Err(error),
             }
@@ -292,21 +296,21 @@ impl Extension {
     }
 }
 
-/// Returns whether the driver executes `ibv_end_poll` wrongly after an `ibv_next_poll` that found
-/// no entry. The man page of ibv_create_cq_ex demands this order of calls.
+/// Returns whether the driver executes `ibv_end_poll` wrongly if the `ibv_next_poll` before it
+/// found no entry. The man page of ibv_create_cq_ex demands this order of calls.
 ///
 /// In that case the driver of Linux's Soft-RoCE removes one entry too many from the queue, and
-/// unlocks its lock twice. Later versions of rdma-core have fixed the number of entries (November
-/// 2024) and the lock (June 2025). Only this driver has no vendor id; a device whose query fails is
-/// treated as Soft-RoCE.
+/// unlocks its lock twice. Later versions of rdma-core have corrected the number of entries
+/// (November 2024) and the lock (June 2025). Soft-RoCE is recognised by its missing vendor id,
+/// which all other drivers report. A device whose query fails is treated as Soft-RoCE.
 fn ends_wrongly(context: &ContextHandle) -> bool {
     const NO_VENDOR: u32 = 0x00ff_ffff;
     let attributes = context.query_device();
     attributes.map_or(true, |attributes| attributes.vendor_id == NO_VENDOR)
 }
 
-/// Returns the name of the first field that the device accepted without a function to read it, or
-/// `None` if every function exists.
+/// Returns the name of the first field in `fields` for which the driver has no read function, or
+/// `None` if it has a function for every field.
 fn missing(queue: &sys::ibv_cq_ex, fields: CompletionFields) -> Option<&'static str> {
     type Field = CompletionFields;
     let always = [
@@ -384,7 +388,8 @@ fn missing(queue: &sys::ibv_cq_ex, fields: CompletionFields) -> Option<&'static 
     told.iter().find(lacking).map(|&(_, _, what)| what)
 }
 
-/// The exclusive right of this thread to iterate over the entries of a queue.
+/// The exclusive right of the current thread to iterate over the entries of an extended queue.
+/// Dropping it releases the right.
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     extension: &'a Extension,
@@ -400,7 +405,8 @@ impl<'a> Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // Only the program's code defers work, and it runs only under [`Holder::Program`].
+        // Only code of the program defers closures, and such code runs only under
+        // [`Holder::Program`].
         let afterwards = if self.extension.holder.load(Ordering::Relaxed) & BRIEFLY == 0 {
             mem::take(&mut *self.extension.afterwards.lock())
         } else {

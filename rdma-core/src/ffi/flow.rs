@@ -1,4 +1,4 @@
-//! A flow: a rule that steers received packets to a queue pair.
+//! Flows: rules that steer received packets to a queue pair.
 
 use std::mem;
 use std::ptr::NonNull;
@@ -18,7 +18,7 @@ use crate::queue_pair::QueuePair;
 pub(crate) struct FlowHandle {
     raw: NonNull<sys::ibv_flow>,
     queue_pair: Arc<QueuePairHandle>,
-    /// The counters that the flow updates, which must outlive it.
+    /// The counters that the flow updates. They must outlive the flow.
     counters: Mutex<Vec<Counters>>,
 }
 
@@ -64,7 +64,7 @@ impl FlowHandle {
         &self.queue_pair
     }
 
-    /// Keeps counters alive for as long as the flow.
+    /// Keeps `counters` alive as long as the flow exists.
     pub(crate) fn keep(&self, counters: Counters) {
         self.counters.lock().push(counters);
     }
@@ -79,7 +79,8 @@ impl Drop for FlowHandle {
         // SAFETY: the flow is valid and destroyed once, here, before its queue pair and counters.
         let errno = unsafe { sys::ibv_destroy_flow(self.raw.as_ptr()) };
         if errno != 0 {
-            // The flow may still count, so its counters must never be destroyed.
+            // The flow still exists in the device and may count packets, so its counters must never
+            // be destroyed.
             mem::forget(mem::take(self.counters.get_mut()));
             let errno = positive(errno);
             tracing::error!(queue_pair = %self.queue_pair.describe(), %errno, "ibv_destroy_flow failed");

@@ -1,11 +1,11 @@
-//! Protection of registered memory from `fork`.
+//! Protection of registered memory from the effects of `fork`.
 
 use ibverbs_sys as sys;
 
 use super::context::positive;
 use crate::error::{Error, Result};
 
-/// Calls `ibv_fork_init`, which protects registered memory from `fork`.
+/// Calls `ibv_fork_init`, after which `fork` no longer separates registered memory from the device.
 pub(crate) fn fork_init() -> Result<()> {
     // SAFETY: the call has no arguments, and only changes how the library registers memory later.
     let errno = unsafe { sys::ibv_fork_init() };
@@ -19,7 +19,8 @@ pub(crate) fn fork_init() -> Result<()> {
     ))
 }
 
-/// Returns the state of fork protection, as `ibv_is_fork_initialized` reports it.
+/// Returns whether registered memory is protected from `fork`, as `ibv_is_fork_initialized` reports
+/// it.
 pub(crate) fn fork_status() -> sys::ibv_fork_status {
     // SAFETY: the call has no arguments.
     unsafe { sys::ibv_is_fork_initialized() }

@@ -1,4 +1,4 @@
-//! Conversion of C objects to objects of this crate, and other `unsafe` constructors.
+//! Conversion of libibverbs objects to objects of this crate, and other `unsafe` constructors.
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -23,7 +23,7 @@ use crate::memory::{
 use crate::protection_domain::{ProtectionDomain, ThreadDomain};
 
 impl HostMemory {
-    /// Takes ownership of a mapping, which is unmapped when the value is dropped.
+    /// Takes ownership of a memory mapping, which is unmapped when the value is dropped.
     ///
     /// # Safety
     ///
@@ -36,8 +36,8 @@ impl HostMemory {
         Self::of(unsafe { Allocation::from_mapping(start, len) })
     }
 
-    /// Maps `len` bytes of a file from `offset`, a multiple of the page size. Data that is written
-    /// to the memory is written to the file.
+    /// Maps `len` bytes of a file, beginning at `offset`, which must be a multiple of the page
+    /// size. Data that is written to the memory is written to the file.
     ///
     /// # Errors
     ///
@@ -55,17 +55,17 @@ impl HostMemory {
 }
 
 impl Buffer {
-    /// Takes ownership of a registration of `owner`'s memory, made by a vendor's extension. The
-    /// region is deregistered by `ibv_dereg_mr`.
+    /// Takes ownership of a memory region that a vendor's extension has created over `owner`'s
+    /// memory. The region is later deregistered by `ibv_dereg_mr`.
     ///
-    /// `access` must be the access flags of the registration. `first` is the address of the first
-    /// byte in requests, if it differs from the address in this process: `Some(0)` for a zero-based
-    /// region, whatever `access` contains.
+    /// `access` must be the access flags of the registration. `first` is the address that requests
+    /// use for the first byte, if it differs from the address in this process: `Some(0)` for a
+    /// zero-based region, whatever `access` contains.
     ///
     /// # Safety
     ///
     /// `raw` must be a memory region of `domain` over the whole of the owner's memory that grants
-    /// no remote access. Its first byte must have the address in requests that `first` states. No
+    /// no remote access. Requests must use the address that `first` states for the first byte. No
     /// other code may change or deregister the region.
     ///
     /// # Panics
@@ -106,14 +106,14 @@ impl ProtectionDomain {
         Self::of(context, handle)
     }
 
-    /// Creates a parent domain of this domain with a thread domain. The driver does not lock
-    /// objects that are created in the parent domain, which makes them faster, and may give them
-    /// hardware of their own.
+    /// Creates a parent domain that combines this domain with a thread domain. For objects that are
+    /// created in the parent domain the driver takes no locks, which makes them faster. The driver
+    /// may also give them hardware of their own.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a thread domain of another context or if this is a parent
-    /// domain, and the verb's error.
+    /// [`Error::InvalidArgument`] if the thread domain belongs to another context or if this domain
+    /// is itself a parent domain; and the error of `ibv_alloc_parent_domain`.
     ///
     /// # Safety
     ///
@@ -167,9 +167,9 @@ impl DeviceMemory {
 }
 
 impl UnmappedRegion {
-    /// Takes ownership of a region that a vendor's extension made: `len` bytes, whose first byte
-    /// has the address `first` in requests, with the access flags `access`. The region is
-    /// deregistered by `ibv_dereg_mr`. `keep` is dropped after the deregistration.
+    /// Takes ownership of a memory region of `len` bytes that a vendor's extension has created with
+    /// the access flags `access`. `first` is the address that requests use for the first byte. The
+    /// region is later deregistered by `ibv_dereg_mr`, and `keep` is dropped after that.
     ///
     /// # Safety
     ///

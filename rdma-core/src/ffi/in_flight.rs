@@ -1,4 +1,4 @@
-//! Requests in flight of a queue to which many threads post, without a lock.
+//! Requests in flight of a queue to which many threads post without a lock.
 
 use std::fmt;
 use std::mem::{self, MaybeUninit};
@@ -24,8 +24,8 @@ use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendFlags, SendRequest};
 /// The memory and objects that a request keeps alive while it is in flight.
 pub(super) struct Launched<T> {
     pub(super) held: Held<T>,
-    /// Id of the unsignaled request, posted before on the same queue pair, that this request's
-    /// completion also completes; 0 if there is no such request.
+    /// Id of the latest unsignaled request before this request that has no completion of its own.
+    /// The completion of this request also completes that one. 0 if there is no such request.
     pub(super) earlier: u64,
 }
 
@@ -39,15 +39,19 @@ impl<T> Launched<T> {
     }
 }
 
-/// The requests of a queue, each of which uses a slot from its reservation to its release.
+/// The requests in flight of a queue. Each request uses a slot (a place in a fixed table) from the
+/// reservation to the release of the slot.
 pub(crate) struct Slots<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
     table: SlotTable<Launched<T>>,
-    /// Unsignaled requests that no later signaled request completes yet.
+    /// Unsignaled requests that were posted and that the completion of no later request completes
+    /// yet.
     pub(super) unfollowed: Unfollowed,
-    /// Limits of requests on the fast path; `None` if the queue pair does not support it.
+    /// Limits that requests on the fast path must meet; `None` if the queue pair does not support
+    /// the fast path.
     fast_path: Option<Limits>,
-    /// Limits of datagrams on the fast path; `None` if the queue pair does not support it.
+    /// Limits that datagrams on the fast path must meet; `None` if the queue pair does not support
+    /// the fast path for datagrams.
     fast_path_datagrams: Option<Limits>,
 }
 
@@ -103,16 +107,16 @@ impl<T: Send + 'static> Slots<T> {
         self.table.capacity()
     }
 
-    /// Reserves a free slot, which a drop of the guard frees. Returns `None` if every slot is in
-    /// use.
+    /// Reserves a free slot. Dropping the returned guard frees the slot. Returns `None` if every
+    /// slot is in use.
     #[inline]
     pub(crate) fn reserve(&self) -> Option<SlotGuard<'_>> {
         let reserved = self.table.reserve()?;
         Some(SlotGuard::new(&self.table, reserved))
     }
 
-    /// Creates a guard for a reserved slot of this table. Returns another table's slot with an
-    /// error.
+    /// Creates a guard for a reserved slot of this table. If the slot belongs to another table,
+    /// returns an error and the slot.
     #[inline]
     pub(crate) fn guard(&self, reserved: Reserved) -> Result<SlotGuard<'_>, (Error, Reserved)> {
         if self.table.owns(&reserved) {
@@ -122,7 +126,8 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Takes a slot of this table out of its guard. Another table's slot is returned to that table.
+    /// Takes a slot of this table out of its guard. If the slot belongs to another table, frees it
+    /// there and returns an error.
     #[inline]
     pub(super) fn claim(&self, slot: SlotGuard<'_>) -> Result<Reserved, Error> {
         if self.table.owns(slot.reserved()) {
@@ -132,13 +137,13 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Frees a reserved slot that was not used.
+    /// Frees a reserved slot that no request has used.
     pub(crate) fn cancel(&self, reserved: Reserved) {
         self.table.cancel(reserved);
     }
 
-    /// Begins posting a send request, with the earlier unsignaled requests that its completion will
-    /// also complete.
+    /// Begins posting a send request. The result names the earlier unsignaled requests that the
+    /// completion of this request will also complete.
     #[inline]
     fn follow(&self, is_signaled: bool) -> Follow<'_> {
         if is_signaled {
@@ -148,9 +153,9 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Begins posting an unsignaled request. Makes the request signaled if it follows unsignaled
-    /// requests in half of the slots: if all slots contained unsignaled requests, no completion
-    /// would ever free a slot. Several queues of one queue pair share that limit.
+    /// Begins posting a request that the program made unsignaled. Makes the request signaled if
+    /// unsignaled requests already use half of the slots: if they used all slots, no completion
+    /// would ever free a slot. If the queue pair has several queues, they share that limit.
     #[cold]
     fn follow_unsignaled(&self) -> Follow<'_> {
         // A table has at most 2^16 slots.
@@ -199,8 +204,8 @@ impl<T: Send + 'static> Slots<T> {
         Err(self.withdraw(reserved, self.queue_pair.post_send_error(errno)))
     }
 
-    /// Posts a signaled datagram on the fast path, and any other request on
-    /// [the general path](Self::post_any).
+    /// Posts a signaled datagram on the fast path, or any other request on [the general
+    /// path](Self::post_any).
     #[inline]
     fn post_datagram(&self, reserved: Reserved, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -224,8 +229,8 @@ impl<T: Send + 'static> Slots<T> {
         Err(self.withdraw(reserved, self.queue_pair.post_send_error(errno)))
     }
 
-    /// Fills in a request or datagram on the fast path. Returns `false` if [`describe_send`] must
-    /// check the request in full, or reject it.
+    /// Fills in a request or datagram on the fast path. Returns `false` if the request needs the
+    /// full checks of [`describe_send`].
     #[inline]
     pub(super) fn describe_fast_path(
         &self,
@@ -249,14 +254,16 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Takes back the memory of a request that was not posted.
+    /// Takes the memory of a request that was not posted back out of the slot, and returns it with
+    /// `error`.
     #[cold]
     fn withdraw(&self, reserved: Reserved, error: Error) -> (Error, T) {
         let (error, memory) = self.withdraw_any(reserved, error);
         (error, memory.expect("the memory that was put in"))
     }
 
-    /// Takes back the memory of a request that was not posted; `None` for inline data.
+    /// Takes the memory of a request that was not posted back out of the slot, and returns it with
+    /// `error`. An inline request has no memory.
     #[cold]
     fn withdraw_any(&self, reserved: Reserved, error: Error) -> (Error, Option<T>) {
         let Launched { mut held, earlier } = self.table.withdraw(reserved);
@@ -375,8 +382,8 @@ impl<T: Send + 'static> Slots<T> {
         posted.map_err(|error| (self.withdraw_any(reserved, error).0, data))
     }
 
-    /// Posts a receive request in a free slot. Most requests take a fast path, as in
-    /// [`Self::post_send`].
+    /// Posts a receive request with the memory `memory` in a free slot. Most requests take a fast
+    /// path, as in [`Self::post_send`].
     #[inline(always)]
     pub(crate) fn post_receive(&self, memory: T) -> Result<(), (Error, T)>
     where
@@ -437,9 +444,9 @@ impl<T: Send + 'static> Slots<T> {
         })
     }
 
-    /// Takes the memory of the request with this id, or `None` for inline data, with the index of
-    /// its slot. The slot stays in use until [`Self::release`]. Returns `None` if no such request
-    /// is in flight.
+    /// Takes the memory of the request with this id. Returns it with the index of the slot; the
+    /// memory is `None` for an inline request. The slot stays in use until [`Self::release`].
+    /// Returns `None` if no request with this id is in flight.
     #[inline]
     pub(crate) fn complete(&self, id: u64, outcome: Outcome) -> Option<(u32, Option<T>)> {
         let (index, Launched { mut held, .. }) = self.table.complete(id)?;
@@ -447,8 +454,8 @@ impl<T: Send + 'static> Slots<T> {
         Some((index, held.memory))
     }
 
-    /// Returns an iterator that takes the memory of the request with this id and of the unsignaled
-    /// requests that it completes.
+    /// Returns an iterator that takes the memory of the request with this id, and of the earlier
+    /// unsignaled requests that its completion also completes.
     #[inline]
     pub(crate) fn complete_all(&self, id: u64, outcome: Outcome) -> CompletedRun<'_, T> {
         CompletedRun {
@@ -459,7 +466,7 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Frees the slot of a completed request. Does nothing to a slot in any other state.
+    /// Frees the slot of a completed request. Has no effect on a slot in any other state.
     #[inline]
     pub(crate) fn release(&self, index: u32) {
         self.table.release(index);
@@ -467,14 +474,14 @@ impl<T: Send + 'static> Slots<T> {
 }
 
 /// Iterator over the slots of a completed request and of the unsignaled requests before it, the
-/// latest first. Slots that are not taken are freed, and their memory is dropped.
+/// latest first. Dropping the iterator frees the remaining slots and drops their memory.
 pub(crate) struct CompletedRun<'a, T: Send + 'static> {
     slots: &'a Slots<T>,
-    /// Id of the next request; 0 at the end.
+    /// Id of the request that the iterator returns next; 0 if none is left.
     id: u64,
-    /// Outcome that the completion reports.
+    /// Outcome that the completion reports, for the request that has the completion.
     outcome: Outcome,
-    /// Set if the current request has no own completion, but is completed by a later request.
+    /// Set if the current request is completed by the completion of a later request.
     is_inferred: bool,
 }
 
@@ -487,13 +494,14 @@ impl<T: Send + 'static> fmt::Debug for CompletedRun<'_, T> {
 }
 
 impl<T: Send + 'static> CompletedRun<'_, T> {
-    /// Frees the slot of a completed request.
+    /// Frees the slot at `index` after its request has completed.
     #[inline]
     pub(crate) fn release(&self, index: u32) {
         self.slots.release(index);
     }
 
-    /// Releases the objects that the current request keeps alive.
+    /// Releases the objects that the current request keeps alive, according to the outcome of the
+    /// request.
     #[cold]
     #[inline(never)]
     fn settle(&self, mut keep: KeepAlive) {
@@ -523,13 +531,13 @@ impl<T: Send + 'static> Iterator for CompletedRun<'_, T> {
         if self.id == 0 {
             return None;
         }
-        // The iteration ends at a request that already had a completion of its own, as failed
-        // requests have: that completion also took the requests before it.
+        // The iteration ends at a request that has already had a completion of its own, for example
+        // because it failed. That completion has also taken the requests before it.
         let taken = self.slots.table.complete(mem::take(&mut self.id));
         let (index, Launched { held, earlier }) = taken?;
         let Held { memory, keep } = held;
         if matches!(keep, KeepAlive::Nothing) {
-            // `Nothing` needs no drop, but the compiler does not recognise it.
+            // Dropping `KeepAlive::Nothing` has no effect, but the compiler does not know that.
             mem::forget(keep);
         } else {
             self.settle(keep);

@@ -1,4 +1,4 @@
-//! Completions of one waiter that other threads found while polling the same queue.
+//! Storage for the completions that one thread waits for and that other threads have polled.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,11 +7,12 @@ use parking_lot::Mutex;
 
 use super::request_id::{block_of, next_block};
 
-/// Completions for one waiting thread that other threads have polled. The waiter is identified by
-/// the blocks of ids of its requests.
+/// Storage for the completions that one thread (the waiter) waits for and that other threads have
+/// polled. A completion belongs to the waiter if its id is in one of the waiter's blocks of ids.
 ///
 /// A waiter registers its inbox with the [stash](super::stash::Stash) of each queue on which its
-/// requests complete. A poll of that queue by any thread then delivers their completions here.
+/// requests complete. A thread that polls such a queue then stores the completions of these
+/// requests here.
 #[derive(Debug)]
 pub(super) struct Inbox<T> {
     /// The length of `arrived`, readable without the lock.
@@ -28,7 +29,7 @@ struct Inner<T> {
 }
 
 impl<T> Inbox<T> {
-    /// Creates an inbox with a new block of ids, and returns it with the first id.
+    /// Creates an inbox with a new block of ids. Returns the inbox, and the first id of the block.
     pub(super) fn new() -> (Self, u64) {
         let inbox = Self {
             len: AtomicUsize::new(0),
@@ -48,8 +49,8 @@ impl<T> Inbox<T> {
         id
     }
 
-    /// Stores the result of `completion` if the id belongs to this inbox. Returns whether the id
-    /// belongs to it.
+    /// Returns whether `id` belongs to the waiter of this inbox. If so, calls `completion` and
+    /// stores the result in the inbox.
     pub(super) fn put(&self, id: u64, completion: impl FnOnce() -> T) -> bool {
         let mut inner = self.inner.lock();
         let is_for_this = inner.blocks.contains(&block_of(id));
@@ -60,15 +61,16 @@ impl<T> Inbox<T> {
         is_for_this
     }
 
-    /// Returns the number of completions that have arrived and were not taken.
+    /// Returns the number of completions in the inbox.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Takes the oldest completion. Returns `None` if no completion has arrived.
+    /// Takes the oldest completion out of the inbox. Returns `None` if the inbox is empty.
     pub(super) fn take(&self) -> Option<T> {
-        // Relaxed: an arrival that is not visible yet is found by the next call.
+        // Relaxed: if a completion was stored but is not visible to this thread yet, the next call
+        // finds it.
         if self.len() == 0 {
             return None;
         }

@@ -1,10 +1,10 @@
-//! Memory that peers can access through a memory window.
+//! Leases: memory that peers can access through a memory window.
 //!
-//! Binding and invalidating a window are requests, which take time to complete, so a lease has
-//! phases. Only in [`Phase::Free`] can no peer access the memory. A lease is in that phase at the
-//! beginning, and enters it when a request that ends the binding has succeeded, or when a peer's
-//! message has invalidated the window. Each binding has a generation, so that a request that
-//! completes late changes nothing.
+//! Requests bind and invalidate the window, and a request takes time to complete, so a lease has
+//! phases. Only in [`Phase::Free`] is it certain that no peer can access the memory. A lease is in
+//! that phase at the beginning, and enters it when a request that ends the binding has succeeded,
+//! or when a peer's message has invalidated the window. Each binding has a number (generation), so
+//! that a request of an earlier binding that completes late changes nothing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use crate::queue_pair::Outcome;
 
 /// A span (an owned range of registered memory), and the window that grants remote access to it.
 ///
-/// The window is freed before the span is, which ends every access at the device.
+/// The window is freed before the span, so that the device no longer lets peers access the memory.
 pub(crate) struct Lease {
     window: WindowHandle,
-    /// `None` only after the lease has ended.
+    /// The memory; `None` only after the lease has ended.
     memory: Option<Volatile>,
     access: AccessFlags,
-    /// The constant part of the window's key, its upper 24 bits.
+    /// The upper 24 bits of the window's key, which never change.
     index: u32,
     place: Place,
 }
@@ -47,9 +47,9 @@ impl fmt::Debug for Lease {
 }
 
 impl Lease {
-    /// Creates a lease, in which `window` is to grant `access` to the memory of `span`. Both must
-    /// belong to the same protection domain. `access` contains remote rights, and possibly
-    /// `ZERO_BASED`.
+    /// Creates a lease, without a binding: a later bind request lets peers access the memory of
+    /// `span` through `window` with the rights `access`. `window` and `span` must belong to the
+    /// same protection domain. `access` must contain remote rights, and may contain `ZERO_BASED`.
     pub(crate) fn new(window: WindowHandle, span: Span, access: AccessFlags) -> Arc<Self> {
         let key = window.key();
         Arc::new(Self {
@@ -77,12 +77,13 @@ impl Lease {
         self.state().phase
     }
 
-    /// Returns the window's key of the latest binding, which may not have completed yet.
+    /// Returns the key that the window has since the latest binding. The request for that binding
+    /// may not have completed yet.
     pub(crate) fn key(&self) -> u32 {
         self.key_with(self.state().tag)
     }
 
-    /// Returns the address of the first byte in requests of peers.
+    /// Returns the address that requests of peers use for the first byte.
     pub(crate) fn address(&self) -> u64 {
         if self.access.contains(AccessFlags::ZERO_BASED) {
             0
@@ -91,14 +92,14 @@ impl Lease {
         }
     }
 
-    /// Begins to bind the window. Returns the change, which a send request carries out, or `None`
+    /// Begins to bind the window. Returns the change that a send request must carry out, or `None`
     /// if the phase is not `Free`.
     pub(crate) fn bind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Free)
     }
 
-    /// Begins to end the binding. Returns the change, which a send request carries out, or `None`
-    /// if the phase is not `Bound`.
+    /// Begins to end the binding of the window. Returns the change that a send request must carry
+    /// out, or `None` if the phase is not `Bound`.
     pub(crate) fn unbind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Bound)
     }
@@ -113,8 +114,8 @@ impl Lease {
             during.phase = Phase::Binding;
             during.generation += 1;
             if self.window.kind() == WindowType::Two {
-                // IBTA 10.6.7.2.1: the consumer chooses the key's last eight bits, which must
-                // change.
+                // The program chooses the last eight bits of the key, and must change them at each
+                // binding (IBTA 10.6.7.2.1).
                 during.tag = during.tag.wrapping_add(1);
             }
         } else {
@@ -129,7 +130,8 @@ impl Lease {
         })
     }
 
-    /// Returns window and memory if no peer can access the memory and no request uses the lease.
+    /// Ends the lease and returns the window and the memory, if no peer can access the memory and
+    /// no request uses the lease. Otherwise returns the lease.
     pub(crate) fn finish(self: Arc<Self>) -> Result<(WindowHandle, Span), Arc<Self>> {
         if self.phase() != Phase::Free {
             return Err(self);
@@ -141,8 +143,8 @@ impl Lease {
         Ok((lease.window.take(), memory.into_span()))
     }
 
-    /// Frees the window, which ends the access that it grants, and returns the memory. On failure
-    /// returns the lease; the error is `None` if a request still uses the lease.
+    /// Frees the window, which ends the access of peers, and returns the memory. On failure returns
+    /// the lease and the error; the error is `None` if a request still uses the lease.
     pub(crate) fn revoke(self: Arc<Self>) -> Result<Span, (Arc<Self>, Option<Error>)> {
         let mut lease = Arc::try_unwrap(self).map_err(|lease| (lease, None))?;
         let state = lease.place.vacate();
@@ -182,31 +184,35 @@ impl Drop for Lease {
     }
 }
 
-/// Returns the constant part of a window's key (IBTA 10.6.7.2.1).
+/// Returns the part of a window's key that never changes: the key with its low eight bits set to 0
+/// (IBTA 10.6.7.2.1).
 fn index_of(key: u32) -> u32 {
     key & !0xff
 }
 
-/// The change of a window by a send request. The request's slot stores the change until the request
-/// has completed; the change keeps the lease, and so the window and its memory, alive.
+/// The change that a bind or invalidate request makes to a memory window. The slot of the request
+/// stores this value until the request has completed. The value keeps the lease alive, and so the
+/// window and its memory.
 #[derive(Debug)]
 pub(crate) struct WindowChange {
     lease: Arc<Lease>,
     before: State,
     during: State,
-    /// Set if the request was filled in, so that it may have been posted.
+    /// Set once the request has been filled in; from then on it may have been posted.
     is_described: AtomicBool,
-    /// [`QueuePairHandle::beginnings`] of the queue pair when the request was checked.
+    /// The value of [`QueuePairHandle::beginnings`] for the queue pair when the request was
+    /// checked.
     beginnings: AtomicU32,
 }
 
 impl WindowChange {
-    /// Returns whether the request is a local invalidation, and not a bind.
+    /// Returns `true` if the request is a local invalidation, and `false` if it is a bind.
     pub(crate) fn is_invalidation(&self) -> bool {
         self.during.phase == Phase::Ending && self.lease.window.kind() == WindowType::Two
     }
 
-    /// Checks that a queue pair can carry out the change, just before its request is filled in.
+    /// Returns an error if `queue_pair` cannot carry out the change. Must be called just before the
+    /// request is filled in.
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         if self.lease.window.domain().is_same(queue_pair.domain()) {
             let beginnings = queue_pair.beginnings();
@@ -217,8 +223,9 @@ impl WindowChange {
         Err(Error::invalid("memory window", reason))
     }
 
-    /// Returns the outcome of this request, given that a later request of the queue pair ended with
-    /// `later`. Returns [`Outcome::Failed`] if the queue pair was restarted in between.
+    /// Returns the outcome of this request, which has no completion of its own. `later` is the
+    /// outcome of a later request of the queue pair. Returns [`Outcome::Failed`] if the queue pair
+    /// was reset or restarted in between.
     pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
         if self.beginnings.load(Ordering::Relaxed) == queue_pair.beginnings() {
             later
@@ -227,12 +234,13 @@ impl WindowChange {
         }
     }
 
-    /// Returns whether the request is posted by `ibv_bind_mw`, and so cannot be in a batch.
+    /// Returns whether the request must be posted by `ibv_bind_mw`, which cannot be part of a
+    /// batch.
     pub(crate) fn goes_alone(&self) -> bool {
         self.lease.window.kind() == WindowType::One
     }
 
-    /// Fills in the fields of the request.
+    /// Fills in the fields of the send request `wr` that carry out the change.
     pub(super) fn describe(&self, wr: &mut sys::ibv_send_wr) {
         let lease = &*self.lease;
         self.is_described.store(true, Ordering::Relaxed);
@@ -242,8 +250,8 @@ impl WindowChange {
             return;
         }
         wr.opcode = sys::ibv_wr_opcode::IBV_WR_BIND_MW;
-        // SAFETY: from `begin` to its completion, this change is the only one of the window, and
-        // only one thread fills in its request.
+        // SAFETY: from `begin` until the request completes, this is the only change of the window,
+        // and only one thread fills in the request.
         unsafe { lease.window.set_key(lease.key_with(self.before.tag)) };
         let span = lease.memory().span();
         // A window of type 1 is invalidated by a bind of length 0 (ibv_bind_mw(3)).
@@ -258,7 +266,7 @@ impl WindowChange {
         };
     }
 
-    /// Records the outcome of the request, and so the new state of the lease.
+    /// Records the outcome of the request, and thereby sets the new state of the lease.
     pub(crate) fn settle(mut self, outcome: Outcome) {
         let mut after = self.during;
         after.phase = match (outcome, self.during.phase) {
@@ -275,7 +283,8 @@ impl WindowChange {
         self.finish(after);
     }
 
-    /// Moves the lease to the state `after`, unless a peer has invalidated the window meanwhile.
+    /// Sets the state of the lease to `after`, unless a peer has invalidated the window in the
+    /// meantime.
     fn finish(&mut self, after: State) {
         if self.during != after {
             self.lease.change(self.during, after);
@@ -285,8 +294,8 @@ impl WindowChange {
 }
 
 impl Drop for WindowChange {
-    /// Handles a change whose outcome was not recorded, because its queue was dropped: the device
-    /// may or may not have carried it out.
+    /// Handles a change whose outcome was not recorded because the queue of the request was
+    /// dropped. If the request may have been posted, the state of the lease becomes unknown.
     fn drop(&mut self) {
         if matches!(self.during.phase, Phase::Binding | Phase::Ending) {
             let mut after = self.before;
@@ -308,7 +317,7 @@ mod tests {
     use crate::ffi::ProtectionDomainHandle;
     use crate::memory::Buffer;
 
-    /// Creates a lease without posting; the tests simulate the outcomes of requests.
+    /// Creates a lease without a binding. The tests simulate the outcomes of requests.
     fn lease() -> Arc<Lease> {
         let context = Context::open("softroce0").unwrap();
         let domain = context.protection_domain().unwrap();
@@ -331,7 +340,8 @@ mod tests {
         let lease = lease();
         let domain = Arc::clone(lease.window.domain());
         let key = bind(&lease);
-        // Simulates that an earlier lease ended with the same key in doubt.
+        // Simulates that an earlier lease with this key ended, and that a peer may have invalidated
+        // the key before.
         domain.context().leases().doubt(key);
         domain.ended_by_peer(key);
         assert_eq!(lease.phase(), Phase::Bound, "that was the lease before");
@@ -368,8 +378,9 @@ mod tests {
         assert_eq!(domain.context().leases().doubts(key), 0);
     }
 
-    /// A shared receive queue may belong to another domain than the queue pair that takes receives
-    /// from it.
+    /// Checks that an invalidation reported through one protection domain affects leases in another
+    /// domain of the context. A shared receive queue may belong to another domain than the queue
+    /// pair that takes receives from it.
     #[test]
     fn a_key_is_in_doubt_in_every_domain_of_its_context() {
         let lease = lease();

@@ -1,5 +1,6 @@
-//! Loom models of a lease's slot: they explore every order of the lease's owner and the threads
-//! that process completions, and every value that their loads may return.
+//! Loom models of the slot that stores the state of a lease. They explore every interleaving of the
+//! lease's owner with the threads that process completions, and every value that their loads may
+//! return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test --release -p rdma-core --lib ffi::lease_slot
@@ -12,8 +13,8 @@ use super::{Phase, Slot};
 
 const TAG: u8 = 7;
 
-/// Creates a slot with a lease. The next `doubts` completions that report the key of the lease are
-/// to be ignored.
+/// Creates a slot with a lease in `phase`. The slot will ignore the next `doubts` completions that
+/// report the key of the lease.
 fn slot(phase: Phase, doubts: usize) -> Arc<Slot> {
     let slot = Slot::default();
     slot.doubt(TAG);
@@ -23,7 +24,7 @@ fn slot(phase: Phase, doubts: usize) -> Arc<Slot> {
     Arc::new(slot)
 }
 
-/// Reports from another thread that a peer's message has invalidated the key.
+/// Reports to the slot, from another thread, that a peer's message has invalidated the key.
 fn tell(slot: &Arc<Slot>) -> JoinHandle<()> {
     let slot = Arc::clone(slot);
     thread::spawn(move || slot.ended_by_peer(TAG))
@@ -86,8 +87,9 @@ fn a_message_ends_a_binding_whose_request_completes() {
     });
 }
 
-/// The device may assign the number of a freed window to any other thread. Only the slot orders the
-/// two leases.
+/// Checks that the next lease in a slot sees the doubts of the lease before it, even if another
+/// thread creates it. The device may assign the number of a freed window to any thread, so only the
+/// slot orders the two leases.
 #[test]
 fn the_next_lease_knows_of_the_one_before() {
     loom::model(|| {

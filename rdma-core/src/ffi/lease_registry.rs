@@ -1,5 +1,5 @@
-//! The registry of a context's leases (memory that peers access through a memory window). It finds
-//! the lease whose window key a peer's message has invalidated.
+//! The registry of a context's leases (memory that peers access through a memory window). When a
+//! peer's message has invalidated a window key, the registry finds the lease with that key.
 
 use std::array;
 use std::ops::Deref;
@@ -11,13 +11,14 @@ use super::lease_state::{Phase, State};
 /// The leases of a context, indexed by window number: the upper 24 bits of a window's key, which
 /// never change.
 ///
-/// The registry belongs to a context and not to a protection domain: a message ends leases in the
-/// domain of its queue pair, and its receive may be from a shared receive queue of another domain.
+/// The registry belongs to a context and not to a protection domain. A message ends leases in the
+/// domain of the queue pair that received it, but the receive may come from a shared receive queue
+/// of another domain.
 ///
-/// The registry is a table with three levels, one for each byte of a window number. A lease
-/// allocates the levels that it needs, which stay until the context is closed. Therefore a peer's
-/// message is processed without a lock. There is at most one slot for each of the 2^24 numbers,
-/// plus those of leases whose number is already in use by another lease.
+/// The registry is a table with three levels, one for each byte of a window number. A new lease
+/// allocates the parts of the table that it needs, and they stay until the context is closed.
+/// Therefore the registry processes a peer's message without a lock. There is at most one slot for
+/// each of the 2^24 numbers, plus one for each lease whose number another lease is already using.
 #[derive(Default)]
 pub(super) struct Leases {
     root: OnceLock<Box<Level<Middle>>>,
@@ -25,7 +26,7 @@ pub(super) struct Leases {
 
 type Middle = Box<Level<Arc<Slots>>>;
 
-/// A level of the table, with one entry for each value of a byte.
+/// A node in one level of the table, with one entry for each value of a byte.
 struct Level<T>([OnceLock<T>; 256]);
 
 /// The slots of 256 consecutive window numbers.
@@ -44,8 +45,8 @@ impl Default for Slots {
 }
 
 impl Leases {
-    /// Adds a lease whose window has this key, and returns the slot of the lease. No peer has
-    /// access yet ([`Phase::Free`]).
+    /// Adds a lease whose window has the key `key`, in the phase [`Phase::Free`]: no peer has
+    /// access yet. Returns the place of the lease in the registry.
     pub(super) fn add(&self, key: u32) -> Place {
         let [high, middle, low, tag] = places_of(key);
         let root = self.root.get_or_init(Box::default);
@@ -60,7 +61,8 @@ impl Leases {
         place
     }
 
-    /// Records that a peer's message has invalidated this key. Must be called once per message.
+    /// Records that a peer's message has invalidated the key `key`. Must be called once per
+    /// message.
     pub(super) fn ended_by_peer(&self, key: u32) {
         if let Some(slot) = self.find(key) {
             slot.ended_by_peer(key as u8);
@@ -73,14 +75,14 @@ impl Leases {
         Some(&level.0[middle].get()?.0[low])
     }
 
-    /// Makes the next completion that reports this key be ignored, as if a lease had ended although
-    /// a peer may have invalidated its key.
+    /// Makes the registry ignore one later completion that reports the key `key`, as after a lease
+    /// whose key a peer may have invalidated before the lease ended.
     #[cfg(test)]
     pub(super) fn doubt(&self, key: u32) {
         self.find(key).unwrap().doubt(key as u8);
     }
 
-    /// Returns the number of future completions with this key that will be ignored.
+    /// Returns how many later completions that report the key `key` will be ignored.
     #[cfg(test)]
     pub(super) fn doubts(&self, key: u32) -> u8 {
         self.find(key).map_or(0, |slot| slot.doubts(key as u8))
@@ -93,7 +95,8 @@ fn places_of(key: u32) -> [usize; 4] {
     key.to_be_bytes().map(usize::from)
 }
 
-/// The slot of the registry that a lease occupies until the lease ends.
+/// The slot of the registry that a lease occupies until it ends. Dropping this value frees the
+/// slot.
 pub(super) struct Place {
     slots: Arc<Slots>,
     low: usize,
@@ -101,20 +104,20 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Removes the lease from its slot and returns its last state. No message of a peer affects the
-    /// lease afterwards. Must be called before the device can assign the window's number to another
-    /// window.
+    /// Removes the lease from its slot, and returns the last state of the lease. Afterwards no
+    /// message of a peer affects the lease. Must be called before the device can assign the
+    /// window's number to another window.
     pub(super) fn vacate(&mut self) -> State {
         if self.is_vacant {
-            // Another lease may use the slot by now.
+            // Another lease may be using the slot by now.
             return State::default();
         }
         self.is_vacant = true;
         self.slots.0[self.low].vacate()
     }
 
-    /// Adds the lease to its slot again, in its former state. Used if the window could not be
-    /// freed: no other window then has its number.
+    /// Adds the lease to its slot again, in the state `state`. Used if the window could not be
+    /// freed; the window then keeps its number, so the slot is free.
     pub(super) fn retake(&mut self, state: State) {
         self.take(state.phase, state.tag);
     }
@@ -122,8 +125,8 @@ impl Place {
     fn take(&mut self, phase: Phase, tag: u8) {
         if !self.slots.0[self.low].take(phase, tag) {
             // Some drivers assign the same number to several windows that were never bound. A
-            // message cannot be matched to one of their leases, so a lease with a slot of its own
-            // here is not ended by messages.
+            // message with such a number cannot be matched to one lease. This lease therefore gets
+            // a separate slot, where no message finds it.
             self.slots = Arc::default();
             self.slots.0[self.low].take(phase, tag);
         }
@@ -242,7 +245,8 @@ mod tests {
         assert_eq!(place.state().phase, Phase::Free);
     }
 
-    /// Leases of close and distant numbers are created while messages for all of them are reported.
+    /// Checks that no invalidation is lost while several threads create leases, of close and
+    /// distant numbers, and report messages for all of them.
     #[test]
     fn threads_lease_and_tell_at_once() {
         const THREADS: u32 = 3;
@@ -262,13 +266,14 @@ mod tests {
                         leases.ended_by_peer(key);
                         assert_eq!(place.state().phase, Phase::Free);
                         drop(place);
-                        // This lease ends in doubt.
+                        // This lease ends while it is bound, so one later completion with its key
+                        // will be ignored.
                         drop(bound(leases, key));
                     }
                 });
             }
             barrier.wait();
-            // No lease has these tags.
+            // No lease has a key with these low bits, so the messages must have no effect.
             for number in 0..EACH {
                 (0..THREADS).for_each(|thread| leases.ended_by_peer(key(number, thread) ^ 3));
             }

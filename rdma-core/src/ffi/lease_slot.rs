@@ -1,4 +1,5 @@
-//! The state of the leases of one window number, and of its invalidated keys.
+//! The registry slot of one window number: the state of the lease with that number, and the number
+//! of late completions to ignore.
 
 use std::array;
 use std::sync::OnceLock;
@@ -11,28 +12,33 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use super::lease_state::{Phase, State};
 
-/// The state of the lease with this window number, and the number of stale invalidations to ignore.
+/// The state of the lease whose window has this number, and the number of late completions to
+/// ignore.
 ///
 /// A completion that reports an invalidated key may be processed late, when the device has already
-/// assigned the key to another window. If a lease ends in another way, although a peer may also
-/// have invalidated its key, the key is in doubt: one later completion that reports the key is
-/// ignored. Doubts are counted, one for each such lease. They are kept when another window gets the
-/// number or the window gets another key, because a late completion could then end the wrong lease.
+/// assigned the key to another window. Suppose that a lease ends in another way, although a peer
+/// may also have invalidated its key. The key is then in doubt, and one later completion that
+/// reports the key is ignored. Doubts are counted, one for each such lease. A doubt remains when
+/// another window gets the number or when the window gets another key, because a late completion
+/// could then end the wrong lease.
 #[derive(Default)]
 pub(super) struct Slot {
-    /// Set while a lease uses the slot. Otherwise `state` is [`Phase::Free`].
+    /// Set while a lease uses the slot. While it is not set, the phase in `state` is
+    /// [`Phase::Free`].
     is_taken: AtomicBool,
     state: AtomicU64,
-    /// Number of completions to ignore, for each low byte of the key; allocated when needed.
+    /// Number of late completions to ignore, for each low byte of the key. Allocated when first
+    /// needed.
     doubts: OnceLock<Box<Doubts>>,
 }
 
-/// Numbers of completions to ignore, by the low byte of the key. A count that has reached
-/// [`u8::MAX`] stays there: completions with this key are always ignored.
+/// Numbers of late completions to ignore, indexed by the low byte of the key. A count that has
+/// reached [`u8::MAX`] stays there, and completions with that key are ignored for ever.
 type Doubts = [AtomicU8; 256];
 
 impl Slot {
-    /// Begins a lease in this slot. Returns `false` if another lease uses the slot.
+    /// Begins a lease in this slot, in `phase` and with `tag` as the low byte of the key. Returns
+    /// `false` if another lease uses the slot.
     pub(super) fn take(&self, phase: Phase, tag: u8) -> bool {
         if self.is_taken.swap(true, Ordering::Acquire) {
             return false;
@@ -40,22 +46,24 @@ impl Slot {
         let state = State {
             phase,
             tag,
-            // The new generation makes changes fail that are based on an earlier state.
+            // The new generation makes every change fail that is based on an earlier state of the
+            // slot.
             generation: self.state().generation + 1,
         };
         self.state.store(state.to_bits(), Ordering::Release);
         true
     }
 
-    /// Ends the lease and returns its last state. During the call only messages of peers may change
-    /// the state.
+    /// Ends the lease, and returns the last state of the lease. During the call only messages of
+    /// peers may change that state.
     pub(super) fn vacate(&self) -> State {
         let end = loop {
             let before = self.state();
             if before.phase == Phase::Free {
                 break before;
             }
-            // Recorded before the change: a thread whose own change then fails must see the doubt.
+            // The doubt is recorded before the state changes: a thread whose own change of the
+            // state then fails must see the doubt.
             self.doubt(before.tag);
             let mut after = before;
             after.phase = Phase::Free;
@@ -79,10 +87,11 @@ impl Slot {
             .is_ok()
     }
 
-    /// Records that a peer's message has invalidated this key. Must be called once per message.
+    /// Records that a peer's message has invalidated the key with the low byte `tag`. Must be
+    /// called once per message.
     pub(super) fn ended_by_peer(&self, tag: u8) {
-        // The state is read before the doubts. Doubts of earlier leases are then visible, and a
-        // lease that ends from here on no longer has this state.
+        // The state must be read before the doubts. Then the doubts of all earlier leases are
+        // visible, and if the lease ends after this line, the state is no longer the one read here.
         let first = self.state();
         let mut before = first;
         loop {
@@ -95,8 +104,8 @@ impl Slot {
             }
             let mut after = before;
             after.phase = Phase::Free;
-            // The change fails if the request of the binding has just completed, if a request that
-            // ends the binding was created (and will fail), or if the lease has ended.
+            // The change fails in three cases: the bind request has just completed, a request that
+            // ends the binding was created (and will fail), or the lease has ended.
             if self.change(before, after) {
                 return;
             }
@@ -104,18 +113,20 @@ impl Slot {
         }
     }
 
-    /// Makes one more completion that reports this key be ignored.
+    /// Makes the slot ignore one more completion that reports the key with the low byte `tag`.
     pub(super) fn doubt(&self, tag: u8) {
         let doubts = self
             .doubts
             .get_or_init(|| Box::new(array::from_fn(|_| AtomicU8::new(0))));
         let more = |count: u8| count.checked_add(1);
-        // Fails if the count has its maximum: completions with this key are then always ignored.
+        // Has no effect if the count has reached its maximum: completions with this key are then
+        // always ignored.
         let _ = doubts[usize::from(tag)].fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
     }
 
-    /// Returns whether a completion that reports this key must be ignored. If so, reduces the
-    /// number of completions to ignore, unless the number has reached [`u8::MAX`].
+    /// Returns whether a completion that reports the key with the low byte `tag` must be ignored.
+    /// If so, reduces the number of completions to ignore, unless the number has reached
+    /// [`u8::MAX`].
     fn withdraw(&self, tag: u8) -> bool {
         let Some(doubts) = self.doubts.get() else {
             return false;
@@ -131,7 +142,8 @@ impl Slot {
         }
     }
 
-    /// Returns the number of future completions with this key that will be ignored.
+    /// Returns how many later completions that report the key with the low byte `tag` will be
+    /// ignored.
     #[cfg(test)]
     pub(super) fn doubts(&self, tag: u8) -> u8 {
         let doubts = self.doubts.get();
@@ -216,8 +228,9 @@ mod tests {
         assert_eq!(slot.doubts(TAG), u8::MAX);
     }
 
-    /// In every round, reports a message of a peer while the owner of the lease runs `meanwhile`,
-    /// with varying delays on both sides. Afterwards `judge` checks the outcome.
+    /// Runs many rounds. In each round one thread reports a message of a peer while the owner of
+    /// the lease runs `meanwhile`, both with varying delays. Asserts that `judge` returns `true`
+    /// after every round.
     fn race(begin: Phase, meanwhile: impl Fn(&Slot), judge: impl Fn(&Slot) -> bool) {
         let slot = Slot::default();
         let (begun, told) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -261,8 +274,9 @@ mod tests {
         assert_eq!(wrong, 0, "of {ROUNDS} rounds");
     }
 
-    /// A message that is reported while its lease ends and another lease takes the same key is
-    /// counted once: for the lease that it ended, or as a doubt that is removed.
+    /// Checks a message that is reported while its lease ends and another lease takes the same key.
+    /// The message must either end the first lease or remove a doubt, and must not end the second
+    /// lease.
     #[test]
     fn a_message_never_ends_the_next_lease() {
         let next = |slot: &Slot| {
@@ -273,7 +287,7 @@ mod tests {
         race(Phase::Bound, next, judge);
     }
 
-    /// A message that is reported while the binding's request completes is not lost.
+    /// Checks that a message that is reported while the bind request completes ends the binding.
     #[test]
     fn a_message_ends_a_binding_whose_request_completes() {
         let complete = |slot: &Slot| {
@@ -288,7 +302,8 @@ mod tests {
         race(Phase::Binding, complete, judge);
     }
 
-    /// Messages of one key that several threads report remove as many doubts.
+    /// Checks that messages of one key, reported by several threads at once, remove exactly as many
+    /// doubts as there are messages.
     #[test]
     fn no_doubt_is_resolved_twice() {
         const EACH: u8 = 50;

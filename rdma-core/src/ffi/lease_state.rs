@@ -1,6 +1,7 @@
-//! The state of a lease, which changes atomically.
+//! The state of a lease (memory that peers access through a memory window), which changes
+//! atomically.
 
-/// The access that peers have to the memory of a lease.
+/// The access that peers have to the memory of a lease (memory behind a memory window).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
@@ -12,12 +13,13 @@ pub(crate) enum Phase {
     Bound,
     /// Peers may still have access: the request that ends the binding has not completed.
     Ending,
-    /// Unknown whether peers have access: a request failed, or was dropped with its queue.
+    /// Peers may have access. The state of the window is unknown because a request failed, or was
+    /// dropped with its queue.
     Unknown,
 }
 
-/// The state of a lease, packed into one word: the phase, the low byte of the window's key, and the
-/// number of times that a window with this number was leased or bound.
+/// The state of a lease, packed into one word. Consists of the phase, the low byte of the window's
+/// key (tag), and the generation: how often a window with this number was leased or bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) phase: Phase,

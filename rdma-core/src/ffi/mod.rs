@@ -2,8 +2,8 @@
 //! access.
 //!
 //! Each handle owns exactly one verbs object, keeps its parents alive by `Arc`, and destroys the
-//! object once, when dropped. The functions on handles are safe: the invariants of the handle,
-//! which the comments name, fulfil the requirements of the verbs.
+//! object once, when dropped. The functions on handles are safe, because the invariants of each
+//! handle, which its comments name, fulfil the requirements of the verbs.
 
 mod access;
 mod address_handle;

@@ -1,4 +1,4 @@
-//! Memberships of queue pairs in multicast groups.
+//! The memberships of queue pairs in multicast groups.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,12 +12,12 @@ use super::queue_pair::QueuePairHandle;
 use crate::device::Gid;
 use crate::error::{Error, Result};
 
-/// Key of a membership: address of the queue pair's C object, GID and LID. The address is unique,
-/// because the queue pair lives as long as its memberships.
+/// Key of a membership: the address of the `ibv_qp`, and the GID and LID of the group. The address
+/// identifies the queue pair, because the queue pair exists as long as its memberships.
 type Key = (usize, Gid, u16);
 
-/// Number of [`AttachedQueuePair`]s for each key. The verbs do not count: the first value attaches
-/// the queue pair, and the drop of the last value detaches it.
+/// Number of [`AttachedQueuePair`]s for each key. The count is needed because the verbs do not
+/// count: only the first value attaches the queue pair, and dropping the last value detaches it.
 static MEMBERSHIPS: LazyLock<Mutex<HashMap<Key, usize>>> = LazyLock::new(Mutex::default);
 
 /// The membership of a queue pair in a multicast group.

@@ -1,4 +1,4 @@
-//! Memory that the program owns, which a registration keeps together with its owner.
+//! Memory that the program owns. A registration keeps such memory together with its owner.
 
 use std::any::Any;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::memory::HostMemory;
 
 /// An owner of bytes that stay at one address and that no other code can access.
 ///
-/// Its memory can be registered: [`ProtectionDomain::register`](crate::ProtectionDomain::register)
+/// The bytes can be registered: [`ProtectionDomain::register`](crate::ProtectionDomain::register)
 /// takes the owner, keeps it while the device may use the memory, and gives it back after the
 /// deregistration.
 ///
@@ -26,8 +26,8 @@ use crate::memory::HostMemory;
 /// - be accessed only through the returned pointer, by this process and by every other process that
 ///   runs the program's code.
 ///
-/// These conditions may end when the value is dropped. They must still hold after the value was
-/// sent to another thread ([`Send`]).
+/// The conditions need not hold any longer once the value is dropped. They must still hold after
+/// the value was sent to another thread ([`Send`]).
 pub unsafe trait StableMemoryMut: Send + 'static {
     /// Returns the address and length of the owned bytes.
     fn memory(&mut self) -> NonNull<[u8]>;
@@ -35,7 +35,7 @@ pub unsafe trait StableMemoryMut: Send + 'static {
 
 /// An owner of bytes that stay at one address and that no code writes to. Other code may read them.
 ///
-/// Its memory can be registered for reading:
+/// The bytes can be registered for reading:
 /// [`ProtectionDomain::register_shared`](crate::ProtectionDomain::register_shared).
 ///
 /// The trait is implemented for `&'static [u8]`, `Arc<[u8]>`, `Arc<Vec<u8>>` and, with the feature
@@ -112,14 +112,15 @@ unsafe impl StableMemory for bytes::Bytes {
     }
 }
 
-/// Memory behind registrations, together with its owner. This type returns only the address of the
-/// memory; the types built on it decide when references to the memory may exist ([`super::Span`],
-/// [`super::Exposed`]).
+/// The memory that one or more registrations cover, together with its owner. This type returns only
+/// the address of the memory. The types that contain a `Backing` decide when references to the
+/// memory may exist ([`super::Span`], [`super::Exposed`]).
 pub(crate) struct Backing {
     start: NonNull<u8>,
     len: usize,
     writable: bool,
-    /// The device's buffer that contains all of the memory, if the device allocated the memory.
+    /// The device's buffer that contains all of the memory; `None` if the memory was not allocated
+    /// by a device.
     buffer: Option<Arc<DeviceBuffer>>,
     /// The owner of the memory. Not accessed until it is returned or dropped: an access might
     /// invalidate `start`.
@@ -142,7 +143,7 @@ impl fmt::Debug for Backing {
 }
 
 impl Backing {
-    /// Creates a backing of memory that only its owner can access.
+    /// Creates a backing whose memory only `owner` can access.
     pub(crate) fn exclusive(owner: impl StableMemoryMut) -> Self {
         // The owner is boxed before `memory` is called: moving it afterwards could invalidate the
         // pointer.
@@ -159,7 +160,7 @@ impl Backing {
         }
     }
 
-    /// Creates a backing of read-only memory.
+    /// Creates a backing whose memory is read-only.
     pub(crate) fn shared(owner: impl StableMemory) -> Self {
         let owner = Box::new(owner);
         let memory = owner.memory();
@@ -188,12 +189,13 @@ impl Backing {
         self.buffer.as_ref()
     }
 
-    /// Returns whether the owner is of type `O`.
+    /// Returns whether the owner of the memory is of type `O`.
     pub(crate) fn is_owned_by<O: 'static>(&self) -> bool {
         self.owner.is::<O>()
     }
 
-    /// Returns the owner if it is of type `O`, or the unchanged backing if not.
+    /// Returns the owner of the memory if it is of type `O`. Otherwise returns the unchanged
+    /// backing.
     pub(crate) fn into_owner<O: 'static>(self) -> Result<O, Self> {
         let Self {
             start,

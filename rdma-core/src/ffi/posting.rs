@@ -12,7 +12,7 @@ use super::queue_pair::QueuePairHandle;
 use super::request::FLUSH;
 use crate::error::{Error, Result};
 
-/// An `ibv_qp_ex` followed by the functions that later headers append to it.
+/// An `ibv_qp_ex` with the function pointers that newer headers append to it.
 #[repr(C)]
 struct Later {
     _known: sys::ibv_qp_ex,
@@ -37,21 +37,21 @@ impl QueuePairHandle {
         unsafe { self.post_sends(wr) }.map_err(|(error, _)| error)
     }
 
-    /// Returns the C object for the fast path of posting, [`FastPathQueuePair`]. The caller must keep
-    /// this handle alive while using it.
+    /// Returns the pointer by which the fast path posts requests. The caller must keep this handle
+    /// alive while it uses the pointer.
     #[inline]
     pub(super) fn fast_path(&self) -> FastPathQueuePair {
         FastPathQueuePair(self.as_raw())
     }
 
-    /// Converts an error number of [`FastPathQueuePair::post_send`] to an [`Error`].
+    /// Converts an error number that [`FastPathQueuePair::post_send`] returned to an [`Error`].
     #[cold]
     pub(super) fn post_send_error(&self, errno: i32) -> Error {
         self.post_error("ibv_post_send", errno)
     }
 
-    /// Posts a list of send requests in one call. An error comes with the first request that was
-    /// not posted; the requests before it were posted.
+    /// Posts a list of send requests in one call. On failure returns the error and the first
+    /// request that was not posted; the requests before that one were posted.
     ///
     /// # Safety
     ///
@@ -64,8 +64,8 @@ impl QueuePairHandle {
     ) -> Result<(), (Error, *mut sys::ibv_send_wr)> {
         let first_opcode = first.opcode;
         let first = ptr::from_mut(first);
-        // A call that fails without setting `bad` has posted no request: libibverbs itself does so
-        // for a provider that lacks the function.
+        // A call that fails without setting `bad` has posted no request. For example, libibverbs
+        // fails in this way if the driver lacks the function.
         let mut bad = first;
         let (verb, errno) = match self.as_extended() {
             // SAFETY: the caller guarantees that the request is valid.
@@ -100,14 +100,14 @@ impl QueuePairHandle {
         unsafe { self.post_receives(wr) }.map_err(|(error, _)| error)
     }
 
-    /// Converts an error number of [`FastPathQueuePair::post_receive`] to an [`Error`].
+    /// Converts an error number that [`FastPathQueuePair::post_receive`] returned to an [`Error`].
     #[cold]
     pub(super) fn post_receive_error(&self, errno: i32) -> Error {
         self.post_error("ibv_post_recv", errno)
     }
 
-    /// Posts a list of receive requests in one call. An error comes with the first request that was
-    /// not posted; the requests before it were posted.
+    /// Posts a list of receive requests in one call. On failure returns the error and the first
+    /// request that was not posted; the requests before that one were posted.
     ///
     /// # Safety
     ///
@@ -134,8 +134,8 @@ impl QueuePairHandle {
     }
 }
 
-/// The C object of a queue pair, for the fast path of posting. It is stored next to the handle that
-/// keeps it alive, which saves one pointer indirection for every request.
+/// A pointer to the `ibv_qp` by which the fast path posts requests. Queues store it next to the
+/// handle that keeps the queue pair alive, which saves one pointer indirection for every request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FastPathQueuePair(*mut sys::ibv_qp);
 
@@ -145,7 +145,7 @@ unsafe impl Send for FastPathQueuePair {}
 unsafe impl Sync for FastPathQueuePair {}
 
 impl FastPathQueuePair {
-    /// Posts one send request by `ibv_post_send`, and returns its result.
+    /// Posts one send request by `ibv_post_send`, and returns the error number, or 0 on success.
     ///
     /// # Safety
     ///
@@ -160,7 +160,7 @@ impl FastPathQueuePair {
         unsafe { sys::ibv_post_send(self.0, wr, bad.as_mut_ptr()) }
     }
 
-    /// Posts one receive request by `ibv_post_recv`, and returns its result.
+    /// Posts one receive request by `ibv_post_recv`, and returns the error number, or 0 on success.
     ///
     /// # Safety
     ///
@@ -175,7 +175,8 @@ impl FastPathQueuePair {
     }
 }
 
-/// Returns whether a bind request is for a window of type 1, which has a verb of its own.
+/// Returns whether a bind request is for a window of type 1, which only the verb `ibv_bind_mw` can
+/// bind.
 ///
 /// # Safety
 ///
@@ -207,13 +208,14 @@ unsafe fn bind(queue_pair: *mut sys::ibv_qp, wr: *const sys::ibv_send_wr) -> i32
     }
 }
 
-/// Returns whether to post a list by `ibv_post_send` instead of the functions `ibv_wr_*`, because a
-/// request has several elements. Both ways may be used on such queue pairs (ibv_wr_post(3)).
+/// Returns whether a request of the list has several elements. Such a list is posted by
+/// `ibv_post_send` instead of the functions `ibv_wr_*`. On a queue pair for `ibv_wr_*` both ways
+/// are allowed (ibv_wr_post(3)).
 ///
 /// In some drivers `ibv_wr_set_sge_list` and `ibv_wr_set_inline_data_list` count the bytes wrongly,
-/// so that only part of the message is sent: in that of Linux's Soft-RoCE in every release of
-/// rdma-core before 2026. Opcodes that only `ibv_wr_*` can post are never posted by
-/// `ibv_post_send`.
+/// so that only a part of the message is sent. The driver of Linux's Soft-RoCE has this defect in
+/// every release of rdma-core before 2026. Opcodes that only `ibv_wr_*` can post are never posted
+/// by `ibv_post_send`.
 ///
 /// # Safety
 ///
@@ -234,8 +236,8 @@ unsafe fn is_for_lists(first: *const sys::ibv_send_wr) -> bool {
 
 /// Posts a list by the functions `ibv_wr_*`: either all of it or, on failure, no request.
 ///
-/// Between start and complete the provider holds the queue pair's lock. The code in between must
-/// therefore not panic, and must not call code of the program.
+/// From `ibv_wr_start` to `ibv_wr_complete` the driver holds the queue pair's lock. Therefore the
+/// code in between must not panic, and must not call code of the program.
 ///
 /// # Safety
 ///
@@ -259,7 +261,8 @@ unsafe fn post_extended(queue_pair: *mut sys::ibv_qp_ex, first: *mut sys::ibv_se
     unsafe { sys::ibv_wr_complete(queue_pair) }
 }
 
-/// Adds a request to a queue pair that was started. Returns `false` if the opcode is not supported.
+/// Adds the request `wr` to the list that `ibv_wr_start` has begun on the queue pair. Returns
+/// `false` if `ibv_wr_*` has no function for the opcode.
 ///
 /// # Safety
 ///
@@ -320,7 +323,8 @@ unsafe fn describe(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) -> bo
                 return true;
             }
             FLUSH => {
-                // The queue pair was created for flushes, so the struct contains this function.
+                // The queue pair was created for flushes, so the driver's struct is long enough to
+                // contain this function.
                 let Some(flush) = (*queue_pair.cast::<Later>()).wr_flush else {
                     return false;
                 };
@@ -343,7 +347,8 @@ unsafe fn describe(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) -> bo
     true
 }
 
-/// Sets the destination of the request that [`describe`] has begun.
+/// Sets the destination of the request that [`describe`] has begun, if its queue pair type needs
+/// one.
 ///
 /// # Safety
 ///

@@ -13,12 +13,13 @@ use crate::error::{Errno, Error, Result};
 pub(crate) struct ProtectionDomainHandle {
     raw: NonNull<sys::ibv_pd>,
     context: Arc<ContextHandle>,
-    /// The domains from which this parent domain was created, and which must outlive it; `None` if
-    /// this is not a parent domain.
+    /// The domains from which this parent domain was created. They must outlive this domain. `None`
+    /// if this is not a parent domain.
     parts: Option<Parts>,
 }
 
-/// The protection domain below a parent domain, and the thread domain that the parent domain adds.
+/// The two domains that a parent domain combines: a protection domain, and optionally a thread
+/// domain.
 #[derive(Debug)]
 struct Parts {
     domain: Arc<ProtectionDomainHandle>,
@@ -47,7 +48,7 @@ impl ProtectionDomainHandle {
         }
     }
 
-    /// Takes ownership of a protection domain. `raw` must belong to `context`.
+    /// Takes ownership of a protection domain, which must belong to `context`.
     pub(super) fn adopt(context: Arc<ContextHandle>, raw: NonNull<sys::ibv_pd>) -> Self {
         Self {
             raw,
@@ -56,7 +57,7 @@ impl ProtectionDomainHandle {
         }
     }
 
-    /// Creates a parent domain of `domain`.
+    /// Creates a parent domain from `domain` and, if `thread` is present, a thread domain.
     pub(crate) fn parent(
         domain: Arc<Self>,
         thread: Option<Arc<ThreadDomainHandle>>,
@@ -100,21 +101,23 @@ impl ProtectionDomainHandle {
         self.parts.is_some()
     }
 
-    /// Returns whether objects of one domain can be used with objects of the other: both domains
-    /// must be, or be parent domains of, the same protection domain.
+    /// Returns whether objects of this domain can be used with objects of `other`. That is the case
+    /// if both are the same protection domain or parent domains of the same protection domain.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.innermost().raw == other.innermost().raw
     }
 
     /// Records that a peer's Send with Invalidate has invalidated the remote key `key`. The caller
-    /// has just completed the receive of that message. The key belongs to a window of this domain,
-    /// or, if the receive was posted to a shared receive queue, of the queue pair's domain.
+    /// must have just processed the completion of the receive for that message. The key belongs to
+    /// a window of this domain. If the receive came from a shared receive queue, the key belongs to
+    /// a window of the domain of the queue pair.
     #[inline(never)]
     pub(crate) fn ended_by_peer(&self, key: u32) {
         self.context.leases().ended_by_peer(key);
     }
 
-    /// Returns the protection domain below a parent domain, or else this domain.
+    /// Returns the protection domain from which this parent domain was created, or this domain if
+    /// it is not a parent domain.
     fn innermost(&self) -> &Self {
         let Some(Parts { domain, .. }) = &self.parts else {
             return self;
@@ -161,7 +164,7 @@ impl ThreadDomainHandle {
         }
     }
 
-    /// Takes ownership of a thread domain. `raw` must belong to `context`.
+    /// Takes ownership of a thread domain, which must belong to `context`.
     pub(super) fn adopt(context: Arc<ContextHandle>, raw: NonNull<sys::ibv_td>) -> Self {
         Self { raw, context }
     }

@@ -21,7 +21,8 @@ use crate::queue_pair::{
     AttributeMask, Modification, QueuePairState, SendOperations, Transport, modify,
 };
 
-/// Sizes of a queue pair: requested at creation, or granted by the device.
+/// The numbers and lengths that determine the size of a queue pair, as requested at creation or as
+/// granted by the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct QueuePairSizes {
     pub(crate) send_requests: u32,
@@ -31,10 +32,11 @@ pub(crate) struct QueuePairSizes {
     pub(crate) inline_data: u32,
 }
 
-/// Owner of an `ibv_qp`, and of the memory that the device may use until it is destroyed.
+/// Owner of an `ibv_qp`, and of the memory that the device may use until the queue pair is
+/// destroyed.
 pub(crate) struct QueuePairHandle {
     raw: NonNull<sys::ibv_qp>,
-    /// The queue pair for the functions `ibv_wr_*`, if it was created for them.
+    /// The queue pair as the functions `ibv_wr_*` need it; `None` if it was not created for them.
     extended: Option<NonNull<sys::ibv_qp_ex>>,
     number: u32,
     kind: Transport,
@@ -48,9 +50,9 @@ pub(crate) struct QueuePairHandle {
     shared_receive_queue: Option<Arc<SharedReceiveQueueHandle>>,
     xrc_domain: Option<Arc<XrcDomainHandle>>,
     send_queues: AtomicU32,
-    /// Number of changes of state to RESET or RTS that were requested: see [`Self::beginnings`].
+    /// Number of requested changes of the state to RESET or RTS: see [`Self::beginnings`].
     beginnings: AtomicU32,
-    /// In-flight memory of queues that were dropped before it completed.
+    /// Memory of requests that were still in flight when their queue was dropped.
     abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
@@ -75,7 +77,7 @@ impl QueuePairHandle {
         Ok(Self::adopt(plan, created))
     }
 
-    /// Takes ownership of a queue pair that was created from the objects in `plan`.
+    /// Takes ownership of a queue pair that was created according to `plan`.
     pub(super) fn adopt(plan: QueuePairPlan, created: Created) -> Self {
         // SAFETY: the queue pair is valid, and the new handle owns it; its number does not change.
         let number = unsafe { created.raw.as_ref().qp_num };
@@ -121,13 +123,13 @@ impl QueuePairHandle {
         }
     }
 
-    /// Sets the sizes of a queue pair that other code created.
+    /// Sets the sizes that [`Self::sizes`] returns, for a queue pair that other code created.
     pub(super) fn set_sizes(&mut self, sizes: QueuePairSizes) {
         self.sizes = sizes;
         self.granted = sizes;
     }
 
-    /// Returns the completion queues of the sends and of the receives.
+    /// Returns the completion queues of sends (index 0) and of receives (index 1).
     pub(super) fn completions(&self) -> &[Arc<CompletionQueueHandle>; 2] {
         &self.completions
     }
@@ -141,7 +143,8 @@ impl QueuePairHandle {
         self.number
     }
 
-    /// Returns the C object for the functions `ibv_wr_*`, if the queue pair was created for them.
+    /// Returns the queue pair as the functions `ibv_wr_*` need it, or `None` if it was not created
+    /// for them.
     #[inline]
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn as_extended(&self) -> Option<*mut sys::ibv_qp_ex> {
@@ -154,8 +157,9 @@ impl QueuePairHandle {
         self.kind
     }
 
-    /// Returns whether this queue pair is connected, reliable or not, supports at least one send
-    /// element, and posts by `ibv_post_send`.
+    /// Returns whether this queue pair supports the fast path for requests: it must have a
+    /// connected transport, reliable or not, allow at least one send element, and post by
+    /// `ibv_post_send`.
     #[inline]
     pub(super) fn is_fast_path(&self) -> bool {
         let is_connection = matches!(
@@ -165,8 +169,8 @@ impl QueuePairHandle {
         is_connection && self.is_posted_plainly()
     }
 
-    /// Returns whether this queue pair sends datagrams, supports at least one send element, and
-    /// posts by `ibv_post_send`.
+    /// Returns whether this queue pair supports the fast path for datagrams: it must send
+    /// datagrams, allow at least one send element, and post by `ibv_post_send`.
     #[inline]
     pub(super) fn is_fast_path_for_datagrams(&self) -> bool {
         self.kind == Transport::Datagram && self.is_posted_plainly()
@@ -177,13 +181,14 @@ impl QueuePairHandle {
         self.extended.is_none() && self.sizes.send_elements > 0
     }
 
-    /// Returns the requested numbers of requests, and the granted values of all other sizes.
+    /// Returns the sizes of the queue pair: the numbers of requests as requested by the program,
+    /// and all other sizes as granted by the device.
     #[inline]
     pub(crate) fn sizes(&self) -> QueuePairSizes {
         self.sizes
     }
 
-    /// Returns the sizes that the device granted.
+    /// Returns all sizes of the queue pair as granted by the device.
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn granted(&self) -> QueuePairSizes {
         self.granted
@@ -202,13 +207,14 @@ impl QueuePairHandle {
         self.signals_all
     }
 
-    /// Returns the shared queue that receives come from.
+    /// Returns the shared receive queue from which this queue pair takes receives, or `None` if it
+    /// has its own receive queue.
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn shared_receive_queue(&self) -> Option<&Arc<SharedReceiveQueueHandle>> {
         self.shared_receive_queue.as_ref()
     }
 
-    /// Returns the XRC domain of the queue pair.
+    /// Returns the XRC domain of the queue pair, or `None` if it has none.
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn xrc_domain(&self) -> Option<&Arc<XrcDomainHandle>> {
         self.xrc_domain.as_ref()
@@ -227,14 +233,14 @@ impl QueuePairHandle {
         )
     }
 
-    /// Returns whether this thread is iterating over one of the extended completion queues. If so,
-    /// the thread must not reset the queue pair, or wait for its completions.
+    /// Returns whether the calling thread is iterating over an extended completion queue of this
+    /// queue pair. If so, the thread must not reset the queue pair or wait for its completions.
     pub(crate) fn is_polled_here(&self) -> bool {
         self.completions.iter().any(|queue| queue.is_polled_here())
     }
 
-    /// Returns [`Error::InUse`] if this thread is iterating over one of the extended completion
-    /// queues.
+    /// Returns [`Error::InUse`] if the calling thread is iterating over an extended completion
+    /// queue of this queue pair.
     pub(crate) fn refuse_within_poll(&self) -> Result<()> {
         if self.is_polled_here() {
             let holder = "a poll of its completions that has not ended";
@@ -265,14 +271,15 @@ impl QueuePairHandle {
         }
     }
 
-    /// Returns how often a change of state to RESET or RTS was requested. While this number stays
-    /// the same, a request that succeeds proves that all requests before it have succeeded, because
-    /// a failed request stops all requests that follow it.
+    /// Returns how often a change of the state to RESET or RTS was requested. While this number
+    /// stays the same, a request that succeeds proves that all earlier requests have succeeded: a
+    /// failed request would have stopped all later ones.
     pub(crate) fn beginnings(&self) -> u32 {
         self.beginnings.load(Ordering::Acquire)
     }
 
-    /// Modifies the attributes that `mask` selects. An error contains a diagnosis.
+    /// Modifies the attributes that `mask` selects. If the device refuses, the error names the
+    /// attributes that are wrong.
     pub(crate) fn modify_raw(
         &self,
         attributes: &sys::ibv_qp_attr,
@@ -299,15 +306,16 @@ impl QueuePairHandle {
         Ok((attributes, init))
     }
 
-    /// Returns the units in which the device writes a message's data to memory in order, as the
-    /// bits of `ibv_query_qp_data_in_order_caps`.
+    /// Returns the guarantees of the device about the order in which the data of a message becomes
+    /// visible in memory, as bits of `ibv_query_qp_data_in_order_caps`.
     pub(crate) fn data_in_order(&self, operation: sys::ibv_wr_opcode) -> u32 {
-        /// `IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS`, of headers later than those of the bindings.
+        /// The flag `IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS`, which the headers of the bindings
+        /// lack.
         const RETURN_CAPS: u32 = 1;
         // SAFETY: the queue pair is valid.
         let ask =
             |flags| unsafe { sys::ibv_query_qp_data_in_order(self.raw.as_ptr(), operation, flags) };
-        // Libraries that do not know the flag return 0 for it.
+        // Older libraries do not know the flag and return 0 if it is set.
         let answer = match ask(RETURN_CAPS) {
             0 => i32::from(ask(0) > 0),
             bits => bits,
@@ -315,8 +323,8 @@ impl QueuePairHandle {
         u32::try_from(answer).unwrap_or(0)
     }
 
-    /// Returns the options of enhanced connection establishment that the queue pair offers, or
-    /// those on which both ends have agreed.
+    /// Returns the enhanced connection establishment (ECE) options that the queue pair offers or,
+    /// after the negotiation, the options on which both sides have agreed.
     pub(crate) fn query_ece(&self) -> Result<sys::ibv_ece> {
         let mut ece = sys::ibv_ece {
             vendor_id: 0,
@@ -329,7 +337,7 @@ impl QueuePairHandle {
         Ok(ece)
     }
 
-    /// Sets the options of enhanced connection establishment on which both ends have agreed.
+    /// Sets the enhanced connection establishment (ECE) options on which both sides have agreed.
     pub(crate) fn set_ece(&self, mut ece: sys::ibv_ece) -> Result<()> {
         // SAFETY: the queue pair and the value are valid.
         let errno = unsafe { sys::ibv_set_ece(self.raw.as_ptr(), &mut ece) };
@@ -357,9 +365,9 @@ impl QueuePairHandle {
         }
     }
 
-    /// Applies a change of attributes. A change to RESET also frees the in-flight memory of queues
-    /// that were dropped: the device discards its requests then (IBTA volume 1, 10.3.1), even if
-    /// other threads post meanwhile. Memory in queues that still exist stays there.
+    /// Applies `change`. If it moves the queue pair to RESET, also frees the in-flight memory of
+    /// queues that were dropped: in RESET the device discards all requests (IBTA volume 1, 10.3.1),
+    /// even if other threads post meanwhile. Memory in queues that still exist stays there.
     pub(crate) fn reset(&self, change: &Modification) -> Result<()> {
         if change.state() != Some(QueuePairState::Reset) {
             return modify(self, change);
@@ -372,12 +380,13 @@ impl QueuePairHandle {
         outcome
     }
 
-    /// Counts one more queue that posts to the send side, and returns the number of such queues.
+    /// Counts one more queue that posts to the send side, and returns the number of such queues so
+    /// far.
     pub(super) fn count_send_queue(&self) -> u32 {
         self.send_queues.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Returns the number of queues that were created for the send side.
+    /// Returns the number of queues that were created for the send side, including dropped ones.
     #[inline]
     pub(super) fn send_queues(&self) -> u32 {
         self.send_queues.load(Ordering::Relaxed)

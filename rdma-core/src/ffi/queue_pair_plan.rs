@@ -25,25 +25,27 @@ pub(crate) struct QueuePairPlan {
     pub(crate) receive_completions: Arc<CompletionQueueHandle>,
     pub(crate) shared_receive_queue: Option<Arc<SharedReceiveQueueHandle>>,
     pub(crate) xrc_domain: Option<Arc<XrcDomainHandle>>,
-    /// The operations to post by the functions `ibv_wr_*`; `None` to post by `ibv_post_send`.
+    /// The operations that will be posted by the functions `ibv_wr_*`; `None` if all operations
+    /// will be posted by `ibv_post_send`.
     pub(crate) operations: Option<SendOperations>,
     pub(crate) signals_all: bool,
     /// Bits of `ibv_qp_create_flags`.
     pub(crate) create_flags: u32,
-    /// Source queue pair number in the packets, if it differs from the queue pair's own.
+    /// The queue pair number that sent packets contain as their source, if it differs from the
+    /// queue pair's own number.
     pub(crate) source_number: Option<u32>,
     /// Maximum length in bytes of the headers of segmented sends.
     pub(crate) segmentation_header: Option<u16>,
 }
 
-/// A queue pair that was just created, and its granted sizes.
+/// A queue pair that was just created, and the sizes that the device granted.
 pub(super) struct Created {
     pub(super) raw: NonNull<sys::ibv_qp>,
     pub(super) granted: QueuePairSizes,
 }
 
 impl QueuePairPlan {
-    /// Creates the queue pair. The owner of the result must keep the objects of the plan.
+    /// Creates the queue pair. The owner of the result must keep the objects of this plan alive.
     pub(super) fn create(&self) -> Result<Created> {
         self.checked()?;
         // SAFETY: all-zero bytes are a valid value of this plain C struct.
@@ -135,7 +137,8 @@ impl QueuePairPlan {
         raw
     }
 
-    /// Checks that all objects belong to one context: libibverbs and providers do not check this.
+    /// Returns an error unless all objects of the plan belong to one context. libibverbs and the
+    /// drivers do not check this.
     pub(super) fn checked(&self) -> Result<()> {
         let context = self.domain.context();
         let foreign = |what: &str| {

@@ -17,16 +17,16 @@ impl QueuePairBuilder {
     ///
     /// The builder must contain the objects that the queue pair was created from: its domain,
     /// completion queues, shared receive queue and XRC domain, which the result keeps alive, and
-    /// the [operations](Self::operations) that it can post by the functions `ibv_wr_*`. Its kind
-    /// and the sizes of its queues are queried. A queue pair in INIT or RTS is converted to a
-    /// [`PreparedQueuePair`](crate::PreparedQueuePair) or a [`QueuePair`](crate::QueuePair) by
-    /// [`ManualQueuePair::prepared`], [`ManualQueuePair::connected`] or
-    /// [`ManualQueuePair::activated`].
+    /// the [operations](Self::operations) that it can post by the functions `ibv_wr_*`. The
+    /// transport type of the queue pair and the sizes of its queues are queried from the device. A
+    /// queue pair in INIT or RTS is converted to a [`PreparedQueuePair`](crate::PreparedQueuePair)
+    /// or a [`QueuePair`](crate::QueuePair) by [`ManualQueuePair::prepared`],
+    /// [`ManualQueuePair::connected`] or [`ManualQueuePair::activated`].
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a builder without the completion queues, and the verbs'
-    /// errors. On failure the queue pair is destroyed.
+    /// [`Error::InvalidArgument`] for a builder without completion queues, and the errors of the
+    /// verbs that query the queue pair. On failure the queue pair is destroyed.
     ///
     /// # Safety
     ///
@@ -73,7 +73,8 @@ impl QueuePairBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a builder without an XRC domain, and the verb's error.
+    /// [`Error::InvalidArgument`] for a builder without an XRC domain, and the error of
+    /// `ibv_open_qp`.
     #[doc(alias = "ibv_open_qp")]
     pub fn open(self, number: u32) -> Result<ManualQueuePair> {
         self.transport(Transport::XrcTarget).adopt(|plan| {

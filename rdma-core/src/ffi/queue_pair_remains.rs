@@ -1,4 +1,4 @@
-//! Destruction of a queue pair, at once or after an iteration over its completion queue.
+//! Destruction of a queue pair, either immediately or after an iteration over its completion queue.
 
 use std::any::Any;
 use std::mem;
@@ -10,13 +10,14 @@ use ibverbs_sys as sys;
 use super::completion_queue::CompletionQueueHandle;
 use super::context::positive;
 
-/// A queue pair that only the device still uses, and the objects that must outlive it.
+/// A queue pair that the program no longer uses and that is about to be destroyed, with the objects
+/// that must outlive it.
 pub(super) struct QueuePairRemains {
     pub(super) raw: NonNull<sys::ibv_qp>,
     /// Name of the queue pair in log messages.
     pub(super) name: String,
     pub(super) completions: [Arc<CompletionQueueHandle>; 2],
-    /// The other objects from which the queue pair was created.
+    /// The objects from which the queue pair was created and which must outlive it.
     pub(super) parents: Box<dyn Any + Send>,
     /// Memory that the device may use until the queue pair is destroyed.
     pub(super) memory: Vec<Box<dyn Any + Send>>,
@@ -26,9 +27,9 @@ pub(super) struct QueuePairRemains {
 unsafe impl Send for QueuePairRemains {}
 
 impl QueuePairRemains {
-    /// Destroys the queue pair. If this thread is iterating over one of its extended completion
-    /// queues, whose lock the driver takes here, the destruction is deferred to the end of the
-    /// iteration.
+    /// Destroys the queue pair. The driver takes the locks of the completion queues for the
+    /// destruction. If this thread is iterating over one of these queues and so holds its lock, the
+    /// destruction is deferred until the iteration ends.
     pub(super) fn destroy(self) {
         let polled = self.completions.iter().find(|queue| queue.is_polled_here());
         if let Some(queue) = polled.map(Arc::clone) {

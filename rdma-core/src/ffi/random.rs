@@ -1,4 +1,4 @@
-/// Returns an unpredictable random number from the system's generator.
+/// Returns an unpredictable random number from the random generator of the operating system.
 pub(crate) fn random_word() -> u32 {
     let mut bytes = [0; size_of::<u32>()];
     loop {
@@ -8,8 +8,8 @@ pub(crate) fn random_word() -> u32 {
             return u32::from_ne_bytes(bytes);
         }
         if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
-            // The call fails on systems before Linux 3.17 or if a system call filter forbids it.
-            // The standard library has other sources of randomness.
+            // `getrandom` fails on systems before Linux 3.17 or if a system call filter forbids it.
+            // The standard library then uses other sources of randomness.
             use std::hash::{BuildHasher, RandomState};
             return RandomState::new().hash_one(0_u8) as u32;
         }

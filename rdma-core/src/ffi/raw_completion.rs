@@ -1,4 +1,5 @@
-//! Completion objects that other code created, and `unsafe` settings of completion queues.
+//! Completion queues and channels that other code created, and `unsafe` settings of completion
+//! queues.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -40,14 +41,14 @@ impl CompletionChannel {
 
 impl CompletionQueue {
     /// Takes ownership of a completion queue that other code created, for example a vendor's
-    /// extension. The context value of the queue is replaced.
+    /// extension. This function replaces the context value of the queue.
     ///
     /// # Safety
     ///
     /// `raw` must be a valid completion queue of `context` that was created with `channel`, or
     /// without one. No other code may use or destroy it, and it must have no unacknowledged events.
-    /// Each of its completions must be of a request that this crate posted, or have an id that this
-    /// crate never uses: one below 2^24.
+    /// Each completion in the queue must belong to a request that this crate posted, or have an id
+    /// below 2^24, which this crate never uses.
     ///
     /// # Panics
     ///
@@ -71,7 +72,7 @@ impl CompletionQueue {
 
 impl ExtendedCompletionQueue {
     /// Takes ownership of an extended completion queue that other code created with these `fields`.
-    /// The context value of the queue is replaced.
+    /// This function replaces the context value of the queue.
     ///
     /// # Errors
     ///
@@ -105,7 +106,8 @@ impl ExtendedCompletionQueue {
     }
 }
 
-/// Sets the context value of a queue, which identifies it in the channel's events, to `id`.
+/// Sets the context value of a completion queue to `id`. Events of the channel identify the queue
+/// by this value.
 ///
 /// # Safety
 ///
@@ -117,7 +119,8 @@ unsafe fn name(queue: NonNull<sys::ibv_cq>, id: CompletionQueueId) {
 }
 
 impl WorkCompletion {
-    /// Wraps a completion that other code polled, for example a vendor's extension.
+    /// Creates a completion from a C struct that other code polled, for example a vendor's
+    /// extension.
     ///
     /// # Safety
     ///
@@ -130,7 +133,7 @@ impl WorkCompletion {
 }
 
 impl ExtendedCompletionQueueBuilder {
-    /// Creates the completion queue without the driver's lock.
+    /// Makes the builder create a completion queue that the driver does not lock.
     ///
     /// # Safety
     ///
@@ -142,7 +145,8 @@ impl ExtendedCompletionQueueBuilder {
         self.flag(sys::ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED)
     }
 
-    /// Lets the device overwrite old completions without an error when the queue is full.
+    /// Makes the builder create a queue in which the device overwrites old completions, without an
+    /// error, when the queue is full.
     ///
     /// # Safety
     ///

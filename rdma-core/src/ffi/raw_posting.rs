@@ -1,4 +1,4 @@
-//! Posting without checks and bookkeeping, by the raw verbs, for layers that do their own.
+//! Posting by the raw verbs, without checks, for layers that track their requests themselves.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -14,15 +14,15 @@ use crate::queue_pair::QueuePair;
 
 impl QueuePair {
     /// Posts a list of send requests; a null pointer is an empty list. Calls the verb without any
-    /// check and keeps no object alive, for layers that do their own bookkeeping.
+    /// check and keeps no object alive. Intended for layers that track their requests themselves.
     ///
     /// After success the requests complete on [`Self::send_completions`], with the ids of the
     /// requests. This crate's queues never use ids below 2^24, nor ids of 2^63 and above.
     ///
     /// # Errors
     ///
-    /// The error number, and the first request that was not posted; the requests before it were
-    /// posted. The error allocates no memory.
+    /// The error contains the error number and the first request that was not posted; the requests
+    /// before that one were posted. The error allocates no memory.
     ///
     /// # Safety
     ///
@@ -34,8 +34,8 @@ impl QueuePair {
     ///   address handle must stay valid. The data of an inline request must be valid only during
     ///   this call.
     /// - If queues or scopes of this crate complete on the same completion queues, the ids must be
-    ///   below 2^24 or at least 2^63: a completion with the id of one of their requests is taken
-    ///   for theirs.
+    ///   below 2^24 or at least 2^63: such a queue or scope would mistake a completion with one of
+    ///   its own ids for the completion of its own request.
     /// - If the queue pair is in a thread domain, no other thread may post at the same time.
     #[doc(alias = "ibv_post_send")]
     #[inline]
@@ -63,8 +63,8 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The error number, and the first request that was not posted; the requests before it were
-    /// posted.
+    /// The error contains the error number and the first request that was not posted; the requests
+    /// before that one were posted.
     ///
     /// # Safety
     ///
@@ -96,9 +96,9 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// - The session must not be leaked. Until it has ended, its thread must not begin another
-    ///   session of the queue pair or post to it in another way: the driver holds a lock meanwhile,
-    ///   or, in a thread domain, relies on a single thread.
+    /// - The session must not be leaked. Until the session has ended, its thread must not begin
+    ///   another session of the queue pair or post to the queue pair in another way. The driver
+    ///   holds a lock meanwhile or, in a thread domain, relies on a single thread.
     /// - The posted requests must meet the requirements of [`Self::post_send_raw`].
     #[doc(alias = "ibv_wr_start")]
     #[inline]
@@ -115,7 +115,7 @@ impl QueuePair {
 }
 
 /// A session between `ibv_wr_start` and `ibv_wr_complete`, from [`QueuePair::start_raw`]. Dropping
-/// it posts nothing (`ibv_wr_abort`).
+/// the session posts nothing (`ibv_wr_abort`).
 ///
 /// Each method calls the function of `ibv_wr_post(3)` after which it is named. A request begins
 /// with the method for its operation, and is completed by the setters that follow.
@@ -140,7 +140,8 @@ impl fmt::Debug for RawSession<'_> {
     }
 }
 
-/// Declares a method that calls the verb of the same purpose with the session's queue pair.
+/// Declares a method of the session that calls the function of `ibv_wr_post(3)` with the same
+/// purpose.
 macro_rules! forward {
     ($($(#[$doc:meta])* $name:ident => $verb:ident, $alias:literal($($argument:ident: $type:ty),*);)*) => {$(
         $(#[$doc])*
@@ -169,39 +170,43 @@ impl RawSession<'_> {
     }
 
     forward! {
-        /// Begins a send.
+        /// Begins a send request.
         send => ibv_wr_send, "ibv_wr_send"();
-        /// Begins a send with immediate data, in network byte order.
+        /// Begins a send request with immediate data. `immediate` must be in network byte order.
         send_with_immediate => ibv_wr_send_imm, "ibv_wr_send_imm"(immediate: u32);
-        /// Begins a send that invalidates a remote key of the peer.
+        /// Begins a send request that invalidates the remote key `key` of the peer.
         send_with_invalidate => ibv_wr_send_inv, "ibv_wr_send_inv"(key: u32);
-        /// Begins an RDMA write.
+        /// Begins an RDMA write request to the peer's memory at `address`.
         write => ibv_wr_rdma_write, "ibv_wr_rdma_write"(rkey: u32, address: u64);
-        /// Begins an RDMA write with immediate data, in network byte order.
+        /// Begins an RDMA write request with immediate data. `immediate` must be in network byte
+        /// order.
         write_with_immediate => ibv_wr_rdma_write_imm, "ibv_wr_rdma_write_imm"(rkey: u32, address: u64, immediate: u32);
-        /// Begins an RDMA read.
+        /// Begins an RDMA read request from the peer's memory at `address`.
         read => ibv_wr_rdma_read, "ibv_wr_rdma_read"(rkey: u32, address: u64);
-        /// Begins a compare-and-swap.
+        /// Begins an atomic compare-and-swap request.
         compare_and_swap => ibv_wr_atomic_cmp_swp, "ibv_wr_atomic_cmp_swp"(rkey: u32, address: u64, expected: u64, desired: u64);
-        /// Begins a fetch-and-add.
+        /// Begins an atomic fetch-and-add request.
         fetch_and_add => ibv_wr_atomic_fetch_add, "ibv_wr_atomic_fetch_add"(rkey: u32, address: u64, add: u64);
-        /// Begins and completes a local invalidation of a key of this end.
+        /// Begins and completes a request that invalidates a key of this process.
         invalidate => ibv_wr_local_inv, "ibv_wr_local_inv"(key: u32);
-        /// Begins and completes a bind of a memory window.
+        /// Begins and completes a request that binds a memory window.
         bind_window => ibv_wr_bind_mw, "ibv_wr_bind_mw"(window: *mut sys::ibv_mw, rkey: u32, info: *const sys::ibv_mw_bind_info);
-        /// Begins an atomic write of the eight bytes at `value`.
+        /// Begins an atomic write request that writes the eight bytes at `value` to the peer's
+        /// memory.
         atomic_write => ibv_wr_atomic_write, "ibv_wr_atomic_write"(rkey: u32, address: u64, value: *const std::ffi::c_void);
-        /// Begins a segmented send.
+        /// Begins a segmented send request (TSO). `segment` is the maximum payload of a packet in
+        /// bytes.
         segmented => ibv_wr_send_tso, "ibv_wr_send_tso"(headers: *mut std::ffi::c_void, len: u16, segment: u16);
-        /// Sets the destination of the datagram.
+        /// Sets the destination of the current request, which is a datagram.
         destination => ibv_wr_set_ud_addr, "ibv_wr_set_ud_addr"(handle: *mut sys::ibv_ah, queue_pair: u32, qkey: u32);
-        /// Sets the number of the remote shared receive queue for which the request is.
+        /// Sets the number of the peer's shared receive queue to which the current request is
+        /// directed (XRC).
         remote_shared_queue => ibv_wr_set_xrc_srqn, "ibv_wr_set_xrc_srqn"(number: u32);
-        /// Sets the only scatter/gather element of the request.
+        /// Sets the data of the current request to one scatter/gather element.
         element => ibv_wr_set_sge, "ibv_wr_set_sge"(lkey: u32, address: u64, length: u32);
     }
 
-    /// Sets the scatter/gather elements of the request.
+    /// Sets the scatter/gather elements of the current request.
     ///
     /// # Safety
     ///
@@ -213,7 +218,7 @@ impl RawSession<'_> {
         unsafe { sys::ibv_wr_set_sge_list(self.raw, elements.len(), elements.as_ptr()) };
     }
 
-    /// Sets the request's inline data, which is copied by this call.
+    /// Sets the inline data of the current request. The call copies the data.
     ///
     /// # Safety
     ///
@@ -226,7 +231,8 @@ impl RawSession<'_> {
         unsafe { sys::ibv_wr_set_inline_data(self.raw, start, data.len()) };
     }
 
-    /// Sets the request's inline data, as several pieces that are copied by this call.
+    /// Sets the inline data of the current request, as several slices that form one message. The
+    /// call copies the data.
     ///
     /// # Safety
     ///
@@ -241,11 +247,11 @@ impl RawSession<'_> {
         }
     }
 
-    /// Posts the requests of the session.
+    /// Posts all requests of the session.
     ///
     /// # Errors
     ///
-    /// The error number of `ibv_wr_complete`; no request of the session was posted.
+    /// The error number of `ibv_wr_complete`. No request of the session was then posted.
     ///
     /// # Safety
     ///
@@ -270,7 +276,7 @@ impl Drop for RawSession<'_> {
     }
 }
 
-// An `iovec` has the layout of an `ibv_data_buf`.
+// Checks at compile time that an `iovec` has the layout of an `ibv_data_buf`.
 const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<libc::iovec>() == size_of::<sys::ibv_data_buf>());

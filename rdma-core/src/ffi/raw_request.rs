@@ -1,4 +1,4 @@
-//! Builders for raw work requests: C structs without checks and ownership.
+//! Builders for raw work requests: C structs that have no checks and own no memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,7 +15,8 @@ use crate::address::Destination;
 use crate::error::{Error, Result};
 use crate::memory::{Elements, Gather, RemoteMemory};
 
-/// The scatter/gather list of registered memory, for raw requests. The list keeps no memory alive.
+/// A scatter/gather list for raw requests, created from registered memory. The list keeps no memory
+/// alive.
 ///
 /// The list is `Send` and `Sync`: its addresses and keys are plain numbers.
 #[doc(alias = "ibv_sge")]
@@ -32,11 +33,11 @@ impl fmt::Debug for RawElements {
 }
 
 impl RawElements {
-    /// Creates the list of the addresses, lengths and keys of `memory`.
+    /// Creates the scatter/gather list of `memory`: its addresses, lengths and local keys.
     ///
     /// # Errors
     ///
-    /// [`Error::TooManyElements`] for more than 16 pieces, [`Error::InvalidArgument`] for more
+    /// [`Error::TooManyElements`] for more than 16 elements, [`Error::InvalidArgument`] for more
     /// bytes than a message can have.
     pub fn of<M: Gather + ?Sized>(memory: &M) -> Result<Self> {
         let mut room = super::request::stack_room();
@@ -126,26 +127,27 @@ impl<'a> RawSendRequest<'a> {
         self
     }
 
-    /// Creates a send request for the elements' data.
+    /// Creates a request that sends the data of `elements` to a receive of the peer.
     #[inline]
     pub fn send(elements: &'a [sys::ibv_sge]) -> Self {
         Self::new(opcode::IBV_WR_SEND, elements)
     }
 
-    /// Creates an RDMA write request, from the elements to the peer's memory.
+    /// Creates an RDMA write request that copies the data of `elements` to the peer's memory
+    /// `remote`.
     #[inline]
     pub fn write(elements: &'a [sys::ibv_sge], remote: RemoteMemory) -> Self {
         Self::new(opcode::IBV_WR_RDMA_WRITE, elements).remote(remote)
     }
 
-    /// Creates an RDMA read request, from the peer's memory into the elements.
+    /// Creates an RDMA read request that copies the peer's memory `remote` into `elements`.
     #[inline]
     pub fn read(elements: &'a [sys::ibv_sge], remote: RemoteMemory) -> Self {
         Self::new(opcode::IBV_WR_RDMA_READ, elements).remote(remote)
     }
 
     /// Creates an atomic request that replaces the peer's value with `desired` if it equals
-    /// `expected`. The former value is written to the elements.
+    /// `expected`. The device writes the former value to `elements`.
     #[inline]
     pub fn compare_and_swap(
         elements: &'a [sys::ibv_sge],
@@ -158,14 +160,15 @@ impl<'a> RawSendRequest<'a> {
     }
 
     /// Creates an atomic request that adds `add` to the peer's value. The device writes the former
-    /// value to the elements.
+    /// value to `elements`.
     #[inline]
     pub fn fetch_and_add(elements: &'a [sys::ibv_sge], remote: RemoteMemory, add: u64) -> Self {
         let request = Self::new(opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, elements);
         request.atomic(remote, add, 0)
     }
 
-    /// Adds immediate data to a send or write, which is converted to network byte order.
+    /// Adds the immediate data `number` to a send or write request. The builder converts `number`
+    /// to network byte order.
     #[inline]
     pub fn immediate(mut self, number: u32) -> Self {
         self.wr.opcode = match self.wr.opcode {
@@ -177,7 +180,7 @@ impl<'a> RawSendRequest<'a> {
         self
     }
 
-    /// Sets the id of the request, which its completion returns.
+    /// Sets the id of the request. The completion of the request will contain this id.
     #[inline]
     pub fn id(mut self, id: u64) -> Self {
         self.wr.wr_id = id;
@@ -202,7 +205,8 @@ impl<'a> RawSendRequest<'a> {
         self.flag(flags::IBV_SEND_SOLICITED)
     }
 
-    /// Copies the data into the request when it is posted (inline).
+    /// Makes posting the request copy the data into it (inline), so that the data need not stay
+    /// valid.
     #[inline]
     pub fn inline(self) -> Self {
         self.flag(flags::IBV_SEND_INLINE)
@@ -214,7 +218,7 @@ impl<'a> RawSendRequest<'a> {
         self
     }
 
-    /// Sets the destination of a datagram.
+    /// Sets the destination of the request, for a datagram queue pair.
     #[inline]
     pub fn to(mut self, destination: &Destination) -> Self {
         self.wr.wr.ud.ah = destination.handle.as_raw();
@@ -223,14 +227,14 @@ impl<'a> RawSendRequest<'a> {
         self
     }
 
-    /// Links the next request of the list, which is posted in the same call.
+    /// Sets the request that follows in the list. One call posts the whole list.
     #[inline]
     pub fn next(mut self, next: &'a mut RawSendRequest<'a>) -> Self {
         self.wr.next = &mut next.wr;
         self
     }
 
-    /// Returns the C struct, to be modified or posted.
+    /// Returns the C struct of the request, which the program can modify or post.
     #[inline]
     pub fn as_raw(&mut self) -> &mut sys::ibv_send_wr {
         &mut self.wr
@@ -250,8 +254,8 @@ pub fn raw_receive_request(id: u64, elements: &[sys::ibv_sge]) -> sys::ibv_recv_
     }
 }
 
-/// The error of posting a list of raw requests, of which some may have been posted. `Debug` prints
-/// the same text as `Display`.
+/// The error of posting a list of raw requests. Requests before the refused one were posted.
+/// `Debug` prints the same text as `Display`.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{verb} failed: {errno}")]
 pub struct RawPostError<W> {

@@ -1,4 +1,4 @@
-//! A batch of receives, which are filled in one by one and posted in one call.
+//! A batch of receives: the requests are filled in one by one and posted in one call.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ use crate::error::{Error, Result};
 use crate::memory::Scatter;
 use crate::queue_pair::KeepAlive;
 
-/// A batch of receives under construction, which borrows its queue.
+/// A batch of receives under construction. The batch borrows the queue to which it will post.
 pub(crate) struct ReceiveStaging<'a, T: Send + 'static> {
     queue: &'a mut ReceiveRing<T>,
-    /// Index of the first staged receive in the batch storage.
+    /// Index, in the batch storage, of the first receive that was added and not posted.
     first: usize,
 }
 
@@ -27,7 +27,7 @@ impl<T: Send + 'static> fmt::Debug for ReceiveStaging<'_, T> {
 }
 
 impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
-    /// Begins an empty batch of receives.
+    /// Begins an empty batch that will post to `queue`.
     #[inline]
     pub(crate) fn new(queue: &'a mut ReceiveRing<T>) -> Self {
         queue.ring.begin_staging();
@@ -88,8 +88,8 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts the receives of the batch in one call. Returns the number of receives that were
-    /// posted. After an error the receives that were not posted stay in the batch.
+    /// Posts the receives of the batch in one call. Returns the number of posted receives and the
+    /// result of the call. After an error the other receives stay in the batch.
     #[inline]
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.len();
@@ -120,7 +120,8 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         (posted, result)
     }
 
-    /// Ends the batch, and returns the staged receives, whose memory can be taken back.
+    /// Ends the batch. Returns the receives that were not posted, so that the caller can take back
+    /// their memory.
     pub(crate) fn end(&mut self) -> Unstaged<'_, T> {
         self.first = 0;
         self.queue.ring.end_staging()

@@ -1,4 +1,5 @@
-//! The receive queue of a queue pair with a single owner: posting and receives in flight.
+//! The receive queue of a queue pair for a single owner: posts receives, and keeps receives in
+//! flight.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use crate::error::Error;
 use crate::memory::Scatter;
 use crate::queue_pair::KeepAlive;
 
-/// The receive side of a queue pair: posts receives and keeps their memory until they complete.
+/// The receive queue of a queue pair for a single owner: posts receives, and keeps the memory of
+/// each receive until it has completed.
 pub(crate) struct ReceiveRing<T: Send + 'static> {
     pub(super) ring: Ring<T>,
     /// Storage in which batches are built.
@@ -55,30 +57,31 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.ring.in_flight()
     }
 
-    /// Returns whether `id` is that of the oldest receive in flight.
+    /// Returns whether `id` is the id of the oldest receive in flight.
     #[inline]
     pub(crate) fn is_oldest(&self, id: u64) -> bool {
         self.ring.is_oldest(id)
     }
 
-    /// Takes the memory of the oldest receive, which must exist.
+    /// Removes the oldest receive in flight, which must exist, and returns its memory.
     #[inline]
     pub(crate) fn complete_oldest(&mut self) -> Option<T> {
         self.ring.take_oldest()
     }
 
-    /// Takes the memory of the receive with this id, if it belongs to this queue and is in flight.
+    /// Removes the receive with this id and returns its memory. Returns `None` if no receive of
+    /// this queue with the id is in flight.
     pub(crate) fn complete(&mut self, id: u64) -> Option<T> {
         self.ring.take(id)
     }
 
-    /// Returns the limits of receives on the fast path.
+    /// Returns the limits that receives on the fast path must meet.
     #[inline]
     pub(super) fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Provides the storage for a batch.
+    /// Assigns memory to the storage in which batches are built.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());

@@ -1,4 +1,4 @@
-//! Registrations of memory with a device: owners of an `ibv_mr`.
+//! Registrations of memory with a device: the owners of an `ibv_mr`.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::memory::AccessFlags;
 /// the deregistration fails.
 #[derive(Debug)]
 pub(super) struct RawRegion {
-    /// The C object of the region; `None` after the deregistration.
+    /// The `ibv_mr` of the region; `None` after the deregistration.
     raw: Option<NonNull<sys::ibv_mr>>,
     lkey: LocalKey,
     rkey: u32,
@@ -32,7 +32,8 @@ unsafe impl Send for RawRegion {}
 unsafe impl Sync for RawRegion {}
 
 impl RawRegion {
-    /// Takes ownership of the region that a registering verb returned; `None` if `raw` is null.
+    /// Takes ownership of the region that a registering verb returned. Returns `None` if `raw` is
+    /// null.
     ///
     /// # Safety
     ///
@@ -52,7 +53,8 @@ impl RawRegion {
         })
     }
 
-    /// Reads the keys again after a change of the region, and records its domain.
+    /// Reads the keys of the region again after a change, and records `domain` as the domain of the
+    /// region.
     pub(super) fn refresh(&mut self, domain: Arc<ProtectionDomainHandle>) {
         if let Some(raw) = self.raw {
             // SAFETY: the region is registered.
@@ -100,8 +102,8 @@ impl RawRegion {
 /// them the memory, are dropped afterwards.
 pub(crate) struct RegionHandle {
     raw: RawRegion,
-    /// Difference between the addresses in requests and the addresses in this process, modulo 2^64.
-    /// Changes only when the region is reregistered with other memory.
+    /// Difference between the address that requests use for a byte and the address of the byte in
+    /// this process, modulo 2^64. Changes only when the region is reregistered with other memory.
     shift: u64,
     access: AccessFlags,
     memory: Arc<Backing>,
@@ -117,11 +119,12 @@ impl fmt::Debug for RegionHandle {
     }
 }
 
-/// The parameters of a registration.
+/// The parameters of a registration, other than the domain and the memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Registering {
     pub(crate) access: AccessFlags,
-    /// Address of the first byte in requests, if it differs from the address in this process.
+    /// The address that requests use for the first byte, if it differs from the address in this
+    /// process.
     pub(crate) first: Option<u64>,
 }
 
@@ -135,8 +138,8 @@ impl From<AccessFlags> for Registering {
 }
 
 impl Registering {
-    /// Replaces [`AccessFlags::ZERO_BASED`] by an explicit address 0. Some devices ignore the flag,
-    /// and would then access other bytes than the caller means.
+    /// Replaces [`AccessFlags::ZERO_BASED`] by an explicit address 0 for the first byte. Some
+    /// devices ignore the flag, and would then access other bytes than the caller means.
     ///
     /// `start` is the address of the memory, or its offset in the object that contains it.
     pub(super) fn explicit(self, start: u64) -> Result<Self> {
@@ -158,8 +161,8 @@ impl Registering {
         })
     }
 
-    /// Returns the difference between the address of a byte in requests and its address in this
-    /// process, modulo 2^64, for a region that begins at `start`.
+    /// Returns, for a region that begins at `start`, the difference between the address that
+    /// requests use for a byte and the address of the byte in this process, modulo 2^64.
     fn shift(self, start: *const u8) -> u64 {
         let start = start as u64;
         self.first.unwrap_or(start).wrapping_sub(start)
@@ -224,7 +227,8 @@ impl RegionHandle {
         })
     }
 
-    /// Takes ownership of a region of all of `memory`, registered with the parameters `how`.
+    /// Takes ownership of a region that covers all of `memory` and was registered with the
+    /// parameters `how`.
     pub(super) fn adopt(raw: RawRegion, memory: Arc<Backing>, how: Registering) -> Self {
         Self {
             raw,
@@ -260,7 +264,8 @@ impl RegionHandle {
         &self.memory
     }
 
-    /// Returns the address that requests use for the byte at `address` of this process.
+    /// Returns the address that requests use for the byte that has the address `address` in this
+    /// process.
     #[inline]
     pub(crate) fn request_address(&self, address: *const u8) -> u64 {
         (address as u64).wrapping_add(self.shift)
@@ -277,7 +282,8 @@ impl RegionHandle {
         self.raw.end()
     }
 
-    /// Deregisters the region and returns its memory. On failure returns the region with the error.
+    /// Deregisters the region and returns its memory. On failure returns the region with the error
+    /// of the deregistration.
     #[allow(clippy::result_large_err, reason = "the region is what comes back")]
     pub(crate) fn release(mut self) -> Result<Arc<Backing>, (Self, Error)> {
         match self.raw.end() {
@@ -286,10 +292,11 @@ impl RegionHandle {
         }
     }
 
-    /// Records a successful reregistration. Returns the former memory if the memory changed.
+    /// Records that the region was reregistered successfully. Returns the former memory if the
+    /// memory changed.
     ///
-    /// The device addresses new memory by its address in this process. Without new memory, the
-    /// addresses in requests stay the same.
+    /// Requests address new memory by its address in this process. Without new memory, the
+    /// addresses that requests use stay the same.
     pub(super) fn changed(
         &mut self,
         domain: Arc<ProtectionDomainHandle>,
@@ -305,7 +312,8 @@ impl RegionHandle {
     }
 }
 
-/// Returns the error of a verb that failed to register `len` bytes.
+/// Returns the error of a verb that failed to register `len` bytes, with a hint if the cause can be
+/// determined.
 #[cold]
 pub(super) fn refused(
     verb: &'static str,
@@ -325,8 +333,8 @@ pub(super) fn refused(
     Error::verb(verb, object, errno)
 }
 
-/// Returns an error for a registration that is invalid on every device: of an empty range, or with
-/// write access to read-only memory.
+/// Returns an error if the registration would be invalid on every device, because the range is
+/// empty or `access` allows writes to read-only memory.
 pub(super) fn check(memory: &Backing, range: &Range<usize>, access: AccessFlags) -> Result<()> {
     if range.is_empty() {
         let reason = "a region of 0 bytes cannot be registered";
@@ -350,7 +358,8 @@ impl Drop for RegionHandle {
 }
 
 impl ContextHandle {
-    /// Returns whether the device lacks on-demand paging. A failed query counts as a lack.
+    /// Returns whether the device lacks on-demand paging. Also returns `true` if the query of the
+    /// device fails.
     fn lacks_on_demand_paging(&self) -> bool {
         let mut attributes = sys::ibv_device_attr_ex::default();
         // SAFETY: the context is open and `attributes` is a valid place for the answer.

@@ -1,6 +1,6 @@
 //! Construction of work requests: the C structs and element lists that the device reads.
 //!
-//! Most requests take a fast path that is inlined at the caller (`describe_fast_path` and its
+//! Most requests take a fast path, which is inlined into the caller (`describe_fast_path` and its
 //! variants); all other requests are fully checked by [`describe_send`] or [`describe_inline`].
 
 use std::mem::{self, MaybeUninit};
@@ -20,20 +20,21 @@ use crate::queue_pair::{
     Transport,
 };
 
-/// `IBV_WR_FLUSH` of newer headers, which the bindings lack.
+/// The value of `IBV_WR_FLUSH` in newer headers, which the bindings lack.
 pub(super) const FLUSH: sys::ibv_wr_opcode = sys::ibv_wr_opcode(14);
 
 /// Storage for the scatter/gather elements of a request.
 pub(super) type Room = [MaybeUninit<sys::ibv_sge>];
 
-/// Returns uninitialised storage for elements, to be placed on the stack.
+/// Returns uninitialised storage for scatter/gather elements, which the caller can place on the
+/// stack.
 #[inline]
 pub(super) fn stack_room() -> [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS] {
     [const { MaybeUninit::uninit() }; MAX_ELEMENTS]
 }
 
-/// Checks a request and fills in `wr`. The memory must stay in place until the request has
-/// completed.
+/// Checks a send request, and fills in the C struct `wr`. The memory of the request must stay in
+/// place until the request has completed.
 ///
 /// Afterwards `wr` points into `room`, which must not be changed until the request is posted.
 #[inline]
@@ -54,19 +55,20 @@ pub(super) fn describe_send<T: Gather>(
     Ok(())
 }
 
-/// The limits that requests of a queue must meet, as the fast paths check them.
+/// The limits that the fast paths check for every request of a queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     elements: usize,
     inline: u64,
-    /// Address of the context with which memory must be registered: see [`place`].
+    /// Address of the context with which the memory of requests must be registered: see [`place`].
     context: usize,
-    /// Address of the context for reads and atomics. [`NOWHERE`] on queue pairs that do not support
-    /// them, so that no memory matches; other requests pay nothing for this check.
+    /// Address of the context with which the memory of reads and atomics must be registered. On
+    /// queue pairs that do not support these operations the value is [`NOWHERE`], which matches no
+    /// memory. Therefore other requests need no additional check.
     read_context: usize,
 }
 
-/// A value that is not the address of any context.
+/// A value that is not the address of any context, so that no memory matches it.
 const NOWHERE: usize = 1;
 
 impl Limits {
@@ -89,7 +91,7 @@ impl Limits {
         Self::of_shared_receives(elements, queue_pair.domain().context())
     }
 
-    /// Returns the limits of receives in a shared receive queue of `context`, with at most
+    /// Returns the limits for receives of a shared receive queue in `context`, with at most
     /// `elements` elements each.
     pub(super) fn of_shared_receives(elements: u32, context: &ContextHandle) -> Self {
         Self {
@@ -100,7 +102,7 @@ impl Limits {
         }
     }
 
-    /// Returns the address of the context with which the memory of a request must be registered.
+    /// Returns the address of the context with which the memory for `operation` must be registered.
     #[inline(always)]
     fn context_for(self, operation: Operation) -> usize {
         match operation {
@@ -111,18 +113,19 @@ impl Limits {
         }
     }
 
-    /// Returns the maximum number of elements of a request.
+    /// Returns the maximum number of scatter/gather elements of a request.
     #[inline]
     pub(super) fn elements(self) -> usize {
         self.elements
     }
 }
 
-/// Checks a request of a connected queue pair and fills in `wr`, on the fast path: the request
-/// keeps only its memory alive. Returns `false` if [`describe_send`] must check the request in
-/// full, or reject it.
+/// Checks a request of a connected queue pair and fills in `wr`, on the fast path for requests that
+/// keep nothing but their memory alive. Returns `false` if the request needs the full checks of
+/// [`describe_send`].
 ///
-/// The function is inlined, so that the compiler removes checks with a result known at the caller.
+/// The function is inlined, so that the compiler removes checks whose result is known in the
+/// caller.
 #[inline(always)]
 pub(super) fn describe_fast_path<T: Gather>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -158,9 +161,9 @@ pub(super) fn describe_fast_path<T: Gather>(
     is_fast_path
 }
 
-/// Checks a request with inline data of a connected queue pair and fills in `wr`, on the fast path:
-/// the request keeps nothing alive. Returns `false` if [`describe_inline`] must check the request
-/// in full, or reject it.
+/// Checks a request with inline data of a connected queue pair and fills in `wr`, on the fast path
+/// for requests that keep nothing alive. Returns `false` if the request needs the full checks of
+/// [`describe_inline`].
 ///
 /// The function is inlined for the same reason as [`describe_fast_path`].
 #[inline(always)]
@@ -185,15 +188,15 @@ pub(super) fn describe_fast_path_inline<D: InlineData>(
         && list.fits(limits.elements);
     if is_fast_path {
         let mut request = *request;
-        // A request without data has nothing to copy.
+        // A request without data has nothing to copy, so the inline flag is not set.
         request.flags.set(SendFlags::INLINE, list.len() > 0);
         write_fast_path(wr, &list, &request, wr_id);
     }
     is_fast_path
 }
 
-/// Checks a datagram and fills in `wr`, on the fast path. Returns `false` if [`describe_send`] must
-/// check the datagram in full, or reject it.
+/// Checks a datagram and fills in `wr`, on the fast path. Returns `false` if the datagram needs the
+/// full checks of [`describe_send`].
 #[inline(always)]
 pub(super) fn describe_fast_path_datagram<T: Gather>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -228,8 +231,9 @@ pub(super) fn describe_fast_path_datagram<T: Gather>(
     is_fast_path
 }
 
-/// Writes the fields that the device reads for a request of the fast path. The request points into
-/// the list's room. Fields of other operations and other kinds of queue pairs stay uninitialised.
+/// Writes into `place` the fields that the device reads for a request of the fast path. The written
+/// request points to the elements in `list`. Fields that only other operations or queue pair types
+/// use stay uninitialised.
 #[inline(always)]
 fn write_fast_path(
     place: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -290,8 +294,8 @@ fn write_fast_path(
     }
 }
 
-/// Checks a request with inline data and fills in `wr`. The data is copied when the request is
-/// posted, and must be valid until then.
+/// Checks a request with inline data, and fills in the C struct `wr`. Posting copies the data,
+/// which must be valid until then.
 #[inline]
 pub(super) fn describe_inline<D: InlineData>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -304,7 +308,8 @@ pub(super) fn describe_inline<D: InlineData>(
     let mut list = unsafe { ElementList::over(room, Some(queue_pair.domain().context())) };
     request.memory().collect(&mut Elements::new(&mut list));
     let mut description = request.description();
-    // Without data there is nothing to copy, and some operations are rejected with the flag.
+    // Without data there is nothing to copy, and the inline flag would make the checks reject some
+    // operations.
     let inline = list.len() > 0;
     description.flags.set(SendFlags::INLINE, inline);
     check(&list, &description, queue_pair)?;
@@ -313,8 +318,8 @@ pub(super) fn describe_inline<D: InlineData>(
     Ok(())
 }
 
-/// Writes a request with the id `wr_id`, which points into the list's room and to objects in
-/// `keep`.
+/// Writes a request with the id `wr_id` into `place`. The written request points to the elements in
+/// the list, and to objects in `keep`.
 #[inline(always)]
 fn write(
     place: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -404,7 +409,8 @@ fn write(
         Target::SharedQueue { number } => wr.qp_type.xrc.remote_srqn = number,
         Target::Peer => {}
     }
-    // In the C union, RDMA and atomics have the remote address at the same place, but not the key.
+    // In the C union, the remote address is at the same place for RDMA and for atomics, but the key
+    // is not.
     match request.operation {
         Operation::CompareAndSwap { .. }
         | Operation::FetchAndAdd { .. }
@@ -420,7 +426,8 @@ fn write(
     }
 }
 
-/// Packs the type and the level of a flush into one word, which `posting` unpacks.
+/// Packs the placement type and the selectivity level of a flush into one word, which the module
+/// `posting` unpacks.
 fn flush_word(placement: Placement, whole: bool) -> u64 {
     let kind = match placement {
         Placement::Global => 1,
@@ -429,7 +436,8 @@ fn flush_word(placement: Placement, whole: bool) -> u64 {
     kind | u64::from(whole) << 8
 }
 
-/// The elements of a receive request, to which the request points.
+/// The scatter/gather elements of a receive request. The C struct of the request points to this
+/// value.
 pub(super) struct ReceiveElements {
     room: [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS],
     len: usize,
@@ -445,9 +453,11 @@ impl ReceiveElements {
         }
     }
 
-    /// Collects the elements of `memory`, and checks limits that providers may not check.
+    /// Collects the scatter/gather elements of `memory`, and checks limits that drivers may not
+    /// check.
     ///
-    /// The elements are collected in place: returning them would copy the whole array repeatedly.
+    /// The method writes the elements into `self` instead of returning them, because a return would
+    /// copy the whole array several times.
     #[inline]
     pub(super) fn scatter<T: Scatter>(
         &mut self,
@@ -459,14 +469,15 @@ impl ReceiveElements {
         Ok(())
     }
 
-    /// Returns a receive request with the id `wr_id`, which points only into `self`.
+    /// Returns a receive request with the id `wr_id`, which points to the elements in `self`.
     #[inline]
     pub(super) fn work_request(&mut self, wr_id: u64) -> sys::ibv_recv_wr {
         receive_request(&mut self.room, self.len, wr_id)
     }
 }
 
-/// Writes the elements of `memory` into `room` and returns their number.
+/// Writes the scatter/gather elements of `memory` into `room`, after checking them, and returns
+/// their number.
 #[inline]
 pub(super) fn scatter<T: Scatter>(
     room: &mut Room,
@@ -481,8 +492,8 @@ pub(super) fn scatter<T: Scatter>(
     Ok(list.len())
 }
 
-/// Writes the elements of `memory` into `room` on the fast path, which is inlined, and returns
-/// their number. Returns `None` if [`scatter`] must check the elements in full, or reject them.
+/// Writes the scatter/gather elements of `memory` into `room` on the fast path, which is inlined,
+/// and returns their number. Returns `None` if the elements need the full checks of [`scatter`].
 #[inline(always)]
 pub(super) fn scatter_fast_path<T: Scatter>(
     room: &mut Room,

@@ -5,10 +5,10 @@ use super::queue_pair::QueuePairHandle;
 use crate::error::{Error, Result};
 use crate::queue_pair::{Description, Operation, SendFlags, Target, Transport};
 
-/// Number of bytes of the operand of an atomic operation.
+/// Number of bytes that an atomic operation reads and writes.
 pub(super) const ATOMIC: u64 = size_of::<u64>() as u64;
 
-/// Checks a request for errors that providers may not detect.
+/// Returns an error if the request contains a mistake that drivers may not detect.
 #[inline]
 pub(super) fn check(
     list: &ElementList,
@@ -61,13 +61,14 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks that the queue pair's kind supports the operation, and that the request has a destination
-/// if the kind needs one: providers dereference the address handle of a datagram without a check.
+/// Checks that the type of the queue pair supports the operation, and that the request has a
+/// destination if the type needs one. Drivers dereference the address handle of a datagram without
+/// a check.
 #[cold]
 fn check_target(request: &Description, queue_pair: &QueuePairHandle) -> Result<()> {
     use Operation as op;
     let kind = queue_pair.kind();
-    // The table of the man page of ibv_post_send.
+    // The table is from the man page of ibv_post_send.
     let fits = match request.operation {
         op::Send { immediate: None } => kind != Transport::XrcTarget,
         op::Send { .. } => !matches!(kind, Transport::XrcTarget | Transport::RawPacket),
@@ -106,7 +107,8 @@ fn check_target(request: &Description, queue_pair: &QueuePairHandle) -> Result<(
         {
             return Ok(());
         }
-        // Vendor-specific kinds may dereference the handle, so a destination is required.
+        // The drivers of vendor-specific types may dereference the address handle, so a destination
+        // is required.
         (Transport::Driver | Transport::Unknown(_), Target::Datagram { .. }) => return Ok(()),
         (Transport::Datagram | Transport::Driver | Transport::Unknown(_), _) => {
             "it needs a destination: see `SendRequest::to`"
@@ -122,12 +124,12 @@ fn check_target(request: &Description, queue_pair: &QueuePairHandle) -> Result<(
     ))
 }
 
-/// Returns an error if the queue pair was not created for the operation.
+/// Returns an error if the queue pair was not created for `operation`, or `None` if it was.
 #[inline]
 fn missing(operation: Operation, queue_pair: &QueuePairHandle) -> Option<Error> {
     let made_for = match queue_pair.as_extended() {
         Some(_) => queue_pair.operations().contains(operation.needs()),
-        // `ibv_post_send` supports all other operations.
+        // `ibv_post_send` supports all operations except these.
         None => !matches!(
             operation,
             Operation::AtomicWrite { .. } | Operation::Flush { .. }
@@ -153,7 +155,8 @@ fn not_made_for(operation: Operation, queue_pair: &QueuePairHandle) -> Error {
     Error::Unsupported { what, device }
 }
 
-/// Checks that the data of an inline request is readable by this process, and within the limit.
+/// Checks that this process can read the data of an inline request, and that the data is not longer
+/// than `limit`.
 #[inline]
 fn check_inline(list: &ElementList, limit: u32) -> Result<()> {
     if list.is_mapped() && list.bytes() <= u64::from(limit) {

@@ -1,12 +1,13 @@
 //! Work request ids, which are unique within the process.
 //!
-//! A completion can be copied, stored, and passed to any queue at any time. If its id matched
-//! another request, the memory of that request would be freed in flight. Therefore ids contain no
-//! short generation counters and no shared tags: an id is reused only after 2^48 other ids.
+//! A completion can be copied, stored, and passed to any queue at any time. If the id in a stale
+//! completion matched a newer request, the memory of that request would be freed in flight.
+//! Therefore ids contain no short counters that wrap around: an id is reused only after 2^48 other
+//! ids.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Logarithm of the number of ids in a block.
+/// Logarithm, to base 2, of the number of ids in a block.
 pub(super) const BLOCK_BITS: u32 = 24;
 pub(super) const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
 
@@ -22,26 +23,28 @@ pub(super) fn block_of(id: u64) -> u64 {
     id >> BLOCK_BITS
 }
 
-/// The ids of the requests of a queue with a single owner, numbered from 0 in the order of posting.
+/// The ids of the requests of a queue with a single owner. The requests are numbered from 0 in the
+/// order of posting.
 ///
 /// At most 2^[`BLOCK_BITS`] requests are outstanding, so all ids are from the last two blocks.
 ///
-/// An id consists of the low bits of the request's number and the high bits of its block.
-/// Operations on every request therefore use only ids and the number of further requests that can
-/// be posted.
+/// The low bits of an id are the low bits of the request's number, and its high bits identify a
+/// block. Therefore the operations on the fast path compute with ids alone and need no request
+/// numbers.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// [`Self::tail_id`] plus the number of further requests that can be posted. Reduced by
-    /// [`CLOSED`] while the sequence is closed.
+    /// [`Self::tail_id`] plus the number of further requests that can be posted. While the sequence
+    /// is closed, [`CLOSED`] is subtracted.
     end_id: i64,
     /// Id of the oldest outstanding request, or of the next request if none is outstanding.
     /// Includes [`MARK`] while the sequence is marked.
     head_id: u64,
     /// Id of the next request to be posted.
     tail_id: u64,
-    /// Number of the first request in the block of the next request.
+    /// Number of the first request whose id is in the same block as the id of the next request.
     tail_block: u64,
-    /// First ids of the last two blocks: of the last block with an even and with an odd index.
+    /// First ids of the last two blocks. Element 0 is for the last block with an even index,
+    /// element 1 for the last block with an odd index.
     blocks: [u64; 2],
     /// Number of blocks that were allocated so far.
     opened: u64,
@@ -49,11 +52,13 @@ pub(super) struct Sequence {
     capacity: usize,
 }
 
-/// The bit by which [`Sequence::mark`] changes an id. No id of this crate contains the bit, and ids
-/// of the program itself are below 2^24 or at least 2^63, so a changed id matches no request.
+/// The bit that [`Sequence::mark`] sets in an id. No id of this crate contains the bit, and ids
+/// that the program chooses are below 2^24 or at least 2^63. Therefore a marked id matches no
+/// request.
 const MARK: u64 = 1 << 62;
 
-/// A number larger than the capacity of every sequence.
+/// A number that is larger than the capacity of every sequence, so that subtracting it leaves no
+/// room.
 const CLOSED: i64 = 1 << 32;
 
 impl Sequence {
@@ -76,7 +81,7 @@ impl Sequence {
         self.capacity
     }
 
-    /// Returns whether there is room for one more request, and the sequence is not closed.
+    /// Returns whether one more request can be posted: the sequence has room and is not closed.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         (self.tail_id as i64) < self.end_id
@@ -110,7 +115,7 @@ impl Sequence {
         self.tail() - self.outstanding() as u64
     }
 
-    /// Returns the number of the next request.
+    /// Returns the number of the next request to be posted.
     #[inline]
     pub(super) fn tail(&self) -> u64 {
         self.tail_block | (self.tail_id & BLOCK_MASK)
@@ -123,13 +128,13 @@ impl Sequence {
     }
 
     /// Returns the id of the oldest outstanding request, or of the next request if none is
-    /// outstanding.
+    /// outstanding. While the sequence is marked, returns an id that matches no request.
     #[inline]
     pub(super) fn oldest_id(&self) -> u64 {
         self.head_id
     }
 
-    /// Returns the id of the next request.
+    /// Returns the id of the next request to be posted.
     #[inline]
     pub(super) fn next_id(&self) -> u64 {
         self.tail_id
@@ -148,20 +153,21 @@ impl Sequence {
         (number < self.tail() && self.id(number) == id).then_some(number)
     }
 
-    /// Returns the number of requests, from the next one on, whose ids belong to the current block.
+    /// Returns how many ids are left in the current block, including the id of the next request.
     #[inline]
     pub(super) fn left_in_block(&self) -> u64 {
         BLOCK_MASK + 1 - (self.tail_id & BLOCK_MASK)
     }
 
-    /// Adds `count` outstanding requests. `count` must be less than [`Self::left_in_block`].
+    /// Counts `count` further requests as outstanding. `count` must be less than
+    /// [`Self::left_in_block`].
     #[inline]
     pub(super) fn advance_tail_within(&mut self, count: u64) {
         debug_assert!(count < self.left_in_block());
         self.tail_id += count;
     }
 
-    /// Adds one outstanding request.
+    /// Counts the next request as outstanding.
     #[inline]
     pub(super) fn advance_tail(&mut self) {
         self.tail_id += 1;
@@ -176,12 +182,13 @@ impl Sequence {
         self.tail_block += 1 << BLOCK_BITS;
         self.open(self.tail_block);
         let id = self.id(self.tail_block);
-        // The room for more requests stays the same.
+        // `end_id` moves by the same distance as `tail_id`, so that the room for further requests
+        // does not change.
         self.end_id += id as i64 - self.tail_id as i64;
         self.tail_id = id;
     }
 
-    /// Removes the oldest outstanding request, which must exist.
+    /// Removes the oldest outstanding request from the sequence. The request must exist.
     #[inline]
     pub(super) fn advance_head(&mut self) {
         debug_assert!(self.outstanding() > 0);
@@ -198,9 +205,9 @@ impl Sequence {
         self.head_id = self.id(self.head()) | self.head_id & MARK;
     }
 
-    /// Allocates the block of ids for the request with this number, if needed. The number must be
-    /// less than 2^[`BLOCK_BITS`] after the oldest outstanding one, and numbers must be opened in
-    /// their order.
+    /// Ensures that the block of ids for the request with the number `number` is allocated. The
+    /// number must be less than 2^[`BLOCK_BITS`] above that of the oldest outstanding request.
+    /// Calls must be in the order of the numbers.
     #[inline]
     pub(super) fn open(&mut self, number: u64) {
         if number & BLOCK_MASK == 0 && number >> BLOCK_BITS == self.opened {
@@ -225,7 +232,7 @@ mod tests {
         assert_eq!(one.number(0), None, "the id of an empty completion");
     }
 
-    /// Returns a sequence whose next request is 7 numbers before the end of its block.
+    /// Returns a sequence whose next request is 7 numbers before the end of its block of ids.
     fn before_the_change(blocks: u64) -> Sequence {
         at((blocks << BLOCK_BITS) - 7, blocks)
     }
@@ -321,7 +328,8 @@ mod tests {
         let mut sequence = Sequence::new(9);
         let id = sequence.oldest_id();
         sequence.mark(true);
-        // Ids outside this crate's range are below 2^24, or at least 2^63.
+        // Ids that the program chooses are below 2^24, or at least 2^63, so no id of this crate
+        // equals one of them.
         assert!(((1 << BLOCK_BITS)..1 << 63).contains(&sequence.oldest_id()));
         assert_ne!(sequence.oldest_id(), id);
         sequence.mark(false);
@@ -338,7 +346,8 @@ mod tests {
             sequence.advance_tail();
             sequence.advance_head();
         }
-        // This many requests later, the numbers have the same low bits again.
+        // In this sequence the next requests have numbers with the same low bits as before, but
+        // belong to another block.
         let mut sequence = at(
             sequence.head() + (2 << BLOCK_BITS) - 40,
             sequence.opened + 1,

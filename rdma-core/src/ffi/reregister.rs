@@ -1,4 +1,5 @@
-//! Reregistration: changing the domain, access or memory of a region in place (`ibv_rereg_mr`).
+//! Reregistration (`ibv_rereg_mr`): changing the domain, access or memory of a memory region in
+//! place.
 
 use std::ptr;
 use std::sync::Arc;
@@ -20,21 +21,22 @@ pub(crate) struct Changes {
     pub(crate) memory: Option<Arc<Backing>>,
 }
 
-/// The state of a region after a failed change.
+/// The condition of a region after a failed reregistration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Remains {
-    /// The region is unchanged.
+    /// The region is unchanged and still valid.
     Old,
-    /// The region must not be used any more, but must still be deregistered.
+    /// The region must not be used any more, but the owner must still deregister it.
     Nothing,
 }
 
 impl RegionHandle {
-    /// Changes the region, and its keys with it. Returns the former memory if the memory changed.
+    /// Changes the domain, access or memory of the region, which also changes its keys. Returns the
+    /// former memory if the memory changed.
     ///
     /// Rejects [`AccessFlags::ZERO_BASED`] for new memory, and a change of that flag for the old
-    /// memory: the verb maps new memory at its address in this process, and otherwise keeps the
-    /// addresses in requests.
+    /// memory: after `ibv_rereg_mr`, requests address new memory by its address in this process.
+    /// Without new memory they keep using the same addresses.
     ///
     /// On failure the handle is unchanged. After [`Remains::Nothing`] the caller must deregister
     /// the region and prevent its use. The region must cover the whole of its memory.
@@ -59,7 +61,7 @@ impl RegionHandle {
         }
         if changes.access.is_some() {
             flags |= Change::IBV_REREG_MR_CHANGE_ACCESS;
-            // The device was given the region's address instead of this flag: see
+            // At registration the device got an explicit address instead of this flag: see
             // [`Registering::explicit`].
             wanted = (access - AccessFlags::ZERO_BASED).bits().cast_signed();
         }
@@ -95,8 +97,8 @@ impl RegionHandle {
         Ok(self.changed(domain, access, changes.memory.clone()))
     }
 
-    /// Rejects `ZERO_BASED` for new memory, and a change of `ZERO_BASED` for the old memory: the
-    /// verb cannot set the addresses in requests.
+    /// Returns an error for `ZERO_BASED` with new memory, and for a change of `ZERO_BASED` without
+    /// new memory: the verb cannot set the addresses that requests use.
     fn check_addresses(&self, changes: &Changes) -> Result<()> {
         let is_counted = |access: AccessFlags| access.contains(AccessFlags::ZERO_BASED);
         let before = is_counted(self.access());

@@ -7,15 +7,15 @@ use super::slot_table::{Reserved, SlotTable};
 
 /// A [`Reserved`] slot that is returned to its table when the guard is dropped.
 ///
-/// [`SlotGuard::new`] followed by [`SlotGuard::into_reserved`] costs nothing: only a drop calls the
-/// table, through a pointer.
+/// Creating a guard and taking the slot out of it by [`SlotGuard::into_reserved`] costs nothing.
+/// Only a drop of the guard calls the table, through a pointer.
 pub(crate) struct SlotGuard<'t> {
     reserved: Reserved,
     table: &'t (dyn Cancel + Sync),
 }
 
-/// A slot table to which a reserved slot can be returned. The trait hides the type of the memory in
-/// the slots.
+/// A slot table that can take back a reserved slot. The trait hides the type of the memory that the
+/// slots of the table contain.
 trait Cancel {
     fn cancel(&self, reserved: Reserved);
 }
@@ -40,7 +40,7 @@ impl<'t> SlotGuard<'t> {
         Self { reserved, table }
     }
 
-    /// Returns the index of the slot in the table.
+    /// Returns the index of the reserved slot in its table.
     #[inline]
     pub(crate) fn index(&self) -> u32 {
         self.reserved.index()
@@ -51,7 +51,8 @@ impl<'t> SlotGuard<'t> {
         &self.reserved
     }
 
-    /// Takes the slot out of the guard. The caller must use it or return it to the table.
+    /// Takes the slot out of the guard. The caller must use the slot for a request or return it to
+    /// the table.
     #[inline]
     pub(crate) fn into_reserved(self) -> Reserved {
         let reserved = self.reserved.moved();

@@ -1,4 +1,4 @@
-//! Requests in flight of a queue with a single owner, in the order of posting.
+//! The requests in flight of a queue with a single owner, in the order of posting.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::queue_pair::QueuePairHandle;
 use super::request_id::{BLOCK_BITS, Sequence};
 use crate::queue_pair::{KeepAlive, Outcome};
 
-/// Memory and objects that a request keeps until it has completed. Inline data is not kept.
+/// The memory and objects that a request keeps until it has completed. Inline data is not kept.
 pub(super) struct Held<T> {
     pub(super) memory: Option<T>,
     pub(super) keep: KeepAlive,
@@ -21,28 +21,30 @@ impl<T> Held<T> {
     };
 }
 
-/// A bounded ring of requests and the memory that the device uses for them. The id of a request
-/// gives its position in the ring.
+/// A ring buffer of requests, each with the memory that the device uses for it. The id of a request
+/// determines its position in the ring.
 ///
 /// The requests in flight are followed by the staged requests of a batch, which are not posted yet.
 pub(super) struct Ring<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
-    /// The C object of `queue_pair`, for the fast path.
+    /// A pointer to the queue pair, by which the fast path posts requests.
     fast_path: FastPathQueuePair,
-    /// The memory of requests: request `n` is at `n` modulo the length, which is a power of two.
+    /// The memory and objects of requests. The request with the number `n` is at index `n` modulo
+    /// the length, which is a power of two.
     slots: Box<[Held<T>]>,
     /// Mask that reduces a request's number to its slot: the length of `slots` less 1.
     mask: usize,
-    /// Ids of the requests that have not been retired.
+    /// Ids of the requests in flight, in the order of posting.
     order: Sequence,
-    /// Numbers of the staged requests: the first one, and the one after the last.
+    /// Range of the staged requests (added to a batch and not posted): the number of the first one,
+    /// and the number after the last one.
     ///
-    /// The range begins at the tail of the order while a batch is under construction, and is empty
-    /// after the batch was posted or dropped. Requests of a leaked batch stay until the next one
-    /// begins.
+    /// While a batch is under construction, the range begins at the number of the next request to
+    /// be posted. After the batch was posted or dropped, the range is empty. Requests of a leaked
+    /// batch stay in the range until the next batch begins.
     staged: (u64, u64),
-    /// Number of requests that can still be staged on the fast path: their slots are empty, and
-    /// their ids are consecutive.
+    /// Number of further requests that can be staged on the fast path, because their slots are
+    /// empty and their ids are consecutive.
     fast_path_staging: u64,
     /// Number of completed requests whose memory was taken although older requests are still in
     /// flight.
@@ -109,27 +111,28 @@ impl<T: Send + 'static> Ring<T> {
         self.order.next_id()
     }
 
-    /// Returns whether one more request can be posted on the fast path, and its slot is empty.
+    /// Returns whether the next request can be posted on the fast path: the ring has room, and the
+    /// slot of the request is empty.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.order.is_open()
     }
 
-    /// Returns whether one more request can be posted and its slot is empty, even if the
-    /// [fast path](Self::is_ready) is closed.
+    /// Returns whether the ring has room for the next request and the slot of that request is
+    /// empty. Unlike [`Self::is_ready`], also returns `true` if the fast path is closed.
     #[inline]
     pub(super) fn has_empty_slot(&self) -> bool {
         self.in_flight() < self.capacity() && self.staged() == 0 && !self.has_unclaimed
     }
 
-    /// Opens the fast path if the queue pair supports it and no slot contains a request that was
-    /// not posted; closes it otherwise.
+    /// Opens or closes the fast path. It is open if the queue pair supports it and no slot contains
+    /// a request that was not posted.
     fn look_around(&mut self) {
         let is_clear = !self.has_unclaimed && self.staged() == 0;
         self.order.close(!self.is_fast_path || !is_clear);
     }
 
-    /// Stores the memory of the next request, which was posted.
+    /// Records that the next request was posted, and stores its memory.
     ///
     /// # Safety
     ///
@@ -143,7 +146,8 @@ impl<T: Send + 'static> Ring<T> {
         self.order.advance_tail();
     }
 
-    /// Stores the memory and objects of the next request, which was posted.
+    /// Records that the next request was posted, and stores its memory and the objects that it
+    /// keeps alive.
     ///
     /// # Safety
     ///
@@ -161,7 +165,7 @@ impl<T: Send + 'static> Ring<T> {
         self.order.advance_tail();
     }
 
-    /// Adds the next request, which was posted and keeps nothing alive.
+    /// Records that the next request was posted. The request keeps nothing alive.
     ///
     /// [`Self::is_ready`] must return `true`, so that the request's slot is empty.
     #[inline]
@@ -170,32 +174,37 @@ impl<T: Send + 'static> Ring<T> {
         self.order.advance_tail();
     }
 
-    /// Stores the memory and objects of the next request, which was posted.
+    /// Records that the next request was posted, and stores its memory and the objects that it
+    /// keeps alive. The slot of the request need not be empty.
     #[inline]
     pub(super) fn keep(&mut self, memory: Option<T>, keep: KeepAlive) {
         let slot = self.slot(self.order.tail());
-        // Done first, because dropping the memory that a leaked batch left in the slot may panic.
+        // This call comes first, because dropping the memory that a leaked batch left in the slot
+        // may panic.
         self.order.advance_tail();
         self.slots[slot] = Held { memory, keep };
     }
 
-    /// Returns whether `id`, from a completion, is that of the oldest request in flight. While no
-    /// request is in flight, no completion has the id that the next request will have.
+    /// Returns whether `id`, which comes from a completion, is the id of the oldest request in
+    /// flight. If no request is in flight, compares with the id of the next request, which no
+    /// completion has yet.
     #[inline]
     pub(super) fn is_oldest(&self, id: u64) -> bool {
         id == self.order.oldest_id()
     }
 
-    /// Returns the number of requests that the completion with this id completes: its own request
-    /// and all older ones. Returns 0 if no request of this queue with the id is in flight.
+    /// Returns how many requests the completion with this id completes: the request with the id,
+    /// and all older requests in flight. Returns 0 if no request of this queue with the id is in
+    /// flight.
     #[inline(never)]
     pub(super) fn completed(&self, id: u64) -> u64 {
         let number = self.order.number(id);
         number.map_or(0, |number| number - self.order.head() + 1)
     }
 
-    /// Takes the memory of the oldest request, which must exist. `outcome` is the outcome of the
-    /// request that has completed, which was posted `left` requests later.
+    /// Removes the oldest request in flight, which must exist, and returns its memory. `outcome` is
+    /// the outcome of the request that has a completion. That request was posted `left` requests
+    /// after the oldest one.
     #[inline]
     pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -203,7 +212,8 @@ impl<T: Send + 'static> Ring<T> {
         self.take_slot(slot, outcome, left)
     }
 
-    /// Takes the memory of the oldest request, which must exist and keep nothing else alive.
+    /// Removes the oldest request in flight and returns its memory. The request must exist, and
+    /// must keep nothing alive except the memory.
     #[inline]
     pub(super) fn take_oldest(&mut self) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -213,8 +223,8 @@ impl<T: Send + 'static> Ring<T> {
         unsafe { self.slots.get_unchecked_mut(slot) }.memory.take()
     }
 
-    /// Takes the memory of the request with this id, and of no other request. Returns `None` if no
-    /// request of this queue with the id is in flight.
+    /// Removes only the request with this id, and returns its memory. Returns `None` if no request
+    /// of this queue with the id is in flight.
     pub(super) fn take(&mut self, id: u64) -> Option<T> {
         if self.is_oldest(id) {
             self.order.advance_head();
@@ -223,10 +233,10 @@ impl<T: Send + 'static> Ring<T> {
         self.pick(id)
     }
 
-    /// Takes the memory of a single request, which need not be the oldest.
+    /// Removes a single request, which need not be the oldest, and returns its memory.
     ///
-    /// The sequence is marked while a request in flight is older than a request whose memory was
-    /// taken. [`Self::take`] then always calls this function.
+    /// As long as a request in flight is older than a removed request, the sequence of ids is
+    /// marked. [`Self::take`] then calls this function for every request.
     fn pick(&mut self, id: u64) -> Option<T> {
         let number = self.order.number(id)?;
         let slot = self.slot(number);
@@ -255,7 +265,8 @@ impl<T: Send + 'static> Ring<T> {
         held.memory.take()
     }
 
-    /// Returns the slot of the request with this number or id: both have the same low bits.
+    /// Returns the index of the slot for the request with this number or id, which have the same
+    /// low bits.
     #[inline]
     fn slot(&self, number: u64) -> usize {
         number as usize & self.mask
@@ -273,15 +284,16 @@ fn settle(keep: &mut KeepAlive, last: Outcome, left: u64, queue_pair: &QueuePair
     keep.settle(outcome);
 }
 
-/// Staging of requests, which are filled in but not posted yet.
+/// Methods for staging requests: filling them in for a batch, before they are posted.
 impl<T: Send + 'static> Ring<T> {
-    /// Returns the number of staged requests: the requests of a batch that were not posted yet.
+    /// Returns the number of staged requests: the requests that were added to a batch and not
+    /// posted yet.
     #[inline]
     pub(super) fn staged(&self) -> usize {
         (self.staged.1 - self.staged.0) as usize
     }
 
-    /// Returns whether one more request can be staged.
+    /// Returns whether the ring has room to stage one more request.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.in_flight() + self.staged() < self.capacity()
@@ -295,7 +307,8 @@ impl<T: Send + 'static> Ring<T> {
         self.fast_path_staging = 0;
         self.staged = (tail, tail);
         if forgotten.0 < forgotten.1 {
-            // Set until the memory of all discarded requests is dropped, because a drop may panic.
+            // The flag stays set until the memory of all discarded requests is dropped, because a
+            // drop may panic.
             let had_unclaimed = std::mem::replace(&mut self.has_unclaimed, true);
             self.clear(forgotten);
             self.has_unclaimed = had_unclaimed;
@@ -307,15 +320,15 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Returns the id of the next request to be staged, or `None` if the request needs the general
-    /// path.
+    /// Returns the id of the next request to be staged, or `None` if the request cannot be staged
+    /// on the fast path.
     #[inline]
     pub(super) fn fast_path_staged_id(&self) -> Option<u64> {
         let behind = self.staged.1 - self.staged.0;
         (self.fast_path_staging > 0).then(|| self.order.next_id() + behind)
     }
 
-    /// Stores the memory of the next staged request, on the fast path.
+    /// Stages the next request on the fast path, and stores its memory.
     ///
     /// # Safety
     ///
@@ -332,8 +345,8 @@ impl<T: Send + 'static> Ring<T> {
         unsafe { (&raw mut self.slots.get_unchecked_mut(slot).memory).write(Some(memory)) };
     }
 
-    /// Adds the next staged request, which keeps nothing alive. [`Self::fast_path_staged_id`] must
-    /// return an id for the request, so that its slot is empty.
+    /// Stages the next request on the fast path. The request keeps nothing alive.
+    /// [`Self::fast_path_staged_id`] must return an id for the request, so that its slot is empty.
     #[inline]
     pub(super) fn stage_nothing(&mut self) {
         debug_assert!(self.fast_path_staging > 0);
@@ -342,7 +355,8 @@ impl<T: Send + 'static> Ring<T> {
         self.order.close(true);
     }
 
-    /// Empties the slots of staged requests, except for those that were used by later requests.
+    /// Empties the slots of the staged requests from `first` to before `end`, except slots that
+    /// later requests in flight use.
     #[cold]
     fn clear(&mut self, (first, end): (u64, u64)) {
         for number in first.max(self.order.tail())..end {
@@ -358,7 +372,7 @@ impl<T: Send + 'static> Ring<T> {
         self.order.id(self.staged.1)
     }
 
-    /// Stores the memory and objects of the next staged request.
+    /// Stages the next request, and stores its memory and the objects that it keeps alive.
     #[inline]
     pub(super) fn stage(&mut self, memory: Option<T>, keep: KeepAlive) {
         let slot = self.slot(self.staged.1);
@@ -368,7 +382,7 @@ impl<T: Send + 'static> Ring<T> {
         self.slots[slot] = Held { memory, keep };
     }
 
-    /// Counts the first `count` staged requests as posted.
+    /// Records that the first `count` staged requests were posted.
     #[inline]
     pub(super) fn launch_staged(&mut self, count: usize) {
         if (count as u64) < self.order.left_in_block() {
@@ -382,14 +396,15 @@ impl<T: Send + 'static> Ring<T> {
         self.look_around();
     }
 
-    /// Ends the staging. Returns the staged requests not posted, so that their memory can be taken.
+    /// Ends the batch. Returns an iterator over the staged requests that were not posted, so that
+    /// the caller can take their memory.
     pub(super) fn end_staging(&mut self) -> Unstaged<'_, T> {
         let (next, end) = self.staged;
         let tail = self.order.tail();
         self.staged = (tail, tail);
         self.fast_path_staging = 0;
         let had_unclaimed = self.has_unclaimed;
-        // Set until the memory of all staged requests is taken.
+        // The flag stays set until the memory of all staged requests has been taken.
         self.has_unclaimed |= next < end;
         self.look_around();
         Unstaged {
@@ -401,18 +416,18 @@ impl<T: Send + 'static> Ring<T> {
     }
 }
 
-/// Iterator over the memory of the staged requests of an ended batch, which were not posted.
+/// An iterator over the memory of the requests that an ended batch has staged but not posted.
 #[derive(Debug)]
 pub(crate) struct Unstaged<'a, T: Send + 'static> {
     ring: &'a mut Ring<T>,
     next: u64,
     end: u64,
-    /// Set if an earlier leaked batch had left requests in the slots.
+    /// Set if an earlier leaked batch had left requests in the slots when this batch ended.
     had_unclaimed: bool,
 }
 
 impl<T: Send + 'static> Unstaged<'_, T> {
-    /// Takes the memory of the next request that has memory. Returns `None` at the end.
+    /// Takes the memory of the next request that has memory. Returns `None` if no request is left.
     pub(crate) fn next(&mut self) -> Option<T> {
         while self.next < self.end {
             let slot = self.ring.slot(self.next);
@@ -443,7 +458,7 @@ mod tests {
     use super::*;
     use crate::context::Context;
 
-    /// Memory that panics when it is dropped, if the flag is set.
+    /// Memory whose drop panics if the flag is set.
     struct Memory(bool);
 
     impl Drop for Memory {
@@ -459,7 +474,8 @@ mod tests {
         Ring::new(handle, 4, true)
     }
 
-    /// Stages as many requests as the fast path allows, and checks their ids. Returns their number.
+    /// Stages as many requests as the fast path allows, checks that their ids are as expected, and
+    /// returns their number.
     fn stage_fast_path(ring: &mut Ring<Memory>) -> usize {
         let mut count = 0;
         while let Some(id) = ring.fast_path_staged_id() {
@@ -493,7 +509,7 @@ mod tests {
         }
         ring.begin_staging();
         assert_eq!(stage_fast_path(&mut ring), 4);
-        // Two requests are posted, and two remain in their slots.
+        // Posts two of the staged requests; two others remain in their slots.
         ring.launch_staged(2);
         ring.end_staging();
         assert_eq!(ring.fast_path_staged_id(), None);
@@ -508,7 +524,8 @@ mod tests {
         ring.begin_staging();
         ring.stage(Some(Memory(true)), KeepAlive::Nothing);
         ring.stage(Some(Memory(false)), KeepAlive::Nothing);
-        // The batch is leaked, and another batch begins.
+        // Begins a second batch after the first batch was leaked. A drop of the leaked memory
+        // panics.
         catch_unwind(AssertUnwindSafe(|| ring.begin_staging())).unwrap_err();
         assert_eq!((ring.staged(), ring.fast_path_staged_id()), (0, None));
         ring.launch_staged(0);

@@ -1,4 +1,4 @@
-//! Requests with borrowed memory, all of which have ended when the borrow ends.
+//! Scopes: requests with borrowed memory, which end before the borrow does.
 
 use std::cell::Cell;
 use std::fmt;
@@ -23,14 +23,14 @@ use crate::queue_pair::{InlineData, KeepAlive, PendingRequest, PostError, SendRe
 
 /// A scope for requests with borrowed memory, from [`QueuePair::scope`](crate::QueuePair::scope).
 ///
-/// No request outlives the scope, even if its handle is dropped or leaked: when the closure returns
-/// or panics, the scope waits for all requests in flight.
+/// No request outlives the scope, even if the program drops or leaks the handle of the request:
+/// when the closure returns or panics, the scope waits for all requests in flight.
 ///
 /// The scope is not `Sync`, and its requests are neither `Send` nor `Sync`: a single thread posts
-/// and waits, which needs no lock.
+/// and waits, so the scope needs no lock.
 pub struct Scope<'scope, 'env: 'scope> {
     requests: ScopeRequests,
-    /// Makes both lifetimes invariant, so that neither can be shortened.
+    /// Makes both lifetimes invariant, so that the compiler can shorten neither.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -44,14 +44,17 @@ impl fmt::Debug for Scope<'_, '_> {
     }
 }
 
-/// Calls `body` with a scope, and returns when no request of the scope is in flight any more.
+/// Calls `body` with a scope. Returns after `body` has returned and no request of the scope is in
+/// flight any more.
 pub(crate) fn scope<'env, R>(
     requests: ScopeRequests,
     body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
 ) -> Result<R> {
-    // Within a poll the queue pair could not be reset, which may be necessary: see `give_up`.
+    // The check is needed because `give_up` may have to reset the queue pair, which is impossible
+    // while this thread is polling its completion queue.
     requests.queue_pair.refuse_within_poll()?;
-    // Other threads may poll these queues too; they deliver this scope's completions to its inbox.
+    // Other threads may poll these completion queues too; they then store the completions of this
+    // scope's requests in its inbox.
     let queues = requests.completions.clone();
     let inbox = requests.slots.inbox();
     let _diversions = [&queues[0], &queues[1]].map(|queue| queue.stash().divert_to(inbox));
@@ -60,8 +63,8 @@ pub(crate) fn scope<'env, R>(
         scope: PhantomData,
         env: PhantomData,
     };
-    // If waiting for the requests panics, the process aborts: the borrowed memory must not be
-    // returned while the device may use it.
+    // If waiting for the requests panics, the process is aborted: the borrow must not end while the
+    // device may use the memory.
     let unfinished = AbortOnDrop;
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| body(&scope)));
     let ended = scope.requests.end();
@@ -80,7 +83,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Aborts the process, because the device may still use memory whose borrow is about to end.
+/// Aborts the process, because the device may still use memory whose borrow would otherwise end.
 #[cold]
 pub(super) fn abort(reason: &str) -> ! {
     tracing::error!(reason, "aborting: the device may still use borrowed memory");
@@ -89,7 +92,7 @@ pub(super) fn abort(reason: &str) -> ! {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// Posts a send request. The request is always signaled.
+    /// Posts a send request with borrowed memory. The scope makes every request signaled.
     ///
     /// # Errors
     ///
@@ -111,7 +114,8 @@ impl<'scope> Scope<'scope, '_> {
     }
 
     /// Posts a send request with inline data, like
-    /// [`SendQueue::post_inline`](crate::SendQueue::post_inline). The request is always signaled.
+    /// [`SendQueue::post_inline`](crate::SendQueue::post_inline). The scope makes every request
+    /// signaled.
     ///
     /// # Errors
     ///
@@ -127,7 +131,7 @@ impl<'scope> Scope<'scope, '_> {
         }
     }
 
-    /// Posts a receive into `memory`, for one message of the peer.
+    /// Posts a receive: the device will write one message of the peer to `memory`.
     ///
     /// # Errors
     ///
@@ -153,23 +157,26 @@ impl<'scope> Scope<'scope, '_> {
         }
     }
 
-    /// Returns the number of requests whose completion has not been polled.
+    /// Returns the number of requests in flight: posted requests whose completion the scope has not
+    /// polled yet.
     pub fn in_flight(&self) -> usize {
         self.requests.in_flight.get()
     }
 
-    /// Waits until all requests have ended. The handle of each request returns its outcome.
+    /// Waits until all requests of the scope have ended. Does not return their outcomes;
+    /// [`PendingRequest::wait`] returns the outcome of each request.
     ///
     /// # Errors
     ///
     /// [`Error::TimedOut`] if no request has ended during the timeout of the scope; the queue pair
-    /// has then failed. [`Error::InUse`] during an iteration over its extended completion queue.
+    /// has then failed. [`Error::InUse`] if the calling thread is polling an extended completion
+    /// queue of the queue pair.
     pub fn wait_all(&self) -> Result<()> {
         self.requests.wait_all()
     }
 }
 
-/// Asserts at compile time that `M` has no destructor, which is required of [`BorrowedMemory`].
+/// Asserts at compile time that `M` has no destructor, as [`BorrowedMemory`] requires.
 const fn assert_borrowed<M>() {
     assert!(
         !mem::needs_drop::<M>(),
@@ -177,20 +184,21 @@ const fn assert_borrowed<M>() {
     );
 }
 
-/// The requests of a scope, each of which uses a slot.
+/// The requests of a scope. Each request uses a slot (a place in a fixed table) until it has ended.
 pub(crate) struct ScopeRequests {
     pub(super) queue_pair: Arc<QueuePairHandle>,
-    /// The completion queue of the sends, at index [`SENDS`], and of the receives, at index
-    /// [`RECEIVES`].
+    /// The completion queue for sends (at index [`SENDS`]) and the one for receives (at index
+    /// [`RECEIVES`]).
     pub(super) completions: [Arc<CompletionQueueHandle>; 2],
     pub(super) timeout: Duration,
     pub(super) slots: ScopeSlots,
-    /// The C object of `queue_pair`, for the fast path.
+    /// A pointer to the queue pair, by which the fast path posts requests.
     fast_path: FastPathQueuePair,
     sends: FastPath,
     receives: FastPath,
     pub(super) in_flight: Cell<usize>,
-    /// The first failure of a request whose handle was dropped or leaked.
+    /// The first failure that no handle can report, because the handle of the request was dropped
+    /// or leaked.
     pub(super) failure: Cell<Option<Error>>,
 }
 
@@ -198,12 +206,12 @@ pub(crate) struct ScopeRequests {
 const SENDS: usize = 0;
 const RECEIVES: usize = 1;
 
-/// The conditions for posting a request on the fast path.
+/// The conditions under which the fast path can post a request.
 struct FastPath {
     /// Limits that a request on the fast path must meet.
     limits: Limits,
-    /// Required value of the slot's word: [`FREE`], or `u64::MAX`, which no word has, if the fast
-    /// path is not supported.
+    /// Value that the word of the next slot must have. [`FREE`], or `u64::MAX` if the fast path is
+    /// not supported: no word has that value.
     free: u64,
 }
 
@@ -245,7 +253,7 @@ impl ScopeRequests {
         }
     }
 
-    /// Counts one more request in flight.
+    /// Adds one to the number of requests in flight.
     #[inline]
     fn count(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
@@ -256,8 +264,8 @@ impl ScopeRequests {
     ///
     /// # Safety
     ///
-    /// Until the request has ended, the memory must stay in place, and must not be accessed in a
-    /// way that conflicts with the device.
+    /// Until the request has ended, the memory of the request must stay in place, and no code may
+    /// access it in a way that conflicts with the device.
     #[inline(always)]
     unsafe fn post_send<M: Gather>(
         &self,
@@ -269,7 +277,7 @@ impl ScopeRequests {
             // SAFETY: the caller guarantees the same requirements.
             return unsafe { self.post_any(request) };
         };
-        // `Nothing` needs no drop, but the compiler does not recognise it.
+        // Dropping `KeepAlive::Nothing` has no effect, but the compiler does not know that.
         mem::forget(keep);
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
         let (ticket, limits) = (self.slots.next(), self.sends.limits);
@@ -292,12 +300,12 @@ impl ScopeRequests {
         Ok((ticket, memory))
     }
 
-    /// Posts a send request on the general path.
+    /// Posts a send request on the general path, which supports every request.
     ///
     /// # Safety
     ///
-    /// Until the request has ended, the memory must stay in place, and must not be accessed in a
-    /// way that conflicts with the device.
+    /// Until the request has ended, the memory of the request must stay in place, and no code may
+    /// access it in a way that conflicts with the device.
     #[inline(never)]
     unsafe fn post_any<M: Gather>(
         &self,
@@ -356,8 +364,8 @@ impl ScopeRequests {
     ///
     /// # Safety
     ///
-    /// Until the receive has ended, the memory must stay in place, and must not be accessed in a
-    /// way that conflicts with the device.
+    /// Until the receive has ended, `memory` must stay in place, and no code may access it in a way
+    /// that conflicts with the device.
     #[inline(always)]
     unsafe fn post_receive<M: Scatter>(&self, memory: M) -> Result<(Ticket<'_>, M), (Error, M)> {
         let (mut room, ticket) = (stack_room(), self.slots.next());
@@ -381,12 +389,12 @@ impl ScopeRequests {
         Ok((ticket, memory))
     }
 
-    /// Posts a receive on the general path.
+    /// Posts a receive on the general path, which supports every receive.
     ///
     /// # Safety
     ///
-    /// Until the receive has ended, the memory must stay in place, and must not be accessed in a
-    /// way that conflicts with the device.
+    /// Until the receive has ended, `memory` must stay in place, and no code may access it in a way
+    /// that conflicts with the device.
     #[inline(never)]
     unsafe fn post_any_receive<M: Scatter>(
         &self,

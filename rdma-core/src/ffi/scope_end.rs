@@ -11,21 +11,21 @@ use crate::error::{Error, Result};
 use crate::queue_pair::Outcome as End;
 use crate::queue_pair::{Modification, QueuePairState, modify};
 
-/// Maximum time without a completion while a queue pair in the error state flushes its requests.
-/// After this time the queue pair is reset.
+/// Maximum time without a completion while a queue pair in the error state flushes the requests of
+/// a scope. After this time the scope resets the queue pair.
 const MAX_FLUSH_WAIT: Duration = Duration::from_secs(2);
 
 impl ScopeRequests {
-    /// Polls once for the completion of a request. `way` is the index of the request's completion
-    /// queue in [`ScopeRequests::completions`]. Returns the completion if it is successful and the
-    /// only one pending, the usual case. Otherwise returns `None`, and the caller must call
-    /// [`Self::wait`].
+    /// Polls once for the completion of the request `ticket`. `way` is the index of its completion
+    /// queue in [`ScopeRequests::completions`]. In the usual case this completion is the only one
+    /// pending and is successful; then frees the slot and returns the completion. Otherwise returns
+    /// `None`, and the caller must call [`Self::wait`].
     #[inline(always)]
     pub(crate) fn poll_once(&self, way: usize, ticket: Ticket<'_>) -> Option<WorkCompletion> {
         if !ticket.is_simply_in_flight() {
             return None;
         }
-        // With room for two, the poll shows whether there is more than one completion.
+        // With room for two completions, the poll shows whether more than one is pending.
         let mut room = [WorkCompletion::default(); 2];
         let queue = &*self.completions[way];
         match queue.poll_plain(&mut room) {
@@ -46,8 +46,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Processes the polled completions of this scope's requests. Delivers each other completion to
-    /// the thread that waits for it, or puts it back into the queue.
+    /// Processes those of the polled `completions` that belong to this scope. Delivers each other
+    /// completion to the thread that waits for it, or puts it back into the queue.
     #[inline(never)]
     fn sort(&self, queue: &CompletionQueueHandle, completions: &[WorkCompletion]) {
         for completion in completions {
@@ -57,12 +57,13 @@ impl ScopeRequests {
         }
     }
 
-    /// Waits until the request has ended, and frees its slot. Returns its completion, or its error.
+    /// Waits until the request `ticket` has ended, and frees its slot. Returns the completion of
+    /// the request, or the error if the request failed.
     #[inline(never)]
     pub(crate) fn wait(&self, ticket: Ticket<'_>) -> Result<WorkCompletion> {
         let is_over = || !self.is_awaited(ticket);
-        // Within a poll the queue pair cannot be reset, so the request might never end, and its
-        // memory could not be returned.
+        // While this thread is polling the completion queue, the queue pair cannot be reset.
+        // Therefore the request might never end, and its memory could not be returned.
         assert!(
             is_over() || !self.queue_pair.is_polled_here(),
             "a request was waited for within a poll of the queue pair's completions"
@@ -72,12 +73,14 @@ impl ScopeRequests {
         ticket.free();
         let completion = match outcome {
             Some(Use::Completed(completion)) => completion,
-            // This wait or an earlier one has reset the queue pair, and so discarded the request.
+            // A reset of the queue pair, during this wait or an earlier one, has discarded the
+            // request.
             _ => return Err(waited.err().unwrap_or_else(|| self.timed_out())),
         };
         match completion.result() {
             Ok(()) => Ok(completion),
-            // The wait has moved the queue pair to the error state, which flushed the request.
+            // This wait has moved the queue pair to the error state, which flushed the request, so
+            // the error is the timeout.
             Err(error) if error.status == WorkStatus::Flushed => {
                 Err(waited.err().unwrap_or(Error::Work(error)))
             }
@@ -85,7 +88,7 @@ impl ScopeRequests {
         }
     }
 
-    /// Polls, and returns whether the request has ended.
+    /// Polls the completion queues once, and returns whether the request `ticket` has ended.
     pub(crate) fn is_over(&self, ticket: Ticket<'_>) -> Result<bool> {
         if self.is_awaited(ticket) {
             self.poll()?;
@@ -93,14 +96,14 @@ impl ScopeRequests {
         Ok(!self.is_awaited(ticket))
     }
 
-    /// Returns whether the request is in flight. No other request uses its slot until the handle of
-    /// the request is dropped.
+    /// Returns whether the request `ticket` is still in flight. The slot belongs to that request
+    /// until its handle is dropped.
     fn is_awaited(&self, ticket: Ticket<'_>) -> bool {
         matches!(self.slots.get(ticket.id()), Some(Use::InFlight { .. }))
     }
 
-    /// Records that the handle of the request was dropped, so that no handle reports the outcome of
-    /// the request.
+    /// Records that the program has dropped the handle of the request, so that no handle reports
+    /// the outcome.
     #[inline(never)]
     pub(crate) fn unwatch(&self, ticket: Ticket<'_>) {
         match self.slots.get(ticket.id()) {
@@ -122,7 +125,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Waits until all requests of the scope have ended.
+    /// Waits until all requests of the scope have ended. On a timeout forces them to end and
+    /// returns an error.
     pub(super) fn wait_all(&self) -> Result<()> {
         if self.in_flight.get() > 0 {
             self.queue_pair.refuse_within_poll()?;
@@ -130,8 +134,8 @@ impl ScopeRequests {
         self.wait_until(|| self.in_flight.get() == 0)
     }
 
-    /// Ends the scope: waits until no request is in flight. Returns an error if the wait timed out,
-    /// or the first failure that no handle has reported.
+    /// Ends the scope: waits until no request of the scope is in flight. Returns an error if the
+    /// wait timed out. Otherwise returns the first failure that no handle has reported, if any.
     pub(super) fn end(&self) -> Result<()> {
         let waited = self.wait_all();
         if self.in_flight.get() > 0 {
@@ -147,9 +151,9 @@ impl ScopeRequests {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Waits until `is_over` returns `true`; it must do so when no request is in flight. If no
-    /// request ends during the timeout of the scope, forces all requests to end and returns an
-    /// error.
+    /// Waits until `is_over` returns `true`, which it must do at the latest when no request is in
+    /// flight. If no request ends during the timeout of the scope, forces all requests to end and
+    /// returns an error.
     fn wait_until(&self, is_over: impl Fn() -> bool) -> Result<()> {
         match self.await_progress(self.timeout, &is_over) {
             Ok(()) => Ok(()),
@@ -160,7 +164,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Waits until `is_over` returns `true`. Fails if no request completes during `timeout`.
+    /// Waits until `is_over` returns `true`. Returns an error if no request of the scope completes
+    /// for the duration `timeout`.
     fn await_progress(&self, timeout: Duration, is_over: &impl Fn() -> bool) -> Result<()> {
         let mut since = None;
         let mut idle = 0_u32;
@@ -185,23 +190,24 @@ impl ScopeRequests {
         Ok(())
     }
 
-    /// Polls for completions. Returns the number of requests of this scope that have completed.
+    /// Polls the completion queues and the inbox once. Returns the number of requests of this scope
+    /// that have completed.
     fn poll(&self) -> Result<usize> {
         let [sends, receives] = &self.completions;
         let mut polled = self.poll_queue(sends);
         if !Arc::ptr_eq(sends, receives) {
             polled = polled.and_then(|count| Ok(count + self.poll_queue(receives)?));
         }
-        // The inbox is read after the queues were polled: completions that another thread took from
-        // the queues before are in the inbox now, or will be at the next poll.
+        // The inbox is read after the queues were polled. A completion that another thread took
+        // from a queue before is in the inbox now, or will be at the next poll.
         match self.take_noted() {
             0 => polled,
             noted => Ok(noted + polled.unwrap_or(0)),
         }
     }
 
-    /// Processes the completions of this scope's requests that other threads have polled and stored
-    /// in the scope's inbox. Returns the number of requests that have ended.
+    /// Processes the completions that other threads have polled and stored in the inbox of this
+    /// scope. Returns the number of requests that have ended.
     fn take_noted(&self) -> usize {
         let noted = std::iter::from_fn(|| self.slots.inbox().take());
         noted
@@ -218,7 +224,8 @@ impl ScopeRequests {
         Ok(found)
     }
 
-    /// Processes the completion of a request in flight. Returns `false` for any other completion.
+    /// Processes a completion if it belongs to a request of this scope that is in flight. Otherwise
+    /// returns `false`.
     fn complete(&self, completion: &WorkCompletion) -> bool {
         let id = completion.id();
         let is_watched = match self.slots.get(id) {
@@ -245,8 +252,9 @@ impl ScopeRequests {
     }
 
     /// Forces the device to end all requests: moves the queue pair to the error state and waits for
-    /// the flushed completions. If some are missing, resets the queue pair, which discards its
-    /// requests (IBTA volume 1, 10.3.1.1). If the reset fails too, aborts the process.
+    /// the flushed completions. If completions are still missing after [`MAX_FLUSH_WAIT`], resets
+    /// the queue pair, which discards all requests (IBTA volume 1, 10.3.1.1). If the reset fails,
+    /// aborts the process.
     #[cold]
     fn give_up(&self) {
         if let Err(error) = self.change(QueuePairState::Error) {

@@ -1,4 +1,4 @@
-//! The slots of a scope's requests, which a single thread uses.
+//! The slots (places in a fixed table) of the requests of a scope, which a single thread uses.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -9,43 +9,43 @@ use super::request_id::{BLOCK_BITS, BLOCK_MASK};
 use crate::completion::WorkCompletion;
 use crate::queue_pair::KeepAlive;
 
-/// Maximum number of slots of a scope.
+/// Maximum number of slots of a scope, which is also the maximum number of requests in flight.
 const MAX_SLOTS: u32 = 1 << 16;
 
 /// Value of a slot's word while the slot is free. Like [`OTHER`], this value is never the id of a
 /// request: ids begin at 2^24.
 pub(super) const FREE: u64 = 0;
 
-/// Value of a slot's word if the word cannot express the state of the slot. [`Details::what`] then
-/// contains the state.
+/// Value of a slot's word if the word cannot express the state of the slot. The field
+/// [`Details::what`] then contains the state.
 const OTHER: u64 = 1;
 
-/// The state of a scope's request, which its slot contains.
+/// The state of a scope's request, as its slot records it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Use {
     InFlight {
         id: u64,
     },
-    /// The request is in flight, and its handle was dropped.
+    /// The request is in flight, and the program has dropped its handle.
     Unwatched {
         id: u64,
     },
     Completed(WorkCompletion),
     /// A reset of the queue pair has discarded the request.
     Forgotten,
-    /// The slot is never used. The length of the table is rounded up to a power of two, so it may
-    /// exceed the capacity.
+    /// No request may use the slot: the length of the table is a power of two, and may exceed the
+    /// capacity of the scope.
     Nothing,
 }
 
-/// A fixed number of slots for requests.
+/// A table with a fixed number of slots for the requests of a scope.
 ///
 /// The low bits of a request's id are the index of its slot. Ids are consecutive, so requests use
-/// the slots in turn; slots that are still in use are skipped.
+/// the slots one after the other. Slots that are still in use are skipped.
 pub(super) struct ScopeSlots {
-    /// The word of each slot. In the usual state it is the id of the request: the request is in
-    /// flight, has a handle and keeps nothing alive. Otherwise it is [`FREE`] or [`OTHER`]. The
-    /// length is `mask + 1`.
+    /// The word of each slot, which expresses the state of the slot. The id of a request means that
+    /// this request is in flight, has a handle and keeps nothing alive, the usual state. Other
+    /// values are [`FREE`] and [`OTHER`]. The length is `mask + 1`.
     words: Box<[Cell<u64>]>,
     details: Box<[Details]>,
     mask: u64,
@@ -55,15 +55,15 @@ pub(super) struct ScopeSlots {
     inbox: Arc<Inbox<CompletionRecord>>,
 }
 
-/// The part of a slot that is used only after the completion of the request, after the drop of its
-/// handle, or if the request keeps objects alive.
+/// The data of a slot that is needed only in unusual states: the request has completed, its handle
+/// was dropped, or it keeps objects alive.
 struct Details {
-    /// State of the request. Valid only if the slot's word is [`OTHER`].
+    /// State of the request. Valid only while the word of the slot is [`OTHER`].
     what: Cell<Use>,
     keep: Cell<KeepAlive>,
 }
 
-/// A request of a scope: its id, and the word of its slot, which contains the state.
+/// A reference to a request of a scope: the id of the request, and the word of its slot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket<'s> {
     id: u64,
@@ -76,19 +76,20 @@ impl Ticket<'_> {
         self.id
     }
 
-    /// Returns whether the word of the slot has the value `word`.
+    /// Returns whether the word of the slot is equal to `word`.
     #[inline]
     pub(super) fn finds(self, word: u64) -> bool {
         self.word.get() == word
     }
 
-    /// Returns whether the request is in flight, has a handle, and keeps nothing alive.
+    /// Returns whether the request is in flight, has a handle, and keeps nothing alive (the usual
+    /// state).
     #[inline]
     pub(super) fn is_simply_in_flight(self) -> bool {
         self.finds(self.id)
     }
 
-    /// Frees the slot of the request.
+    /// Marks the slot of the request as free.
     #[inline]
     pub(super) fn free(self) {
         self.word.set(FREE);
@@ -123,8 +124,8 @@ impl ScopeSlots {
         self.capacity
     }
 
-    /// Returns the id of the next request and the word of its slot. If the slot is in use, the
-    /// caller must call [`Self::reserve`] instead.
+    /// Returns the id and the slot for the next request. If the slot is still in use, the caller
+    /// must call [`Self::reserve`] instead.
     #[inline]
     pub(super) fn next(&self) -> Ticket<'_> {
         self.ticket(self.next.get())
@@ -136,7 +137,7 @@ impl ScopeSlots {
         Ticket { id, word }
     }
 
-    /// Returns the word of the slot that the request with this id uses.
+    /// Returns the word of the slot for the request with this id.
     #[inline]
     fn word(&self, id: u64) -> &Cell<u64> {
         // SAFETY: the number of words is `mask + 1`.
@@ -147,8 +148,8 @@ impl ScopeSlots {
         &self.details[(id & self.mask) as usize]
     }
 
-    /// Finds a free slot, and returns it with the id of the next request. Returns `None` if every
-    /// slot is in use.
+    /// Searches for a free slot, and returns it with the id that the next request must use. Returns
+    /// `None` if every slot is in use.
     pub(super) fn reserve(&self) -> Option<Ticket<'_>> {
         let next = self.next.get();
         for id in next..next + self.words.len() as u64 {
@@ -166,7 +167,7 @@ impl ScopeSlots {
         None
     }
 
-    /// Records the next request, which was posted, as in flight. The request must keep nothing
+    /// Records that the next request was posted and is in flight. The request must keep nothing
     /// alive, and its slot must be free.
     #[inline]
     pub(super) fn launch(&self, ticket: Ticket<'_>) {
@@ -184,8 +185,8 @@ impl ScopeSlots {
         self.next.set(self.inbox.next_block());
     }
 
-    /// Records the next request, which was posted, as in flight, with the objects that it keeps
-    /// alive. Its slot must be free.
+    /// Records that the next request was posted and is in flight, and stores the objects that it
+    /// keeps alive. The slot of the request must be free.
     pub(super) fn launch_with(&self, ticket: Ticket<'_>, keep: KeepAlive) {
         let id = ticket.id;
         self.launch(ticket);
@@ -195,7 +196,8 @@ impl ScopeSlots {
         }
     }
 
-    /// Returns the state of the request in the slot for this id, or `None` if the slot is free.
+    /// Returns the state of the request in the slot that belongs to this id, or `None` if the slot
+    /// is free.
     pub(super) fn get(&self, id: u64) -> Option<Use> {
         match self.word(id).get() {
             FREE => None,
@@ -213,7 +215,7 @@ impl ScopeSlots {
         self.word(id).set(FREE);
     }
 
-    /// Takes the objects that the request keeps alive.
+    /// Takes the objects that the request with this id keeps alive out of its slot.
     pub(super) fn keep(&self, id: u64) -> KeepAlive {
         self.details(id).keep.replace(KeepAlive::Nothing)
     }
@@ -226,7 +228,8 @@ impl ScopeSlots {
         }
     }
 
-    /// Returns the slots in use, each with its index, which can be passed in place of an id.
+    /// Returns the index and the state of each slot in use. Methods that take an id also accept
+    /// such an index.
     pub(super) fn in_use(&self) -> impl Iterator<Item = (u64, Use)> {
         (0..=self.mask).filter_map(|slot| Some((slot, self.get(slot)?)))
     }

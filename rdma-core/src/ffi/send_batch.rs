@@ -1,4 +1,4 @@
-//! A batch of send requests, which are filled in one by one and posted in one call.
+//! A batch of send requests: the requests are filled in one by one and posted in one call.
 
 use std::fmt;
 
@@ -15,11 +15,11 @@ use crate::error::{Error, Result};
 use crate::memory::Gather;
 use crate::queue_pair::{Description, InlineData, KeepAlive, SendFlags, SendRequest};
 
-/// A batch of send requests under construction. The batch borrows its queue for `'a`: meanwhile the
-/// queue posts only through this batch, and inline data stays valid.
+/// A batch of send requests under construction. The batch borrows the queue for `'a`. During `'a`
+/// the queue posts only through this batch, and inline data stays valid.
 pub(crate) struct SendStaging<'a, T: Send + 'static> {
     queue: &'a mut SendRing<T>,
-    /// Index of the first staged request in the batch storage.
+    /// Index, in the batch storage, of the first request that was added and not posted.
     first: usize,
     /// Number of consecutive unsignaled requests since the last signaled request of the queue or
     /// the batch.
@@ -36,7 +36,7 @@ impl<T: Send + 'static> fmt::Debug for SendStaging<'_, T> {
 }
 
 impl<'a, T: Send + 'static> SendStaging<'a, T> {
-    /// Begins an empty batch of send requests.
+    /// Begins an empty batch that will post to `queue`.
     #[inline]
     pub(crate) fn new(queue: &'a mut SendRing<T>) -> Self {
         queue.ring.begin_staging();
@@ -54,8 +54,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         self.queue.ring.staged()
     }
 
-    /// Adds a request to the batch. Most requests take a fast path, which is inlined as in
-    /// [`SendRing::post`].
+    /// Adds a request to the batch. Most requests take a fast path, which is inlined together with
+    /// the code that creates the request, as in [`SendRing::post`].
     #[inline(always)]
     pub(crate) fn stage(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -130,7 +130,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         Ok(())
     }
 
-    /// Adds a request with inline data to the batch, usually on the fast path of [`Self::stage`].
+    /// Adds a request with inline data to the batch. Most requests take a fast path, as in
+    /// [`Self::stage`].
     #[inline(always)]
     pub(crate) fn stage_inline<D: InlineData + 'a>(
         &mut self,
@@ -146,7 +147,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         self.stage_any_inline(SendRequest::from_described(data, description))
     }
 
-    /// Adds a request with inline data on the fast path. Returns `false` for the general path.
+    /// Adds a request with inline data on the fast path. Returns `false` if the request cannot take
+    /// the fast path and was not added.
     #[inline(always)]
     fn stage_fast_path_inline<D: InlineData + 'a>(
         &mut self,
@@ -196,8 +198,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts the requests of the batch in one call. Returns the number of requests that were
-    /// posted. After an error the requests that were not posted stay in the batch.
+    /// Posts the requests of the batch in one call. Returns the number of posted requests and the
+    /// result of the call. After an error the other requests stay in the batch.
     #[inline]
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.len();
@@ -224,7 +226,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         }
     }
 
-    /// Records the staged requests before `bad` as posted, and returns their number.
+    /// Records that the requests of the batch before the request at `bad` were posted, and returns
+    /// their number.
     #[cold]
     fn launch_before(&mut self, bad: *mut sys::ibv_send_wr, count: usize) -> usize {
         let queue = &mut *self.queue;
@@ -241,7 +244,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         posted
     }
 
-    /// Ends the batch, and returns the staged requests, whose memory can be taken back.
+    /// Ends the batch. Returns the requests that were not posted, so that the caller can take back
+    /// their memory.
     pub(crate) fn end(&mut self) -> Unstaged<'_, T> {
         self.first = 0;
         self.run = self.queue.run();

@@ -1,4 +1,4 @@
-//! The send queue of a queue pair with a single owner: posting and requests in flight.
+//! The send queue of a queue pair for a single owner: posts requests, and keeps requests in flight.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -19,14 +19,15 @@ use crate::queue_pair::{
     Description, InlineData, KeepAlive, Outcome, SendFlags, SendRequest, Target,
 };
 
-/// The send side of a queue pair: posts requests and keeps their memory until they have completed.
+/// The send queue of a queue pair for a single owner: posts requests, and keeps the memory of each
+/// request until it has completed.
 pub(crate) struct SendRing<T: Send + 'static> {
     pub(super) ring: Ring<T>,
     /// Storage in which batches are built.
     pub(super) room: BatchRoom<sys::ibv_send_wr>,
     signals: Signals,
     limits: Limits,
-    /// Set if the queue pair sends datagrams on the fast path.
+    /// Set if the fast path of the queue pair supports datagrams.
     sends_datagrams: bool,
 }
 
@@ -36,18 +37,19 @@ impl<T: Send + 'static> fmt::Debug for SendRing<T> {
     }
 }
 
-/// Limit of consecutive unsignaled requests.
+/// The limit for the number of consecutive unsignaled requests, and their current number.
 ///
 /// At least one of the requests that fill the send queue must be signaled; otherwise no completion
-/// would ever make room. If a queue pair has only one queue, all requests but one may be
-/// unsignaled. Several queues of a queue pair share that number. A queue that is created later
-/// signals its first request, because the other queues may already have left only one free place.
+/// would ever make room. If the queue pair has only one queue of this crate, all requests but one
+/// may be unsignaled. Several queues of a queue pair share that number. A queue that is created
+/// later makes its first request signaled, because the other queues may already have left only one
+/// free place.
 struct Signals {
     /// Number of unsignaled requests since the last signaled one.
     run: u32,
     /// Maximum number of consecutive unsignaled requests.
     limit: u32,
-    /// Number of queues of the queue pair for which `limit` was computed.
+    /// Number of queues of the queue pair at the time when `limit` was computed.
     queues: u32,
 }
 
@@ -73,8 +75,9 @@ impl Signals {
         self.limit = (capacity as u32 / queues.max(1)).saturating_sub(1);
     }
 
-    /// Returns whether a request that follows `run` unsignaled requests may be unsignaled too. Also
-    /// returns `false` if the number of queues has changed, so that `limit` must be computed again.
+    /// Returns whether a request that follows `run` unsignaled requests may be unsignaled as well.
+    /// Returns `false` if the number of queues has changed, because `limit` must then be computed
+    /// again.
     #[inline]
     fn may_wait(&self, run: u32, queue_pair: &QueuePairHandle) -> bool {
         run < self.limit && self.queues == queue_pair.send_queues()
@@ -124,21 +127,23 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.in_flight()
     }
 
-    /// Returns whether `id` is that of the oldest request in flight.
+    /// Returns whether `id` is the id of the oldest request in flight.
     #[inline]
     pub(crate) fn is_oldest(&self, id: u64) -> bool {
         self.ring.is_oldest(id)
     }
 
-    /// Returns the number of requests that the completion with this id completes: its own request
-    /// and all older ones. Returns 0 if no request of this queue with the id is in flight.
+    /// Returns how many requests the completion with this id completes: the request with the id,
+    /// and all older requests in flight. Returns 0 if no request of this queue with the id is in
+    /// flight.
     #[inline]
     pub(crate) fn completed(&self, id: u64) -> u64 {
         self.ring.completed(id)
     }
 
-    /// Takes the memory of the oldest request, which must exist. `outcome` is the outcome of the
-    /// request that has completed, which was posted `left` requests later.
+    /// Removes the oldest request in flight, which must exist, and returns its memory. `outcome` is
+    /// the outcome of the request that has a completion. That request was posted `left` requests
+    /// after the oldest one.
     #[inline]
     pub(crate) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         self.ring.retire(outcome, left)
@@ -162,8 +167,8 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Posts a request on the fast path. On failure returns the memory with the verb's error
-    /// number, or with 0 if the request needs the general path.
+    /// Posts a request on the fast path. On failure returns the memory, with the error number of
+    /// `ibv_post_send`, or with 0 if the request cannot take the fast path.
     #[inline(always)]
     fn post_fast_path(&mut self, memory: T, description: &Description) -> Result<(), (i32, T)>
     where
@@ -191,8 +196,8 @@ impl<T: Send + 'static> SendRing<T> {
         Ok(())
     }
 
-    /// Posts a datagram on the fast path, and any other request on
-    /// [the general path](Self::post_any).
+    /// Posts a datagram on the fast path, or any other request on [the general
+    /// path](Self::post_any).
     #[inline]
     fn post_datagram(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -279,8 +284,8 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Posts a request with inline data on the fast path. On failure returns the verb's error
-    /// number, or 0 if the request needs the general path.
+    /// Posts a request with inline data on the fast path. On failure returns the error number of
+    /// `ibv_post_send`, or 0 if the request cannot take the fast path.
     #[inline(always)]
     fn post_fast_path_inline<D: InlineData>(
         &mut self,
@@ -333,33 +338,33 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Returns whether a request that follows `run` unsignaled requests may be unsignaled too. Also
-    /// returns `false` if the number of queues has changed since the limit was computed.
+    /// Returns whether a request that follows `run` unsignaled requests may be unsignaled as well.
+    /// Also returns `false` if the number of queues has changed since the limit was computed.
     #[inline]
     pub(super) fn may_wait(&self, run: u32) -> bool {
         self.signals.may_wait(run, self.ring.queue_pair())
     }
 
-    /// Provides the storage for a batch.
+    /// Assigns memory to the storage in which batches are built.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());
     }
 
-    /// Returns the limits of requests on the fast path.
+    /// Returns the limits that requests on the fast path must meet.
     #[inline]
     pub(super) fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Returns whether the queue pair sends datagrams on the fast path.
+    /// Returns whether the fast path of the queue pair supports datagrams.
     #[inline]
     pub(super) fn sends_datagrams(&self) -> bool {
         self.sends_datagrams
     }
 
-    /// Returns the request, made signaled if it follows the maximum number of unsignaled requests.
-    /// `run` is their current number.
+    /// Makes `request` signaled if it follows the maximum number of unsignaled requests, and
+    /// returns it. `run` is the number of unsignaled requests before it.
     #[inline]
     pub(super) fn signal<D>(&mut self, request: SendRequest<D>, run: u32) -> SendRequest<D> {
         if request.is_signaled() {

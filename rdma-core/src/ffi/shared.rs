@@ -1,6 +1,7 @@
-//! Memory whose exclusive and shared use is checked at run time.
+//! Memory for which exclusive and shared use is checked at run time.
 //!
-//! Requests hold claims on the memory, so that a shared buffer can be in several requests at once.
+//! Requests hold claims (rights to read or write) on the memory, so that several requests can use a
+//! shared buffer at once.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -14,13 +15,15 @@ const WRITER: u32 = u32::MAX;
 /// A span (an owned range of registered memory) that several readers or a single writer can claim,
 /// like a non-blocking read-write lock.
 ///
-/// A claim keeps this cell alive and can outlive every borrow. A claim that is leaked, or held by
-/// an in-flight slot, keeps the memory claimed; it never leaves a dangling pointer.
+/// A claim is a right to read or write the memory. It keeps this value alive and can outlive every
+/// borrow. A claim that is leaked, or that belongs to a request in flight, keeps the memory
+/// claimed, but never leads to a dangling pointer.
 pub(crate) struct Shared {
-    /// The number of read claims, or `WRITER`.
+    /// The number of read claims, or `WRITER` if a write claim exists.
     claims: AtomicU32,
     span: UnsafeCell<Span>,
-    /// Length of the span in bytes; a copy, as the span must not be borrowed under a write claim.
+    /// Length of the span in bytes. A copy is needed because the span must not be borrowed while a
+    /// write claim exists.
     len: usize,
 }
 
@@ -54,7 +57,8 @@ impl Shared {
         self.len
     }
 
-    /// Returns the span. No claim of it exists, because the function takes the cell by value.
+    /// Returns the span. The method takes `self` by value, and every claim holds a reference to it,
+    /// so no claim exists.
     pub(crate) fn into_span(self) -> Span {
         self.span.into_inner()
     }
@@ -64,11 +68,11 @@ impl Shared {
         self.claims.load(Ordering::Acquire) == 0
     }
 
-    /// Returns the bytes, or `None` if a write claim is held.
+    /// Returns the bytes of the span, or `None` if a write claim exists.
     ///
-    /// This function and the functions below are called only by the owner of the one [`Arc`] that
-    /// belongs to no claim. The owner makes write claims through `&mut`, so a write claim and this
-    /// borrow exclude each other.
+    /// Only the shared buffer, which holds the one [`Arc`] that belongs to no claim, may call this
+    /// method and the methods below. The shared buffer creates write claims through `&mut self`, so
+    /// a write claim and this borrow exclude each other.
     #[inline]
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         if self.claims.load(Ordering::Acquire) == WRITER {
@@ -79,8 +83,8 @@ impl Shared {
         Some(unsafe { (*self.span.get()).bytes() })
     }
 
-    /// Returns the bytes for writing, or `None` if a claim is held. The result exclusively borrows
-    /// the owner, so no claim can be made meanwhile.
+    /// Returns the bytes of the span for writing, or `None` if a claim exists. The result borrows
+    /// `owner` exclusively, so no claim can be created during the borrow.
     #[inline]
     pub(crate) fn bytes_mut(owner: &mut Arc<Self>) -> Option<&mut [u8]> {
         if owner.claims.load(Ordering::Acquire) != 0 {
@@ -112,7 +116,7 @@ impl Shared {
     }
 }
 
-/// A read claim on a [`Shared`]; dropping it releases the claim.
+/// A claim to read the memory of a [`Shared`]. Dropping the claim releases it.
 #[derive(Debug)]
 pub(crate) struct Reading {
     shared: Arc<Shared>,
@@ -132,7 +136,8 @@ impl Drop for Reading {
     }
 }
 
-/// The write claim on a [`Shared`], which also allows reading; dropping it releases the claim.
+/// The exclusive claim to read and write the memory of a [`Shared`]. Dropping the claim releases
+/// it.
 #[derive(Debug)]
 pub(crate) struct Writing {
     shared: Arc<Shared>,
@@ -145,8 +150,8 @@ impl Writing {
         unsafe { &*self.shared.span.get() }
     }
 
-    /// Returns the bytes for writing. Does not return the span: a caller could exchange two spans,
-    /// and each claim would then guard the wrong memory.
+    /// Returns the bytes for writing. The method does not return the span: with two spans a caller
+    /// could exchange them, and each claim would then guard the wrong memory.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the only write claim is held; `&mut self` makes the borrow exclusive.
@@ -155,10 +160,11 @@ impl Writing {
 }
 
 impl Writing {
-    /// Releases the claim and returns the shared memory, if the claim holds the last reference to
-    /// it. Otherwise returns the claim.
+    /// Releases the claim and returns the shared memory, if this claim holds the last reference to
+    /// that memory. Otherwise returns the claim.
     pub(crate) fn into_shared(self) -> Result<Arc<Shared>, Self> {
-        // The write claim excludes read claims, so the only other reference can be the owner's.
+        // The write claim excludes read claims, so the only other reference can be that of the
+        // shared buffer.
         if Arc::strong_count(&self.shared) == 1 {
             Ok(Arc::clone(&self.shared))
         } else {

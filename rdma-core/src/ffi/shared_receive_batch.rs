@@ -1,4 +1,4 @@
-//! A batch of receives of a shared receive queue, which are posted in one call.
+//! A batch of receives for a shared receive queue: the receives are posted in one call.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ use super::slot_table::Reserved;
 use crate::error::{Error, Result};
 use crate::memory::Scatter;
 
-/// A batch of receives that one thread builds, with its own storage. The memory of each receive
-/// moves into the receive's slot when the batch is posted.
+/// A batch of receives that one thread builds. The batch has storage of its own. The memory of each
+/// receive moves into the receive's slot when the batch is posted.
 pub(crate) struct SharedReceiveStaging<'a, T: Send + 'static> {
     slots: &'a SharedReceiveSlots<T>,
     room: BatchRoom<sys::ibv_recv_wr>,
-    /// Index of the first staged receive in `room`.
+    /// Index, in `room`, of the first receive that was added and not posted.
     first: usize,
-    /// The staged receives that were not posted, in their order. The vector never reallocates. The
-    /// memory is `None` only during posting.
+    /// The receives that were added and not posted, in the order of addition. The vector never
+    /// reallocates. The memory of a receive is `None` only during posting.
     staged: Vec<(Reserved, Option<T>)>,
 }
 
@@ -79,8 +79,8 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts the receives of the batch in one call. Returns the number of receives that were
-    /// posted. After an error the receives that were not posted stay in the batch.
+    /// Posts the receives of the batch in one call. Returns the number of posted receives and the
+    /// result of the call. After an error the other receives stay in the batch.
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.staged.len();
         if count == 0 {
@@ -108,8 +108,8 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         }
     }
 
-    /// Takes the memory of the receives from `bad` on back out of their slots. Returns the number
-    /// of receives that were posted.
+    /// Takes the memory of the receive at `bad`, and of all receives after it, back out of their
+    /// slots: these were not posted. Returns the number of receives that were posted.
     #[cold]
     fn recall(&mut self, bad: *mut sys::ibv_recv_wr) -> usize {
         let count = self.staged.len();
@@ -126,8 +126,8 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         posted
     }
 
-    /// Ends the batch, and returns the memory of the staged receives. All slots are freed, even if
-    /// the caller does not take all memory.
+    /// Ends the batch, and returns the memory of the receives that were not posted. Frees all their
+    /// slots, even if the caller does not take all memory.
     pub(crate) fn end(&mut self) -> impl Iterator<Item = T> {
         self.first = 0;
         for (reserved, _) in &self.staged {

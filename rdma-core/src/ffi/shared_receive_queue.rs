@@ -19,7 +19,7 @@ use crate::error::{Errno, Error, Result};
 use crate::protection_domain::ProtectionDomain;
 use crate::receive::{SharedReceiveQueue, SharedReceiveQueueId, XrcDomain};
 
-/// Sizes of a shared receive queue.
+/// The maximum numbers of receives and of scatter/gather elements of a shared receive queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedReceiveSizes {
     pub(crate) requests: u32,
@@ -30,14 +30,15 @@ pub(crate) struct SharedReceiveSizes {
 pub(crate) struct SharedReceiveQueueHandle {
     raw: NonNull<sys::ibv_srq>,
     id: u64,
-    /// Number of the queue, which peers use to address it; only for a queue in an XRC domain.
+    /// Number by which peers address the queue; `None` unless the queue is in an XRC domain.
     number: Option<u32>,
     requests: AtomicU32,
     elements: u32,
     domain: Arc<ProtectionDomainHandle>,
     /// The XRC domain and the completion queue of an XRC queue, which must outlive the queue.
     xrc: Option<(Arc<XrcDomainHandle>, Arc<CompletionQueueHandle>)>,
-    /// In-flight memory of dropped queues, kept until the queue is destroyed.
+    /// Memory of receives that were in flight when the program dropped the queue. Kept until the
+    /// `ibv_srq` is destroyed.
     abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
@@ -102,7 +103,7 @@ impl SharedReceiveQueueHandle {
         Ok(handle)
     }
 
-    /// Queries the number of a queue in an XRC domain. Other queues have no number.
+    /// Queries the number of the queue, if it is in an XRC domain. Other queues have no number.
     fn read_number(&mut self) -> Result<()> {
         if self.xrc.is_none() {
             return Ok(());
@@ -133,7 +134,7 @@ impl SharedReceiveQueueHandle {
         self.number
     }
 
-    /// Returns the maximum number of scatter/gather elements of a receive.
+    /// Returns the maximum number of scatter/gather elements of each receive.
     #[inline]
     pub(super) fn elements(&self) -> u32 {
         self.elements
@@ -201,7 +202,7 @@ impl SharedReceiveQueueHandle {
         }
     }
 
-    /// Posts a receive request.
+    /// Posts one receive request to the shared receive queue.
     ///
     /// # Safety
     ///
@@ -214,8 +215,8 @@ impl SharedReceiveQueueHandle {
         unsafe { self.post_list(wr) }.map_err(|(error, _)| error)
     }
 
-    /// Posts a receive request. Returns the result of `ibv_post_srq_recv`, which
-    /// [`Self::post_error`] converts to an error.
+    /// Posts one receive request, and returns the error number of `ibv_post_srq_recv`, or 0 on
+    /// success. [`Self::post_error`] converts the number to an error.
     ///
     /// # Safety
     ///
@@ -230,8 +231,8 @@ impl SharedReceiveQueueHandle {
         unsafe { sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, bad.as_mut_ptr()) }
     }
 
-    /// Posts a list of receive requests in one call. An error contains the first request not
-    /// posted.
+    /// Posts a list of receive requests in one call. On failure returns the error and the first
+    /// request that was not posted.
     ///
     /// # Safety
     ///
@@ -256,7 +257,7 @@ impl SharedReceiveQueueHandle {
     #[cold]
     pub(super) fn post_error(&self, errno: i32) -> Error {
         match positive(errno) {
-            // The queue was resized to fewer receives than there are slots.
+            // The program has resized the queue to fewer receives than this table has slots.
             Errno(libc::ENOMEM) => Error::QueueFull {
                 queue: "shared receive",
                 capacity: self.requests() as usize,
@@ -279,12 +280,13 @@ impl Drop for SharedReceiveQueueHandle {
     }
 }
 
-/// A shared receive queue that only the device still uses, and the objects that must outlive it.
+/// A shared receive queue that the program no longer uses and that is about to be destroyed, with
+/// the objects that must outlive it.
 struct Remains {
     raw: NonNull<sys::ibv_srq>,
     /// Name of the queue in log messages.
     name: String,
-    /// The completion queue of a queue in an XRC domain.
+    /// The completion queue of the shared receive queue, if that is in an XRC domain.
     completions: Option<Arc<CompletionQueueHandle>>,
     /// The objects from which the queue was created.
     parents: Box<dyn Any + Send>,
@@ -296,8 +298,9 @@ struct Remains {
 unsafe impl Send for Remains {}
 
 impl Remains {
-    /// Destroys the queue. If this thread is iterating over its extended completion queue, whose
-    /// lock the driver takes for the destruction, the queue is destroyed after the iteration.
+    /// Destroys the queue. The driver takes the lock of the completion queue for the destruction.
+    /// If this thread is iterating over that queue and so holds its lock, the shared receive queue
+    /// is destroyed when the iteration ends.
     fn destroy(self) {
         let polled = self
             .completions
@@ -328,8 +331,8 @@ fn next_id() -> u64 {
 
 impl<T: Send + 'static> SharedReceiveQueue<T> {
     /// Takes ownership of a shared receive queue that other code created, for example a vendor's
-    /// extension. `xrc` contains the XRC domain and the completion queue of a queue in an XRC
-    /// domain. The context value of the queue becomes [`Self::id`].
+    /// extension. For a queue in an XRC domain, `xrc` must contain that domain and the completion
+    /// queue of the queue. The function sets the context value of the queue to [`Self::id`].
     ///
     /// # Errors
     ///

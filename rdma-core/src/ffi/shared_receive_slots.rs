@@ -1,4 +1,4 @@
-//! The receives in flight of a shared receive queue, and their memory.
+//! The receives in flight of a shared receive queue, each with its memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +11,13 @@ use super::slot_table::{Reserved, SlotTable};
 use crate::error::Error;
 use crate::memory::Scatter;
 
-/// The receives of a shared receive queue, each of which uses a slot from posting to completion.
+/// The receives in flight of a shared receive queue. Each receive uses a slot (a place in a fixed
+/// table) from posting to completion.
 pub(crate) struct SharedReceiveSlots<T: Send + 'static> {
     handle: Arc<SharedReceiveQueueHandle>,
     table: SlotTable<T>,
-    /// Limits of receives on the fast path; `None` if the queue does not support the fast path.
+    /// Limits that receives on the fast path must meet; `None` if the queue does not support the
+    /// fast path.
     fast_path: Option<Limits>,
 }
 
@@ -53,7 +55,8 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         &self.table
     }
 
-    /// Returns the sizes for checking receives, of which only the number of elements is used.
+    /// Returns the sizes against which receives are checked. Only the number of elements is
+    /// meaningful.
     #[inline]
     pub(super) fn limits(&self) -> QueuePairSizes {
         QueuePairSizes {

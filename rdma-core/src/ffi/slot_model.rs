@@ -1,5 +1,5 @@
-//! Loom models of the slot table: they explore every order of the threads, and every value that
-//! their loads may return.
+//! Loom models of the slot table. They explore every interleaving of the threads, and every value
+//! that their loads may return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test --release -p rdma-core --lib ffi::slot_table
@@ -11,8 +11,8 @@ use loom::thread;
 
 use super::{Reserved, SlotTable};
 
-/// A device that passes ids from one thread to another, as a completion queue does, but without any
-/// ordering: the table itself must order its memory accesses.
+/// A simulated device that passes ids from one thread to another, as a completion queue does. It
+/// imposes no memory ordering, so the table itself must order its memory accesses.
 #[derive(Default)]
 struct Device(AtomicU64);
 
@@ -34,7 +34,7 @@ fn memory_goes_from_the_poster_to_the_completer() {
         let completer = {
             let (table, device) = (Arc::clone(&table), Arc::clone(&device));
             thread::spawn(move || {
-                // The launch may not be visible to this thread yet.
+                // The completing thread may not see the launch of the request yet.
                 let (index, memory) = table.complete(device.poll()?)?;
                 table.release(index);
                 Some(*memory)
@@ -88,7 +88,7 @@ fn an_untimely_release_frees_nothing_twice() {
         let reserved = table.reserve().unwrap();
         table.launch(&reserved, 7);
         let id = reserved.id();
-        // This thread may be the one that releases the slot, and may use it again.
+        // The second thread may be the one that releases the slot. It may then use the slot again.
         let meddler = {
             let table = Arc::clone(&table);
             thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! The synchronization primitives of a slot table: the standard library's, or those of loom.
+//! The synchronization primitives of a slot table: those of the standard library or, for models,
+//! those of loom.
 
 pub(super) use choice::{AtomicU64, FreeList, SharedCell};
 
@@ -31,12 +32,12 @@ mod choice {
         }
     }
 
-    /// The indexes of the free slots of a slot table.
+    /// The list of the free slots of a slot table, by their indexes.
     #[derive(Debug)]
     pub(in crate::ffi) struct FreeList(ArrayQueue<u32>);
 
     impl FreeList {
-        /// Creates a list of all indexes below `count`, which must be at least 1.
+        /// Creates a list that contains all indexes below `count`. `count` must be at least 1.
         pub(in crate::ffi) fn of(count: u32) -> Self {
             let queue = ArrayQueue::new(count as usize);
             for index in 0..count {
@@ -91,8 +92,8 @@ mod choice {
         }
     }
 
-    /// The indexes of free slots, for the model. Loom cannot model the queue of crossbeam; this
-    /// list has the same ordering.
+    /// The list of the free slots, for loom models. Loom cannot model the queue of crossbeam that
+    /// the crate uses; this list gives the same memory ordering.
     #[derive(Debug)]
     pub(in crate::ffi) struct FreeList(Mutex<VecDeque<u32>>);
 

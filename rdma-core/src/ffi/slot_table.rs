@@ -1,6 +1,7 @@
 //! A lock-free table of slots that many threads use.
 //!
-//! The slots hold the memory of the requests in flight of queues to which any thread may post.
+//! The slots contain the memory of requests in flight. The table serves queues to which several
+//! threads post.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -8,14 +9,15 @@ use std::sync::atomic::Ordering;
 use super::request_id::{BLOCK_BITS, next_block};
 use super::slot_sync::{AtomicU64, FreeList, SharedCell};
 
-/// Number of low bits of an id that are the slot's index; the other bits number the slot's uses.
+/// Number of low bits of a request id that contain the index of the slot. The other bits count the
+/// uses of the slot.
 const INDEX_BITS: u32 = 16;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 
-/// Number of uses of a slot before it allocates another block of ids.
+/// Number of times that a slot can be used before it needs another block of ids.
 const USES_OF_BLOCK: u64 = 1 << (BLOCK_BITS - INDEX_BITS);
 
-/// State of a slot that no request uses. The low bits of a slot's word contain its state, the
+/// State of a slot that no request uses. The low bits of a slot's word contain the state, and the
 /// higher bits the number of times that the slot was used.
 const FREE: u64 = 0;
 const RESERVED: u64 = 1;
@@ -25,12 +27,12 @@ const DONE: u64 = 4;
 const STATE_BITS: u32 = 3;
 const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
 
-/// A fixed number of slots, each of which holds the memory of one request.
+/// A table with a fixed number of slots, each of which contains the memory of one request.
 ///
 /// The states of a slot are free -> reserved -> in flight -> completing -> done -> free, or from
 /// completing back to reserved if the device did not accept the request. The memory is accessed in
 /// two states only: "reserved", by the holder of the [`Reserved`] for that use of the slot, and
-/// "completing", by the one thread whose compare-and-swap entered the state.
+/// "completing", by the one thread whose compare-and-swap set that state.
 pub(super) struct SlotTable<T> {
     free: FreeList,
     slots: Box<[Slot<T>]>,
@@ -45,8 +47,8 @@ struct Slot<T> {
 // between threads, which `T: Send` allows, and is never shared.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
-/// A reserved slot: the exclusive right to use it for one request, whose unique id this value
-/// contains. Belongs to the table that created it.
+/// The exclusive right to use a reserved slot for one request. Contains the unique id of that
+/// request. The right is valid only for the table that created it.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     id: u64,
@@ -59,13 +61,14 @@ impl Reserved {
         self.id
     }
 
-    /// Returns the index of the slot in the table.
+    /// Returns the index of the reserved slot in its table.
     #[inline]
     pub(crate) fn index(&self) -> u32 {
         (self.id & INDEX_MASK) as u32
     }
 
-    /// Duplicates the right to the slot. The caller must not use the original any more.
+    /// Returns a duplicate of this right. The caller must use only one of the two values
+    /// afterwards.
     #[inline]
     pub(super) fn moved(&self) -> Self {
         Self { id: self.id }
@@ -77,7 +80,8 @@ impl Reserved {
     }
 }
 
-/// Returns the word of a slot that is in `state` and used by the request with this id.
+/// Returns the word of a slot that the request with the id `id` uses and that is in the state
+/// `state`.
 #[inline]
 fn word(id: u64, state: u64) -> u64 {
     ((id >> INDEX_BITS) << STATE_BITS) | state
@@ -93,12 +97,13 @@ impl<T> fmt::Debug for SlotTable<T> {
 }
 
 impl<T> SlotTable<T> {
-    /// Creates a table of `capacity` slots, at least one and at most 2^16.
+    /// Creates a table with `capacity` slots: at least one, and at most 2^16.
     pub(super) fn new(capacity: u32) -> Self {
         let capacity = capacity.clamp(1, 1 << INDEX_BITS);
         let free = FreeList::of(capacity);
         let slot = |_| Slot {
-            // Counts as the last use of a block of ids, so that the first use allocates a block.
+            // The initial count stands for the last use of a block of ids, so that the first use of
+            // the slot allocates a block.
             word: AtomicU64::new(((USES_OF_BLOCK - 1) << STATE_BITS) | FREE),
             memory: SharedCell::new(None),
         };
@@ -115,7 +120,7 @@ impl<T> SlotTable<T> {
     pub(super) fn reserve(&self) -> Option<Reserved> {
         let index = self.free.take()?;
         let slot = &self.slots[index as usize];
-        // This thread has taken the index from the free list, so it is the only user of the slot.
+        // This thread has taken the index from the free list, so no other thread uses the slot.
         let mut serial = (slot.word.load(Ordering::Relaxed) >> STATE_BITS) + 1;
         if serial.is_multiple_of(USES_OF_BLOCK) {
             serial = next_block() >> INDEX_BITS;
@@ -127,7 +132,8 @@ impl<T> SlotTable<T> {
         Some(reserved)
     }
 
-    /// Returns the slot of a reservation, or `None` if the reservation belongs to another table.
+    /// Returns the slot that a reservation is for, or `None` if the reservation belongs to another
+    /// table.
     #[inline]
     fn slot(&self, reserved: &Reserved) -> Option<&Slot<T>> {
         let slot = self.slots.get(reserved.index() as usize)?;
@@ -141,7 +147,8 @@ impl<T> SlotTable<T> {
         self.slot(reserved).is_some()
     }
 
-    /// Frees a reserved slot that was not used. Does nothing if it belongs to another table.
+    /// Frees a reserved slot that no request has used. Has no effect if the slot belongs to another
+    /// table.
     #[cold]
     pub(super) fn cancel(&self, reserved: Reserved) {
         if let Some(slot) = self.slot(&reserved) {
@@ -150,7 +157,8 @@ impl<T> SlotTable<T> {
         }
     }
 
-    /// Stores the memory of a request in a reserved slot, which is then in flight.
+    /// Stores the memory of a request in a reserved slot. The state of the slot is then "in
+    /// flight".
     ///
     /// # Panics
     ///
@@ -164,14 +172,16 @@ impl<T> SlotTable<T> {
         slot.word.store(reserved.word(IN_FLIGHT), Ordering::Release);
     }
 
-    /// Takes the memory of the request with this id, and returns it with the index of its slot. The
-    /// slot stays in use until [`Self::release`]. Returns `None` if no such request is in flight.
+    /// Takes the memory of the request with this id, and returns the index of the slot with the
+    /// memory. The slot stays in use until [`Self::release`]. Returns `None` if no request with
+    /// this id is in flight.
     #[inline]
     pub(super) fn complete(&self, id: u64) -> Option<(u32, T)> {
         self.take(id, DONE)
     }
 
-    /// Takes the memory of the request with this id, and leaves its slot in the state `next`.
+    /// Takes the memory of the request with this id out of its slot, and sets the state of the slot
+    /// to `next`.
     #[inline]
     fn take(&self, id: u64, next: u64) -> Option<(u32, T)> {
         let index = (id & INDEX_MASK) as u32;
@@ -199,7 +209,8 @@ impl<T> SlotTable<T> {
         memory
     }
 
-    /// Takes back the memory of a request that the device did not accept. The slot stays reserved.
+    /// Takes back the memory of a request that the device did not accept. The slot stays reserved
+    /// for another attempt.
     #[cold]
     pub(super) fn recall(&self, reserved: &Reserved) -> T {
         let taken = self.take(reserved.id, RESERVED);
@@ -207,7 +218,8 @@ impl<T> SlotTable<T> {
         memory
     }
 
-    /// Frees the slot of a completed request. Does nothing to a slot in any other state.
+    /// Frees the slot at `index` if its request has completed. Has no effect on a slot in any other
+    /// state.
     #[inline]
     pub(super) fn release(&self, index: u32) {
         let Some(slot) = self.slots.get(index as usize) else {
@@ -233,8 +245,8 @@ impl<T> SlotTable<T> {
 }
 
 impl<T: Send + 'static> SlotTable<T> {
-    /// Takes all slots if a request is in flight; the caller must keep them until the device no
-    /// longer uses the memory. Returns `None` if no request is in flight.
+    /// Takes all slots out of the table if a request is in flight. The caller must keep the result
+    /// until the device no longer uses the memory. Returns `None` if no request is in flight.
     pub(super) fn abandon(&mut self) -> Option<Box<dyn std::any::Any + Send>> {
         let in_flight =
             |slot: &Slot<T>| slot.word.load(Ordering::Acquire) & STATE_MASK == IN_FLIGHT;
@@ -340,8 +352,8 @@ mod tests {
         assert_eq!(std::sync::Arc::strong_count(&memory), 1);
     }
 
-    /// Threads post, complete and, at wrong times, release. The memory of each request must be
-    /// returned exactly once and unchanged.
+    /// Checks that the memory of each request is returned exactly once and unchanged while threads
+    /// post and complete requests, and another thread releases slots at wrong times.
     #[test]
     fn many_threads_and_untimely_releases() {
         const THREADS: usize = 3;

@@ -1,4 +1,4 @@
-//! A batch of requests of a queue for many threads, which are posted in one call.
+//! A batch of requests for a queue to which many threads post: the requests are posted in one call.
 
 use std::fmt;
 
@@ -15,17 +15,18 @@ use crate::error::{Error, Result};
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{KeepAlive, Outcome, SendRequest};
 
-/// A batch of requests that one thread builds, with its own storage. The memory of each request
-/// moves into the request's slot when the batch is posted.
+/// A batch of requests that one thread builds. The batch has storage of its own. The memory of each
+/// request moves into the request's slot when the batch is posted.
 pub(crate) struct SlotsStaging<'a, T: Send + 'static, W: Linked> {
     slots: &'a Slots<T>,
     room: BatchRoom<W>,
-    /// Index of the first staged request in `room`.
+    /// Index, in `room`, of the first request that was added and not posted.
     first: usize,
-    /// The staged requests that were not posted, in their order. The vector never reallocates.
+    /// The requests that were added and not posted, in the order of addition. The vector never
+    /// reallocates.
     staged: Vec<Staged<T>>,
     /// Id of the last posted request if it is unsignaled, otherwise 0. The completion of the next
-    /// posted request also completes it.
+    /// signaled request of the batch also completes that request.
     earlier: u64,
 }
 
@@ -36,8 +37,8 @@ struct Staged<T> {
 }
 
 impl<T> Staged<T> {
-    /// Returns the id of this request if it is unsignaled, so that the next request completes it
-    /// too. Returns 0 if this request is signaled.
+    /// Returns the id of this request if it is unsignaled: the completion of a later request must
+    /// then complete it as well. Returns 0 if this request is signaled.
     #[inline]
     fn followed(&self) -> u64 {
         if self.is_signaled {
@@ -90,7 +91,7 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         }
     }
 
-    /// Moves the memory of the staged requests into their slots.
+    /// Moves the memory of the requests that were added into their slots.
     #[inline]
     fn launch(&mut self) {
         let mut earlier = self.earlier;
@@ -102,7 +103,7 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         }
     }
 
-    /// Records all staged requests as posted, and returns their number.
+    /// Records that all requests that were added have been posted, and returns their number.
     #[inline]
     fn finish(&mut self) -> usize {
         let count = self.staged.len();
@@ -111,8 +112,8 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         count
     }
 
-    /// Takes the memory of the requests from `bad` on back out of their slots. Returns the number
-    /// of requests that were posted.
+    /// Takes the memory of the request at `bad`, and of all requests after it, back out of their
+    /// slots: these were not posted. Returns the number of requests that were posted.
     #[cold]
     fn recall(&mut self, bad: *mut W) -> usize {
         let count = self.staged.len();
@@ -132,8 +133,8 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         posted
     }
 
-    /// Ends the batch, and returns the memory of the staged requests. All slots are freed, even if
-    /// the caller does not take all memory.
+    /// Ends the batch, and returns the memory of the requests that were not posted. Frees all their
+    /// slots, even if the caller does not take all memory.
     pub(crate) fn end(&mut self) -> impl Iterator<Item = T> {
         self.first = 0;
         for staged in &mut self.staged {
@@ -146,7 +147,7 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
 }
 
 impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
-    /// Adds a request to the batch, in a reserved slot, which is freed on failure.
+    /// Adds a request to the batch, in the reserved slot `slot`. On failure the slot is freed.
     #[inline]
     pub(crate) fn stage(
         &mut self,
@@ -190,7 +191,8 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         Ok(())
     }
 
-    /// Makes the last staged request signaled, so that it completes the requests before it.
+    /// Makes the last request of the batch signaled, so that its completion completes the
+    /// unsignaled requests before it.
     #[inline]
     fn signal_last(&mut self) {
         let Some(last) = self.staged.last_mut().filter(|last| !last.is_signaled) else {
@@ -203,15 +205,16 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         unsafe { (*wr.as_mut_ptr()).send_flags |= signaled };
     }
 
-    /// Posts the requests of the batch in one call. Returns the number of requests that were
-    /// posted. After an error the requests that were not posted stay in the batch.
+    /// Posts the requests of the batch in one call. Returns the number of posted requests and the
+    /// result of the call. After an error the other requests stay in the batch.
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         if self.staged.is_empty() {
             return (0, Ok(()));
         }
         self.signal_last();
         if self.earlier == 0 {
-            // This chain of unsignaled requests was posted before this batch.
+            // The batch takes over a chain of unsignaled requests that were posted before. Its
+            // first signaled request will complete them.
             self.earlier = self.slots.unfollowed.take();
         }
         self.launch();
@@ -263,8 +266,8 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
         Ok(())
     }
 
-    /// Posts the receives of the batch in one call. Returns the number of receives that were
-    /// posted. After an error the receives that were not posted stay in the batch.
+    /// Posts the receives of the batch in one call. Returns the number of posted receives and the
+    /// result of the call. After an error the other receives stay in the batch.
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         if self.staged.is_empty() {
             return (0, Ok(()));

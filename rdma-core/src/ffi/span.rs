@@ -1,4 +1,4 @@
-//! Exclusive ownership of a range of registered memory.
+//! Spans: exclusive ownership of a range of registered memory.
 //!
 //! A span is the basis of the crate's buffers: it can be split, joined and moved into a request.
 
@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 use super::region::RegionHandle;
 
-/// The sole right to a range of a region that no peer can access.
+/// The exclusive right to use a range of a memory region. Peers cannot access the range through
+/// this region.
 ///
-/// Invariant: no two live spans overlap, and the region grants no remote access unless its span is
-/// inside an [`super::Exposed`]. A span is created for the whole of a new region, and then divided.
+/// Invariant: no two live spans overlap, and the region of a span grants no remote access unless
+/// the span is inside an [`super::Exposed`]. A span is created for the whole of a new region, and
+/// can then be divided.
 pub(crate) struct Span {
     start: NonNull<u8>,
     len: usize,
@@ -35,8 +37,8 @@ impl fmt::Debug for Span {
 }
 
 impl Span {
-    /// Creates the span of a whole region. Takes the region's handle by value, so the region has no
-    /// other span.
+    /// Creates a span that covers a whole region. The function takes the handle of the region by
+    /// value, so no other span of the region exists.
     pub(crate) fn whole(region: RegionHandle) -> Self {
         let (start, len) = (region.memory().start(), region.memory().len());
         Self {
@@ -50,7 +52,7 @@ impl Span {
         self.len
     }
 
-    /// Returns the address of the first byte in requests that use the region's local key.
+    /// Returns the address of the first byte as requests with the region's local key use it.
     #[inline]
     pub(crate) fn address(&self) -> u64 {
         self.region.request_address(self.start.as_ptr())
@@ -64,7 +66,8 @@ impl Span {
         &self.region
     }
 
-    /// Returns the range of this span in the region's memory, in bytes from its start.
+    /// Returns the range that this span covers in the memory of its region, in bytes from the start
+    /// of the region.
     pub(crate) fn range(&self) -> Range<usize> {
         let start = self.start.as_ptr() as usize - self.region.memory().start().as_ptr() as usize;
         start..start + self.len
@@ -87,7 +90,8 @@ impl Span {
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Returns the region, if this span covers all of it and no other span of it exists.
+    /// Returns the region, if this span covers the whole region and no other span of the region
+    /// exists. Otherwise returns the span.
     pub(crate) fn into_region(self) -> Result<RegionHandle, Self> {
         let Self { start, len, region } = self;
         let again = |region| Self { start, len, region };
@@ -97,7 +101,8 @@ impl Span {
         Arc::try_unwrap(region).map_err(again)
     }
 
-    /// Divides the span at offset `at`, which must be at most its length.
+    /// Divides the span into two, `[0, at)` and `[at, len)`. `at` must be at most the length of the
+    /// span.
     pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
         assert!(at <= self.len, "split at {at} of {} bytes", self.len);
         // SAFETY: `at` is inside the span or one past its end.
@@ -110,8 +115,8 @@ impl Span {
         (Self { len: at, ..self }, right)
     }
 
-    /// Joins this span with the adjacent span `right`. Returns both unchanged if they are not
-    /// adjacent, or belong to different regions.
+    /// Joins this span with the span `right`, which must directly follow it in memory. Returns both
+    /// spans unchanged if they are not adjacent or belong to different regions.
     pub(crate) fn join(self, right: Self) -> Result<Self, (Self, Self)> {
         // SAFETY: the end of the span is inside its allocation or one past its end.
         let end = unsafe { self.start.add(self.len) };

@@ -1,5 +1,5 @@
-//! The stash of a completion queue: completions that were polled by a thread that did not post
-//! their requests.
+//! The stash of a completion queue: a store for completions that a thread has polled although they
+//! belong to requests of another thread.
 //!
 //! A completion stays in the stash until the next poll, or is delivered to the [`Inbox`] of the
 //! thread that waits for it.
@@ -16,27 +16,28 @@ use super::inbox::Inbox;
 
 /// Flag of [`Stash::state`]: the stash contains completions, or a thread has opened it.
 const FILLED: u64 = 1;
-/// Flag of [`Stash::state`]: the queue must never be polled by `ibv_poll_cq`, because it is an
-/// extended queue.
+/// Flag of [`Stash::state`]: polls must always take the slow way, because the queue is an extended
+/// queue, which `ibv_poll_cq` must not poll.
 const DETOUR: u64 = 2;
-/// Flag of [`Stash::state`]: an inbox is registered.
+/// Flag of [`Stash::state`]: the inbox of a waiting thread is registered.
 const AWAITED: u64 = 4;
-/// Increments of two counters in [`Stash::state`]: `SORTER` counts the threads that are sorting,
-/// `WAITER` the threads that wait until no thread is sorting.
+/// Values of one step of two counters in [`Stash::state`]. Steps of `SORTER` count the threads that
+/// are sorting, and steps of `WAITER` the threads that wait until no thread is sorting.
 const SORTER: u64 = 1 << 3;
 const WAITER: u64 = 1 << 32;
 const SORTERS: u64 = WAITER - SORTER;
 
-/// Completions that one thread has polled and another thread is to receive. They are in the order
-/// of polling or, if several threads poll at the same time, of insertion.
+/// A store for completions that one thread has polled and another thread must receive. The
+/// completions are in the order of polling or, if several threads poll at the same time, in the
+/// order of insertion.
 ///
 /// A poll reads one word of the stash, so a queue whose stash is never used has no other cost.
 #[derive(Debug)]
 pub(super) struct Stash<T> {
     state: AtomicU64,
     entries: Mutex<VecDeque<T>>,
-    /// The registered inboxes: one for each waiting thread, for the completions that the thread
-    /// awaits.
+    /// The registered inboxes. Each belongs to one waiting thread, and receives the completions
+    /// that the thread awaits.
     awaited: Mutex<Vec<Arc<Inbox<T>>>>,
 }
 
@@ -50,30 +51,32 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Returns whether a poll must read the stash, and not only poll the device. In both cases the
-    /// completions that the device returns may be [awaited](Self::is_awaited) by other threads.
+    /// Returns whether a poll must read the stash in addition to polling the device. Whatever the
+    /// result, the completions that the device returns may be [awaited](Self::is_awaited) by other
+    /// threads.
     ///
-    /// A relaxed load suffices. A caller that gets `false` while another thread inserts completions
-    /// finds them at its next poll. If a poll finds the device's queue empty because another thread
-    /// took the completions, with the stash open or as a [sorter](Self::sort), it calls this
-    /// function after it has held the device's lock, and so gets `true`.
+    /// A relaxed load suffices. If the function returns `false` while another thread inserts
+    /// completions, the caller finds these completions at its next poll. A poll may also find the
+    /// device's queue empty because another thread, which has the stash open or is
+    /// [sorting](Self::sort), took the completions. The polling thread then calls this function
+    /// after it has held the device's lock, so that the function returns `true`.
     #[inline]
     pub(super) fn detour(&self) -> bool {
         self.state.load(Ordering::Relaxed) & !AWAITED != 0
     }
 
-    /// Returns whether the stash contains completions, or a thread has opened it and may insert
-    /// completions.
+    /// Returns whether the stash contains completions, or may soon contain completions because a
+    /// thread has opened it.
     #[inline]
     pub(super) fn is_filled(&self) -> bool {
         self.state.load(Ordering::Relaxed) & FILLED != 0
     }
 
-    /// Registers an inbox. Until the result is dropped, polls of any thread store the completions
-    /// with the inbox's ids in it.
+    /// Registers an inbox. Until the returned value is dropped, every thread that polls a
+    /// completion with an id of the inbox stores the completion there.
     ///
-    /// Requests with these ids must be posted only afterwards, so that a poll that finds their
-    /// completions sees that they are awaited.
+    /// Requests with these ids must be posted only after the registration, so that every thread
+    /// that polls their completions sees the inbox.
     pub(super) fn divert_to(&self, inbox: &Arc<Inbox<T>>) -> Diversion<'_, T> {
         let mut awaited = self.awaited.lock();
         awaited.push(Arc::clone(inbox));
@@ -93,8 +96,8 @@ impl<T> Stash<T> {
         self.state.load(Ordering::Relaxed) & AWAITED != 0
     }
 
-    /// Delivers the completion with this id to the inbox of its waiter. Returns `false` if it has
-    /// no waiter. A completion with a waiter is never delivered elsewhere.
+    /// Delivers the completion with this id to the inbox to which the id belongs. Returns `false`
+    /// if no registered inbox has the id. A completion for an inbox is never delivered elsewhere.
     #[inline]
     pub(super) fn divert(&self, id: u64, completion: impl FnMut() -> T) -> bool {
         self.is_awaited() && self.divert_awaited(id, completion)
@@ -106,7 +109,7 @@ impl<T> Stash<T> {
         awaited.iter().any(|inbox| inbox.put(id, &mut completion))
     }
 
-    /// Locks the entries for this thread until the guard is dropped.
+    /// Locks the completions of the stash for this thread, until the returned guard is dropped.
     pub(super) fn open(&self) -> Open<'_, T> {
         let entries = self.entries.lock();
         self.state.fetch_or(FILLED, Ordering::Relaxed);
@@ -116,10 +119,10 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Begins sorting: until the result is dropped, this thread may poll the device, and puts
-    /// completions that are not its own into the stash. [`Self::open_sorted`] waits for the end of
-    /// sorting. Returns `None` if a thread is waiting in that function, or if the stash contains
-    /// completions; the caller must then open the stash.
+    /// Begins sorting. Until the returned guard is dropped, this thread may poll the device, and
+    /// must put completions of other threads' requests into the stash. [`Self::open_sorted`] waits
+    /// until sorting has ended. Returns `None` if a thread is waiting in that function, or if the
+    /// stash contains completions; the caller must then open the stash.
     ///
     /// Sorting takes no lock: sorters wait neither for each other nor for other threads.
     pub(super) fn sort(&self) -> Option<Sorting<'_>> {
@@ -128,16 +131,17 @@ impl<T> Stash<T> {
         (before & !(SORTERS | AWAITED) == 0).then_some(sorting)
     }
 
-    /// Opens the stash after all threads that are sorting have finished.
+    /// Waits until all threads that are sorting have finished, and opens the stash.
     ///
-    /// Threads that would begin to sort now must open the stash instead, so that the wait ends.
+    /// During the wait no further thread can begin to sort, so that the wait ends: [`Self::sort`]
+    /// returns `None`.
     pub(super) fn open_sorted(&self) -> Open<'_, T> {
         /// Number of busy-wait iterations before the thread yields the processor.
         const SPINS: u32 = 100;
         self.state.fetch_add(WAITER, Ordering::Relaxed);
         let mut spins = 0;
-        // Acquire: makes the completions visible that sorters have inserted. A sorter that panics
-        // ends its sorting by the drop of its guard.
+        // Acquire: makes the completions visible that sorting threads have inserted. If a sorting
+        // thread panics, the drop of its guard ends the sorting.
         while self.state.load(Ordering::Acquire) & SORTERS != 0 {
             spins += 1;
             if spins < SPINS {
@@ -152,7 +156,7 @@ impl<T> Stash<T> {
     }
 }
 
-/// Guard of a thread that is sorting: see [`Stash::sort`]. Dropping it ends the sorting.
+/// The guard of a thread that is sorting: see [`Stash::sort`]. Dropping the guard ends the sorting.
 #[derive(Debug)]
 pub(super) struct Sorting<'a> {
     state: &'a AtomicU64,
@@ -164,7 +168,7 @@ impl Drop for Sorting<'_> {
     }
 }
 
-/// The registration of an inbox with a stash; dropping it ends the registration.
+/// The registration of an inbox with a stash. Dropping this value ends the registration.
 #[derive(Debug)]
 pub(super) struct Diversion<'a, T> {
     stash: &'a Stash<T>,
@@ -187,7 +191,7 @@ impl<T> Drop for Diversion<'_, T> {
     }
 }
 
-/// Guard with exclusive access to the entries of a stash.
+/// A guard that gives exclusive access to the completions in a stash.
 #[derive(Debug)]
 pub(super) struct Open<'a, T> {
     state: &'a AtomicU64,
@@ -281,9 +285,9 @@ mod tests {
         assert!(stash.sort().is_none(), "there is something in it");
     }
 
-    /// Models a thread that polls as the crate does: the stash if it may contain completions, then the
-    /// device, then the stash again. The thread must find its completion even if other threads poll
-    /// it and put it back.
+    /// Checks that a thread finds its completion even if other threads poll the completion and put
+    /// it back. The thread polls as the crate does: the stash if it may contain completions, then
+    /// the device, then the stash again.
     #[test]
     fn nobody_misses_what_another_one_has_in_hand() {
         const ROUNDS: usize = if cfg!(miri) { 20 } else { 2000 };

@@ -1,34 +1,37 @@
 //! Unsignaled requests of a queue to which many threads post.
 //!
-//! Such requests have no completion of their own; the completion of a later request completes them.
+//! Unsignaled requests have no completion of their own; the completion of a later request completes
+//! them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// Posted unsignaled requests that no later signaled request completes yet.
+/// The posted unsignaled requests of a queue for which no signaled request has been posted yet.
 ///
-/// Unsignaled requests form chains: the entry of each request holds the id of the request before. A
-/// signaled request takes a whole chain, and its completion also completes the requests of that
-/// chain, since they were posted before it. Unsignaled requests are posted under the lock.
+/// Unsignaled requests form chains: the slot of each request contains the id of the request before
+/// it. A signaled request takes over a whole chain. Its completion also completes the requests of
+/// that chain, because they were posted before it. A thread holds the lock while it posts an
+/// unsignaled request.
 #[derive(Debug)]
 pub(super) struct Unfollowed {
     chains: Mutex<Chains>,
-    /// Set if there is a chain of unsignaled requests.
+    /// Set if at least one chain of unsignaled requests exists.
     any: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Chains {
-    /// Id of the last request of each chain.
+    /// The id of the last request of each chain.
     last: Vec<u64>,
     /// Number of unsignaled requests since the last signaled one.
     run: u32,
 }
 
 impl Unfollowed {
-    /// Creates an empty list. If other queues post to the queue pair, the first request must be
-    /// signaled, because the other queues may have left only one free place in the send queue.
+    /// Creates an empty list. `is_alone` states whether no other queue posts to the queue pair. If
+    /// it is `false`, the first request must be signaled, because the other queues may have left
+    /// only one free place in the send queue.
     pub(super) fn new(is_alone: bool) -> Self {
         let run = if is_alone { 0 } else { u32::MAX };
         Self {
@@ -40,8 +43,8 @@ impl Unfollowed {
         }
     }
 
-    /// Begins posting a signaled request, whose completion also completes a chain of unsignaled
-    /// requests, if there is one.
+    /// Begins posting a signaled request. If a chain of unsignaled requests exists, the completion
+    /// of this request will also complete that chain.
     #[inline]
     pub(super) fn follow(&self) -> Follow<'_> {
         Follow {
@@ -51,8 +54,8 @@ impl Unfollowed {
         }
     }
 
-    /// Begins posting an unsignaled request. The request becomes signaled if `limit` unsignaled
-    /// requests precede it.
+    /// Begins posting a request that the program made unsignaled. The request becomes signaled if
+    /// `limit` unsignaled requests in a row precede it.
     pub(super) fn follow_unsignaled(&self, limit: u32) -> Follow<'_> {
         let mut chains = self.chains.lock();
         let earlier = chains.last.pop().unwrap_or(0);
@@ -88,8 +91,8 @@ impl Unfollowed {
         id.unwrap_or(0)
     }
 
-    /// Adds a chain of unsignaled requests whose last request has this id. Makes the next request
-    /// signaled, because the chain may have the maximum length.
+    /// Adds a chain of unsignaled requests whose last request has this id. The next request will be
+    /// signaled, because the chain may already have the maximum length.
     #[cold]
     pub(super) fn leave(&self, id: u64) {
         let mut chains = self.chains.lock();
@@ -99,17 +102,18 @@ impl Unfollowed {
     }
 }
 
-/// A request that is being posted, with the chain of unsignaled requests before it. If the device
-/// rejects the request, the chain must be [added](Unfollowed::leave) again.
+/// A request that is being posted, with the chain of unsignaled requests that its completion will
+/// also complete. If the device rejects the request, the chain must be [added](Unfollowed::leave)
+/// again.
 pub(super) struct Follow<'a> {
     unfollowed: &'a Unfollowed,
-    /// The lock of the chains, held while an unsignaled request is posted.
+    /// The guard of the lock on the chains, if the request is unsignaled; `None` if it is signaled.
     unsignaled: Option<MutexGuard<'a, Chains>>,
     earlier: u64,
 }
 
 impl Follow<'_> {
-    /// Returns whether the request must be signaled.
+    /// Returns whether the request must be posted as signaled.
     #[inline]
     pub(super) fn is_signaled(&self) -> bool {
         self.unsignaled.is_none()
@@ -122,7 +126,8 @@ impl Follow<'_> {
         self.earlier
     }
 
-    /// Records that the device has accepted the request `id`: if unsignaled, adds it to its chain.
+    /// Records that the device has accepted the request with the id `id`. Adds the request to its
+    /// chain if it is unsignaled.
     #[inline]
     pub(super) fn posted(self, id: u64) {
         if let Some(mut chains) = self.unsignaled {
@@ -137,7 +142,7 @@ impl Follow<'_> {
 mod tests {
     use super::*;
 
-    /// A limit that the tests do not reach.
+    /// A limit of unsignaled requests that the tests do not reach.
     const MANY: u32 = 100;
 
     #[test]

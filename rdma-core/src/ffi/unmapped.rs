@@ -1,4 +1,4 @@
-//! Regions of memory that this process cannot reference: device memory, dma-bufs and null regions.
+//! Memory regions that Rust references cannot point to: device memory, dma-bufs and null regions.
 
 use std::any::Any;
 use std::fmt;
@@ -17,11 +17,11 @@ use crate::memory::AccessFlags;
 /// Owner of an `ibv_mr` over memory that no Rust reference can point to.
 pub(crate) struct UnmappedHandle {
     raw: RawRegion,
-    /// Address of the first byte in requests.
+    /// Address that requests use for the first byte.
     first: u64,
     len: u64,
     access: AccessFlags,
-    /// The owner of the memory; dropped after the deregistration.
+    /// The owner of the memory, which is dropped after the deregistration.
     keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -37,7 +37,8 @@ impl fmt::Debug for UnmappedHandle {
 }
 
 impl UnmappedHandle {
-    /// Creates a null region: reads of it return zeroes, and writes to it are discarded.
+    /// Creates a null region: RDMA reads of the region return zeroes, and the device discards
+    /// writes to it.
     pub(crate) fn null(domain: Arc<ProtectionDomainHandle>) -> Result<Self> {
         // SAFETY: the handle of the domain keeps it valid.
         let raw = unsafe { sys::ibv_alloc_null_mr(domain.as_raw()) };
@@ -52,7 +53,8 @@ impl UnmappedHandle {
         })
     }
 
-    /// Registers a range of device memory. The range must lie inside the memory.
+    /// Registers a range of device memory. The caller must have checked that the range lies inside
+    /// the memory.
     pub(crate) fn of_device(
         domain: Arc<ProtectionDomainHandle>,
         memory: Arc<DeviceMemoryHandle>,
@@ -109,7 +111,8 @@ impl UnmappedHandle {
         })
     }
 
-    /// Takes ownership of a region. Address, length and access must be those of `raw`.
+    /// Takes ownership of a region. `first`, `len` and `access` must be the address, length and
+    /// access flags of `raw`.
     pub(super) fn adopt(
         raw: RawRegion,
         (first, len): (u64, u64),

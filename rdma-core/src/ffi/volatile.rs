@@ -1,26 +1,27 @@
-//! Memory that peers and devices write to while the program reads it.
+//! Memory that peers or devices may write to while the program reads it.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use super::access::{copy_in, copy_out};
 use super::span::Span;
 
-/// A span (an owned range of registered memory) that is never borrowed as a slice: all access is by
-/// atomic copies.
+/// A span (an owned range of registered memory) that is never borrowed as a slice: the program
+/// accesses it only by atomic operations.
 ///
-/// Invariant: while this value exists, no reference to the bytes exists.
+/// Invariant: while this value exists, no plain reference to the bytes exists.
 #[derive(Debug)]
 pub(crate) struct Volatile {
     span: Span,
 }
 
 impl Volatile {
-    /// Wraps a span, whose bytes can no longer be referenced.
+    /// Wraps a span. From then on no code can borrow the bytes as a slice.
     pub(super) fn new(span: Span) -> Self {
         Self { span }
     }
 
-    /// Returns the span. The caller must know that no peer or device writes to the bytes any more.
+    /// Returns the span, whose bytes can be borrowed again. The caller must know that no peer or
+    /// device writes to the bytes any more.
     pub(super) fn into_span(self) -> Span {
         self.span
     }
@@ -33,20 +34,22 @@ impl Volatile {
         self.span.len()
     }
 
-    /// Returns whether `offset` is aligned for an atomic of `size` bytes, a power of two.
+    /// Returns whether the byte at `offset` is aligned for an atomic access of `size` bytes. `size`
+    /// must be a power of two.
     #[inline]
     pub(crate) fn is_aligned(&self, offset: usize, size: usize) -> bool {
         (self.span.start().as_ptr() as usize).wrapping_add(offset) & (size - 1) == 0
     }
 
-    /// Copies `to.len()` bytes from `offset` into `to`; the range must lie inside the span.
+    /// Copies `to.len()` bytes, beginning at `offset`, into `to`. The range must lie inside the
+    /// span.
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) {
         let start = self.place(offset, to.len());
         // SAFETY: the range was checked; by the invariant no reference to it exists.
         unsafe { copy_out(start, to) };
     }
 
-    /// Copies `from` to `offset`; the range must lie inside the span.
+    /// Copies `from` into the span at `offset`. The range must lie inside the span.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
         let start = self.place(offset, from.len());
         // SAFETY: the range was checked; by the invariant no reference to it exists.
@@ -86,7 +89,8 @@ impl Volatile {
         self.place(offset, size)
     }
 
-    /// Returns the address of `len` bytes at `offset`; the range must lie inside the span.
+    /// Returns the address of the byte at `offset`. The `len` bytes from there on must lie inside
+    /// the span.
     #[inline]
     fn place(&self, offset: usize, len: usize) -> *mut u8 {
         let end = offset.checked_add(len).expect("the range overflows");

@@ -13,7 +13,7 @@ use crate::memory::WindowType;
 /// Owner of an `ibv_mw`.
 #[derive(Debug)]
 pub(crate) struct WindowHandle {
-    /// The C object of the window; `None` after the window was freed.
+    /// The `ibv_mw` of the window; `None` after the window was freed.
     raw: Option<NonNull<sys::ibv_mw>>,
     kind: WindowType,
     domain: Arc<ProtectionDomainHandle>,
@@ -40,7 +40,7 @@ impl WindowHandle {
         }
     }
 
-    /// Takes ownership of a memory window. `raw` must belong to `domain` and be of type `kind`.
+    /// Takes ownership of a memory window, which must belong to `domain` and be of type `kind`.
     pub(super) fn adopt(
         domain: Arc<ProtectionDomainHandle>,
         raw: NonNull<sys::ibv_mw>,
@@ -65,13 +65,13 @@ impl WindowHandle {
         &self.domain
     }
 
-    /// Returns the key that libibverbs has recorded for the window; 0 after [`Self::end`].
+    /// Returns the key in the `ibv_mw`, where libibverbs has recorded it; 0 after [`Self::end`].
     pub(super) fn key(&self) -> u32 {
         // SAFETY: the window exists until `end` clears `raw`.
         self.raw.map_or(0, |raw| unsafe { raw.as_ref().rkey })
     }
 
-    /// Records the key that the device uses for the window in libibverbs' object.
+    /// Writes the key that the device uses for the window into the `ibv_mw`.
     ///
     /// # Safety
     ///
@@ -83,7 +83,7 @@ impl WindowHandle {
         }
     }
 
-    /// Moves the window into a new handle, and leaves this handle empty.
+    /// Moves the window into a new handle. This handle is empty afterwards.
     pub(super) fn take(&mut self) -> Self {
         Self {
             raw: self.raw.take(),
@@ -92,7 +92,8 @@ impl WindowHandle {
         }
     }
 
-    /// Frees the window, which ends the access that it grants. Does nothing if called again.
+    /// Frees the window, which ends the access that the window grants. Has no effect if the window
+    /// was already freed.
     pub(crate) fn end(&mut self) -> Result<()> {
         let Some(raw) = self.raw else { return Ok(()) };
         // SAFETY: the window is allocated; `raw` is cleared below, so this succeeds once.
@@ -106,7 +107,7 @@ impl WindowHandle {
     }
 }
 
-/// Returns the error for a window of type `kind` that could not be allocated.
+/// Returns the error for a failed allocation of a window of type `kind`.
 #[cold]
 fn refused(domain: &ProtectionDomainHandle, kind: WindowType, errno: Errno) -> Error {
     use sys::ibv_device_cap_flags as Capability;

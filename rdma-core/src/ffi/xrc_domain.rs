@@ -24,14 +24,15 @@ unsafe impl Send for XrcDomainHandle {}
 unsafe impl Sync for XrcDomainHandle {}
 
 impl XrcDomainHandle {
-    /// Opens the XRC domain of a file. Without a file, creates a domain for this process alone.
+    /// Opens the XRC domain that belongs to a file. Without a file, creates a domain that only this
+    /// process can use.
     pub(crate) fn open(
         context: Arc<ContextHandle>,
         file: Option<(BorrowedFd<'_>, XrcDomainOpening)>,
     ) -> Result<Self> {
         use sys::ibv_xrcd_init_attr_mask as mask;
         let (fd, oflags) = match file {
-            // A domain without a file can only be created.
+            // An XRC domain without a file can only be created, not opened.
             None => (-1, libc::O_CREAT),
             Some((file, opening)) => {
                 let flags = match opening {

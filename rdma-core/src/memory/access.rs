@@ -5,38 +5,42 @@ use std::fmt;
 use ibverbs_sys::ibv_access_flags;
 
 bitflags::bitflags! {
-    /// The operations that a device may perform on registered memory (`ibv_access_flags`).
+    /// The operations that a device may perform on registered memory, for this process and for
+    /// peers (`ibv_access_flags`).
     ///
     /// Local reads are always allowed.
     #[doc(alias = "ibv_access_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct AccessFlags: u32 {
-        /// The local device may write to the memory: receives, RDMA reads, results of atomics.
+        /// The local device may write to the memory: received messages, the data of RDMA reads, and
+        /// the results of atomics.
         const LOCAL_WRITE = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
-        /// Peers may write by RDMA. Requires [`Self::LOCAL_WRITE`].
+        /// Peers may write to the memory by RDMA. Requires [`Self::LOCAL_WRITE`].
         const REMOTE_WRITE = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
-        /// Peers may read by RDMA.
+        /// Peers may read the memory by RDMA.
         const REMOTE_READ = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
-        /// Peers may execute atomics. Requires [`Self::LOCAL_WRITE`].
+        /// Peers may execute atomic operations on the memory. Requires [`Self::LOCAL_WRITE`].
         const REMOTE_ATOMIC = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
-        /// Memory windows may be bound to parts of the region.
+        /// Memory windows may be bound to parts of the region. (A bound window grants access to
+        /// peers.)
         #[doc(alias = "IBV_ACCESS_MW_BIND")]
         const WINDOW_BIND = ibv_access_flags::IBV_ACCESS_MW_BIND.0;
-        /// Requests address the first byte of the region or window as 0.
+        /// Requests use the address 0 for the first byte of the region or window.
         ///
         /// Not every device supports the flag for regions, so this crate registers the region at
-        /// the explicit address 0 instead. For that reason the memory must begin at the start of a
-        /// page.
+        /// the explicit address 0 instead. Therefore the memory must begin at the start of a page.
         const ZERO_BASED = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
-        /// The pages are not pinned: the device faults them in on demand.
+        /// The pages of the region are not pinned: the device faults a page in when it accesses the
+        /// page.
         ///
-        /// The operations that a device supports on such memory are in
+        /// The operations that a device supports on such memory are reported by
         /// [`on_demand_paging`](crate::ExtendedDeviceAttributes::on_demand_paging).
         const ON_DEMAND = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
-        /// The whole region consists of huge pages. For regions with [`Self::ON_DEMAND`].
+        /// The whole region consists of huge pages. Meaningful only together with
+        /// [`Self::ON_DEMAND`].
         const HUGETLB = ibv_access_flags::IBV_ACCESS_HUGETLB.0;
-        /// The device's writes to the memory may become visible in another order than they were
-        /// sent.
+        /// The device's writes to the memory may become visible in an order other than the order in
+        /// which the peer sent them.
         ///
         /// Relaxed ordering is faster on many machines. A program can then no longer detect the end
         /// of a transfer by polling memory: a flag that the peer wrote last may become visible

@@ -1,4 +1,4 @@
-//! Prefetch of on-demand memory.
+//! Prefetching the pages of on-demand memory.
 
 use std::ops::RangeBounds;
 
@@ -7,32 +7,33 @@ use super::{Buffer, ExposedMemory};
 use crate::error::Result;
 use crate::ffi::advise;
 
-/// The kind of prefetch for pages of an [on-demand](super::AccessFlags::ON_DEMAND) region.
+/// The access for which pages of an [on-demand](super::AccessFlags::ON_DEMAND) region are
+/// prefetched.
 #[doc(alias = "ibv_advise_mr_advice")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Prefetch {
-    /// Prefetch pages that the device will only read.
+    /// A prefetch of pages that the device will only read.
     #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH")]
     Read,
-    /// Prefetch pages that the device will read and write.
+    /// A prefetch of pages that the device will read and write.
     #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE")]
     Write,
-    /// Prefetch only the pages that are already present in the page tables of the process.
+    /// A prefetch of only those pages that are already present in the page tables of the process.
     #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT")]
     Present,
 }
 
 impl Buffer {
-    /// Prefetches the pages of a range of an on-demand region into the device's translation tables,
-    /// and waits until they are present. The prefetch is only advice: the kernel may evict the
-    /// pages again.
+    /// Prefetches the pages of `range`, a range of this on-demand buffer, into the device's
+    /// translation tables, and waits until the pages are present. The prefetch is only advice: the
+    /// kernel may evict the pages again.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside of the buffer,
-    /// and the error of the verb: for memory that is not on-demand, or because the device does [not
-    /// support](crate::Error::is_unsupported) on-demand paging.
+    /// and the error of `ibv_advise_mr`, for example if the memory is not on-demand, or if the
+    /// device does [not support](crate::Error::is_unsupported) on-demand paging.
     #[doc(alias = "ibv_advise_mr")]
     pub fn prefetch(&self, range: impl RangeBounds<usize>, how: Prefetch) -> Result<()> {
         let range = resolve(range, self.len())?;
@@ -44,8 +45,8 @@ impl Buffer {
 }
 
 impl ExposedMemory {
-    /// Prefetches the pages of a range, like [`Buffer::prefetch`], for the registration that grants
-    /// remote access.
+    /// Prefetches the pages of `range`, like [`Buffer::prefetch`], into the translation tables for
+    /// the accesses of peers.
     ///
     /// # Errors
     ///

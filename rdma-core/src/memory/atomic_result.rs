@@ -35,11 +35,11 @@ use crate::protection_domain::ProtectionDomain;
 pub struct AtomicResult(Buffer);
 
 impl AtomicResult {
-    /// Size of a result in bytes.
+    /// Size of the result of an atomic operation in bytes.
     const SIZE: usize = size_of::<u64>();
 
-    /// Allocates the memory of one result, with its own registration. To create several results in
-    /// one registration, convert parts of a larger [`Buffer`] with [`Self::try_from`].
+    /// Allocates and registers memory for one result. To place several results in one registration,
+    /// convert parts of a larger [`Buffer`] with [`Self::try_from`].
     ///
     /// # Errors
     ///
@@ -66,7 +66,8 @@ impl AtomicResult {
 impl TryFrom<Buffer> for AtomicResult {
     type Error = Error;
 
-    /// Converts a buffer of exactly eight bytes.
+    /// Converts a buffer to memory for a result. Returns an error unless the buffer has exactly
+    /// eight bytes.
     fn try_from(buffer: Buffer) -> Result<Self> {
         if buffer.len() != Self::SIZE {
             let reason = format!("{} bytes, and an atomic brings 8", buffer.len());

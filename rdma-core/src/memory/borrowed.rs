@@ -1,11 +1,11 @@
-//! Borrowed memory of a request.
+//! Borrowed memory that a request can use.
 
 use super::gather::{Gather, Part, sealed};
 use super::{BufferSlice, BufferSliceMut};
 
-/// Memory that a request borrows: [`BufferSlice`], [`BufferSliceMut`], references, and tuples and
-/// arrays of these. Requests of a [`Scope`](crate::Scope) use such memory, because they complete
-/// before the borrow ends. The trait is sealed.
+/// Memory that a request can borrow: [`BufferSlice`], [`BufferSliceMut`], references, and tuples
+/// and arrays of these types. Requests of a [`Scope`](crate::Scope) use such memory, because such
+/// requests complete before the borrow ends. The trait is sealed: other crates cannot implement it.
 ///
 /// Owned memory does not implement the trait:
 ///

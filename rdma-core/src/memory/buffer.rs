@@ -12,13 +12,14 @@ use crate::refused::Refused;
 
 /// Registered memory with one owner. Peers cannot access the memory.
 ///
-/// A buffer dereferences to `[u8]`. Posting moves the buffer into the request, and the completion
-/// gives it back. [`ProtectionDomain::allocate`](crate::ProtectionDomain::allocate) creates a
-/// buffer of zeroed memory, and [`ProtectionDomain::register`](crate::ProtectionDomain::register)
-/// creates a buffer from memory of the program. When the last part of a buffer is dropped, its
-/// memory is deregistered and then freed. Buffers are `Send` and `Sync`, like a `Box<[u8]>`.
+/// A buffer dereferences to `[u8]`. Posting a request moves the buffer into the request, and the
+/// completion gives the buffer back.
+/// [`ProtectionDomain::allocate`](crate::ProtectionDomain::allocate) creates a buffer of zeroed
+/// memory, and [`ProtectionDomain::register`](crate::ProtectionDomain::register) creates a buffer
+/// from memory of the program. A buffer can be split; when the last part is dropped, the memory is
+/// deregistered and then freed. Buffers are `Send` and `Sync`, like a `Box<[u8]>`.
 ///
-/// While the device is using the buffer, the program cannot access the bytes:
+/// While a request is using the buffer, the program cannot access the bytes:
 ///
 /// ```compile_fail,E0382
 /// # use rdma_core::{Buffer, Result, SendQueue, SendRequest};
@@ -55,13 +56,13 @@ impl Buffer {
         &self.span
     }
 
-    /// Returns the operations that the device may perform on the buffer.
+    /// Returns the operations that the device may perform on the memory of this buffer.
     pub fn access(&self) -> AccessFlags {
         self.span.region().access()
     }
 
-    /// Returns the C object of the registration. The pointer is valid as long as this buffer
-    /// exists.
+    /// Returns the `ibv_mr` of the registration to which this buffer belongs. The pointer is valid
+    /// as long as this buffer exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mr {
         self.span.region().as_raw()
     }
@@ -99,10 +100,10 @@ impl Buffer {
         }
     }
 
-    /// Grants peers RDMA access to the memory, with the rights in `access`, until the grant is
-    /// revoked or dropped.
+    /// Grants peers RDMA access to the memory of this buffer, with the rights in `access`. The
+    /// grant ends when the returned value is revoked or dropped.
     ///
-    /// The grant is a separate registration. Its remote key covers only the bytes of this buffer.
+    /// The grant is a separate registration, whose remote key covers only the bytes of this buffer.
     ///
     /// # Errors
     ///
@@ -112,8 +113,9 @@ impl Buffer {
         self.grant(access, None)
     }
 
-    /// Grants peers RDMA access, like [`Self::expose`]. Peers address the first byte as `address`,
-    /// which must have the same offset within a page as the memory.
+    /// Grants peers RDMA access to the memory of this buffer, like [`Self::expose`]. Peers use
+    /// `address` for the first byte. `address` must have the same offset within a page as the
+    /// memory.
     ///
     /// # Errors
     ///
@@ -197,7 +199,9 @@ impl Gather for Buffer {
 
 impl Scatter for Buffer {}
 
-/// Read-only registered memory. Clones share the memory.
+/// Read-only registered memory, from [`Buffer::freeze`] or
+/// [`ProtectionDomain::register_shared`](crate::ProtectionDomain::register_shared). Clones share
+/// the memory.
 ///
 /// A frozen buffer can be the source of sends and writes, but not the destination of a read or a
 /// receive:
@@ -223,7 +227,7 @@ pub struct FrozenBuffer {
 }
 
 impl FrozenBuffer {
-    /// Returns a part of the buffer, which shares the memory.
+    /// Returns the part `range` of the buffer. The result shares the memory with this buffer.
     ///
     /// # Errors
     ///
@@ -238,7 +242,8 @@ impl FrozenBuffer {
         })
     }
 
-    /// Returns the memory as a writable buffer, if no other clone or part exists.
+    /// Converts this read-only buffer back to a writable buffer, if no other clone or part of it
+    /// exists.
     ///
     /// # Errors
     ///
@@ -251,8 +256,8 @@ impl FrozenBuffer {
         self.into_inner()
     }
 
-    /// Returns the buffer if no other clone or part exists, without a check that the memory is
-    /// writable.
+    /// Returns the underlying buffer if no other clone or part exists. Does not check that the
+    /// memory is writable.
     pub(super) fn into_inner(self) -> Result<Buffer, Self> {
         let range = self.range;
         Arc::try_unwrap(self.buffer).map_err(|buffer| Self { buffer, range })
@@ -289,7 +294,8 @@ impl Gather for FrozenBuffer {
     }
 }
 
-/// Converts `range` to start and end offsets, after checking that they lie inside of `len` bytes.
+/// Converts `range` to start and end offsets. Returns an error if the range does not lie inside of
+/// `len` bytes.
 pub(crate) fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,

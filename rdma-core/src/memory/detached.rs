@@ -1,4 +1,4 @@
-//! Memory whose registration has ended.
+//! Memory that was registered and has been deregistered.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::ffi::{Backing, Span};
 use crate::refused::Refused;
 
-/// Memory that is no longer registered, together with its owner.
+/// Memory that has been deregistered, together with its owner, from [`Buffer::detach`].
 pub struct DetachedMemory {
     backing: Backing,
 }
@@ -40,9 +40,8 @@ impl DetachedMemory {
         self.backing.len() == 0
     }
 
-    /// Returns the owner of the memory, if its type is `O`. The owner is the value that was passed
-    /// to the registration, or a [`HostMemory`](super::HostMemory) for memory that this crate
-    /// allocated.
+    /// Returns the owner of the memory, if its type is `O`. The owner is the value that the program
+    /// registered, or a [`HostMemory`](super::HostMemory) if this crate allocated the memory.
     ///
     /// # Errors
     ///
@@ -53,12 +52,12 @@ impl DetachedMemory {
 }
 
 impl Buffer {
-    /// Deregisters the memory, and returns the memory with its owner.
+    /// Deregisters the memory of this buffer, and returns the memory with its owner.
     ///
     /// # Errors
     ///
-    /// Returns the buffer, with [`Error::InUse`] if it is only a part of the registered memory or
-    /// if another registration of the memory could not be ended, or with the device's error.
+    /// Returns the buffer, with [`Error::InUse`] if the buffer is only a part of the registered
+    /// memory or if the memory still has another registration, or with the error of `ibv_dereg_mr`.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn detach(self) -> Result<DetachedMemory, Refused<Self>> {
         let held = |holder| Error::in_use("a buffer", holder);
@@ -81,8 +80,8 @@ impl Buffer {
         }
     }
 
-    /// Deregisters the memory, and returns its owner: the value that was passed to the
-    /// registration, or a [`HostMemory`](super::HostMemory) if this crate allocated the memory.
+    /// Deregisters the memory of this buffer, and returns its owner: the value that the program
+    /// registered, or a [`HostMemory`](super::HostMemory) if this crate allocated the memory.
     ///
     /// # Errors
     ///
@@ -101,12 +100,13 @@ impl Buffer {
 }
 
 impl FrozenBuffer {
-    /// Deregisters the memory, and returns its owner.
+    /// Deregisters the memory of this buffer, and returns its owner: the value that the program
+    /// registered.
     ///
     /// # Errors
     ///
-    /// Returns the buffer, with [`Error::InUse`] if other clones exist, or with an error of
-    /// [`Buffer::into_owner`].
+    /// Returns the buffer, with [`Error::InUse`] if other clones of the buffer exist, or with an
+    /// error of [`Buffer::into_owner`].
     #[doc(alias = "ibv_dereg_mr")]
     pub fn into_owner<O: 'static>(self) -> Result<O, Refused<Self>> {
         let range = self.range();

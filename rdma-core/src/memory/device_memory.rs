@@ -7,14 +7,14 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::ffi::DeviceMemoryHandle;
 
-/// Memory that is located on the device (`ibv_dm`). Such memory is small, and the device accesses
-/// it faster than host memory. Clones refer to the same memory.
+/// Memory that is located on the device (`ibv_dm`). Devices have little memory of this kind, and
+/// access it faster than host memory. Clones refer to the same memory.
 ///
-/// This process accesses the memory only by copies. Requests and peers can use the memory after its
-/// registration: see
+/// This process accesses the memory only by copies. Requests and peers can use the memory after the
+/// program has registered it: see
 /// [`ProtectionDomain::register_device_memory`](crate::ProtectionDomain::register_device_memory).
-/// `DeviceMemory` is `Send` and `Sync`: the memory holds no Rust value, so concurrent copies race
-/// for values but cause no undefined behaviour.
+/// `DeviceMemory` is `Send` and `Sync`: the memory holds no Rust value. Therefore concurrent copies
+/// can read or leave mixed data, but cause no undefined behaviour.
 #[doc(alias = "ibv_dm")]
 #[derive(Debug, Clone)]
 pub struct DeviceMemory {
@@ -42,29 +42,32 @@ impl DeviceMemory {
         self.handle.len() == 0
     }
 
-    /// Copies `from` into the memory at `offset`. Some devices copy whole words only.
+    /// Copies `from` into the device memory at `offset`. Some devices can only copy whole words.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the bytes do not fit inside, and the error of the verb.
+    /// [`Error::OutOfRange`] if the range is not inside of the memory, and the error of
+    /// `ibv_memcpy_to_dm`.
     #[doc(alias = "ibv_memcpy_to_dm")]
     pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<()> {
         resolve(offset..offset.saturating_add(from.len()), self.len())?;
         self.handle.write(offset, from)
     }
 
-    /// Copies `to.len()` bytes at `offset` out of the memory. Some devices copy whole words only.
+    /// Copies `to.len()` bytes of the device memory, beginning at `offset`, into `to`. Some devices
+    /// can only copy whole words.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the bytes are not inside, and the error of the verb.
+    /// [`Error::OutOfRange`] if the range is not inside of the memory, and the error of
+    /// `ibv_memcpy_from_dm`.
     #[doc(alias = "ibv_memcpy_from_dm")]
     pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         resolve(offset..offset.saturating_add(to.len()), self.len())?;
         self.handle.read(offset, to)
     }
 
-    /// Returns the C object. The pointer is valid as long as this memory exists.
+    /// Returns the underlying `ibv_dm`. The pointer is valid as long as this memory exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_dm {
         self.handle.as_raw()
     }
@@ -77,7 +80,7 @@ impl Context {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for 0 bytes or an alignment that is not a power of two, and the
-    /// error of the verb. Many devices do [not support](Error::is_unsupported) device memory.
+    /// error of `ibv_alloc_dm`. Many devices do [not support](Error::is_unsupported) device memory.
     #[doc(alias = "ibv_alloc_dm")]
     pub fn device_memory(&self, len: usize, align: u32) -> Result<DeviceMemory> {
         let what = "device memory";

@@ -10,12 +10,12 @@ use crate::error::{Error, Result};
 use crate::ffi::{Exposed, LocalKey, RegionHandle};
 use crate::refused::Refused;
 
-/// Memory, or a part of it, that peers can access by RDMA while it is exposed.
+/// Memory, or a part of it, that peers can access by RDMA as long as this value or a clone exists.
 ///
-/// A peer may write at any moment, so the memory is never exposed as a slice: programs read and
-/// write it by copies and atomics, all of which are on [`VolatileSlice`] (see [`Self::volatile`]).
-/// Clones and parts share the memory. Any number of requests can use the memory as their local side
-/// at once.
+/// A peer may write at any moment, so the memory is never exposed as a slice: a program reads and
+/// writes it by copies and atomics, which are methods of [`VolatileSlice`] (see
+/// [`Self::volatile`]). Clones and parts share the memory. Any number of requests of this process
+/// can use the memory as their local memory at once.
 ///
 /// ```compile_fail,E0608
 /// # fn example(exposed: rdma_core::ExposedMemory) {
@@ -23,8 +23,8 @@ use crate::refused::Refused;
 /// # }
 /// ```
 ///
-/// The device ends the grant when [`Self::revoke`] is called or the last clone is dropped. A later
-/// access of a peer fails with a remote access error.
+/// The access of peers ends when the program calls [`Self::revoke`] or drops the last clone. A
+/// later access of a peer fails with a remote access error.
 #[derive(Debug, Clone)]
 pub struct ExposedMemory {
     exposed: Arc<Exposed>,
@@ -52,12 +52,13 @@ impl ExposedMemory {
         self.range.is_empty()
     }
 
-    /// Returns the access rights of peers. The local device has the same rights.
+    /// Returns the access rights that peers have to the memory. The local device has the same
+    /// rights.
     pub fn access(&self) -> AccessFlags {
         self.access
     }
 
-    /// Returns the C object of the registration that grants the access. The pointer is valid as
+    /// Returns the `ibv_mr` of the registration that grants peers access. The pointer is valid as
     /// long as this value exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mr {
         self.exposed.lease().as_raw()
@@ -76,11 +77,12 @@ impl ExposedMemory {
         }
     }
 
-    /// Returns a part of the memory, which shares the grant.
+    /// Returns the part `range` of the memory. The result shares the memory and the registration
+    /// with this value.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the range is not inside.
+    /// [`Error::OutOfRange`] if the range is not inside of the memory.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let range = resolve(range, self.range.len())?;
         let start = self.range.start;
@@ -98,11 +100,11 @@ impl ExposedMemory {
         VolatileSlice::new(self.exposed.memory(), self.range.clone())
     }
 
-    /// Copies `to.len()` bytes at `offset` out of the memory.
+    /// Copies `to.len()` bytes of the memory, beginning at `offset`, into `to`.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the bytes are not inside.
+    /// [`Error::OutOfRange`] if the range is not inside of the memory.
     pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         self.volatile().read_at(offset, to)
     }
@@ -111,7 +113,7 @@ impl ExposedMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the bytes do not fit inside.
+    /// [`Error::OutOfRange`] if the range is not inside of the memory.
     pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.volatile().write_at(offset, from)
     }
@@ -120,7 +122,7 @@ impl ExposedMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the byte is not inside.
+    /// [`Error::OutOfRange`] if the byte is not inside of the memory.
     #[inline]
     pub fn load_u8(&self, offset: usize) -> Result<u8> {
         self.volatile().load_u8(offset)
@@ -130,7 +132,7 @@ impl ExposedMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the byte is not inside.
+    /// [`Error::OutOfRange`] if the byte is not inside of the memory.
     #[inline]
     pub fn store_u8(&self, offset: usize, value: u8) -> Result<()> {
         self.volatile().store_u8(offset, value)
@@ -176,13 +178,13 @@ impl ExposedMemory {
         self.volatile().store_u64(offset, value)
     }
 
-    /// Ends the grant at the device, and returns the memory as a [`Buffer`], which peers cannot
-    /// access.
+    /// Ends the access of peers by deregistering the memory at the device, and returns the memory
+    /// as a [`Buffer`], which peers cannot access.
     ///
     /// # Errors
     ///
     /// Returns the memory, with [`Error::InUse`] if clones or parts of it exist or are in flight,
-    /// or with the device's error. The memory is then still exposed.
+    /// or with the error of the deregistration. The memory is then still exposed.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn revoke(self) -> Result<Buffer, Refused<Self>> {
         let Self {

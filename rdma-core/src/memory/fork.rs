@@ -1,4 +1,4 @@
-//! `fork` in a process that has registered memory.
+//! Effects of `fork` on a process that has registered memory.
 
 use ibverbs_sys::ibv_fork_status;
 
@@ -10,14 +10,15 @@ use crate::ffi;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ForkStatus {
-    /// Forking is unsafe for registered memory: after a fork, pages that this process writes to may
-    /// differ from the pages that the device accesses. [`fork_init`] was not called.
+    /// Forking is unsafe for registered memory, because the program has not called [`fork_init`]:
+    /// after a fork, the pages that this process writes to may differ from the pages that the
+    /// device accesses.
     Unprepared,
     /// Forking is safe: registered memory is not inherited by child processes.
     Prepared,
     /// Forking is safe: the kernel copies registered pages for the child when it forks.
     Unneeded,
-    /// The library returned a value that this crate does not know.
+    /// A value from libibverbs that this crate does not know.
     Unknown(u32),
 }
 
@@ -25,18 +26,18 @@ pub enum ForkStatus {
 /// must call this function before it registers any memory. Every later registration costs a system
 /// call, unless the kernel needs no preparation.
 ///
-/// The preparation protects the parent only. A child must not use devices that its parent opened,
-/// except to call `exec`: see the [module](crate::memory).
+/// The preparation protects only the parent process of a fork. A child must not use devices that
+/// its parent opened, except to call `exec`: see the [module](crate::memory).
 ///
 /// # Errors
 ///
-/// The error of the verb: `EINVAL` if memory is already registered.
+/// The error of `ibv_fork_init`, for example `EINVAL` if memory is already registered.
 #[doc(alias = "ibv_fork_init")]
 pub fn fork_init() -> Result<()> {
     ffi::fork_init()
 }
 
-/// Returns whether this process can fork while memory is registered.
+/// Returns the effect that `fork` currently has on registered memory of this process.
 #[doc(alias = "ibv_is_fork_initialized")]
 pub fn fork_status() -> ForkStatus {
     match ffi::fork_status() {

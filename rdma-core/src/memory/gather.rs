@@ -1,4 +1,4 @@
-//! The traits of memory that a work request can use: [`Gather`] and [`Scatter`].
+//! The traits of memory that work requests can use: [`Gather`] and [`Scatter`].
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -9,17 +9,18 @@ use crate::ffi::ElementList;
 pub(crate) mod sealed {
     use crate::ffi::LocalKey;
 
-    /// Seals [`super::Gather`]: a wrong implementation could let a device write to memory that the
-    /// request does not own.
+    /// A private supertrait that seals [`super::Gather`]. A wrong implementation of `Gather` could
+    /// let a device write to memory that the request does not own.
     pub trait Sealed {}
 
-    /// A contiguous piece of registered memory.
+    /// Memory that is one contiguous range of a registration, so that it needs one scatter/gather
+    /// element.
     pub trait Contiguous: Sealed {
-        /// Returns the address of the first byte, as requests use it.
+        /// Returns the address that requests use for the first byte.
         fn address(&self) -> u64;
-        /// Returns the length of the piece in bytes.
+        /// Returns the length of the memory in bytes.
         fn size(&self) -> usize;
-        /// Returns the local key of the registration.
+        /// Returns the local key of the registration that contains the memory.
         fn lkey(&self) -> LocalKey;
         /// Returns whether [`Self::address`] is a valid address of this process. Inline data can be
         /// copied only from such memory.
@@ -52,13 +53,14 @@ impl<'a> Elements<'a> {
         self.0.push(memory.address(), memory.size(), memory.lkey());
     }
 
-    /// Records that the device must not write to the memory of this list.
+    /// Records that the device must not write to the memory in this list.
     #[inline]
     pub(crate) fn forbid_writing(&mut self) {
         self.0.forbid_writing();
     }
 
-    /// Appends bytes that are copied into the request when it is posted, before the borrow ends.
+    /// Appends bytes for an inline request. Posting the request copies the bytes, which must happen
+    /// before the borrow ends.
     #[inline]
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
         self.0
@@ -80,17 +82,17 @@ impl<'a> Elements<'a> {
 
 /// Memory that a device may read for a request, for example the source of a send or an RDMA write.
 ///
-/// A tuple or an array of such memory gathers several pieces into one message; `()` is an empty
-/// message. A queue keeps the memory until the request completes, so it accepts only `'static`
-/// memory. Borrowed memory can be used in a scope. The trait is sealed.
+/// A tuple or an array of such memory gathers several ranges into one message; `()` is an empty
+/// message. A queue keeps the memory until the request completes, so a queue accepts only `'static`
+/// memory. In a [`Scope`](crate::Scope) the memory may be borrowed. The trait is sealed.
 #[doc(alias = "ibv_sge")]
 pub trait Gather: Sealed + Send {
     /// Appends the scatter/gather elements of the memory to `elements`.
     fn gather(&self, elements: &mut Elements<'_>);
 }
 
-/// Memory that a device may write to for a request: the destination of a receive, an RDMA read or
-/// an atomic.
+/// Memory to which a device may write for a request: the destination of a receive, of an RDMA read
+/// or of an atomic operation.
 #[doc(alias = "ibv_sge")]
 pub trait Scatter: Gather {
     /// Appends the scatter/gather elements of the memory to `elements`.
@@ -104,8 +106,8 @@ pub trait Scatter: Gather {
     }
 }
 
-/// A range of a piece of memory. The request uses only the range; the completion gives back the
-/// whole piece.
+/// Memory of which a request uses only a range. The completion of the request gives back the whole
+/// memory.
 #[derive(Debug)]
 pub struct Part<M> {
     memory: M,
@@ -113,7 +115,7 @@ pub struct Part<M> {
 }
 
 impl<M: Contiguous> Part<M> {
-    /// Creates a part that consists of the bytes in `range`.
+    /// Restricts a request that uses `memory` to the bytes in `range`.
     ///
     /// # Errors
     ///
@@ -128,12 +130,12 @@ impl<M: Contiguous> Part<M> {
 }
 
 impl<M> Part<M> {
-    /// Returns the whole piece of memory.
+    /// Returns the whole memory, without the restriction to a range.
     pub fn into_inner(self) -> M {
         self.memory
     }
 
-    /// Returns the range that a request uses.
+    /// Returns the range of the memory that a request uses.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
@@ -168,7 +170,8 @@ impl<M: Contiguous + Scatter> Scatter for Part<M> {}
 
 impl<M: Sealed + ?Sized> Sealed for &M {}
 
-/// A reference to memory: borrowed for a scope, or `'static`.
+/// A reference to memory is also memory for a request: borrowed in a scope, or `'static` in a
+/// queue.
 impl<M: Gather + Sync + ?Sized> Gather for &M {
     #[inline]
     fn gather(&self, elements: &mut Elements<'_>) {

@@ -1,4 +1,4 @@
-//! Memory that is allocated for a later registration.
+//! Memory that the program allocates in order to register it later.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -7,11 +7,12 @@ use crate::error::{Error, Result};
 use crate::ffi::{Allocation, PAGE};
 use crate::protection_domain::ProtectionDomain;
 
-/// Default size of a huge page in bytes: the size on x86-64, and the usual size on aarch64.
+/// Default size of a huge page in bytes: 2 MiB, the smallest size on x86-64 and the usual size on
+/// aarch64.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Memory of this process that can be registered. It can have an alignment, be in huge pages, or be
-/// a mapping that the program created.
+/// Memory of this process that can be registered. The memory can have a chosen alignment, can be in
+/// huge pages, or can be a mapping that the program created.
 ///
 /// The memory dereferences to `[u8]`.
 /// [`ProtectionDomain::register`](crate::ProtectionDomain::register) converts it to a
@@ -56,30 +57,30 @@ pub enum Pages {
     /// Ordinary pages of the system, memory of the device's allocator, or the pages of the
     /// program's own mapping.
     Ordinary,
-    /// Ordinary pages that the kernel was asked to merge into huge pages (`MADV_HUGEPAGE`). The
-    /// kernel may decline.
+    /// Ordinary pages, for which this crate has asked the kernel to use transparent huge pages
+    /// (`MADV_HUGEPAGE`). The kernel may decline.
     Transparent,
     /// Huge pages of this size in bytes, from the pool that the administrator reserved
     /// (`MAP_HUGETLB`).
     Huge(usize),
 }
 
-/// The choice whether to use huge pages for new memory.
+/// The program's choice whether new memory uses huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// Use ordinary pages.
+    /// Ordinary pages only.
     #[default]
     No,
-    /// Use huge pages of the reserved pool if available, else transparent huge pages, else ordinary
-    /// pages. [`HostMemory::pages`] returns the kind of pages in use, and [`HostMemory::fallback`]
-    /// the reason.
+    /// Huge pages of the pool that the administrator reserved if available, else transparent huge
+    /// pages, else ordinary pages. [`HostMemory::pages`] returns the kind of pages in use, and
+    /// [`HostMemory::fallback`] the reason why reserved huge pages are not used.
     Prefer,
-    /// Use huge pages of the reserved pool, or fail.
+    /// Huge pages of the pool that the administrator reserved. Without them the allocation fails.
     Require,
 }
 
-/// A builder for new memory: see [`HostMemory::builder`].
+/// A builder for [`HostMemory`], from [`HostMemory::builder`].
 #[derive(Debug, Clone)]
 #[must_use = "nothing is allocated until it is built"]
 pub struct HostMemoryBuilder {
@@ -101,7 +102,7 @@ impl HostMemory {
         Self::builder(len).build()
     }
 
-    /// Returns a builder for `len` bytes of new memory.
+    /// Returns a builder that allocates `len` bytes of new memory.
     pub fn builder(len: usize) -> HostMemoryBuilder {
         HostMemoryBuilder {
             len,
@@ -130,8 +131,8 @@ impl HostMemory {
         self.pages
     }
 
-    /// Returns the reason why the memory is not in huge pages of the reserved pool, if such pages
-    /// were requested.
+    /// Returns the reason why the memory is not in huge pages of the reserved pool. Returns `None`
+    /// if it is, or if the program did not request huge pages.
     pub fn fallback(&self) -> Option<&Error> {
         self.fallback.as_ref()
     }
@@ -144,10 +145,10 @@ impl HostMemoryBuilder {
         self
     }
 
-    /// Allocates the memory from the device of `domain`, if the device has an allocator for
-    /// regions, for example of memory that other processes of the host access faster. If the device
-    /// has no such allocator or belongs to another verbs library, ordinary memory is used. A
-    /// request for huge pages takes precedence.
+    /// Makes the builder allocate the memory from the device of `domain`, if the device has an
+    /// allocator (for example for memory that other processes of the host can access faster). If
+    /// the device has none or belongs to another verbs library, the builder allocates ordinary
+    /// memory. A request for huge pages takes precedence.
     ///
     /// The memory can still be registered with other domains and devices. The memory keeps `domain`
     /// alive.
@@ -157,7 +158,7 @@ impl HostMemoryBuilder {
         self
     }
 
-    /// Sets whether to use huge pages. The default is [`HugePages::No`].
+    /// Sets whether the memory is allocated in huge pages. The default is [`HugePages::No`].
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
@@ -170,22 +171,22 @@ impl HostMemoryBuilder {
         self
     }
 
-    /// Faults in all pages when the memory is allocated, instead of at their first use.
+    /// Makes the builder fault in all pages during the allocation, instead of at their first use.
     ///
-    /// A registration does the same, except for an [on-demand](super::AccessFlags::ON_DEMAND)
-    /// region.
+    /// Registering the memory faults in all pages as well, except for an
+    /// [on-demand](super::AccessFlags::ON_DEMAND) region.
     pub fn prefault(mut self) -> Self {
         self.prefault = true;
         self
     }
 
-    /// Allocates the memory.
+    /// Allocates the memory that the builder describes.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for 0 bytes, for an alignment or huge page size that is not a
     /// power of two, or for a huge page size that is not larger than a page; and the error of the
-    /// system, most often because huge pages are required but not available.
+    /// system's allocation functions, most often because huge pages are required but not available.
     pub fn build(self) -> Result<HostMemory> {
         for (what, size) in [
             ("alignment", self.align),
@@ -196,8 +197,8 @@ impl HostMemoryBuilder {
             }
         }
         if self.huge_pages != HugePages::No && self.huge_page_size <= PAGE {
-            // The kernel would use huge pages of another size, and could not unmap a part of such a
-            // page.
+            // The kernel would use huge pages of a size other than the requested one, and could not
+            // unmap a part of such a page.
             let reason = format!("{} is that of no huge page", self.huge_page_size);
             return Err(Error::invalid("huge page size", reason));
         }
@@ -234,7 +235,8 @@ impl HostMemoryBuilder {
 }
 
 impl HostMemoryBuilder {
-    /// Allocates memory from the device if it has an allocator, otherwise from the process.
+    /// Allocates memory without huge pages: from the device if it has an allocator, otherwise from
+    /// the process.
     fn ordinary(&self) -> Result<Allocation> {
         let (len, align) = (self.len, self.align);
         if let Some(domain) = &self.domain {

@@ -10,24 +10,25 @@ use crate::ffi::{Lease, Phase};
 use crate::queue_pair::SendRequest;
 use crate::refused::Refused;
 
-/// Memory that peers access through a memory window. Work requests of a queue pair grant and revoke
-/// the access; no new registration is needed.
+/// Memory that peers access through a memory window. The program grants and revokes the access by
+/// work requests, without a new registration.
 ///
 /// 1. [`Buffer::lease`] pairs the memory with a window. From then on the memory cannot be accessed
 ///    as a slice.
-/// 2. [`Self::bind`] returns the request that grants the access. [`Self::remote`] returns the key
-///    for the peer.
-/// 3. [`Self::unbind`] returns the request that revokes the access. Alternatively the peer ends the
-///    access by [`SendRequest::send_with_invalidate`]. A later access of a peer fails with a remote
-///    access error.
+/// 2. [`Self::bind`] returns a request that grants the access; the program must post it.
+///    [`Self::remote`] returns the key for the peer.
+/// 3. [`Self::unbind`] returns a request that revokes the access; the program must post it.
+///    Alternatively the peer ends the access by [`SendRequest::send_with_invalidate`]. A later
+///    access of a peer fails with a remote access error.
 /// 4. [`Self::finish`] returns buffer and window; or [`Self::bind`] grants the access again, with
 ///    another key.
 ///
-/// The state of the window is known once the request's completion has been passed to its queue
-/// (`complete`). An invalidation by the peer is known once the completion of the receive has been
-/// passed to its queue. `finish` therefore never returns memory that a peer can still access, even
-/// if completions are lost, passed twice or passed late, or if this value is dropped or forgotten.
-/// [`Self::revoke`] ends the lease in every state, by deallocating the window.
+/// The lease learns the state of the window when the program passes the completion of the request
+/// to the queue of the request (`complete`). It learns of an invalidation by the peer when the
+/// program passes the completion of the receive to the receive queue. `finish` therefore never
+/// returns memory that a peer can still access, even if completions are lost, passed twice or
+/// passed late, or if this value is dropped or forgotten. [`Self::revoke`] ends the lease in every
+/// state, by deallocating the window.
 ///
 /// ```
 /// use rdma_core::{AccessFlags, WindowType};
@@ -73,20 +74,20 @@ use crate::refused::Refused;
 ///
 /// # Requirements on the device
 ///
-/// The device must enforce the bounds and rights of a window. Keys are guessable, and the keys of a
-/// window repeat after 256 bindings: a peer that kept an old key that long regains access. A device
-/// that does not check the bounds of windows, such as Soft-RoCE in Linux 6.1, supports leases of
-/// whole registrations only.
+/// The device must enforce the bounds and rights of a window. Peers can guess keys, and the keys of
+/// a window repeat after 256 bindings: a peer that still has an old key then regains access. A
+/// device that does not check the bounds of windows, such as Soft-RoCE in Linux 6.1, supports
+/// leases of whole registrations only.
 #[derive(Debug)]
 pub struct WindowLease {
     lease: Arc<Lease>,
 }
 
-/// The name of leased memory in errors.
+/// The name of leased memory in error messages.
 const LEASED: &str = "leased memory";
 
-/// State of a memory window: whether peers can access the memory through it. See
-/// [`WindowLease::state`].
+/// The state of a memory window, from [`WindowLease::state`]: it states whether peers can access
+/// the memory through the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeaseState {
@@ -99,16 +100,17 @@ pub enum LeaseState {
     /// The unbind request has not completed: peers may or may not have access.
     Ending,
     /// The state is unknown, because a request failed or its completion was lost.
-    /// [`WindowLease::revoke`] ends any access.
+    /// [`WindowLease::revoke`] ends all access of peers.
     Unknown,
 }
 
 impl Buffer {
-    /// Pairs the memory with a window that will grant `access` to peers. No access is granted yet.
+    /// Pairs this buffer with a memory window, through which peers will get the rights in `access`.
+    /// Peers have no access until the program posts the request from [`WindowLease::bind`].
     ///
-    /// The first lease of a part of a registration tests whether the device checks the bounds of
-    /// windows of this type. The test uses temporary queue pairs in the same context; its result is
-    /// kept while the device is open.
+    /// If the buffer is only a part of a registration, the device must check the bounds of windows
+    /// of this type. The first such lease tests that, with temporary queue pairs in the same
+    /// context. The crate keeps the result of the test while the device is open.
     ///
     /// # Errors
     ///
@@ -130,8 +132,9 @@ impl Buffer {
     }
 }
 
-/// Returns an error if `buffer` is a part of a registration and the device would let peers access
-/// the rest of the registration through the window.
+/// Returns an error if the window would let peers access memory outside of `buffer`. That is
+/// possible if `buffer` is only a part of a registration and the device does not check the bounds
+/// of windows.
 fn check_bounds(buffer: &Buffer, window: &MemoryWindow) -> Result<()> {
     let region = buffer.span().region();
     if buffer.len() == region.memory().len() {
@@ -169,18 +172,19 @@ fn check(buffer: &Buffer, window: &MemoryWindow, access: AccessFlags) -> Result<
 }
 
 impl WindowLease {
-    /// Pairs memory with a window, without any check. The caller must have checked the arguments.
-    /// If `buffer` is a part of a registration, the caller must know that the device enforces the
-    /// bounds of the window, or that the rest of the registration is not in use.
+    /// Pairs `buffer` with a window, like [`Buffer::lease`], but without any check. The caller must
+    /// have checked the arguments. If `buffer` is a part of a registration, the caller must know
+    /// that the device enforces the bounds of the window, or that the rest of the registration is
+    /// not in use.
     pub(super) fn of_any_part(buffer: Buffer, window: MemoryWindow, access: AccessFlags) -> Self {
         let lease = Lease::new(window.into_handle(), buffer.into_span(), access);
         Self { lease }
     }
 
-    /// Returns the request that binds the window, and so grants peers access to the memory. The
-    /// request must be posted with [`SendQueue::post_inline`](crate::SendQueue::post_inline) or a
-    /// similar method to a connected queue pair of the same protection domain. For a window of type
-    /// 2 that queue pair must be the one connected to the peer.
+    /// Returns a request that binds the window, and so grants peers access to the memory. The
+    /// program must post the request with [`SendQueue::post_inline`](crate::SendQueue::post_inline)
+    /// or a similar method to a connected queue pair of the same protection domain. For a window of
+    /// type 2 that queue pair must be the one connected to the peer.
     ///
     /// Dropping the request without posting it has no effect.
     ///
@@ -194,8 +198,8 @@ impl WindowLease {
         Ok(SendRequest::of_window(change))
     }
 
-    /// Returns the request that ends the binding: it invalidates the key of a type 2 window, or
-    /// binds a type 1 window to zero bytes. The request must be posted like the request of
+    /// Returns a request that ends the access of peers: it invalidates the key of a type 2 window,
+    /// or binds a type 1 window to zero bytes. The program must post it like the request from
     /// [`Self::bind`].
     ///
     /// # Errors
@@ -208,9 +212,9 @@ impl WindowLease {
     }
 
     /// Returns the address, length and key that a peer needs to access the memory, or `None` if
-    /// peers cannot access it. For a window of type 2 the values are known as soon as
-    /// [`Self::bind`] has been called: a message that is posted after the bind request to the same
-    /// queue may contain them.
+    /// peers cannot access it. For a window of type 2 the method returns the values as soon as
+    /// [`Self::bind`] has been called: a message that the program posts after the bind request to
+    /// the same queue may contain them.
     pub fn remote(&self) -> Option<RemoteMemory> {
         let is_known = match self.lease.phase() {
             Phase::Bound => true,
@@ -260,13 +264,14 @@ impl WindowLease {
         self.lease.window().kind()
     }
 
-    /// Returns the C object of the window. The pointer is valid as long as this lease exists.
+    /// Returns the underlying `ibv_mw` of the window. The pointer is valid as long as this lease
+    /// exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mw {
         self.lease.window().as_raw()
     }
 
-    /// Returns the memory, which is then accessible as a slice, and the window, once the lease is
-    /// [free](LeaseState::Free).
+    /// Ends the lease if it is [free](LeaseState::Free). Returns the memory, which is then
+    /// accessible as a slice, and the window.
     ///
     /// # Errors
     ///
@@ -278,13 +283,13 @@ impl WindowLease {
         }
     }
 
-    /// Deallocates the window in any state, which ends the grant at the device, and returns the
-    /// memory.
+    /// Ends the lease in every state: deallocates the window, which ends the access of peers, and
+    /// returns the memory.
     ///
     /// # Errors
     ///
     /// Returns the lease, with [`Error::InUse`] while a bind or unbind request is in flight, or
-    /// with the device's error.
+    /// with the error of `ibv_dealloc_mw`.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn revoke(self) -> Result<Buffer, Refused<Self>> {
         let holder = "a request that binds or unbinds it";

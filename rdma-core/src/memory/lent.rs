@@ -1,4 +1,4 @@
-//! Memory that both this process and peers may read.
+//! Memory that this process and peers may read, and neither can write.
 
 use std::ops::{Deref, Range};
 
@@ -9,17 +9,17 @@ use crate::ffi::RegionHandle;
 /// A [`ReadClaim`] or [`FrozenBuffer`] that peers may read by RDMA until this value is dropped.
 ///
 /// Neither this process nor a peer can write to the memory meanwhile, so it dereferences to `[u8]`.
-/// The grant is a separate registration of these bytes only, and dropping this value ends the grant
-/// at the device. `LentMemory` is `Send` and `Sync`.
+/// Peers get the access through a separate registration of only these bytes. Dropping this value
+/// ends that registration, and so the access. `LentMemory` is `Send` and `Sync`.
 #[derive(Debug)]
 pub struct LentMemory {
-    /// The registration of the grant. Declared before `source`, so that the grant ends before the
-    /// memory can be written again.
+    /// The registration that grants peers access. Declared before `source`, so that the access ends
+    /// before the memory can be written again.
     lease: RegionHandle,
     source: Source,
 }
 
-/// The value that prevents writes to the memory.
+/// The value that prevents writes to the memory while peers may read it.
 #[derive(Debug)]
 enum Source {
     Claim(ReadClaim),
@@ -31,7 +31,7 @@ impl LentMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 bytes, and the error of the verb.
+    /// [`Error::InvalidArgument`] for 0 bytes, and the error of `ibv_reg_mr`.
     #[doc(alias = "ibv_reg_mr")]
     pub fn new(claim: ReadClaim) -> Result<Self> {
         let lease = register(claim.place())?;
@@ -48,7 +48,7 @@ impl LentMemory {
         }
     }
 
-    /// Returns the C object of the registration that grants the access. The pointer is valid as
+    /// Returns the `ibv_mr` of the registration that grants peers access. The pointer is valid as
     /// long as this value exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mr {
         self.lease.as_raw()
@@ -56,11 +56,11 @@ impl LentMemory {
 }
 
 impl FrozenBuffer {
-    /// Grants peers read access to this buffer or part of a buffer.
+    /// Grants peers read access to this frozen buffer, which may be a part of a larger one.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 bytes, and the error of the verb.
+    /// [`Error::InvalidArgument`] for 0 bytes, and the error of `ibv_reg_mr`.
     #[doc(alias = "ibv_reg_mr")]
     pub fn lend(&self) -> Result<LentMemory> {
         let span = self.buffer().span();

@@ -1,4 +1,4 @@
-//! Registered memory. The type of a value determines the accesses that are allowed.
+//! Registered memory. The type of a value determines which accesses are allowed.
 //!
 //! | type | holders | access as a slice | operations of the device |
 //! |---|---|---|---|
@@ -16,8 +16,8 @@
 //! [`Buffer::into_owner`] gives back. Posting moves the memory into the request, and the completion
 //! gives it back, so safe code cannot read memory that the device is writing. Memory that peers can
 //! write is never exposed as a slice: this process accesses it through a [`VolatileSlice`], until
-//! the grant has ended *at the device* and the program has the [`Buffer`] again.
-//! [`ExposedMemory::revoke`] ends the grant by deregistration, [`WindowLease::unbind`] by a work
+//! the access of peers has ended *at the device* and the program has the [`Buffer`] again.
+//! [`ExposedMemory::revoke`] ends the access by deregistration, [`WindowLease::unbind`] by a work
 //! request. [`LentMemory`] can be read as a slice, because peers can only read it.
 //!
 //! # Trust
@@ -27,8 +27,8 @@
 //! changes values, at any time and in any pattern. A peer that accesses memory late, or guesses
 //! keys (which are small consecutive numbers), can access only what is granted at that moment. The
 //! [`RemoteMemory`] of a peer is only an identifier: a false value makes a request fail, or
-//! accesses other memory of that peer. A peer may invalidate a window of type 2 without being
-//! asked; only the peer loses access by that.
+//! accesses other memory of that peer. A peer may invalidate a window of type 2 at any time; only
+//! that peer loses access.
 //!
 //! **A correct peer.** The program relies on the peer for the meaning of values. The content of
 //! exposed memory can change between two reads: copy it, then check the copy, then use the copy. A
@@ -46,9 +46,9 @@
 //! therefore tests the device. If the test fails, such leases are
 //! [unsupported](crate::Error::is_unsupported): [expose](Buffer::expose) the part instead.
 //!
-//! **The program**, where it uses `unsafe`: that memory does not move ([`StableMemoryMut`]), that a
-//! C object has the stated properties (`from_raw`), that the objects of a thread domain are used by
-//! one thread at a time.
+//! **The program**, where it uses `unsafe`. It must ensure that memory does not move
+//! ([`StableMemoryMut`]), that a libibverbs object has the stated properties (`from_raw`), and that
+//! one thread at a time uses the objects of a thread domain.
 //!
 //! # Visibility of writes
 //!
@@ -75,9 +75,9 @@
 //! [`ForkStatus::Unneeded`]). On older kernels, call [`fork_init`] before any registration:
 //! registered pages are then not inherited by children (`MADV_DONTFORK`). A child that accesses
 //! such a page, or other data in it, is killed by a signal. The user-space device softroce needs no
-//! preparation, because a thread of the parent copies the data. A child must not access memory of a
-//! device's allocator ([`HostMemoryBuilder::domain`]) on any kernel, because several processes may
-//! share that memory.
+//! preparation, because a thread of the parent copies the data. Whatever the kernel, a child must
+//! not access memory that comes from a device's allocator ([`HostMemoryBuilder::domain`]), because
+//! several processes may share that memory.
 //!
 //! On the child: the child must neither use nor drop any object of this crate that the parent
 //! created; it may only call `exec` or `_exit`. Parent and child share the device's objects, so

@@ -10,8 +10,9 @@ use crate::refused::Refused;
 
 /// Options for registering the program's memory: see [`ProtectionDomain::registration`].
 ///
-/// Only this process and its device can access registered memory. Peers get access to a part when
-/// it is [exposed](Buffer::expose) or leased through a window.
+/// At first only this process and its device can access the registered memory. Peers get access
+/// when the program [exposes](Buffer::expose) a part of it or leases a part through a memory
+/// window.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is registered until memory is given"]
 pub struct Registration {
@@ -29,8 +30,8 @@ impl Registration {
 
     /// Sets additional access flags, for example to bind windows ([`AccessFlags::WINDOW_BIND`]), to
     /// reorder writes ([`AccessFlags::RELAXED_ORDERING`]) or to fault pages in on demand
-    /// ([`AccessFlags::ON_DEMAND`]). The device may always read the memory, and write to it if the
-    /// memory allows writes.
+    /// ([`AccessFlags::ON_DEMAND`]). The device may always read the memory. Unless the memory is
+    /// read-only, it may also always write to it.
     ///
     /// Registration fails if `access` contains remote rights, because a [`Buffer`] is accessible as
     /// a slice.
@@ -40,22 +41,23 @@ impl Registration {
     }
 
     /// Sets the address that requests use for the first byte. `address` must have the same offset
-    /// within a page as the memory. By default requests use the address in the process, or 0 with
-    /// [`AccessFlags::ZERO_BASED`], which allows no other `address`.
+    /// within a page as the memory. By default requests use the address of the byte in this
+    /// process, or 0 if [`AccessFlags::ZERO_BASED`] is set. That flag allows no `address` other
+    /// than 0.
     #[doc(alias = "ibv_reg_mr_iova")]
     pub fn at(mut self, address: u64) -> Self {
         self.how.first = Some(address);
         self
     }
 
-    /// Registers memory of which `owner` is the only user. [`Buffer::into_owner`] gives the owner
-    /// back.
+    /// Registers the memory of `owner`, which must be the only user of that memory.
+    /// [`Buffer::into_owner`] gives the owner back.
     ///
     /// # Errors
     ///
     /// Returns the owner, with [`Error::InvalidArgument`] for 0 bytes, for remote rights, or for
     /// [`AccessFlags::ZERO_BASED`] with another [address](Self::at) or with memory that does not
-    /// begin at a page boundary; or with the error of the verb.
+    /// begin at a page boundary; or with the error of `ibv_reg_mr` or `ibv_reg_mr_iova2`.
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "ibv_reg_mr_iova2")]
     pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<Buffer, Refused<O>> {
@@ -63,8 +65,8 @@ impl Registration {
             .map_err(given_back)
     }
 
-    /// Registers read-only memory, which other threads may read at the same time.
-    /// [`FrozenBuffer::into_owner`] gives the owner back.
+    /// Registers the memory of `owner` as read-only memory, which other threads may read at the
+    /// same time. [`FrozenBuffer::into_owner`] gives the owner back.
     ///
     /// # Errors
     ///
@@ -78,8 +80,8 @@ impl Registration {
             .map_err(given_back)
     }
 
-    /// Allocates `len` zeroed bytes and registers them. The device supplies the memory if it has an
-    /// allocator ([`HostMemoryBuilder::domain`](super::HostMemoryBuilder::domain)).
+    /// Allocates `len` zeroed bytes and registers them. If the device has an allocator, the memory
+    /// comes from the device ([`HostMemoryBuilder::domain`](super::HostMemoryBuilder::domain)).
     ///
     /// # Errors
     ///
@@ -89,7 +91,7 @@ impl Registration {
         Ok(self.register(memory)?)
     }
 
-    /// Registers detached memory again.
+    /// Registers memory again that [`Buffer::detach`] has deregistered.
     ///
     /// # Errors
     ///
@@ -118,7 +120,7 @@ impl Registration {
     }
 }
 
-/// Returns the owner of memory whose registration failed.
+/// Converts a failed registration to an error that contains the owner of the memory.
 fn given_back<O: 'static>(refused: Refused<Backing>) -> Refused<O> {
     refused.map(|memory| memory.into_owner().expect("it was made of such an owner"))
 }
@@ -129,7 +131,8 @@ impl ProtectionDomain {
         Registration::new(self)
     }
 
-    /// Registers memory of which `owner` is the only user, for local use.
+    /// Registers the memory of `owner`, which must be the only user of that memory. Peers get no
+    /// access.
     ///
     /// ```
     /// let domain = rdma_core::Context::open_default()?.protection_domain()?;
@@ -142,15 +145,15 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// Returns the owner, with [`Error::InvalidArgument`] for 0 bytes or with the error of the
-    /// verb.
+    /// Returns the owner, with [`Error::InvalidArgument`] for 0 bytes or with the error of
+    /// `ibv_reg_mr`.
     #[doc(alias = "ibv_reg_mr")]
     pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<Buffer, Refused<O>> {
         self.registration().register(owner)
     }
 
-    /// Registers read-only memory, which other threads may read at the same time, as a source of
-    /// sends and writes.
+    /// Registers the memory of `owner` as read-only memory, which other threads may read at the
+    /// same time. Requests can use it as the source of sends and writes.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The address and key of memory at a peer.
+//! Descriptors of memory at a peer: its address, length and key.
 
 use std::ops::RangeBounds;
 
@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 
 /// A descriptor of a peer's memory: address, length and remote key.
 ///
-/// A program sends the descriptor to the peer as [bytes](Self::to_bytes) or, with the feature
-/// `serde`, in any serde format. The peer that owns the memory creates the descriptor with
-/// [`ExposedMemory::remote`]. The owner's device checks every access against the rights of the key.
+/// The program that owns the memory creates the descriptor with [`ExposedMemory::remote`], and
+/// sends it to the peer as [bytes](Self::to_bytes) or, with the feature `serde`, in a serde format.
+/// The owner's device checks every access against the rights that the key grants.
 ///
 /// [`ExposedMemory::remote`]: super::ExposedMemory::remote
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,14 +24,14 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    /// Length of the result of [`Self::to_bytes`] in bytes.
+    /// Length in bytes of the array that [`Self::to_bytes`] returns.
     pub const ENCODED_LEN: usize = 20;
 
-    /// Returns the descriptor of a part of the memory.
+    /// Returns a descriptor of the part `range` of the peer's memory.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the range is not inside.
+    /// [`Error::OutOfRange`] if the range is not inside of the memory.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let len = usize::try_from(self.len).unwrap_or(usize::MAX);
         let range = resolve(range, len)?;
@@ -64,7 +64,7 @@ impl RemoteMemory {
         bytes
     }
 
-    /// Decodes a descriptor from the result of [`Self::to_bytes`].
+    /// Decodes a descriptor that [`Self::to_bytes`] has encoded.
     pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Self {
         let word = |range: std::ops::Range<usize>| {
             u64::from_be_bytes(bytes[range].try_into().expect("eight bytes"))

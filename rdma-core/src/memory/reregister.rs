@@ -1,4 +1,4 @@
-//! Changes to an existing registration.
+//! Changes of the domain, access or memory of an existing registration.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{Backing, Changes, RegionHandle, Remains, Span, StableMemoryMut};
 use crate::protection_domain::ProtectionDomain;
 
-/// A set of changes to a registration: see [`Buffer::reregister`].
+/// A set of changes to apply to a registration, for [`Buffer::reregister`].
 #[derive(Debug, Default)]
 #[must_use = "nothing changes until a buffer is reregistered"]
 pub struct Reregistration {
@@ -21,24 +21,25 @@ impl Reregistration {
         Self::default()
     }
 
-    /// Moves the buffer to this protection domain.
+    /// Moves the registration to the protection domain `domain`.
     #[doc(alias = "IBV_REREG_MR_CHANGE_PD")]
     pub fn domain(mut self, domain: &ProtectionDomain) -> Self {
         self.changes.domain = Some(Arc::clone(domain.handle()));
         self
     }
 
-    /// Sets the access flags of the registration; the device may always write.
-    /// [`AccessFlags::ZERO_BASED`] has no effect unless the memory is replaced: the addresses of
-    /// requests stay the same.
+    /// Sets the access flags of the registration. The device may always write to the memory, even
+    /// without a flag for it. [`AccessFlags::ZERO_BASED`] has no effect unless the memory is
+    /// replaced, because the addresses that requests use stay the same.
     #[doc(alias = "IBV_REREG_MR_CHANGE_ACCESS")]
     pub fn access(mut self, access: AccessFlags) -> Self {
         self.changes.access = Some(access | AccessFlags::LOCAL_WRITE);
         self
     }
 
-    /// Replaces the memory of the registration. Requests then use the addresses of the new memory
-    /// in the process, so the new registration does not have [`AccessFlags::ZERO_BASED`].
+    /// Replaces the memory of the registration by the memory of `owner`. Requests then use the
+    /// addresses that the new memory has in this process, so the new registration does not have
+    /// [`AccessFlags::ZERO_BASED`].
     #[doc(alias = "IBV_REREG_MR_CHANGE_TRANSLATION")]
     pub fn memory(mut self, owner: impl StableMemoryMut) -> Self {
         self.changes.memory = Some(Arc::new(Backing::exclusive(owner)));
@@ -46,36 +47,37 @@ impl Reregistration {
     }
 }
 
-/// The result of a successful change of a registration: the buffer, and the memory that was
-/// replaced.
+/// The result of a successful [`Buffer::reregister`]: the buffer, and the memory that was replaced.
 #[derive(Debug)]
 pub struct Reregistered {
     /// The buffer, with a new local key.
     pub buffer: Buffer,
-    /// The previous memory of the registration, if the memory was replaced.
+    /// The previous memory of the registration; `None` if the memory was not replaced.
     pub old: Option<DetachedMemory>,
 }
 
-/// The reason why a registration was not changed, and the state of the buffer after the failure.
+/// The error of [`Buffer::reregister`]: the reason why the registration was not changed, and the
+/// state of the buffer after the failure.
 ///
-/// The new memory of the request, if any, is dropped. `Debug` prints the same text as `Display`.
+/// If the program passed new memory, that memory has been dropped. `Debug` prints the same text as
+/// `Display`.
 #[derive(thiserror::Error)]
 #[error("{error}; {left}")]
 pub struct ReregisterError {
     /// The reason why the registration was not changed.
     pub error: Error,
-    /// The state of the buffer after the failure.
+    /// The state of the buffer and its memory after the failure.
     pub left: Left,
 }
 
-/// The state of a buffer after a failed change of its registration.
+/// The state of a buffer after a failed [`Buffer::reregister`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Left {
     /// The buffer is unchanged: the change was refused before it began.
     Unchanged(Buffer),
-    /// The memory is no longer registered: the device refused the change after the old registration
-    /// had ended.
+    /// The memory is no longer registered: the old registration ended, and the device then refused
+    /// the change.
     Unregistered(DetachedMemory),
     /// The memory is lost: the registration could neither be changed nor ended. The memory is
     /// leaked, because the device may still access it.
@@ -105,15 +107,17 @@ impl fmt::Display for Left {
 }
 
 impl Buffer {
-    /// Changes the protection domain, the access flags or the memory of the registration. If the
-    /// device supports it, the registration does not end in between. The local key changes.
+    /// Changes the protection domain, the access flags or the memory of this buffer's registration
+    /// by `ibv_rereg_mr`. If the device supports that, the registration does not end in between.
+    /// The local key of the registration changes.
     ///
     /// # Errors
     ///
     /// See [`Left`] for the state of the memory after each failure. [`Error::InUse`] if the buffer
     /// is only a part of the registered memory; [`Error::InvalidArgument`] for an empty set of
-    /// changes, for remote rights or for a change of addresses that the verb cannot express; and
-    /// the error of the verb. Many devices do [not support](Error::is_unsupported) the change.
+    /// changes, for remote rights or for a change of addresses that `ibv_rereg_mr` cannot express;
+    /// and the error of `ibv_rereg_mr`. Many devices do [not support](Error::is_unsupported)
+    /// reregistration.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn reregister(self, changes: Reregistration) -> Result<Reregistered, ReregisterError> {
         let Reregistration { changes } = changes;
@@ -171,7 +175,8 @@ fn check(buffer: &Buffer, changes: &Changes) -> Result<()> {
     Ok(())
 }
 
-/// Ends the registration of a region whose change failed.
+/// Ends the registration of a region whose change failed, and returns the state of the memory
+/// afterwards.
 fn ended(region: RegionHandle, changes: Changes) -> Left {
     match region.release() {
         Ok(memory) => Arc::into_inner(memory)

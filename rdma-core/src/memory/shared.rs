@@ -1,4 +1,4 @@
-//! Memory with access checks at run time.
+//! Memory for which access is checked at run time, by claims.
 
 use std::ops::{Deref, DerefMut, Range, RangeBounds};
 use std::sync::Arc;
@@ -9,19 +9,20 @@ use super::gather::{Elements, Gather, Scatter, sealed};
 use crate::error::{Error, Result};
 use crate::ffi::{LocalKey, Reading, RegionHandle, Shared, Span, Writing};
 
-/// A buffer that is claimed at run time for each use, by any number of readers or by one writer.
+/// A buffer for which each use needs a claim at run time: a right to read, which several users can
+/// have at once, or the exclusive right to write.
 ///
-/// For layers in which a handle to the memory must stay usable while the device is using the
-/// memory. An operation holds a claim until it completes, even if its caller no longer exists. A
-/// conflicting use meanwhile fails with [`Error::InUse`] instead of waiting. A claim costs one
-/// atomic operation; borrowing the bytes costs one atomic load.
+/// Intended for layers that keep a handle to the memory while the device is using the memory. An
+/// operation holds a claim until it completes, even if its caller no longer exists. A conflicting
+/// use fails with [`Error::InUse`] instead of waiting. A claim costs one atomic operation;
+/// borrowing the bytes costs one atomic load.
 #[derive(Debug)]
 pub struct SharedBuffer {
     shared: Arc<Shared>,
 }
 
 impl SharedBuffer {
-    /// Converts a buffer to a shared buffer.
+    /// Converts a buffer to a shared buffer, on which no claim exists.
     pub fn new(buffer: Buffer) -> Self {
         Self {
             shared: Arc::new(Shared::new(buffer.into_span())),
@@ -38,18 +39,18 @@ impl SharedBuffer {
         self.shared.len() == 0
     }
 
-    /// Returns whether no claim exists at this moment, including the claims of operations in
-    /// flight.
+    /// Returns whether no claim on the buffer exists at this moment. Operations in flight hold
+    /// claims, too.
     pub fn is_unclaimed(&self) -> bool {
         self.shared.is_unclaimed()
     }
 
-    /// Claims a range for reading.
+    /// Claims the range `range` of the buffer for reading.
     ///
     /// # Errors
     ///
     /// [`Error::InUse`] while the buffer is claimed for writing, [`Error::OutOfRange`] if the range
-    /// is not inside.
+    /// is not inside of the buffer.
     #[inline]
     pub fn try_read(&self, range: impl RangeBounds<usize>) -> Result<ReadClaim> {
         let range = resolve(range, self.len())?;
@@ -59,11 +60,12 @@ impl SharedBuffer {
         }
     }
 
-    /// Claims the whole buffer exclusively, for writing to `range`.
+    /// Claims the whole buffer exclusively. The claim allows reading and writing `range`.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] while any claim exists, [`Error::OutOfRange`] if the range is not inside.
+    /// [`Error::InUse`] while another claim exists, [`Error::OutOfRange`] if the range is not
+    /// inside of the buffer.
     #[inline]
     pub fn try_write(&mut self, range: impl RangeBounds<usize>) -> Result<WriteClaim> {
         let range = resolve(range, self.len())?;
@@ -73,7 +75,7 @@ impl SharedBuffer {
         }
     }
 
-    /// Returns the bytes, if the buffer is not claimed for writing.
+    /// Returns the bytes of the buffer for reading, if no write claim exists.
     ///
     /// No write claim can begin while the bytes are borrowed, because [`Self::try_write`] needs
     /// `&mut self`.
@@ -86,11 +88,11 @@ impl SharedBuffer {
         self.shared.bytes().ok_or_else(written)
     }
 
-    /// Returns the bytes for writing, if no claim exists.
+    /// Returns the bytes of the buffer for writing, if no claim exists.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] while any claim exists.
+    /// [`Error::InUse`] while a claim exists.
     #[inline]
     pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
         let Self { shared } = self;
@@ -102,7 +104,7 @@ impl SharedBuffer {
     ///
     /// # Errors
     ///
-    /// Returns the shared buffer, if a claim exists or if the range is not inside.
+    /// Returns the shared buffer, if a claim exists or if the range is not inside of the buffer.
     pub fn into_claim(mut self, range: impl RangeBounds<usize>) -> Result<WriteClaim, Self> {
         self.try_write(range).map_err(|_| self)
     }
@@ -128,7 +130,8 @@ pub struct ReadClaim {
 }
 
 impl ReadClaim {
-    /// Returns the registration and the claimed range of its memory.
+    /// Returns the registration that contains the claimed memory, and the claimed range in the
+    /// memory of that registration.
     pub(super) fn place(&self) -> (&RegionHandle, Range<usize>) {
         let span = self.reading.span();
         let start = span.range().start;
@@ -148,7 +151,7 @@ impl Deref for ReadClaim {
     }
 }
 
-/// The exclusive claim of a [`SharedBuffer`], for reading and writing a range of it.
+/// The exclusive claim to read and write a range of a [`SharedBuffer`].
 #[derive(Debug)]
 pub struct WriteClaim {
     writing: Writing,
@@ -156,12 +159,12 @@ pub struct WriteClaim {
 }
 
 impl WriteClaim {
-    /// Ends the claim and returns the memory as a shared buffer, if the shared buffer that it was
-    /// claimed from no longer exists.
+    /// Ends the claim and returns the memory as a new shared buffer. Possible only if the shared
+    /// buffer from which the claim was created no longer exists.
     ///
     /// # Errors
     ///
-    /// Returns the claim, if the shared buffer that it was claimed from still exists.
+    /// Returns the claim, if the shared buffer from which it was created still exists.
     pub fn into_shared(self) -> Result<SharedBuffer, Self> {
         let Self { writing, range } = self;
         match writing.into_shared() {
@@ -187,7 +190,7 @@ impl DerefMut for WriteClaim {
     }
 }
 
-/// A read or write claim, for queues whose requests need both kinds.
+/// A read claim or a write claim, for queues whose requests use both kinds.
 #[derive(Debug)]
 pub enum Claim {
     /// The claim of a request that only reads the memory.
@@ -213,7 +216,8 @@ impl sealed::Sealed for ReadClaim {}
 impl Gather for ReadClaim {
     #[inline]
     fn gather(&self, elements: &mut Elements<'_>) {
-        // A read claim inside of a `Claim` can be passed to a request that writes to memory.
+        // Without this call, a request that writes to memory could use a read claim inside of a
+        // `Claim`.
         elements.forbid_writing();
         elements.push_range(self.reading.span(), &self.range);
     }
@@ -276,13 +280,13 @@ impl sealed::Contiguous for Span {
     }
 }
 
-/// Returns the error for an access that is not allowed while the buffer is claimed for writing.
+/// Returns the error for an access that is not allowed while a write claim on the buffer exists.
 #[cold]
 fn written() -> Error {
     Error::in_use("a shared buffer", "a claim for writing")
 }
 
-/// Returns the error for an access that is not allowed while any claim of the buffer exists.
+/// Returns the error for an access that is not allowed while a claim on the buffer exists.
 #[cold]
 fn claimed() -> Error {
     Error::in_use("a shared buffer", "a claim for reading or writing")

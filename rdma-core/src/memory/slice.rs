@@ -1,4 +1,4 @@
-//! Borrowed parts of registered memory.
+//! Borrowed slices of registered memory.
 
 use std::fmt;
 use std::iter::FusedIterator;
@@ -10,7 +10,8 @@ use super::{Buffer, FrozenBuffer};
 use crate::error::{Error, Result};
 use crate::ffi::{Borrowed, BorrowedMut, LocalKey};
 
-/// A borrowed, read-only part of registered memory: a source of sends and writes.
+/// A borrowed, read-only part of registered memory, which requests can use as the source of sends
+/// and writes.
 ///
 /// Any number of parts can exist at once, and they may overlap. `BufferSlice` is `Send` and `Sync`,
 /// like a `&[u8]`.
@@ -30,7 +31,7 @@ pub struct BufferSlice<'a> {
     memory: Borrowed<'a>,
 }
 
-/// A borrowed, writable part of registered memory: the source or the destination of a request.
+/// A borrowed, writable part of registered memory, which requests can use as source or destination.
 ///
 /// Parts that exist at once cannot overlap. `BufferSliceMut` is `Send` and `Sync`, like a `&mut
 /// [u8]`.
@@ -61,7 +62,7 @@ pub struct BufferSliceMut<'a> {
 }
 
 impl Buffer {
-    /// Returns the whole buffer, borrowed for reading.
+    /// Borrows the whole buffer for reading.
     pub fn as_slice(&self) -> BufferSlice<'_> {
         let (address, lkey) = (self.span().address(), self.span().region().lkey());
         BufferSlice {
@@ -69,7 +70,7 @@ impl Buffer {
         }
     }
 
-    /// Returns the whole buffer, borrowed for writing.
+    /// Borrows the whole buffer for writing.
     pub fn as_slice_mut(&mut self) -> BufferSliceMut<'_> {
         let (address, lkey) = (self.span().address(), self.span().region().lkey());
         BufferSliceMut {
@@ -77,31 +78,31 @@ impl Buffer {
         }
     }
 
-    /// Returns a part of the buffer, borrowed for reading.
+    /// Borrows the part `range` of the buffer for reading.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the range is not inside.
+    /// [`Error::OutOfRange`] if the range is not inside of the buffer.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<BufferSlice<'_>> {
         self.as_slice().slice(range)
     }
 
-    /// Returns a part of the buffer, borrowed for writing.
+    /// Borrows the part `range` of the buffer for writing.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the range is not inside.
+    /// [`Error::OutOfRange`] if the range is not inside of the buffer.
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<BufferSliceMut<'_>> {
         self.as_slice_mut().slice_mut(range)
     }
 
-    /// Returns several disjoint parts of the buffer, borrowed for writing, in the order of
+    /// Borrows several disjoint parts of the buffer for writing, and returns them in the order of
     /// `ranges`.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if a range is not inside, [`Error::InvalidArgument`] if two ranges
-    /// overlap or are not in ascending order.
+    /// [`Error::OutOfRange`] if a range is not inside of the buffer, [`Error::InvalidArgument`] if
+    /// two ranges overlap or are not in ascending order.
     pub fn disjoint_mut<const N: usize>(
         &mut self,
         ranges: [Range<usize>; N],
@@ -128,7 +129,7 @@ impl Buffer {
 }
 
 impl FrozenBuffer {
-    /// Returns the whole buffer, borrowed. Unlike a clone, the slice needs no reference count.
+    /// Borrows the whole frozen buffer. Unlike a clone, the slice needs no reference count.
     pub fn as_slice(&self) -> BufferSlice<'_> {
         let range = self.range();
         let (_, ahead) = self.buffer().as_slice().split_at(range.start);
@@ -137,11 +138,11 @@ impl FrozenBuffer {
 }
 
 impl<'a> BufferSlice<'a> {
-    /// Returns a part of the slice.
+    /// Converts the slice to its part `range`.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the range is not inside.
+    /// [`Error::OutOfRange`] if the range is not inside of the slice.
     pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self> {
         let range = resolve(range, self.len())?;
         let (_, ahead) = self.split_at(range.start);
@@ -178,28 +179,28 @@ impl<'a> BufferSlice<'a> {
         .fuse()
     }
 
-    /// Returns the bytes, with the lifetime of the original borrow.
+    /// Returns the bytes as a plain slice, with the lifetime of the original borrow.
     pub fn bytes(self) -> &'a [u8] {
         self.memory.bytes()
     }
 }
 
 impl<'a> BufferSliceMut<'a> {
-    /// Borrows a part of the slice for reading.
+    /// Borrows the part `range` of the slice for reading.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the range is not inside.
+    /// [`Error::OutOfRange`] if the range is not inside of the slice.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<BufferSlice<'_>> {
         let whole = Borrowed::new(self, self.memory.address(), self.memory.lkey());
         BufferSlice { memory: whole }.slice(range)
     }
 
-    /// Converts the slice to a part of it.
+    /// Converts the slice to its part `range`.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the range is not inside.
+    /// [`Error::OutOfRange`] if the range is not inside of the slice.
     pub fn slice_mut(self, range: impl RangeBounds<usize>) -> Result<Self> {
         let range = resolve(range, self.len())?;
         let (_, ahead) = self.split_at_mut(range.start);
@@ -224,8 +225,8 @@ impl<'a> BufferSliceMut<'a> {
         (Self { memory: left }, Self { memory: right })
     }
 
-    /// Returns an iterator over consecutive writable chunks of `size` bytes, which can exist at
-    /// once. The last chunk may be shorter.
+    /// Returns an iterator over consecutive writable chunks of `size` bytes. All chunks can exist
+    /// at once. The last chunk may be shorter.
     ///
     /// # Panics
     ///
@@ -243,7 +244,7 @@ impl<'a> BufferSliceMut<'a> {
         .fuse()
     }
 
-    /// Returns the bytes, with the lifetime of the original borrow.
+    /// Returns the bytes as a plain mutable slice, with the lifetime of the original borrow.
     pub fn into_bytes(self) -> &'a mut [u8] {
         self.memory.into_bytes()
     }

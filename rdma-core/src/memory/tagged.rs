@@ -1,10 +1,10 @@
-//! Memory of a request, paired with a value of the program.
+//! Memory of a request that is paired with a value of the program.
 
 use super::gather::{Elements, Gather, Scatter, sealed};
 use crate::error::Result;
 
-/// Memory of a request together with a value of the program. The device does not see the value; the
-/// completion gives back both.
+/// Memory for a request together with a value that the program chooses. The device does not see the
+/// value; the completion gives back both.
 ///
 /// The value identifies the request for the program: for example a number, a waker, the sender of a
 /// channel, or a `Weak` reference to a connection. (An `Arc` of the object that owns the queue
@@ -43,7 +43,7 @@ pub struct Tagged<M, V> {
 }
 
 impl<M, V> Tagged<M, V> {
-    /// Creates a pair of memory and value.
+    /// Creates a pair of the memory for a request and a value of the program.
     pub fn new(memory: M, value: V) -> Self {
         Self { memory, value }
     }

@@ -13,8 +13,8 @@ use crate::protection_domain::ProtectionDomain;
 /// A region of memory, or a part of one, that is not mapped into this process: [device
 /// memory](DeviceMemory), a dma-buf (memory of another device), or a null region.
 ///
-/// The memory holds no Rust value, so writes by the local device, by peers and by others are sound.
-/// Clones and parts share the region, and any number of requests can use it at once.
+/// The memory holds no Rust value, so writes by the local device, by peers and by other devices are
+/// sound. Clones and parts share the region, and any number of requests can use it at once.
 /// `UnmappedRegion` is `Send` and `Sync`. It cannot be the source of an
 /// [inline](crate::SendRequest::inline) request, because this process would have to copy the data.
 #[doc(alias = "ibv_mr")]
@@ -44,16 +44,16 @@ impl UnmappedRegion {
         self.len == 0
     }
 
-    /// Returns the access rights of the device and of peers.
+    /// Returns the access rights that the device and peers have to the region.
     pub fn access(&self) -> AccessFlags {
         self.handle.access()
     }
 
-    /// Returns a part of the region, which shares the memory.
+    /// Returns the part `range` of the region. The result shares the memory with this region.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the range is not inside.
+    /// [`Error::OutOfRange`] if the range is not inside of the region.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self> {
         let start = match range.start_bound() {
             Bound::Included(&start) => start,
@@ -86,7 +86,7 @@ impl UnmappedRegion {
         }
     }
 
-    /// Returns the C object. The pointer is valid as long as this region exists.
+    /// Returns the underlying `ibv_mr`. The pointer is valid as long as this region exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mr {
         self.handle.as_raw()
     }
@@ -98,25 +98,26 @@ impl UnmappedRegion {
 }
 
 impl ProtectionDomain {
-    /// Creates a null region of unlimited length, which reads as zeroes and discards writes. A
-    /// [part](UnmappedRegion::slice) of it can receive the bytes of a message that the program does
-    /// not need.
+    /// Creates a null region of unlimited length: reads return zeroes, and the device discards
+    /// writes. A [part](UnmappedRegion::slice) of it can receive the bytes of a message that the
+    /// program does not need.
     ///
     /// # Errors
     ///
-    /// The error of the verb. Many devices do [not support](Error::is_unsupported) null regions.
+    /// The error of `ibv_alloc_null_mr`. Many devices do [not support](Error::is_unsupported) null
+    /// regions.
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn null_region(&self) -> Result<UnmappedRegion> {
         UnmappedHandle::null(Arc::clone(self.handle())).map(UnmappedRegion::new)
     }
 
-    /// Registers `range` of device memory. Peers get the remote rights in `access`. Requests
-    /// address the first byte of the range as 0.
+    /// Registers the part `range` of the device memory `memory`. Peers get the remote rights in
+    /// `access`. Requests use the address 0 for the first byte of the range.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the range is not inside, [`Error::InvalidArgument`] for 0 bytes or
-    /// for memory of another context, and the error of the verb.
+    /// [`Error::OutOfRange`] if the range is not inside of the memory, [`Error::InvalidArgument`]
+    /// for 0 bytes or for memory of another context, and the error of `ibv_reg_dm_mr`.
     #[doc(alias = "ibv_reg_dm_mr")]
     pub fn register_device_memory(
         &self,
@@ -141,13 +142,13 @@ impl ProtectionDomain {
     /// Registers `len` bytes of a dma-buf, beginning at `offset`. A dma-buf is memory of another
     /// device, such as a graphics card. The file descriptor may be closed afterwards.
     ///
-    /// Requests address the first byte as `first`, which must have the same offset within a page as
-    /// `offset`. Peers get the remote rights in `access`.
+    /// Requests use the address `first` for the first byte. `first` must have the same offset
+    /// within a page as `offset`. Peers get the remote rights in `access`.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 bytes, and the error of the verb. Software devices do [not
-    /// support](Error::is_unsupported) dma-bufs.
+    /// [`Error::InvalidArgument`] for 0 bytes, and the error of `ibv_reg_dmabuf_mr`. Software
+    /// devices do [not support](Error::is_unsupported) dma-bufs.
     #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub fn register_dmabuf(
         &self,

@@ -1,4 +1,4 @@
-//! Access to memory that peers or the device write at the same time.
+//! Access to memory that peers or devices write at the same time.
 
 use std::ops::{Range, RangeBounds};
 use std::sync::atomic::Ordering;
@@ -10,12 +10,14 @@ use crate::ffi::Volatile;
 
 /// A view of memory that peers may write at any moment, and that therefore cannot be a slice.
 ///
-/// Every access is atomic: of one byte, or of an aligned word of four or eight bytes. A copy
-/// consists of such accesses. A concurrent write is therefore a race for values but never undefined
-/// behaviour. The order in which a peer sees several stores depends on the machine and the device;
-/// only a single aligned word is never torn.
+/// Every access is atomic: it reads or writes one byte, or an aligned word of four or eight bytes.
+/// A copy consists of such accesses. A concurrent write can therefore change the values that are
+/// read, but never causes undefined behaviour. The order in which a peer sees several stores
+/// depends on the machine and the device; only a single aligned word is always read and written as
+/// a whole.
 ///
-/// An atomic of this type is atomic with regard to a peer's atomics only if the device supports
+/// The methods `compare_and_swap_u64` and `fetch_and_add_u64` are atomic with regard to a peer's
+/// atomics only if the device supports
 /// [`AtomicCapability::Global`](crate::AtomicCapability::Global). Most devices guarantee atomicity
 /// only among atomics that they execute themselves.
 #[derive(Debug, Clone)]
@@ -39,11 +41,11 @@ impl<'a> VolatileSlice<'a> {
         self.range.is_empty()
     }
 
-    /// Returns a view of a part of the memory.
+    /// Returns a view of the part `range` of the memory.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the range is not inside.
+    /// [`Error::OutOfRange`] if the range is not inside of the view.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let range = resolve(range, self.range.len())?;
         let start = self.range.start;
@@ -53,11 +55,11 @@ impl<'a> VolatileSlice<'a> {
         })
     }
 
-    /// Copies `to.len()` bytes at `offset` out of the memory.
+    /// Copies `to.len()` bytes of the memory, beginning at `offset`, into `to`.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the bytes are not inside.
+    /// [`Error::OutOfRange`] if the range is not inside of the view.
     pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         self.memory.read(self.inside(offset, to.len())?, to);
         Ok(())
@@ -67,20 +69,20 @@ impl<'a> VolatileSlice<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the bytes do not fit inside.
+    /// [`Error::OutOfRange`] if the range is not inside of the view.
     pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.memory.write(self.inside(offset, from.len())?, from);
         Ok(())
     }
 
-    /// Copies all bytes into a new vector.
+    /// Copies all bytes of the memory into a new vector.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len()];
         self.memory.read(self.range.start, &mut bytes);
         bytes
     }
 
-    /// Writes `value` to every byte.
+    /// Writes `value` to every byte of the memory.
     pub fn fill(&self, value: u8) {
         let piece = [value; 256];
         for start in self.range.clone().step_by(piece.len()) {
@@ -89,23 +91,24 @@ impl<'a> VolatileSlice<'a> {
         }
     }
 
-    /// Reads the byte at `offset`, with acquire ordering: later reads see what the writer wrote
-    /// before the byte.
+    /// Reads the byte at `offset`, with acquire ordering: later reads of this thread see everything
+    /// that the writer of the byte had written before.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the byte is not inside.
+    /// [`Error::OutOfRange`] if the byte is not inside of the view.
     #[inline]
     pub fn load_u8(&self, offset: usize) -> Result<u8> {
         let place = self.inside(offset, 1)?;
         Ok(self.memory.u8(place).load(Ordering::Acquire))
     }
 
-    /// Writes the byte at `offset`, with release ordering.
+    /// Writes the byte at `offset`, with release ordering: a reader that sees the byte also sees
+    /// all earlier writes of this thread.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the byte is not inside.
+    /// [`Error::OutOfRange`] if the byte is not inside of the view.
     #[inline]
     pub fn store_u8(&self, offset: usize, value: u8) -> Result<()> {
         let place = self.inside(offset, 1)?;
@@ -118,8 +121,8 @@ impl<'a> VolatileSlice<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if they are not inside, [`Error::InvalidArgument`] if their address is
-    /// not a multiple of four.
+    /// [`Error::OutOfRange`] if the four bytes are not inside of the view,
+    /// [`Error::InvalidArgument`] if their address is not a multiple of four.
     #[inline]
     pub fn load_u32(&self, offset: usize) -> Result<u32> {
         let place = self.word(offset, size_of::<u32>())?;
@@ -144,8 +147,8 @@ impl<'a> VolatileSlice<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if they are not inside, [`Error::InvalidArgument`] if their address is
-    /// not a multiple of eight.
+    /// [`Error::OutOfRange`] if the eight bytes are not inside of the view,
+    /// [`Error::InvalidArgument`] if their address is not a multiple of eight.
     #[inline]
     pub fn load_u64(&self, offset: usize) -> Result<u64> {
         let place = self.word(offset, size_of::<u64>())?;
@@ -165,8 +168,8 @@ impl<'a> VolatileSlice<'a> {
         Ok(())
     }
 
-    /// Replaces the eight bytes at `offset` by `desired` if they are equal to `expected`, and
-    /// returns the previous value.
+    /// Atomically replaces the eight bytes at `offset` by `desired` if they are equal to
+    /// `expected`, and returns the previous value.
     ///
     /// # Errors
     ///
@@ -180,8 +183,8 @@ impl<'a> VolatileSlice<'a> {
         }
     }
 
-    /// Adds `add` to the eight bytes at `offset`, wrapping on overflow, and returns the previous
-    /// value.
+    /// Atomically adds `add` to the eight bytes at `offset`, wrapping on overflow, and returns the
+    /// previous value.
     ///
     /// # Errors
     ///
@@ -192,8 +195,8 @@ impl<'a> VolatileSlice<'a> {
         Ok(word.fetch_add(add, Ordering::AcqRel))
     }
 
-    /// Returns the offset in the underlying memory, after checking that `len` bytes from `offset`
-    /// lie inside of the view.
+    /// Converts `offset`, an offset in the view, to an offset in the underlying memory. Returns an
+    /// error unless the `len` bytes from there on lie inside of the view.
     #[inline]
     fn inside(&self, offset: usize, len: usize) -> Result<usize> {
         match offset.checked_add(len) {

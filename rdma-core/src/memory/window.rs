@@ -6,9 +6,9 @@ use crate::error::Result;
 use crate::ffi::WindowHandle;
 use crate::protection_domain::ProtectionDomain;
 
-/// A memory window: a remote key that work requests bind to memory and invalidate again. Binding by
-/// a work request is faster than a registration, and ordered with the other requests of the queue
-/// pair.
+/// A memory window: a remote key that a work request binds to memory, and another one invalidates
+/// again. Binding a window is faster than registering memory, and is ordered with the other
+/// requests of the queue pair.
 ///
 /// [`WindowLease`](super::WindowLease) binds the window to memory. A window has one owner, and is
 /// `Send` and `Sync`.
@@ -23,12 +23,12 @@ pub struct MemoryWindow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WindowType {
-    /// Type 1: valid for all queue pairs of the protection domain. The library chooses the keys,
-    /// and only this process can end a binding.
+    /// Type 1: valid for all queue pairs of the protection domain. libibverbs chooses the key at
+    /// each binding, and only this process can end the binding.
     #[doc(alias = "IBV_MW_TYPE_1")]
     One,
-    /// Type 2: valid for the queue pair whose request binds it. The peer can also end the binding,
-    /// by [sending with invalidate](crate::SendRequest::send_with_invalidate).
+    /// Type 2: valid for the queue pair whose request binds it. Besides this process, the peer can
+    /// end the binding, by [sending with invalidate](crate::SendRequest::send_with_invalidate).
     #[doc(alias = "IBV_MW_TYPE_2")]
     Two,
 }
@@ -38,8 +38,8 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has no windows of this type,
-    /// and the error of the verb.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device does not support windows of
+    /// type `kind`, and the error of `ibv_alloc_mw`.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn memory_window(&self, kind: WindowType) -> Result<MemoryWindow> {
         WindowHandle::allocate(Arc::clone(self.handle()), kind).map(MemoryWindow::of)
@@ -59,12 +59,12 @@ impl MemoryWindow {
         self.handle
     }
 
-    /// Returns the type of the window.
+    /// Returns the type of the memory window.
     pub fn kind(&self) -> WindowType {
         self.handle.kind()
     }
 
-    /// Returns the C object. The pointer is valid as long as this window exists.
+    /// Returns the underlying `ibv_mw`. The pointer is valid as long as this window exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mw {
         self.handle.as_raw()
     }

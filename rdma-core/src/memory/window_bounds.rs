@@ -1,9 +1,10 @@
-//! A test whether a device checks the bounds of memory windows.
+//! A test that determines whether a device checks the bounds of memory windows.
 //!
 //! IBTA volume 1, 10.6.7, requires this check. Soft-RoCE of Linux 6.1 checks the bounds of the
 //! *region* that the window is bound to, so a peer with the key of a window can also access the
-//! rest of the region. A lease of a part of a region would be unsound there. Neither the name nor
-//! the attributes of a device show whether it checks bounds, so [`are_checked`] tests it.
+//! rest of the region. On such a device, leasing a part of a region to peers would be unsound.
+//! Neither the name nor the attributes of a device show whether it checks bounds, so
+//! [`are_checked`] tests it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,24 +16,24 @@ use crate::error::{Error, Result};
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::{ConnectOptions, QueuePair, SendRequest};
 
-/// Size in bytes of the window and of the memory on either side. Less than a page, because bounds
-/// are in bytes.
+/// Size in bytes of the tested window, and of the memory before and after the window. The size is
+/// less than a page, because the device must check bounds to the byte.
 const LEN: usize = 64;
 
-/// Time limit of one request. The queue pairs are connected to each other on one device, so a
-/// working device needs far less. The test fails for a device that exceeds the limit.
+/// Time limit for each request of the test. The queue pairs are connected to each other on one
+/// device, so a working device needs far less. The test fails for a device that exceeds the limit.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns whether a window of type `kind` grants access only to its own bytes. The first call for
 /// each open device tests the device; later calls return the stored result.
 ///
 /// The test runs in the same context, because the program may have dropped the privilege to open
-/// devices. The test creates two queue pairs per side, makes them fail with a remote access error,
-/// and destroys them.
+/// devices. For each side of the window (start and end), the test creates two queue pairs, makes
+/// them fail with a remote access error, and destroys them.
 ///
 /// # Errors
 ///
-/// The error of the test. A failed test is repeated at the next call.
+/// The error that prevented the test from finishing. The next call repeats the test.
 pub(super) fn are_checked(context: &Context, kind: WindowType) -> Result<bool> {
     let known = context.handle().window_bounds(kind);
     if let Some(&known) = known.get() {
@@ -49,7 +50,7 @@ enum Side {
 }
 use Side::{After, Before};
 
-/// Returns whether the device refuses a write beyond this side of a window.
+/// Returns whether the device refuses a write that crosses the given side of a window.
 fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     let domain = context.protection_domain()?;
     let build = || domain.queue_pair().send_requests(2).build();
@@ -60,7 +61,8 @@ fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     let owner = owner.connect(&to_peer, &options)?;
 
     let registration = domain.registration().access(AccessFlags::WINDOW_BIND);
-    // The memory on either side is not used otherwise; the peer may write to it.
+    // The test uses the memory before and after the window for nothing else, so the peer may write
+    // to it.
     let (_before, rest) = registration.allocate(3 * LEN)?.split_at(LEN);
     let (inside, _after) = rest.split_at(LEN);
     let window = domain.memory_window(kind)?;
@@ -91,13 +93,13 @@ fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     match ended.status() {
         WorkStatus::Success => Ok(false),
         WorkStatus::RemoteAccess => Ok(true),
-        // The write failed for another reason, so the result does not show whether bounds are
-        // checked.
+        // The write failed for a reason other than its range, so the result does not show whether
+        // the device checks bounds.
         _ => ended.result().map(|()| false).map_err(Error::Work),
     }
 }
 
-/// Writes to a peer's memory, and returns the completion of the write.
+/// Writes to a peer's memory through the window, and returns the completion of the write.
 fn write(
     queue_pair: &QueuePair,
     domain: &ProtectionDomain,
@@ -109,7 +111,7 @@ fn write(
     completion(queue_pair)
 }
 
-/// Waits for the next completion of the send queue.
+/// Waits for the next completion on the completion queue for sends, and returns it.
 fn completion(queue_pair: &QueuePair) -> Result<WorkCompletion> {
     let begin = Instant::now();
     let mut room = [WorkCompletion::default()];

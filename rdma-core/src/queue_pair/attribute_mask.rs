@@ -1,4 +1,4 @@
-//! The set of queue pair attributes, as a bit mask.
+//! Sets of queue pair attributes, as bit masks.
 
 use std::fmt;
 
@@ -12,19 +12,19 @@ bitflags::bitflags! {
         /// The state of the queue pair.
         #[doc(alias = "IBV_QP_STATE")]
         const STATE = raw::IBV_QP_STATE.0;
-        /// The state in which the caller assumes the queue pair to be.
+        /// The state in which the caller assumes the queue pair to be before the modification.
         #[doc(alias = "IBV_QP_CUR_STATE")]
         const CURRENT_STATE = raw::IBV_QP_CUR_STATE.0;
-        /// The request for an asynchronous event when the send queue has drained.
+        /// The request for an asynchronous event that reports that the send queue has drained.
         #[doc(alias = "IBV_QP_EN_SQD_ASYNC_NOTIFY")]
         const NOTIFY_DRAINED = raw::IBV_QP_EN_SQD_ASYNC_NOTIFY.0;
-        /// The remote access that the peer has.
+        /// The operations that the peer may perform through the queue pair.
         #[doc(alias = "IBV_QP_ACCESS_FLAGS")]
         const ACCESS = raw::IBV_QP_ACCESS_FLAGS.0;
         /// The index of the partition key in the port's P_Key table.
         #[doc(alias = "IBV_QP_PKEY_INDEX")]
         const PKEY_INDEX = raw::IBV_QP_PKEY_INDEX.0;
-        /// The port number.
+        /// The number of the local port.
         #[doc(alias = "IBV_QP_PORT")]
         const PORT = raw::IBV_QP_PORT.0;
         /// The queue key.
@@ -67,16 +67,16 @@ bitflags::bitflags! {
         /// The state of path migration.
         #[doc(alias = "IBV_QP_PATH_MIG_STATE")]
         const MIGRATION = raw::IBV_QP_PATH_MIG_STATE.0;
-        /// The capacities of the queues.
+        /// The capacities of the send and receive queues.
         #[doc(alias = "IBV_QP_CAP")]
         const CAPACITIES = raw::IBV_QP_CAP.0;
         /// The number of the peer's queue pair.
         #[doc(alias = "IBV_QP_DEST_QPN")]
         const DESTINATION = raw::IBV_QP_DEST_QPN.0;
-        /// The maximum rate of sent data.
+        /// The capacities of the send and receive queues.
         #[doc(alias = "IBV_QP_RATE_LIMIT")]
         const RATE_LIMIT = raw::IBV_QP_RATE_LIMIT.0;
-        // Permits bits that later versions of the header define.
+        // Permits bits that only later versions of the header define.
         const _ = !0;
     }
 }
@@ -89,8 +89,8 @@ impl AttributeMask {
             .fold(Self::empty(), |all, (attribute, _)| all | *attribute)
     }
 
-    /// Returns each attribute of the set as a set of its own. Bits that this crate has no name for
-    /// come last, as one set.
+    /// Returns an iterator over the attributes in this set, each as a set with one attribute. Bits
+    /// for which this crate has no name come last, together in one set.
     pub fn each(self) -> impl Iterator<Item = Self> {
         let known = NAMES.iter().map(|&(attribute, _)| attribute);
         let unknown = self - Self::known();
@@ -100,7 +100,7 @@ impl AttributeMask {
     }
 }
 
-/// The C name of each attribute.
+/// All attributes with their C names.
 const NAMES: [(AttributeMask, &str); 22] = [
     (AttributeMask::STATE, "IBV_QP_STATE"),
     (AttributeMask::CURRENT_STATE, "IBV_QP_CUR_STATE"),

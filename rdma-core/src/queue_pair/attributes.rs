@@ -15,8 +15,8 @@ use crate::memory::AccessFlags;
 
 /// All attributes of a queue pair, and its creation parameters (`ibv_query_qp`).
 ///
-/// The value of an attribute that was not set yet, or that does not exist for the transport, is up
-/// to the device. Usually it is zero.
+/// If an attribute was not set yet or does not exist for the transport, the device may report an
+/// arbitrary value, usually zero.
 #[doc(alias = "ibv_query_qp")]
 #[doc(alias = "ibv_qp_attr")]
 #[doc(alias = "ibv_qp_init_attr")]
@@ -30,7 +30,7 @@ pub struct QueuePairAttributes {
 
 impl QueuePairAttributes {
     pub(super) fn of(handle: &QueuePairHandle) -> Result<Self> {
-        // No device reports the rate limit: libibverbs refuses the query.
+        // libibverbs refuses to query the rate limit, so the query does not contain it.
         let known = AttributeMask::known() - AttributeMask::RATE_LIMIT;
         let (raw, initial) = handle.query(known)?;
         Ok(Self {
@@ -41,14 +41,14 @@ impl QueuePairAttributes {
         })
     }
 
-    /// Returns the state of the queue pair.
+    /// Returns the state that the queue pair is in (the C field `qp_state`).
     #[doc(alias = "qp_state")]
     pub fn state(&self) -> QueuePairState {
         QueuePairState::from_raw(self.raw.qp_state)
     }
 
-    /// Returns the value of the C field `cur_qp_state`. The value of [`Self::state`] is from the
-    /// field `qp_state`.
+    /// Returns the state from the C field `cur_qp_state`. [`Self::state`] returns the state from
+    /// the field `qp_state`.
     #[doc(alias = "cur_qp_state")]
     pub fn current_state(&self) -> QueuePairState {
         QueuePairState::from_raw(self.raw.cur_qp_state)
@@ -60,7 +60,7 @@ impl QueuePairAttributes {
         self.kind
     }
 
-    /// Returns whether every send request is signaled.
+    /// Returns whether every send request of the queue pair is signaled.
     #[doc(alias = "sq_sig_all")]
     pub fn signals_all(&self) -> bool {
         self.signals_all
@@ -101,7 +101,7 @@ impl QueuePairAttributes {
         self.raw.dest_qp_num
     }
 
-    /// Returns the remote access that the peer has.
+    /// Returns the operations that the peer may perform through the queue pair.
     #[doc(alias = "qp_access_flags")]
     pub fn access(&self) -> AccessFlags {
         AccessFlags::from_bits_retain(self.raw.qp_access_flags)
@@ -113,7 +113,7 @@ impl QueuePairAttributes {
         self.capacities
     }
 
-    /// Returns the address vector of the path to the peer.
+    /// Returns the address vector of the path from the queue pair to the peer.
     #[doc(alias = "ah_attr")]
     pub fn address(&self) -> AddressVector {
         AddressVector::from_raw(&self.raw.ah_attr)
@@ -135,8 +135,8 @@ impl QueuePairAttributes {
         self.raw.pkey_index
     }
 
-    /// Returns whether the send queue is still draining: the state is SQD, and requests that were
-    /// started have not completed.
+    /// Returns whether the send queue is still draining: the state is SQD, and requests that the
+    /// device has started have not completed.
     #[doc(alias = "sq_draining")]
     pub fn is_draining(&self) -> bool {
         self.raw.sq_draining != 0
@@ -155,8 +155,9 @@ impl QueuePairAttributes {
         self.raw.max_dest_rd_atomic
     }
 
-    /// Returns the minimum time that a peer waits after a receiver-not-ready (RNR) response, as a
-    /// code of [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer).
+    /// Returns the minimum time that a peer waits after a receiver-not-ready (RNR) response, as the
+    /// code that is described at
+    /// [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer).
     pub fn min_rnr_timer(&self) -> u8 {
         self.raw.min_rnr_timer
     }
@@ -167,7 +168,7 @@ impl QueuePairAttributes {
         self.raw.port_num
     }
 
-    /// Returns the acknowledgement timeout, as the exponent of
+    /// Returns the acknowledgement timeout, as the exponent that is described at
     /// [`ConnectOptions::ack_timeout_exponent`](super::ConnectOptions::ack_timeout_exponent).
     #[doc(alias = "timeout")]
     pub fn ack_timeout_exponent(&self) -> u8 {
@@ -186,7 +187,7 @@ impl QueuePairAttributes {
         self.raw.rnr_retry
     }
 
-    /// Returns the C struct that contains the attributes.
+    /// Returns the attributes as a C struct.
     pub fn as_raw(&self) -> &ibv_qp_attr {
         &self.raw
     }
@@ -221,10 +222,11 @@ impl fmt::Debug for QueuePairAttributes {
 
 bitflags::bitflags! {
     /// The order in which the data of a message becomes visible in memory
-    /// (`ibv_query_qp_data_in_order_caps`). Programs need the order if they poll the last byte of a
-    /// message instead of a completion.
+    /// (`ibv_query_qp_data_in_order_caps`). The order matters for programs that poll the last byte
+    /// of a message instead of a completion.
     ///
-    /// The order holds only for reads by the processor, and not for regions with relaxed ordering.
+    /// The order is guaranteed only for reads by the processor, and only for regions without
+    /// relaxed ordering.
     #[doc(alias = "ibv_query_qp_data_in_order")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct DataOrder: u32 {
@@ -233,21 +235,21 @@ bitflags::bitflags! {
         /// Within each aligned block of 128 bytes, data becomes visible in ascending order of
         /// addresses.
         const ALIGNED_128_BYTES = 1 << 1;
-        // Permits bits that later versions of the header define.
+        // Permits bits that only later versions of the header define.
         const _ = !0;
     }
 }
 
-/// The kind of operation that writes the data of a message to memory. A query of the
-/// [order](DataOrder) is for one kind.
+/// The kind of operation that writes the data of a message to memory. The guaranteed
+/// [order](DataOrder) can depend on the kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Arrival {
-    /// The peer's send delivers the data.
+    /// The peer's send delivers the data to the memory of a receive.
     Send,
-    /// The peer's RDMA write delivers the data.
+    /// The peer's RDMA write delivers the data to exposed memory.
     Write,
-    /// An RDMA read of this queue pair delivers the data.
+    /// An RDMA read of this queue pair delivers the data to local memory.
     Read,
 }
 

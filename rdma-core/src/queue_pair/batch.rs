@@ -7,17 +7,17 @@ use crate::error::Error;
 use crate::ffi::{ReceiveRing, ReceiveStaging, SendRing, SendStaging, Unstaged};
 use crate::memory::{Gather, Scatter};
 
-/// The error of a batch that was posted in part or not at all. `Debug` prints the same text as
-/// `Display`.
+/// The error of posting a batch of which only some requests, or none, were posted. `Debug` prints
+/// the same text as `Display`.
 #[derive(thiserror::Error)]
 #[error("{posted} requests of the batch were posted, the next one was not: {error}")]
 pub struct BatchError<B = ()> {
-    /// The number of requests that were posted, counted from the start of the batch.
+    /// The number of requests that were posted before the first refused one.
     pub posted: usize,
-    /// The reason why the next request was not posted.
+    /// The reason why the first refused request was not posted.
     pub error: Error,
-    /// The batch with the requests that were not posted, in their order. The program can post the
-    /// batch again or take the memory back. `()` if the caller still owns the batch.
+    /// The batch with the requests that were not posted, in their order. The program can post this
+    /// batch again or take the memory back. The value is `()` if the caller still owns the batch.
     pub rest: B,
 }
 
@@ -36,8 +36,8 @@ impl<B> From<BatchError<B>> for Error {
 /// Send requests that are posted to the device together. Created by
 /// [`SendQueue::batch`](super::SendQueue::batch).
 ///
-/// The requests are assembled in a buffer of the thread and posted by one call of the driver. The
-/// call is `ibv_post_send` with a linked list. On queue pairs with [extended
+/// The batch assembles the requests in a buffer that the thread reuses, and posts them by one call
+/// of the driver. The call is `ibv_post_send` with a linked list. On queue pairs with [extended
 /// posting](super::QueuePairBuilder::extended_posting), if no request has several elements, the
 /// call is one sequence from `ibv_wr_start` to `ibv_wr_complete` instead. A batch allocates memory
 /// only if the thread has no free buffer of sufficient size: for the first batch of a thread, for a
@@ -45,8 +45,8 @@ impl<B> From<BatchError<B>> for Error {
 /// No code of the program runs during the call.
 ///
 /// Dropping the batch drops the memory of the requests that were not posted. Forgetting the batch
-/// leaves that memory in the queue; the queue drops the memory when another request needs the
-/// space. Such requests are never posted.
+/// (`mem::forget`) leaves that memory in the queue; the queue drops the memory when another request
+/// needs the space. Requests of a forgotten batch are never posted.
 ///
 /// A batch is `Send` if its queue and its memory are `Send`.
 #[derive(Debug)]
@@ -66,7 +66,8 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// The errors of [`SendQueue::post`](super::SendQueue::post), except the error of the verb.
+    /// The errors of [`SendQueue::post`](super::SendQueue::post), except errors of the device,
+    /// which only [`Self::post`] returns.
     #[inline(always)]
     pub fn push(&mut self, request: SendRequest<T>) -> Result<(), PostError<T>>
     where
@@ -75,9 +76,9 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         self.staging.stage(request).map_err(PostError::new)
     }
 
-    /// Adds a request whose data is copied when the batch is posted, like
-    /// [`SendQueue::post_inline`](super::SendQueue::post_inline). The data stays borrowed until
-    /// then:
+    /// Adds an inline request to the batch, like
+    /// [`SendQueue::post_inline`](super::SendQueue::post_inline). Posting the batch copies the
+    /// data, which stays borrowed until then:
     ///
     /// ```compile_fail,E0597
     /// # use rdma_core::{Buffer, SendQueue, SendRequest};
@@ -94,8 +95,8 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// The errors of [`SendQueue::post_inline`](super::SendQueue::post_inline), except the error of
-    /// the verb.
+    /// The errors of [`SendQueue::post_inline`](super::SendQueue::post_inline), except errors of
+    /// the device, which only [`Self::post`] returns.
     #[inline]
     pub fn push_inline<D>(&mut self, request: SendRequest<D>) -> Result<(), PostError<D>>
     where
@@ -121,9 +122,9 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// The error of the verb, with the number of requests that were posted before the refused one.
-    /// The functions `ibv_wr_*` post either all requests or none. The error contains the batch with
-    /// the remaining requests.
+    /// The error of `ibv_post_send` or `ibv_wr_complete`, with the number of requests that were
+    /// posted before the refused one. The functions `ibv_wr_*` post either all requests or none.
+    /// The error contains the batch with the remaining requests.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_wr_complete")]
     #[inline]
@@ -142,8 +143,8 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     /// Posts all requests, like [`Self::post`], and keeps the empty batch for more requests.
     ///
     /// While the batch exists, it borrows the queue, so completions cannot be passed to the queue.
-    /// A program that posts several batches in this way needs enough room in the queue for all of
-    /// them.
+    /// A program that posts several batches in this way needs enough room in the queue for the
+    /// requests of all these batches.
     ///
     /// ```
     /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};
@@ -174,8 +175,8 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         kept(self.staging.post())
     }
 
-    /// Removes the requests that were not posted, and returns their memory in order. Inline
-    /// requests have no memory to return.
+    /// Removes the requests that were not posted from the batch, and returns their memory in the
+    /// order of addition. Inline requests have no memory to return.
     pub fn take_back(&mut self) -> Unposted<'_, T> {
         Unposted(self.staging.end())
     }
@@ -205,12 +206,12 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
         }
     }
 
-    /// Adds the memory for one message of the peer.
+    /// Adds a receive to the batch: the device will write one message of the peer to `memory`.
     ///
     /// # Errors
     ///
-    /// The errors of [`ReceiveQueue::post`](super::ReceiveQueue::post), except the error of the
-    /// verb.
+    /// The errors of [`ReceiveQueue::post`](super::ReceiveQueue::post), except errors of the
+    /// device, which only [`Self::post`] returns.
     #[inline]
     pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>
     where
@@ -262,7 +263,8 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
         kept(self.staging.post())
     }
 
-    /// Removes the receives that were not posted, and returns their memory in order.
+    /// Removes the receives that were not posted from the batch, and returns their memory in the
+    /// order of addition.
     pub fn take_back(&mut self) -> Unposted<'_, T> {
         Unposted(self.staging.end())
     }
@@ -296,8 +298,8 @@ impl<T: Send + 'static> Drop for Unposted<'_, T> {
     }
 }
 
-/// Converts the number of posted requests and the result of the verb to one result. An error
-/// contains the number, and no batch, because the caller keeps the batch.
+/// Converts the number of posted requests and the result of posting to one result. An error
+/// contains that number but no batch, because the caller still owns the batch.
 #[inline]
 pub(super) fn kept((posted, result): (usize, Result<(), Error>)) -> Result<usize, BatchError> {
     let refused = |error| BatchError {

@@ -78,8 +78,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Enables posting by the functions `ibv_wr_*`, with the operations that every queue pair of
-    /// its [`transport`](Self::transport) supports.
+    /// Makes the queue pair post requests by the functions `ibv_wr_*`. The queue pair can then post
+    /// the operations that the specification defines for its [`transport`](Self::transport).
     #[doc(alias = "ibv_create_qp_ex")]
     #[doc(alias = "IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")]
     pub fn extended_posting(mut self) -> Self {
@@ -87,7 +87,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Enables posting by the functions `ibv_wr_*`, with the operations in `operations`.
+    /// Makes the queue pair post requests by the functions `ibv_wr_*`. The queue pair can then post
+    /// only the operations in `operations`.
     #[doc(alias = "ibv_create_qp_ex")]
     #[doc(alias = "send_ops_flags")]
     pub fn operations(mut self, operations: SendOperations) -> Self {
@@ -95,15 +96,15 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Makes every send request signaled, including requests that were made unsignaled.
+    /// Makes every send request signaled, including requests that the program made unsignaled.
     #[doc(alias = "sq_sig_all")]
     pub fn signal_all(mut self) -> Self {
         self.signals_all = true;
         self
     }
 
-    /// Makes the queue pair take its receives from a shared receive queue. The queue pair then has
-    /// no receive queue of its own.
+    /// Makes the queue pair take its receives from the shared receive queue `queue`. The queue pair
+    /// then has no receive queue of its own.
     #[doc(alias = "srq")]
     pub fn shared_receive_queue<T: Send + 'static>(
         mut self,
@@ -121,7 +122,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets the completion queue for send requests. By default the queue pair creates one.
+    /// Sets the completion queue for send requests. By default [`Self::build`] creates a completion
+    /// queue of its own for the queue pair.
     #[doc(alias = "send_cq")]
     pub fn send_completions(mut self, queue: &CompletionQueue) -> Self {
         self.send_completions = Some(queue.clone());
@@ -174,23 +176,23 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets the maximum length of [inline](super::SendRequest::inline) data in bytes. The default
-    /// is 0.
+    /// Sets the maximum length in bytes of the [inline](super::SendRequest::inline) data of a
+    /// request. The default is 0.
     #[doc(alias = "max_inline_data")]
     pub fn inline_data(mut self, bytes: u32) -> Self {
         self.sizes.inline_data = bytes;
         self
     }
 
-    /// Sets the port and the GID. By default the crate chooses them: see
-    /// [`Context::address`](crate::Context::address).
+    /// Sets the local port and the GID that the queue pair uses. By default the crate chooses both:
+    /// see [`Context::address`](crate::Context::address).
     pub fn address(mut self, choice: AddressChoice) -> Self {
         self.address = choice;
         self
     }
 
     /// Sets the operations that the peer may perform through this queue pair. The memory must grant
-    /// them too. The default is all remote rights.
+    /// these rights as well. The default is all remote rights.
     #[doc(alias = "qp_access_flags")]
     pub fn access(mut self, access: AccessFlags) -> Self {
         self.access = access;
@@ -205,8 +207,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets the maximum number of outstanding RDMA reads and atomics. The default is 16. The limits
-    /// of the device and of the peer apply if they are lower.
+    /// Sets the maximum number of outstanding RDMA reads and atomics of this queue pair. The
+    /// default is 16. The limits of the device and of the peer apply if they are lower.
     #[doc(alias = "max_rd_atomic")]
     pub fn outgoing_reads(mut self, count: u8) -> Self {
         self.outgoing_reads = count;
@@ -219,7 +221,7 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets optional creation flags. Few devices support any of them.
+    /// Sets optional creation flags. Few devices support such flags.
     #[doc(alias = "IBV_QP_INIT_ATTR_CREATE_FLAGS")]
     pub fn create_flags(mut self, flags: QueuePairCreateFlags) -> Self {
         self.create_flags = flags;
@@ -249,9 +251,9 @@ impl QueuePairBuilder {
     ///
     /// # Errors
     ///
-    /// The errors of [`Context::address`](crate::Context::address) for port and GID,
+    /// The errors of [`Context::address`](crate::Context::address) for the choice of port and GID,
     /// [`Error::InvalidArgument`] for a completion queue of another device, and the errors of the
-    /// verbs.
+    /// verbs that this method calls.
     #[doc(alias = "ibv_create_qp")]
     #[doc(alias = "ibv_modify_qp")]
     pub fn build(self) -> Result<PreparedQueuePair> {
@@ -260,7 +262,7 @@ impl QueuePairBuilder {
         manual.prepared()
     }
 
-    /// Creates the queue pair in RESET. The program performs each state transition itself.
+    /// Creates the queue pair in RESET. The program then performs each state transition itself.
     ///
     /// # Errors
     ///
@@ -280,8 +282,8 @@ impl QueuePairBuilder {
         self.kind
     }
 
-    /// Creates the queue pair for the port and GID of `address`. `init` moves it from RESET to
-    /// INIT.
+    /// Creates the queue pair for the port and GID in `address`, and calls `init` to move it from
+    /// RESET to INIT.
     pub(crate) fn build_with(
         self,
         address: LocalAddress,
@@ -293,7 +295,7 @@ impl QueuePairBuilder {
         Ok(prepared)
     }
 
-    /// Creates the queue pair for the port and GID of `address`.
+    /// Creates the queue pair in RESET, for the port and GID in `address`.
     pub(crate) fn create_at(self, address: LocalAddress) -> Result<ManualQueuePair> {
         let attributes = self.domain.context().attributes()?;
         let parts = self.parts(address, &attributes, |plan| {
@@ -303,8 +305,9 @@ impl QueuePairBuilder {
         Ok(ManualQueuePair::new(parts))
     }
 
-    /// Creates the value for a queue pair that other code creates: calls `make` with the settings
-    /// of this builder, and `make` returns the handle of the queue pair.
+    /// Creates a `ManualQueuePair` for a queue pair that other code has created. Calls `make` with
+    /// the objects and settings of this builder, and `make` must return the handle of the queue
+    /// pair.
     pub(crate) fn adopt(
         self,
         make: impl FnOnce(QueuePairPlan) -> Result<QueuePairHandle>,
@@ -315,13 +318,14 @@ impl QueuePairBuilder {
         Ok(ManualQueuePair::new(parts))
     }
 
-    /// Returns whether the program has set a completion queue for send requests. Receives use the
-    /// same queue by default.
+    /// Returns whether the program has set a completion queue for send requests. By default
+    /// receives use the same completion queue.
     pub(crate) fn has_completions(&self) -> bool {
         self.send_completions.is_some()
     }
 
-    /// Assembles the parts of the queue pair. `make` creates the verbs object.
+    /// Assembles the handle and the settings of the queue pair. `make` creates the queue pair
+    /// itself.
     fn parts(
         self,
         address: LocalAddress,
@@ -342,8 +346,8 @@ impl QueuePairBuilder {
                 let shared = self.shared_receive_queue.as_ref();
                 let receives = shared.map_or(sizes.receive_requests, |queue| queue.requests());
                 let room = sizes.send_requests.saturating_add(receives);
-                // The two additional completions are for the requests that `QueuePair::drain`
-                // posts.
+                // Room for two more completions is needed for the marker requests that
+                // `QueuePair::drain` posts.
                 let room = room.saturating_add(2);
                 let context = self.domain.context();
                 context.completion_queue(room).build()?
@@ -395,8 +399,8 @@ impl QueuePairBuilder {
 }
 
 impl QueuePairPlan {
-    /// Returns an error if the device lacks the transport, or if the settings do not describe a
-    /// queue pair that verbs can create.
+    /// Returns an error if the device does not support the transport, or if no device could create
+    /// a queue pair with these settings.
     fn checked_against(&self, device: &DeviceAttributes) -> Result<()> {
         let flags = device.as_raw().device_cap_flags;
         let xrc = matches!(self.kind, Transport::XrcInitiator | Transport::XrcTarget);

@@ -13,8 +13,8 @@ use crate::refused::Refused;
 /// contains the index of its slot, in 16 bits.
 const MAX_SLOTS: u32 = 1 << 16;
 
-/// A reserved slot (the place for one request in flight) of a concurrent send queue. Dropping an
-/// unused slot releases it for other requests.
+/// A reserved slot (the place for one request in flight) of a concurrent send queue. Dropping the
+/// value releases the slot for other requests.
 ///
 /// ```
 /// # use rdma_core::{AccessFlags, Context, ConnectOptions, SendRequest};
@@ -47,7 +47,7 @@ const MAX_SLOTS: u32 = 1 << 16;
 pub struct ReservedSlot<'q>(pub(super) SlotGuard<'q>);
 
 impl ReservedSlot<'_> {
-    /// Returns the slot's index, which is below the queue's capacity.
+    /// Returns the index of the slot, which is less than the capacity of the queue.
     #[inline]
     pub fn index(&self) -> u32 {
         self.0.index()
@@ -68,21 +68,21 @@ impl ReservedSlot<'_> {
 #[must_use = "a detached slot is lost to its queue unless it is attached again"]
 pub struct DetachedSlot(Reserved);
 
-/// The send queue of a queue pair, for any number of threads.
+/// A send queue of a queue pair that several threads can use at once.
 ///
-/// A request takes three steps. [`reserve`](Self::reserve) returns a slot, so that the program can
-/// prepare the handling of the completion under the slot's index. [`post`](Self::post) posts the
-/// request. On completion, [`complete`](Self::complete) returns the memory and
-/// [`release`](Self::release) frees the slot. Dropping the queue with requests in flight is safe:
-/// their memory is freed with the queue pair.
+/// A request takes three steps. [`reserve`](Self::reserve) returns a slot (the place for one
+/// request in flight), and the program can prepare the handling of the completion under the slot's
+/// index. [`post`](Self::post) posts the request. On completion, [`complete`](Self::complete)
+/// returns the memory and [`release`](Self::release) frees the slot. Dropping the queue with
+/// requests in flight is safe: their memory is freed with the queue pair.
 ///
 /// A request may be [unsignaled](SendRequest::unsignaled): the completion of a later signaled
-/// request completes it as well. After a run of unsignaled requests that fills half of the slots,
-/// the queue makes the next request signaled. Threads that post single unsignaled requests wait for
+/// request completes it as well. When unsignaled requests in a row fill half of the slots, the
+/// queue makes the next request signaled. Threads that post single unsignaled requests wait for
 /// each other; threads that post unsignaled requests in a [batch](Self::batch) do not.
 ///
-/// The queue is `Send` and `Sync`. It moves memory from one thread to another but never gives two
-/// threads access at once.
+/// The queue is `Send` and `Sync`. The queue moves memory from one thread to another, but never
+/// gives two threads access to it at once.
 #[derive(Debug)]
 pub struct ConcurrentSendQueue<T: Send + 'static> {
     slots: Slots<T>,
@@ -116,7 +116,7 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         guard.map_err(|(error, slot)| Refused::new(DetachedSlot(slot), error))
     }
 
-    /// Posts a request in a reserved slot. On failure the slot is released.
+    /// Posts a request in a reserved slot. If posting fails, the slot is released.
     ///
     /// # Errors
     ///
@@ -133,9 +133,9 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
             .map_err(PostError::new)
     }
 
-    /// Posts a request whose data is copied immediately, or that has no data, like
-    /// [`SendQueue::post_inline`](super::SendQueue::post_inline). [`Self::finish`] returns its slot
-    /// on completion.
+    /// Posts an inline request in a reserved slot, like
+    /// [`SendQueue::post_inline`](super::SendQueue::post_inline). The call copies the data. On
+    /// completion [`Self::finish`] returns the slot.
     ///
     /// # Errors
     ///
@@ -152,15 +152,16 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
     }
 
     /// Creates a batch of at most `capacity` requests, which are posted to the device together. A
-    /// batch belongs to one thread. It can be used repeatedly without further allocations.
+    /// batch belongs to one thread. The program can use a batch repeatedly without further
+    /// allocations.
     pub fn batch(&self, capacity: usize) -> ConcurrentSendBatch<'_, T> {
         ConcurrentSendBatch::new(&self.slots, capacity)
     }
 
     /// Returns the requests that `completion` completes: the signaled request, and the unsignaled
-    /// requests that were posted before it, the latest first. Each item is the slot's index and the
-    /// request's memory. A slot stays in use until it is released. A completion of another queue
-    /// completes no request.
+    /// requests that were posted before it, the latest first. Each item of the iterator is the
+    /// index of a slot and the memory of its request. A slot stays in use until the program
+    /// [releases](Self::release) it. A completion of another queue completes no request.
     ///
     /// Inline requests, posted by [`Self::post_inline`], have no memory: the iterator skips them
     /// and releases their slots.
@@ -177,8 +178,8 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         CompletedSlots(self.slots.complete_all(completion.id(), outcome))
     }
 
-    /// Releases the slot of a completed request, so that another request can use it. Has no effect
-    /// on a slot in any other state.
+    /// Releases the slot with the index `index`, whose request has completed, so that another
+    /// request can use the slot. Has no effect on a slot in any other state.
     #[inline]
     pub fn release(&self, index: u32) {
         self.slots.release(index);
@@ -190,15 +191,15 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         self.slots.capacity()
     }
 
-    /// Returns the number of the queue pair.
+    /// Returns the number of the queue pair to which the queue belongs.
     pub fn queue_pair(&self) -> u32 {
         self.slots.queue_pair().number()
     }
 }
 
-/// An iterator over completed requests with memory, from [`ConcurrentSendQueue::complete`]. Each
-/// item is a slot index and the memory. Dropping the iterator drops the remaining memory and
-/// releases its slots.
+/// An iterator over completed requests that have memory, from [`ConcurrentSendQueue::complete`].
+/// Each item is the index of a slot and the memory of its request. Dropping the iterator drops the
+/// memory of the remaining requests and releases their slots.
 #[derive(Debug)]
 #[must_use = "memory that is not taken is dropped"]
 pub struct CompletedMemory<'q, T: Send + 'static>(CompletedSlots<'q, T>);
@@ -217,9 +218,9 @@ impl<T: Send + 'static> Iterator for CompletedMemory<'_, T> {
     }
 }
 
-/// An iterator over completed requests, from [`ConcurrentSendQueue::finish`]. Each item is a slot
-/// index and, except for inline requests, the memory. Dropping the iterator drops the remaining
-/// memory and releases its slots.
+/// An iterator over completed requests, from [`ConcurrentSendQueue::finish`]. Each item is the
+/// index of a slot and, except for inline requests, the memory of its request. Dropping the
+/// iterator drops the memory of the remaining requests and releases their slots.
 #[derive(Debug)]
 #[must_use = "memory that is not taken is dropped"]
 pub struct CompletedSlots<'q, T: Send + 'static>(CompletedRun<'q, T>);
@@ -233,10 +234,10 @@ impl<T: Send + 'static> Iterator for CompletedSlots<'_, T> {
     }
 }
 
-/// The receive queue of a queue pair, for any number of threads.
+/// A receive queue of a queue pair that several threads can use at once.
 ///
-/// Unlike a send, a receive needs no separate reservation: [`post`](Self::post) reserves a slot,
-/// and [`complete`](Self::complete) releases it.
+/// Unlike a send, a receive needs no separate reservation: [`post`](Self::post) reserves a slot
+/// (the place for one receive in flight), and [`complete`](Self::complete) releases the slot.
 #[derive(Debug)]
 pub struct ConcurrentReceiveQueue<T: Send + 'static> {
     slots: Slots<T>,
@@ -250,7 +251,7 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
         }
     }
 
-    /// Posts the memory for one message of the peer.
+    /// Posts a receive: the device will write one message of the peer to `memory`.
     ///
     /// # Errors
     ///
@@ -265,7 +266,8 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
     }
 
     /// Creates a batch of at most `capacity` receives, which are posted to the device together. A
-    /// batch belongs to one thread. It can be used repeatedly without further allocations.
+    /// batch belongs to one thread. The program can use a batch repeatedly without further
+    /// allocations.
     pub fn batch(&self, capacity: usize) -> ConcurrentReceiveBatch<'_, T> {
         ConcurrentReceiveBatch::new(&self.slots, capacity)
     }
@@ -284,12 +286,12 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
         memory
     }
 
-    /// Returns the number of requests that can be in flight.
+    /// Returns the maximum number of receives in flight.
     pub fn capacity(&self) -> usize {
         self.slots.capacity()
     }
 
-    /// Returns the number of the queue pair.
+    /// Returns the number of the queue pair to which the queue belongs.
     pub fn queue_pair(&self) -> u32 {
         self.slots.queue_pair().number()
     }

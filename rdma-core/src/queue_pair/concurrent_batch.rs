@@ -1,4 +1,4 @@
-//! Doorbell batches of the concurrent queues.
+//! Doorbell batches (requests that are posted in one call) of the concurrent queues.
 
 use ibverbs_sys::{ibv_recv_wr, ibv_send_wr};
 
@@ -10,10 +10,11 @@ use crate::memory::{Gather, Scatter};
 /// Send requests that one thread posts to the device together. Created by
 /// [`ConcurrentSendQueue::batch`](super::ConcurrentSendQueue::batch).
 ///
-/// Each batch has its own buffer for requests, so threads that use separate batches contend only in
-/// the driver. Posting empties the batch, and the batch can be used again. Dropping the batch
-/// releases the slots of requests that were not posted and drops their memory. Forgetting the batch
-/// leaks that memory, and the slots stay in use until the queue is dropped.
+/// Each batch has its own buffer for requests, so threads that use separate batches wait for each
+/// other only in the driver. Posting empties the batch, and the batch can be used again. Dropping
+/// the batch releases the slots of requests that were not posted and drops their memory. Forgetting
+/// the batch (`mem::forget`) leaks that memory, and the slots stay in use until the queue is
+/// dropped.
 #[derive(Debug)]
 pub struct ConcurrentSendBatch<'a, T: Send + 'static> {
     staging: SlotsStaging<'a, T, ibv_send_wr>,
@@ -26,7 +27,8 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
         }
     }
 
-    /// Adds a request in a reserved slot of the queue. On failure the slot is released.
+    /// Adds a request to the batch, in a reserved slot of the queue. On failure the slot is
+    /// released.
     ///
     /// A request may be [unsignaled](SendRequest::unsignaled): the completion of the next signaled
     /// request completes it as well. The last request of each [`post`](Self::post) is always made
@@ -34,8 +36,9 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// The errors of [`ConcurrentSendQueue::post`](super::ConcurrentSendQueue::post), except the
-    /// error of the verb, and [`Error::QueueFull`](crate::Error::QueueFull) if the batch is full.
+    /// The errors of [`ConcurrentSendQueue::post`](super::ConcurrentSendQueue::post), except errors
+    /// of the device, which only [`Self::post`] returns; and
+    /// [`Error::QueueFull`](crate::Error::QueueFull) if the batch is full.
     #[inline]
     pub fn push(
         &mut self,
@@ -73,8 +76,8 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
         kept(self.staging.post())
     }
 
-    /// Removes the requests that were not posted, releases their slots, and returns their memory in
-    /// order.
+    /// Removes the requests that were not posted from the batch, releases their slots, and returns
+    /// their memory in the order of addition.
     pub fn take_back(&mut self) -> impl Iterator<Item = T> {
         self.staging.end()
     }
@@ -95,13 +98,13 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
         }
     }
 
-    /// Adds the memory for one message of the peer.
+    /// Adds a receive to the batch: the device will write one message of the peer to `memory`.
     ///
     /// # Errors
     ///
     /// The errors of [`ConcurrentReceiveQueue::post`](super::ConcurrentReceiveQueue::post), except
-    /// the error of the verb, and [`Error::QueueFull`](crate::Error::QueueFull) if the batch is
-    /// full.
+    /// errors of the device, which only [`Self::post`] returns; and
+    /// [`Error::QueueFull`](crate::Error::QueueFull) if the batch is full.
     #[inline]
     pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>
     where
@@ -133,7 +136,8 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
         kept(self.staging.post())
     }
 
-    /// Removes the receives that were not posted, and returns their memory in order.
+    /// Removes the receives that were not posted from the batch, and returns their memory in the
+    /// order of addition.
     pub fn take_back(&mut self) -> impl Iterator<Item = T> {
         self.staging.end()
     }

@@ -11,7 +11,8 @@ use crate::device::{LocalAddress, Mtu};
 use crate::error::Result;
 use crate::memory::AccessFlags;
 
-/// Options of a connection: timeouts, retries and path. The defaults suit a local network.
+/// Options for connecting a queue pair: timeouts, retries and path. The default values suit a local
+/// network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct ConnectOptions {
@@ -70,9 +71,9 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets the minimum time that the peer waits before it retries a request for which this end had
-    /// no receive posted. The delay is a code of the specification, 0 to 31 (IBTA volume 1, table
-    /// 46). The default is 12, which is 0.64 ms.
+    /// Sets the minimum time that the peer waits before it retries a request for which this side
+    /// had no receive posted. `code` is the code of a delay in the specification, 0 to 31 (IBTA
+    /// volume 1, table 46). The default is 12, which is 0.64 ms.
     ///
     /// The codes are not in ascending order. Code 1 is the shortest delay, 0.01 ms; every second
     /// code doubles the delay, up to 491.52 ms for code 31. **Code 0 is the longest delay, 655.36
@@ -85,8 +86,9 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets the same delay as [`Self::min_rnr_timer`], given as a duration: chooses the shortest
-    /// delay of the specification's table that is not less than `delay`, or else the longest delay.
+    /// Sets the minimum time that the peer waits before a retry, like [`Self::min_rnr_timer`], but
+    /// from a duration. Uses the shortest delay in the specification's table that is not less than
+    /// `delay`, or the longest delay if none is long enough.
     pub fn rnr_delay(self, delay: Duration) -> Self {
         self.min_rnr_timer(retries::code_of(delay))
     }
@@ -118,9 +120,9 @@ impl ConnectOptions {
         self
     }
 
-    /// Returns the minimum time until a request to an unresponsive peer fails, or `None` if it
-    /// never fails. Devices may round the timeout up to four times its value (IBTA volume 1,
-    /// 9.9.2.1.1).
+    /// Returns the minimum time after which a request to an unresponsive peer fails, or `None` if
+    /// such a request never fails. Devices may round the timeout up to four times its value (IBTA
+    /// volume 1, 9.9.2.1.1).
     pub fn patience(&self) -> Option<Duration> {
         let timeout = Duration::from_nanos(4096) * (1 << self.timeout.min(31));
         (self.timeout > 0).then(|| timeout * (u32::from(self.retries.unanswered) + 1))
@@ -137,7 +139,8 @@ impl ConnectOptions {
     }
 }
 
-/// Returns the modification from RESET to INIT, which sets port, partition key and remote access.
+/// Returns the modification of attributes that moves a queue pair from RESET to INIT. It sets the
+/// port, the partition key and the remote access rights.
 pub(super) fn initial(
     kind: Transport,
     address: &LocalAddress,
@@ -147,14 +150,15 @@ pub(super) fn initial(
     let change = Modification::to(QueuePairState::Init).port(address.port);
     match kind {
         Transport::RawPacket => change,
-        // This queue key is a placeholder. The transition to RTR sets the actual key, and the queue
-        // pair accepts no packet before.
+        // This queue key is a placeholder. The transition to RTR sets the actual key, and before
+        // that transition the queue pair accepts no packet.
         Transport::Datagram => change.pkey_index(pkey_index).qkey(0),
         _ => change.pkey_index(pkey_index).access(access),
     }
 }
 
-/// Returns the modification from INIT to RTR, for a connection to `remote`.
+/// Returns the modification of attributes that moves a queue pair from INIT to RTR, for a
+/// connection to `remote`.
 pub(super) fn ready_to_receive(
     kind: Transport,
     address: &LocalAddress,
@@ -184,7 +188,8 @@ pub(super) fn ready_to_receive(
     })
 }
 
-/// Returns the modification from RTR to RTS, for a connection to `remote`.
+/// Returns the modification of attributes that moves a queue pair from RTR to RTS, for a connection
+/// to `remote`.
 pub(super) fn ready_to_send(
     kind: Transport,
     local: &Endpoint,

@@ -11,9 +11,9 @@ use crate::completion::CompletionQueue;
 use crate::device::LocalAddress;
 use crate::ffi::QueuePairHandle;
 
-/// A queue pair in RTS, connected to a peer or activated for datagrams. Clones, and the queues
-/// created from them, refer to the same queue pair. The queue pair is destroyed when the last of
-/// these handles is dropped.
+/// A queue pair that can send and receive (state RTS), connected to a peer or activated for
+/// datagrams. Clones, and the queues created from them, refer to the same queue pair. The queue
+/// pair is destroyed when the last clone and the last queue have been dropped.
 ///
 /// `QueuePair` is `Send` and `Sync`, because verbs are thread-safe on queue pairs.
 #[doc(alias = "ibv_qp")]
@@ -94,7 +94,7 @@ impl QueuePair {
         self.parts.handle.sizes().receive_requests as usize
     }
 
-    /// Returns the capacities of the queues, as granted by the device. A device may round the
+    /// Returns the capacities of the queue pair, as granted by the device. A device may round the
     /// requested capacities up.
     #[doc(alias = "ibv_qp_cap")]
     pub fn capacities(&self) -> QueuePairCapacities {
@@ -108,34 +108,35 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether every send request is signaled, including requests that were made
+    /// Returns whether every send request is signaled, including requests that the program made
     /// unsignaled.
     #[doc(alias = "sq_sig_all")]
     pub fn signals_all(&self) -> bool {
         self.parts.handle.signals_all()
     }
 
-    /// Returns a new queue for posting sends, writes, reads and atomics.
+    /// Creates a queue, for a single owner, to post sends, writes, reads and atomics to this queue
+    /// pair.
     pub fn send_queue<T: Send + 'static>(&self) -> SendQueue<T> {
         SendQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Returns a new queue for posting receives.
+    /// Creates a queue, for a single owner, to post receives to this queue pair.
     pub fn receive_queue<T: Send + 'static>(&self) -> ReceiveQueue<T> {
         ReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Returns a new send queue for any number of threads.
+    /// Creates a send queue that several threads can use at once.
     pub fn concurrent_send_queue<T: Send + 'static>(&self) -> ConcurrentSendQueue<T> {
         ConcurrentSendQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Returns a new receive queue for any number of threads.
+    /// Creates a receive queue that several threads can use at once.
     pub fn concurrent_receive_queue<T: Send + 'static>(&self) -> ConcurrentReceiveQueue<T> {
         ConcurrentReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Returns the C object. The pointer is valid as long as this queue pair exists.
+    /// Returns the underlying `ibv_qp`. The pointer is valid as long as this queue pair exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_qp {
         self.parts.handle.as_raw()
     }

@@ -1,4 +1,5 @@
-//! Operations on a connected queue pair other than posting: state changes, queries, draining.
+//! Operations on a connected queue pair other than posting: changes of its state, queries, and
+//! draining.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use crate::address::AddressVector;
 use crate::error::{Error, Result};
 use crate::refused::Refused;
 
-/// Limit of the rate at which a queue pair sends (`ibv_qp_rate_limit_attr`).
+/// A limit for the rate at which a queue pair sends (`ibv_qp_rate_limit_attr`).
 #[doc(alias = "ibv_qp_rate_limit_attr")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RateLimit {
@@ -31,7 +32,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_query_qp`.
     #[doc(alias = "ibv_query_qp")]
     pub fn state(&self) -> Result<QueuePairState> {
         self.parts.state()
@@ -41,14 +42,14 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_query_qp`.
     #[doc(alias = "ibv_query_qp")]
     pub fn attributes(&self) -> Result<QueuePairAttributes> {
         QueuePairAttributes::of(&self.parts.handle)
     }
 
-    /// Changes attributes of the queue pair, and optionally its state. Use [`Self::reset`] for a
-    /// change to RESET.
+    /// Applies `change`: changes attributes of the queue pair, and optionally its state. For a
+    /// change to RESET, use [`Self::reset`] instead.
     ///
     /// # Errors
     ///
@@ -66,8 +67,8 @@ impl QueuePair {
     /// a bounded time, and messages of the peer are refused.
     ///
     /// Requests that are posted later are also flushed. The Soft-RoCE driver of Linux flushes
-    /// receives that are posted later only when this method is called again. Calling it again is
-    /// allowed in every state.
+    /// receives that are posted later only when the program calls this method again. The method may
+    /// be called in every state.
     ///
     /// # Errors
     ///
@@ -78,13 +79,14 @@ impl QueuePair {
         self.parts.modify(&Modification::to(QueuePairState::Error))
     }
 
-    /// Begins to drain the send queue: moves the queue pair from RTS to SQD. Requests that were
-    /// started complete, later requests wait, and receives continue. If `notify` is set, an
-    /// asynchronous event reports the end of draining.
+    /// Begins to drain the send queue: moves the queue pair from RTS to SQD. Requests that the
+    /// device has started complete, later requests wait, and receives continue. If `notify` is set,
+    /// an asynchronous event reports that the send queue has drained.
     ///
     /// # Errors
     ///
-    /// [`Error::RefusedModification`], also from devices that do not support this state.
+    /// [`Error::RefusedModification`], for example because the device does not support the state
+    /// SQD.
     #[doc(alias = "IBV_QPS_SQD")]
     pub fn pause(&self, notify: bool) -> Result<()> {
         let change = Modification::to(QueuePairState::SendQueueDrain);
@@ -100,22 +102,24 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// [`Error::RefusedModification`], also while the send queue is still draining.
+    /// [`Error::RefusedModification`], for example while the send queue is still draining.
     pub fn resume(&self) -> Result<()> {
         let rts = Modification::to(QueuePairState::ReadyToSend);
         self.parts.modify(&rts)
     }
 
     /// Resumes sending after a request of an unacknowledged transport failed: moves the queue pair
-    /// from SQE to RTS. The program must post flushed requests again.
+    /// from SQE to RTS. The device has flushed the requests after the failed one; the program must
+    /// post them again.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] in any other state, and [`Error::RefusedModification`].
+    /// [`Error::InvalidArgument`] if the queue pair is not in SQE, and
+    /// [`Error::RefusedModification`].
     #[doc(alias = "IBV_QPS_SQE")]
     pub fn recover(&self) -> Result<()> {
-        // Drivers do not record that the device has moved a queue pair to SQE, so they rely on the
-        // current state that the request contains.
+        // Drivers do not record that the device has moved a queue pair to SQE. Therefore they rely
+        // on the current state that the modification contains.
         let (state, failed) = (self.state()?, QueuePairState::SendQueueError);
         if state != failed {
             let reason = format!("it is in {state}, not in {failed}");
@@ -125,8 +129,8 @@ impl QueuePair {
         self.parts.modify(&rts.assuming(failed))
     }
 
-    /// [Pauses](Self::pause) the queue pair, and waits until the requests that were started have
-    /// completed.
+    /// [Pauses](Self::pause) the queue pair, and waits until the requests that the device has
+    /// started have completed.
     ///
     /// Later requests wait in the queue, and the queue pair stays in SQD, until [`Self::resume`] is
     /// called. In SQD the path to the peer can be changed.
@@ -146,15 +150,16 @@ impl QueuePair {
     }
 
     /// Moves the queue pair to the [error](Self::fail) state, and waits until all posted requests
-    /// have completed. All completions, flushed or not, are then available to the next poll of the
-    /// completion queues, unless a concurrent poll has returned them.
+    /// have completed. Afterwards the next poll of the completion queues returns the completions of
+    /// these requests, flushed or not, unless a concurrent poll has already returned them.
     ///
     /// The method posts a marker request without memory to each queue of the queue pair, and waits
     /// for the completion of the markers. Other threads may poll the completion queues meanwhile;
-    /// the completions of the markers are hidden from them, except from a poll that began before.
-    /// The completion queues must have room for two additional completions; completion queues that
-    /// the queue pair created for itself have it. The method does not wait for receives of a shared
-    /// receive queue: the event `IBV_EVENT_QP_LAST_WQE_REACHED` reports their end.
+    /// these threads do not see the completions of the markers, except in a poll that began before
+    /// the call. The completion queues must have room for two additional completions; completion
+    /// queues that the queue pair created for itself have it. The method does not wait for receives
+    /// of a shared receive queue: the event `IBV_EVENT_QP_LAST_WQE_REACHED` reports that the queue
+    /// pair consumes no more of them.
     ///
     /// # Errors
     ///
@@ -170,7 +175,8 @@ impl QueuePair {
         self.parts.handle.await_flush(&own, || deadline.wait(what))
     }
 
-    /// Moves the queue pair to RESET. It can then be connected again, also to another peer.
+    /// Moves the queue pair to RESET. The queue pair can then be connected again, to the same or
+    /// another peer.
     ///
     /// The device discards every request that has not completed. The memory of these requests is
     /// freed, and no completion is reported. The device may also discard completions that were not
@@ -178,8 +184,9 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// Returns the queue pair, with [`Error::InUse`] while clones or queues of it exist, because
-    /// their requests would never complete, or with [`Error::RefusedModification`].
+    /// Returns the queue pair, with [`Error::InUse`] while clones or queues of the queue pair
+    /// exist, because requests of such a queue would never complete, or with
+    /// [`Error::RefusedModification`].
     #[doc(alias = "IBV_QPS_RESET")]
     pub fn reset(self) -> Result<ManualQueuePair, Refused<Self>> {
         let parts = match Arc::try_unwrap(self.parts) {
@@ -195,9 +202,10 @@ impl QueuePair {
         }
     }
 
-    /// Returns the guaranteed order in which data of a message becomes visible in memory, for
-    /// programs that poll the last byte instead of a completion. The result is empty if the device
-    /// guarantees no order.
+    /// Returns the order in which the data of a message is guaranteed to become visible in memory,
+    /// for programs that poll the last byte of a message instead of a completion. `arrival` is the
+    /// kind of operation that writes the data. The result is empty if the device guarantees no
+    /// order.
     #[doc(alias = "ibv_query_qp_data_in_order")]
     pub fn data_order(&self, arrival: Arrival) -> DataOrder {
         let bits = self.parts.handle.data_in_order(arrival.to_raw());
@@ -208,7 +216,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The error of the verb. Most devices do not support ECE ([`Error::is_unsupported`]).
+    /// The error of `ibv_query_ece`. Most devices do not support ECE ([`Error::is_unsupported`]).
     #[doc(alias = "ibv_query_ece")]
     pub fn query_ece(&self) -> Result<EnhancedEstablishment> {
         self.parts.handle.query_ece().map(Into::into)
@@ -218,7 +226,8 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The error of the verb. Most devices do not support rate limits ([`Error::is_unsupported`]).
+    /// The error of `ibv_modify_qp_rate_limit`. Most devices do not support rate limits
+    /// ([`Error::is_unsupported`]).
     #[doc(alias = "ibv_modify_qp_rate_limit")]
     pub fn limit_rate(&self, limit: RateLimit) -> Result<()> {
         let RateLimit {
@@ -230,11 +239,11 @@ impl QueuePair {
     }
 }
 
-/// The time at which a wait with a time limit ends.
+/// The time limit of a wait.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     timeout: Duration,
-    /// The end time, or `None` if the timeout is too long for an [`Instant`].
+    /// The time at which the wait ends; `None` if the timeout is too long for an [`Instant`].
     end: Option<Instant>,
 }
 
@@ -246,8 +255,8 @@ impl Deadline {
         }
     }
 
-    /// Sleeps for a short time. Returns an error if the deadline has passed; `what` names the event
-    /// that the caller waits for.
+    /// Sleeps for a short time between two checks of a condition. Returns an error if the deadline
+    /// has passed. `what` is the name, in the error, of the event that the caller waits for.
     pub(super) fn wait(&self, what: &'static str) -> Result<()> {
         if self.end.is_some_and(|end| Instant::now() >= end) {
             let timeout = self.timeout;

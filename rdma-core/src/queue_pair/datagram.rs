@@ -4,7 +4,7 @@ use super::endpoint::LOW_24;
 use super::{Endpoint, Modification, QueuePairState, Transport};
 use crate::error::{Error, Result};
 
-/// Options of a datagram queue pair.
+/// Options for activating a datagram queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct DatagramOptions {
@@ -19,14 +19,15 @@ impl Default for DatagramOptions {
 }
 
 impl DatagramOptions {
-    /// The queue key that [`Self::default`] uses. Example programs for verbs commonly use the same
-    /// key.
+    /// The queue key that [`Self::default`] uses. Example programs for verbs commonly use this key,
+    /// too.
     pub const DEFAULT_QKEY: u32 = 0x1111_1111;
 
-    /// Creates options with this queue key. The queue pair drops packets with another key.
+    /// Creates options with the queue key `qkey`. The queue pair drops packets that contain another
+    /// queue key.
     ///
-    /// Keys with the highest bit set are privileged: a request with such a key is sent with the
-    /// queue key of the sending queue pair instead (IBTA volume 1, 10.2.5).
+    /// Keys with the highest bit set are privileged: if a send request contains such a key, the
+    /// device sends the queue key of the sending queue pair instead (IBTA volume 1, 10.2.5).
     #[doc(alias = "qkey")]
     pub fn new(qkey: u32) -> Self {
         Self {
@@ -35,21 +36,21 @@ impl DatagramOptions {
         }
     }
 
-    /// Sets the first packet sequence number, 24 bits. The default is a random number. Peers ignore
-    /// the number.
+    /// Sets the sequence number of the first packet that the queue pair sends, 24 bits. The default
+    /// is a random number. Peers ignore the number.
     #[doc(alias = "sq_psn")]
     pub fn packet_sequence(mut self, number: u32) -> Self {
         self.packet_sequence = Some(number);
         self
     }
 
-    /// Returns the queue key of the queue pair.
+    /// Returns the queue key with which the queue pair will be activated.
     pub fn qkey(&self) -> u32 {
         self.qkey
     }
 }
 
-/// Returns the modification from INIT to RTR, for a queue pair without a peer.
+/// Returns the modification of attributes that moves a queue pair without a peer from INIT to RTR.
 pub(super) fn ready_to_receive(kind: Transport, options: &DatagramOptions) -> Modification {
     let change = Modification::to(QueuePairState::ReadyToReceive);
     match kind {
@@ -58,7 +59,7 @@ pub(super) fn ready_to_receive(kind: Transport, options: &DatagramOptions) -> Mo
     }
 }
 
-/// Returns the modification from RTR to RTS, for a queue pair without a peer.
+/// Returns the modification of attributes that moves a queue pair without a peer from RTR to RTS.
 pub(super) fn ready_to_send(kind: Transport, options: &DatagramOptions) -> Result<Modification> {
     let sequence = options.packet_sequence;
     let sequence = sequence.unwrap_or_else(Endpoint::random_packet_sequence);

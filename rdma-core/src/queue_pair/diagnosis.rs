@@ -1,4 +1,4 @@
-//! Diagnosis of a refused modification: which attributes of the request are wrong.
+//! Diagnosis of a modification that the device refused: which of its attributes are wrong.
 
 use ibverbs_sys::{ibv_device_cap_flags, ibv_mig_state};
 
@@ -12,14 +12,15 @@ use crate::device::{DeviceAttributes, Gid, GidEntry, LinkLayer, PortAttributes, 
 use crate::error::Errno;
 use crate::ffi::QueuePairHandle;
 
-/// The state of a queue pair and of its device when a modification was refused. A fact that cannot
-/// be queried is absent, and the checks that need it are skipped.
+/// Information about a queue pair and its device, collected after the device refused a
+/// modification. A value that cannot be queried is absent, and the checks that need the value are
+/// skipped.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     kind: Transport,
     state: Option<QueuePairState>,
     draining: bool,
-    /// The port that the queue pair is bound to; 0 if it is not bound.
+    /// The local port that the queue pair uses; 0 if no port was set yet.
     port: u8,
     device: Option<DeviceAttributes>,
     ports: Vec<PortAttributes>,
@@ -27,7 +28,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Queries the queue pair and the device.
+    /// Collects the information by queries of the queue pair and of the device.
     pub(super) fn of(handle: &QueuePairHandle) -> Self {
         let context = Context::of(handle.domain().context());
         let attributes = handle.query(Set::STATE | Set::PORT).ok();
@@ -44,12 +45,13 @@ impl Facts {
         }
     }
 
-    /// Returns the state that the queue pair was in, if it is known.
+    /// Returns the state that the queue pair was in when the modification was refused, if it is
+    /// known.
     pub(super) fn state(&self) -> Option<QueuePairState> {
         self.state
     }
 
-    /// Returns the flaws of the request `wanted`, which was refused with `errno`.
+    /// Returns the flaws of the modification `wanted`, which the device refused with `errno`.
     pub(super) fn flaws(&self, wanted: &Modification, errno: Errno) -> Vec<Flaw> {
         let mut flaws = Vec::new();
         self.transition(wanted, &mut flaws);
@@ -71,8 +73,8 @@ impl Facts {
         flaws
     }
 
-    /// Checks the states and the set of attributes against the tables of the specification, and
-    /// adds what is wrong to `flaws`.
+    /// Compares the states and the set of attributes of the modification with the tables of the
+    /// specification, and adds each violation to `flaws`.
     fn transition(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(from) = self.state else {
             return;
@@ -85,15 +87,17 @@ impl Facts {
         }
     }
 
-    /// Returns whether the request changes the address vector of an unreliable connection in SQD.
-    /// The kernel's system call then also sets the port, which such a queue pair cannot change.
+    /// Returns whether the modification changes the address vector of an unreliable connection in
+    /// SQD. For such a modification the kernel's system call also sets the port, which cannot be
+    /// changed in SQD.
     fn is_a_way_with_its_port(&self, wanted: &Modification) -> bool {
         self.state == Some(QueuePairState::SendQueueDrain)
             && self.kind == Transport::UnreliableConnected
             && wanted.vector().is_some()
     }
 
-    /// Adds to `flaws` the attributes of the request whose feature the device does not support.
+    /// Adds to `flaws` those attributes of the modification that belong to features the device does
+    /// not support.
     fn lacking(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(device) = &self.device else {
             return;
@@ -119,8 +123,8 @@ impl Facts {
         }
     }
 
-    /// Adds to `flaws` the values of the request that exceed a limit of the specification or the
-    /// device.
+    /// Adds to `flaws` those values of the modification that are outside of the range that the
+    /// specification or the device allows.
     fn ranges(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let mut within = |attribute, least: u64, most: u64, limit| {
             let value = wanted.number(attribute).unwrap_or(least);
@@ -142,7 +146,8 @@ impl Facts {
         within(Set::RNR_RETRIES, 0, 7, BITS);
         within(Set::MIN_RNR_TIMER, 0, 31, BITS);
         within(Set::DESTINATION, 0, 0xff_ffff, BITS);
-        // The bits of `ibv_access_flags`: ten flags, and the optional flags from bit 20 on.
+        // The bits that `ibv_access_flags` defines: ten flags, and the optional flags from bit 20
+        // on.
         let known = 0x3ff | 0x3ff0_0000;
         if wanted.number(Set::ACCESS).unwrap_or(0) & !known != 0 {
             within(Set::ACCESS, 0, known, "verbs");
@@ -167,7 +172,7 @@ impl Facts {
         }
     }
 
-    /// Checks the address vector of the path to the peer, and adds what is wrong to `flaws`.
+    /// Checks the address vector of the path to the peer, and adds each mistake to `flaws`.
     fn path(
         &self,
         wanted: &Modification,
@@ -222,7 +227,8 @@ impl Facts {
         }
     }
 
-    /// Returns the port that the queue pair is bound to, or that the request would bind it to.
+    /// Returns the local port that the queue pair uses, or the port that the modification would
+    /// set.
     fn bound(&self, wanted: &Modification) -> u8 {
         if wanted.mask().contains(Set::PORT) {
             wanted.values().port_num
@@ -237,9 +243,9 @@ impl Facts {
 }
 
 impl Modification {
-    /// Returns the flaws of the modification according to the specification's tables of states and
-    /// attributes, for a queue pair of type `kind` in state `from`. The check covers neither the
-    /// values of attributes nor the limits of a device.
+    /// Returns the flaws that this modification has for a queue pair of type `kind` in the state
+    /// `from`, according to the specification's tables of states and attributes. The check covers
+    /// neither the values of attributes nor the limits of a device.
     ///
     /// ```
     /// use rdma_core::{AttributeMask, Modification, ModificationFlaw, QueuePairState, Transport};
@@ -251,7 +257,7 @@ impl Modification {
     /// ```
     pub fn flaws(&self, kind: Transport, from: QueuePairState) -> Vec<Flaw> {
         if matches!(kind, Transport::Driver | Transport::Unknown(_)) {
-            // The requirements of vendor-specific types are not public.
+            // Vendor-specific queue pair types have no public requirements.
             return Vec::new();
         }
         let mut flaws = Vec::new();
@@ -303,7 +309,7 @@ mod tests {
         }
     }
 
-    /// Returns the facts of a queue pair in `state`, on a device with one Ethernet port.
+    /// Returns information about a queue pair in `state`, on a device with one Ethernet port.
     fn facts(kind: Transport, state: QueuePairState) -> Facts {
         let device = ibv_device_attr {
             phys_port_cnt: 1,
@@ -344,7 +350,7 @@ mod tests {
         }
     }
 
-    /// Returns a correct modification from INIT to RTR for a reliable connection.
+    /// Returns a modification without flaws from INIT to RTR, for a reliable connection.
     fn to_rtr() -> Modification {
         Modification::to(QueuePairState::ReadyToReceive)
             .address(vector(1, "10.0.0.2"))

@@ -1,14 +1,14 @@
-//! Addresses and parameters that two queue pairs exchange in order to connect.
+//! Endpoints: the addresses and parameters that two queue pairs exchange in order to connect.
 
 use crate::device::{Gid, Mtu};
 use crate::error::{Error, Result};
 use crate::ffi;
 
-/// The parameters of one end that its peer needs to connect.
+/// The parameters of one queue pair that its peer needs in order to connect to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Endpoint {
-    /// The queue pair's number, 24 bits.
+    /// The number of the queue pair, 24 bits.
     pub queue_pair: u32,
     /// The first packet sequence number that the queue pair sends, 24 bits.
     pub packet_sequence: u32,
@@ -24,14 +24,14 @@ pub struct Endpoint {
     pub outgoing_reads: u8,
 }
 
-/// Maximum value of a 24-bit number, such as a queue pair number or packet sequence number.
+/// The largest 24-bit number, the limit for queue pair numbers and packet sequence numbers.
 pub(super) const LOW_24: u32 = 0x00ff_ffff;
 
 /// Name of an endpoint in error messages.
 const WHAT: &str = "endpoint of the peer";
 
 impl Endpoint {
-    /// Length of the encoding of [`Self::to_bytes`], in bytes.
+    /// Length in bytes of the array that [`Self::to_bytes`] returns.
     pub const ENCODED_LEN: usize = 29;
 
     /// Encodes the endpoint, with numbers in network byte order.
@@ -47,7 +47,7 @@ impl Endpoint {
         bytes
     }
 
-    /// Decodes an endpoint from the result of [`Self::to_bytes`].
+    /// Decodes an endpoint that [`Self::to_bytes`] has encoded.
     ///
     /// # Errors
     ///
@@ -72,8 +72,8 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Checks the ranges that the types do not enforce. The endpoint may come from an untrusted
-    /// source.
+    /// Returns an error if a field is out of its range. The check is needed because the types of
+    /// the fields allow larger values, and the endpoint may come from an untrusted source.
     pub(super) fn checked(&self) -> Result<()> {
         if self.queue_pair > LOW_24 || self.packet_sequence > LOW_24 {
             let reason = "queue pair and packet sequence numbers have 24 bits";
@@ -111,7 +111,8 @@ mod tests {
         assert_eq!(Endpoint::from_bytes(&endpoint().to_bytes()), Ok(endpoint()));
     }
 
-    /// Checks that the numbers look random. The chance that random numbers fail is below 2^-60.
+    /// Checks that the packet sequence numbers look random. The probability that random numbers
+    /// fail the test is below 2^-60.
     #[test]
     fn first_sequence_numbers_cannot_be_foreseen() {
         let drawn: Vec<u32> = (0..4096)
@@ -123,7 +124,8 @@ mod tests {
         assert!(adjacent.count() < 8);
         for bit in 0..24 {
             let set = drawn.iter().filter(|&number| number >> bit & 1 == 1);
-            // About half of the numbers have the bit set: nine standard deviations more or less.
+            // About half of the numbers must have the bit set. The bounds are nine standard
+            // deviations from the half.
             assert!((1760..=2336).contains(&set.count()), "bit {bit}");
         }
     }

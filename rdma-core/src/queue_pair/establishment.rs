@@ -2,8 +2,8 @@
 
 use ibverbs_sys::ibv_ece;
 
-/// Enhanced connection establishment (ECE) options of a vendor's device. Two ends exchange their
-/// options before they connect, and each end then sets the options that both support.
+/// Enhanced connection establishment (ECE) options of a vendor's device. The two sides exchange
+/// their options before they connect, and each side then sets the options that both support.
 ///
 /// ```
 /// # fn example(prepared: &rdma_core::PreparedQueuePair, theirs: rdma_core::EnhancedEstablishment)
@@ -27,7 +27,8 @@ pub struct EnhancedEstablishment {
 }
 
 impl EnhancedEstablishment {
-    /// Returns the options that both ends support. The result has no options if the vendors differ.
+    /// Returns the options that both sides support: those in `self` and in `other`. If the vendors
+    /// differ, the result has no options.
     pub fn common(self, other: Self) -> Self {
         let options = if self.vendor == other.vendor {
             self.options & other.options

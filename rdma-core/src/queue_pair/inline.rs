@@ -1,4 +1,4 @@
-//! Inline data, which needs no registration.
+//! Inline data: data that posting copies into the request, so that it needs no registration.
 
 use crate::memory::Elements;
 
@@ -9,12 +9,13 @@ mod sealed {
 /// Data that is copied into a request when it is posted: a slice, several slices that form one
 /// message, or nothing (`()`). The trait is sealed.
 ///
-/// Used by [`SendQueue::post_inline`](super::SendQueue::post_inline) and similar methods. The queue
-/// pair must have been created with room for [`inline_data`](super::QueuePairBuilder::inline_data).
+/// [`SendQueue::post_inline`](super::SendQueue::post_inline) and similar methods take such data.
+/// The queue pair must have been created with room for
+/// [`inline_data`](super::QueuePairBuilder::inline_data).
 #[doc(alias = "ibv_data_buf")]
 #[doc(alias = "ibv_wr_set_inline_data_list")]
 pub trait InlineData: sealed::Sealed {
-    /// Appends the slices to `elements`.
+    /// Appends the slices of the data to `elements`.
     fn collect(&self, elements: &mut Elements<'_>);
 }
 

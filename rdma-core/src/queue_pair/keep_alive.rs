@@ -1,4 +1,4 @@
-//! Objects that a send request keeps alive until it ends.
+//! Objects that a send request keeps alive until it has completed.
 
 use std::sync::Arc;
 
@@ -8,20 +8,22 @@ use crate::error::{Error, Result};
 use crate::ffi::{QueuePairHandle, WindowChange};
 
 /// An object, other than memory, that a request keeps alive until it has completed. Rare variants
-/// are boxed: every slot of every queue has one such value, and with many queue pairs its size
-/// decides whether the slots fit into a processor's cache.
+/// are boxed, because every slot (place for a request in flight) of every queue contains one such
+/// value. With many queue pairs the size of the value decides whether the slots fit into a
+/// processor's cache.
 #[derive(Debug)]
 pub(crate) enum KeepAlive {
     Nothing,
     Address(AddressHandle),
     Segmented(Box<Segmented>),
-    /// The binding of a memory window or the end of a binding, with the window and its memory.
+    /// The change that the request makes to a memory window, which keeps the window and its memory
+    /// alive.
     Window(Box<WindowChange>),
 }
 
 const _: () = assert!(size_of::<KeepAlive>() <= 2 * size_of::<usize>());
 
-/// The headers of a segmented send, and its address handle.
+/// The objects that a segmented send keeps alive: its headers and its address handle.
 #[derive(Debug)]
 pub(crate) struct Segmented {
     pub(crate) headers: Arc<[u8]>,
@@ -37,8 +39,9 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the outcome according to `completion`. Unsignaled requests before a failed request
-    /// have no completion of their own. They may have succeeded, but they are treated as failed.
+    /// Returns the outcome that `completion` reports. The outcome also applies to unsignaled
+    /// requests before it, which have no completion of their own. If a request failed, unsignaled
+    /// requests before it may have succeeded, but they are treated as failed.
     #[inline]
     pub(crate) fn of(completion: &WorkCompletion) -> Self {
         match completion.result() {
@@ -49,8 +52,8 @@ impl Outcome {
 }
 
 impl KeepAlive {
-    /// Releases the object after the request has ended with `outcome`. For a memory window, also
-    /// records whether the window is bound.
+    /// Releases the object that this value keeps alive, after the request has ended with `outcome`.
+    /// For a memory window, also records whether the window is now bound.
     #[inline]
     pub(crate) fn settle(&mut self, outcome: Outcome) {
         if !matches!(self, Self::Nothing) {
@@ -58,8 +61,8 @@ impl KeepAlive {
         }
     }
 
-    /// Returns the outcome of an unsignaled request that keeps this object alive. `later` is the
-    /// outcome of a later request of the same queue pair.
+    /// Returns the outcome of the request that keeps this object alive, if the request is
+    /// unsignaled. `later` is the outcome of a later request of the same queue pair.
     #[inline]
     pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
         match self {
@@ -68,7 +71,7 @@ impl KeepAlive {
         }
     }
 
-    /// Checks that the queue pair can execute a request with this object.
+    /// Returns an error if `queue_pair` cannot execute a request that keeps this object alive.
     #[inline]
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         match self {
@@ -80,7 +83,8 @@ impl KeepAlive {
         }
     }
 
-    /// Returns the address handle of a datagram.
+    /// Returns the address handle that a datagram request keeps alive, or `None` for other
+    /// requests.
     #[inline]
     pub(crate) fn address(&self) -> Option<&AddressHandle> {
         match self {
@@ -90,7 +94,7 @@ impl KeepAlive {
         }
     }
 
-    /// Returns an error if the request cannot be posted in a batch.
+    /// Returns an error if a request that keeps this object alive cannot be posted in a batch.
     #[inline]
     pub(crate) fn refused_in_batches(&self) -> Option<Error> {
         match self {

@@ -2,7 +2,8 @@
 
 use crate::error::{Error, Result};
 
-/// A value to be checked: its name for the error message, the value, and the maximum allowed value.
+/// A value whose range must be checked. Consists of the name for the error message, the value, and
+/// the maximum allowed value.
 pub(crate) struct Limit(pub(crate) &'static str, pub(crate) u32, pub(crate) u32);
 
 impl Limit {

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 ///
 /// Each transition is available in two forms: as a method that performs it, and as a
 /// [`Modification`] that the program can change before applying it. Requests cannot be posted to
-/// this type. The program converts it to a type with queues: [`PreparedQueuePair`] in INIT, or
-/// [`QueuePair`] in RTS.
+/// this type. In order to post, the program converts the value to a type with queues: to
+/// [`PreparedQueuePair`] in INIT, or to [`QueuePair`] in RTS.
 ///
 /// `ManualQueuePair` is `Send` and `Sync`, because verbs are thread-safe on queue pairs.
 ///
@@ -50,8 +50,9 @@ impl ManualQueuePair {
         self.parts
     }
 
-    /// Creates the value for a queue pair that was just reset. A new packet sequence number makes
-    /// it unlikely that late packets are accepted.
+    /// Creates a `ManualQueuePair` for a queue pair that was just reset. Chooses a new packet
+    /// sequence number, so that the queue pair is unlikely to accept late packets of its earlier
+    /// connection.
     pub(super) fn renewed(parts: Parts) -> Self {
         let local = Endpoint {
             packet_sequence: Endpoint::random_packet_sequence(),
@@ -64,7 +65,7 @@ impl ManualQueuePair {
         })
     }
 
-    /// Returns the parameters that the peer needs to connect.
+    /// Returns the parameters that the peer needs in order to connect to this queue pair.
     pub fn endpoint(&self) -> Endpoint {
         self.parts.local
     }
@@ -89,7 +90,7 @@ impl ManualQueuePair {
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_query_qp`.
     #[doc(alias = "ibv_query_qp")]
     pub fn state(&self) -> Result<QueuePairState> {
         self.parts.state()
@@ -99,18 +100,18 @@ impl ManualQueuePair {
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_query_qp`.
     #[doc(alias = "ibv_query_qp")]
     pub fn attributes(&self) -> Result<QueuePairAttributes> {
         QueuePairAttributes::of(&self.parts.handle)
     }
 
-    /// Changes attributes of the queue pair, and optionally its state.
+    /// Applies `change`: changes attributes of the queue pair, and optionally its state.
     ///
     /// # Errors
     ///
     /// [`Error::RefusedModification`], and [`Error::InUse`] for a change to RESET while queues of
-    /// the queue pair exist, because their requests would never complete.
+    /// the queue pair exist, because requests of such a queue would never complete.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, change: &Modification) -> Result<()> {
         if change.state() == Some(QueuePairState::Reset) {
@@ -119,13 +120,14 @@ impl ManualQueuePair {
         self.parts.modify(change)
     }
 
-    /// Returns the modification from RESET to INIT, which sets port, partition key and remote
-    /// access.
+    /// Returns the modification that [`Self::to_init`] applies. It moves the queue pair from RESET
+    /// to INIT, and sets the port, the partition key and the remote access rights.
     pub fn initial(&self) -> Modification {
         self.parts.initial()
     }
 
-    /// Returns the modification from INIT to RTR, for a connection to `remote`.
+    /// Returns the modification that [`Self::to_rtr`] applies. It moves the queue pair from INIT to
+    /// RTR, for a connection to `remote`.
     ///
     /// # Errors
     ///
@@ -140,7 +142,8 @@ impl ManualQueuePair {
         Ok(step)
     }
 
-    /// Returns the modification from RTR to RTS, for a connection to `remote`.
+    /// Returns the modification that [`Self::to_rts`] applies. It moves the queue pair from RTR to
+    /// RTS, for a connection to `remote`.
     ///
     /// # Errors
     ///
@@ -154,8 +157,8 @@ impl ManualQueuePair {
         Ok(step)
     }
 
-    /// Returns the modifications from INIT to RTR and from RTR to RTS of a queue pair without a
-    /// peer.
+    /// Returns two modifications for a queue pair without a peer: the first moves it from INIT to
+    /// RTR, the second from RTR to RTS.
     ///
     /// # Errors
     ///
@@ -194,15 +197,16 @@ impl ManualQueuePair {
         self.parts.modify(&self.ready_to_send(remote, options)?)
     }
 
-    /// Moves the queue pair from any state to RESET. It can then be connected again, also to
-    /// another peer.
+    /// Moves the queue pair from any state to RESET. The queue pair can then be connected again, to
+    /// the same or another peer.
     ///
-    /// The device discards every request that has not completed, and its memory is freed.
+    /// The device discards every request that has not completed. The memory of these requests is
+    /// freed.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] while queues of the queue pair exist, because their requests would never
-    /// complete, and [`Error::RefusedModification`].
+    /// [`Error::InUse`] while queues of the queue pair exist, because requests of such a queue
+    /// would never complete, and [`Error::RefusedModification`].
     #[doc(alias = "IBV_QPS_RESET")]
     pub fn to_reset(&self) -> Result<()> {
         self.parts.reset(&Modification::to(QueuePairState::Reset))
@@ -212,13 +216,14 @@ impl ManualQueuePair {
     ///
     /// # Errors
     ///
-    /// The error of the verb. Most devices do not support ECE ([`Error::is_unsupported`]).
+    /// The error of `ibv_query_ece`. Most devices do not support ECE ([`Error::is_unsupported`]).
     #[doc(alias = "ibv_query_ece")]
     pub fn query_ece(&self) -> Result<EnhancedEstablishment> {
         self.parts.handle.query_ece().map(Into::into)
     }
 
-    /// Sets the ECE options that were negotiated with the peer. The state must be RESET or INIT.
+    /// Sets the enhanced connection establishment (ECE) options that both sides have agreed to use.
+    /// The state must be RESET or INIT.
     ///
     /// # Errors
     ///
@@ -228,31 +233,33 @@ impl ManualQueuePair {
         self.parts.handle.set_ece(on.into())
     }
 
-    /// Converts a queue pair in INIT to the type to which receives can be posted.
+    /// Converts a queue pair in INIT to a [`PreparedQueuePair`], to which receives can be posted.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] in another state, and the error of the query.
+    /// [`Error::InvalidArgument`] if the state is not INIT, and the error of `ibv_query_qp`.
     pub fn prepared(self) -> Result<PreparedQueuePair> {
         self.in_state(QueuePairState::Init)?;
         Ok(PreparedQueuePair::new(self.parts))
     }
 
-    /// Converts a queue pair in RTS, connected to `remote`, to the type that can send and receive.
+    /// Converts a queue pair in RTS that is connected to `remote` to a [`QueuePair`], which can
+    /// send and receive.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] in another state, and the error of the query.
+    /// [`Error::InvalidArgument`] if the state is not RTS, and the error of `ibv_query_qp`.
     pub fn connected(self, remote: &Endpoint) -> Result<QueuePair> {
         self.in_state(QueuePairState::ReadyToSend)?;
         Ok(self.parts.in_operation(Some(*remote)))
     }
 
-    /// Converts a queue pair in RTS, without a peer, to the type that can send and receive.
+    /// Converts a queue pair in RTS that has no peer to a [`QueuePair`], which can send and
+    /// receive.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] in another state, and the error of the query.
+    /// [`Error::InvalidArgument`] if the state is not RTS, and the error of `ibv_query_qp`.
     pub fn activated(self) -> Result<QueuePair> {
         self.in_state(QueuePairState::ReadyToSend)?;
         Ok(self.parts.in_operation(None))
@@ -267,7 +274,7 @@ impl ManualQueuePair {
         Err(Error::invalid("queue pair", reason))
     }
 
-    /// Returns the C object. The pointer is valid as long as this queue pair exists.
+    /// Returns the underlying `ibv_qp`. The pointer is valid as long as this queue pair exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_qp {
         self.parts.handle.as_raw()
     }

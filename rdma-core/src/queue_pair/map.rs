@@ -1,10 +1,10 @@
-//! A map from the queue pair of a completion to a value of the program.
+//! A map from queue pair numbers, which completions contain, to values of the program.
 
 use std::fmt;
 use std::mem;
 
-/// Number of bits of a queue pair number that each level of the map resolves. Numbers have 24 bits
-/// (IBTA volume 1, 9.2.4), so the map has three levels.
+/// Number of bits of a queue pair number that select an entry in one level of the map. Queue pair
+/// numbers have 24 bits (IBTA volume 1, 9.2.4), so the map has three levels.
 const LEVEL_BITS: u32 = 8;
 const LEVELS: u32 = 3;
 const WIDTH: usize = 1 << LEVEL_BITS;
@@ -12,9 +12,9 @@ const WIDTH: usize = 1 << LEVEL_BITS;
 /// A map from queue pair numbers to values, for a program that polls one completion queue for many
 /// queue pairs.
 ///
-/// A lookup takes three array accesses and no hashing, for any distribution of numbers. Reuse of a
-/// number by another queue pair is harmless: work request ids are never reused, so queues ignore
-/// the completions of earlier queue pairs.
+/// A lookup takes three array accesses and no hashing, for every distribution of numbers. A device
+/// may give the number of a destroyed queue pair to a new one. That is harmless: work request ids
+/// are never reused, so a queue ignores the completions of an earlier queue pair.
 ///
 /// ```
 /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};
@@ -49,25 +49,26 @@ const WIDTH: usize = 1 << LEVEL_BITS;
 /// # Ok::<(), rdma_core::Error>(())
 /// ```
 pub struct QueuePairMap<T> {
-    /// In the last level an entry is the index of a value, in the other levels the index of a node
-    /// in the next level. An unused entry is [`EMPTY`].
+    /// The nodes of all levels, each with an array of entries. In the last level an entry is the
+    /// index of a value, in the other levels the index of a node in the next level. An unused entry
+    /// is [`EMPTY`].
     nodes: Vec<Node>,
-    /// Indexes of unused nodes, all of which are empty.
+    /// Indexes of nodes that are not in use. All their entries are empty.
     spare: Vec<u32>,
     values: Vec<Option<T>>,
-    /// Indexes of unused elements of `values`.
+    /// Indexes of elements of `values` that are not in use.
     vacant: Vec<u32>,
 }
 
-/// Index of a node without entries, and of an element of `values` without a value. A lookup that
-/// finds an unused entry continues at these indexes, and so needs no branch.
+/// Index of a node whose entries are all unused, and of an element of `values` that contains no
+/// value. A lookup that finds an unused entry continues with this index, and so needs no branch.
 const EMPTY: u32 = 0;
 const ROOT: usize = 1;
 
 #[derive(Clone)]
 struct Node {
     entries: [u32; WIDTH],
-    /// Number of entries that are in use.
+    /// Number of entries of the node that are in use.
     len: u32,
 }
 
@@ -105,7 +106,8 @@ impl<T> QueuePairMap<T> {
         }
     }
 
-    /// Inserts the value of a queue pair, and returns the previous value of the same number.
+    /// Inserts `value` for the queue pair with the number `number`, and returns the previous value
+    /// for that number, if any.
     ///
     /// # Panics
     ///
@@ -131,21 +133,21 @@ impl<T> QueuePairMap<T> {
         None
     }
 
-    /// Returns the value of the queue pair with this number, for example that of a
+    /// Returns the value for the queue pair with this number, for example the number in a
     /// [completion](crate::WorkCompletion::queue_pair).
     #[inline]
     pub fn get(&self, number: u32) -> Option<&T> {
         self.values.get(self.find(number)?)?.as_ref()
     }
 
-    /// Returns a mutable reference to the value of the queue pair with this number.
+    /// Returns a mutable reference to the value for the queue pair with this number.
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         let index = self.find(number)?;
         self.values.get_mut(index)?.as_mut()
     }
 
-    /// Removes and returns the value of a queue pair.
+    /// Removes and returns the value for the queue pair with this number.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         let index = self.find(number)?;
         let value = self.values.get_mut(index)?.take()?;
@@ -188,8 +190,8 @@ impl<T> QueuePairMap<T> {
         self.values.iter_mut().flatten()
     }
 
-    /// Returns the index of the value for `number`, or [`EMPTY`] if the map has no value. `None` if
-    /// the number has more than 24 bits.
+    /// Returns the index in `values` of the value for `number`, or [`EMPTY`] if the map has no
+    /// value for it. Returns `None` if the number has more than 24 bits.
     #[inline]
     fn find(&self, number: u32) -> Option<usize> {
         // The top index is out of bounds for a number with more than 24 bits.
@@ -199,7 +201,8 @@ impl<T> QueuePairMap<T> {
         Some(self.nodes[leaf].entries[entry(number, 2)] as usize)
     }
 
-    /// Returns the index of the child node of an entry, and creates the node if necessary.
+    /// Returns the index of the child node to which `entry` of `node` refers. Creates the child if
+    /// it does not exist.
     fn child(&mut self, node: usize, entry: usize) -> usize {
         let child = self.nodes[node].entries[entry];
         if child != EMPTY {
@@ -227,7 +230,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a queue pair number as a device may assign it: consecutive, in steps, or scattered.
+    /// Returns a queue pair number for this round. The numbers are distributed as devices may
+    /// assign them: consecutive, in steps, or scattered.
     fn number(round: u32) -> u32 {
         match round % 3 {
             0 => 0xff_ff00 + round % 256,

@@ -1,9 +1,10 @@
 //! Queue pairs: creation, connection, and posting of requests.
 //!
 //! [`ProtectionDomain::queue_pair`](crate::ProtectionDomain::queue_pair) creates a queue pair as a
-//! [`PreparedQueuePair`], which can receive but not send. The two ends exchange their [`Endpoint`]s
-//! by any means, and [`PreparedQueuePair::connect`] returns the [`QueuePair`]. For a transport
-//! without a peer ([`Transport`]), [`PreparedQueuePair::activate`] returns the [`QueuePair`].
+//! [`PreparedQueuePair`], which can receive but not send. The two sides exchange their
+//! [`Endpoint`]s by a means of their choice, and [`PreparedQueuePair::connect`] returns the
+//! [`QueuePair`]. For a transport without a peer ([`Transport`]), [`PreparedQueuePair::activate`]
+//! returns the [`QueuePair`].
 //!
 //! # States
 //!
@@ -17,8 +18,8 @@
 //! [recovered](QueuePair::recover) from a failed send queue, moved to the [error
 //! state](QueuePair::fail), [drained](QueuePair::drain), and converted back by
 //! [`QueuePair::reset`]. A [`Modification`] changes single attributes. If the device refuses a
-//! modification, the error lists the flaws that the specification's tables and the device's limits
-//! reveal: [`RefusedModification`].
+//! modification, the error [`RefusedModification`] lists the flaws: violations of the
+//! specification's tables and of the device's limits.
 //!
 //! # Threads
 //!
@@ -133,8 +134,8 @@ mod tests {
         is_send::<ReceiveBatch<'_, Buffer>>();
         is_send::<ConcurrentSendBatch<'_, Buffer>>();
         is_send::<ConcurrentReceiveBatch<'_, Buffer>>();
-        // Memory that is not `Sync` is also allowed: only one thread at a time has access to the
-        // memory of a request.
+        // The memory type of a concurrent queue need not be `Sync`: only one thread at a time has
+        // access to the memory of a request.
         is_sync::<ConcurrentSendQueue<std::cell::Cell<u8>>>();
         is_sync::<ConcurrentReceiveQueue<std::cell::Cell<u8>>>();
         is_send::<RawElements>();

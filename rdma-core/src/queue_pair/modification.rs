@@ -1,4 +1,4 @@
-//! Changes of a queue pair's attributes and state.
+//! Modifications: changes to the attributes and the state of a queue pair.
 
 use std::fmt;
 
@@ -11,7 +11,8 @@ use crate::error::Result;
 use crate::ffi::empty_attributes;
 use crate::memory::AccessFlags;
 
-/// A set of attribute changes for a queue pair. Only attributes that are set here change.
+/// A set of attribute changes to apply to a queue pair. Only attributes that the program sets in
+/// this value change.
 ///
 /// ```
 /// use rdma_core::{AttributeMask, Modification, QueuePairState};
@@ -25,7 +26,7 @@ use crate::memory::AccessFlags;
 #[must_use = "a modification changes nothing until a queue pair is modified by it"]
 pub struct Modification {
     mask: AttributeMask,
-    /// The values of all attributes except the two paths.
+    /// The values of all attributes other than the two paths, which have fields of their own.
     values: ibv_qp_attr,
     address: Option<AddressVector>,
     alternate: Option<AlternatePath>,
@@ -35,33 +36,34 @@ pub struct Modification {
 /// 17.2.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AlternatePath {
-    /// The address vector of the path.
+    /// The address vector of the alternate path.
     #[doc(alias = "alt_ah_attr")]
     pub address: AddressVector,
     /// The index of the partition key in the P_Key table of `port`.
     #[doc(alias = "alt_pkey_index")]
     pub pkey_index: u16,
-    /// The local port of the path.
+    /// The local port that the alternate path uses.
     #[doc(alias = "alt_port_num")]
     pub port: u8,
-    /// The acknowledgement timeout, as the exponent of [`Modification::ack_timeout_exponent`].
+    /// The acknowledgement timeout on the alternate path, as the exponent that is described at
+    /// [`Modification::ack_timeout_exponent`].
     #[doc(alias = "alt_timeout")]
     pub ack_timeout_exponent: u8,
 }
 
-/// The state of path migration of a queue pair (`ibv_mig_state`; IBTA volume 1, 17.2.8).
+/// The state of a queue pair with regard to path migration, the change to its alternate path
+/// (`ibv_mig_state`; IBTA volume 1, 17.2.8).
 #[doc(alias = "ibv_mig_state")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MigrationState {
-    /// No migration is prepared: the queue pair has only one path, or has already migrated to the
-    /// alternate path.
+    /// The queue pair has only one path, or has already migrated to the alternate path.
     #[doc(alias = "IBV_MIG_MIGRATED")]
     Migrated,
-    /// The queue pair is to prepare for migration again.
+    /// The program requests that the two sides prepare for a migration again.
     #[doc(alias = "IBV_MIG_REARM")]
     Rearm,
-    /// Both ends are prepared to migrate to the alternate path.
+    /// Both sides are prepared to migrate to the alternate path.
     #[doc(alias = "IBV_MIG_ARMED")]
     Armed,
     /// A value that this crate does not know.
@@ -88,7 +90,8 @@ impl MigrationState {
     }
 }
 
-/// The capacities of a queue pair (`ibv_qp_cap`).
+/// The maximum numbers of requests and elements, and the maximum length of inline data, of a queue
+/// pair (`ibv_qp_cap`).
 #[doc(alias = "ibv_qp_cap")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QueuePairCapacities {
@@ -104,7 +107,7 @@ pub struct QueuePairCapacities {
     /// Maximum number of scatter/gather elements of a receive request.
     #[doc(alias = "max_recv_sge")]
     pub receive_elements: u32,
-    /// Maximum length of inline data in bytes.
+    /// Maximum length in bytes of the inline data of a request.
     #[doc(alias = "max_inline_data")]
     pub inline_data: u32,
 }
@@ -128,7 +131,7 @@ impl Default for Modification {
 }
 
 impl Modification {
-    /// Creates an empty modification, which leaves the state unchanged.
+    /// Creates an empty modification, which changes neither attributes nor the state.
     pub fn new() -> Self {
         Self {
             mask: AttributeMask::empty(),
@@ -138,7 +141,8 @@ impl Modification {
         }
     }
 
-    /// Creates a modification to `state`, which may also be the current state.
+    /// Creates a modification that moves the queue pair to `state`, which may also be the current
+    /// state.
     #[doc(alias = "qp_state")]
     pub fn to(state: QueuePairState) -> Self {
         let mut new = Self::new().with(AttributeMask::STATE);
@@ -151,8 +155,9 @@ impl Modification {
         self
     }
 
-    /// Sets the state in which the queue pair must be; otherwise the device refuses the
-    /// modification. Useful for states that a queue pair leaves without a request of the program.
+    /// Sets the state in which the queue pair must be before the modification. If the queue pair is
+    /// in another state, the device refuses the modification. Useful because a queue pair can
+    /// change its state without a request of the program.
     #[doc(alias = "cur_qp_state")]
     pub fn assuming(mut self, state: QueuePairState) -> Self {
         self.values.cur_qp_state = state.to_raw();
@@ -167,7 +172,7 @@ impl Modification {
     }
 
     /// Sets the operations that the peer may perform through the queue pair. The memory must grant
-    /// them too.
+    /// these rights as well.
     #[doc(alias = "qp_access_flags")]
     pub fn access(mut self, access: AccessFlags) -> Self {
         self.values.qp_access_flags = access.bits();
@@ -180,14 +185,14 @@ impl Modification {
         self.with(AttributeMask::PKEY_INDEX)
     }
 
-    /// Sets the port number, counted from 1.
+    /// Sets the number of the local port, counted from 1.
     #[doc(alias = "port_num")]
     pub fn port(mut self, number: u8) -> Self {
         self.values.port_num = number;
         self.with(AttributeMask::PORT)
     }
 
-    /// Sets the queue key.
+    /// Sets the queue key of the queue pair.
     pub fn qkey(mut self, key: u32) -> Self {
         self.values.qkey = key;
         self.with(AttributeMask::QKEY)
@@ -229,8 +234,8 @@ impl Modification {
         self.with(AttributeMask::RNR_RETRIES)
     }
 
-    /// Sets the minimum time that the peer waits before it retries a request for which this end had
-    /// no receive posted, as a code of
+    /// Sets the minimum time that the peer waits before it retries a request for which this side
+    /// had no receive posted, as the code that is described at
     /// [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer).
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
         self.values.min_rnr_timer = code;
@@ -251,7 +256,7 @@ impl Modification {
         self.with(AttributeMask::SEND_SEQUENCE)
     }
 
-    /// Sets the maximum number of outstanding RDMA reads and atomics.
+    /// Sets the maximum number of outstanding RDMA reads and atomics of this queue pair.
     #[doc(alias = "max_rd_atomic")]
     pub fn outgoing_reads(mut self, count: u8) -> Self {
         self.values.max_rd_atomic = count;
@@ -280,7 +285,7 @@ impl Modification {
         self.with(AttributeMask::MIGRATION)
     }
 
-    /// Sets the capacities of the queues. Hardly any device supports this change.
+    /// Sets the capacities of the send and receive queues. Hardly any device supports this change.
     #[doc(alias = "cap")]
     pub fn capacities(mut self, capacities: QueuePairCapacities) -> Self {
         self.values.cap = ibv_qp_cap {
@@ -300,13 +305,14 @@ impl Modification {
         self.with(AttributeMask::DESTINATION)
     }
 
-    /// Sets the maximum rate in kilobits per second; 0 means the rate of the port.
+    /// Sets the maximum rate at which the queue pair sends, in kilobits per second; 0 means the
+    /// rate of the port.
     pub fn rate_limit(mut self, kilobits: u32) -> Self {
         self.values.rate_limit = kilobits;
         self.with(AttributeMask::RATE_LIMIT)
     }
 
-    /// Removes attributes from the modification.
+    /// Removes the attributes in `attributes` from the modification.
     pub fn without(mut self, attributes: AttributeMask) -> Self {
         self.mask -= attributes;
         self
@@ -317,14 +323,15 @@ impl Modification {
         self.mask
     }
 
-    /// Returns the new state, if the modification changes the state.
+    /// Returns the state to which the modification moves the queue pair, or `None` if it does not
+    /// change the state.
     pub fn state(&self) -> Option<QueuePairState> {
         let state = QueuePairState::from_raw(self.values.qp_state);
         self.mask.contains(AttributeMask::STATE).then_some(state)
     }
 
-    /// Returns the values of all attributes except the two paths. Attributes outside of the mask
-    /// have arbitrary values.
+    /// Returns the values of all attributes except the two paths. Attributes that are not in the
+    /// mask have arbitrary values.
     pub(super) fn values(&self) -> &ibv_qp_attr {
         &self.values
     }
@@ -339,7 +346,7 @@ impl Modification {
         self.alternate.as_ref().filter(|_| set)
     }
 
-    /// Converts the modification to the C struct.
+    /// Converts the modification to the C struct `ibv_qp_attr`.
     ///
     /// # Errors
     ///
@@ -359,7 +366,8 @@ impl Modification {
         Ok(raw)
     }
 
-    /// Creates a modification from the C struct, with the attributes in `mask`.
+    /// Creates a modification from the C struct `raw`, of which it contains the attributes in
+    /// `mask`.
     pub fn from_raw(raw: &ibv_qp_attr, mask: AttributeMask) -> Self {
         Self {
             mask,
@@ -393,7 +401,8 @@ impl fmt::Debug for Modification {
 }
 
 impl Modification {
-    /// Returns the value of an attribute, if it is a number.
+    /// Returns the value of an attribute as a number, or `None` if the attribute is not a single
+    /// number.
     pub(super) fn number(&self, attribute: AttributeMask) -> Option<u64> {
         let values = &self.values;
         Some(match attribute {
@@ -443,7 +452,7 @@ mod tests {
         }
     }
 
-    /// Returns a modification of every attribute, each with a different value.
+    /// Returns a modification that sets every attribute, each to a different value.
     fn everything() -> Modification {
         Modification::to(QueuePairState::ReadyToSend)
             .assuming(QueuePairState::SendQueueDrain)

@@ -1,14 +1,15 @@
-//! Modification of a queue pair, with a diagnosis of a refusal.
+//! Modification of a queue pair, with a diagnosis if the device refuses it.
 
 use super::diagnosis::Facts;
 use super::{Modification, QueuePairState, RefusedModification};
 use crate::error::{Error, Result};
 use crate::ffi::QueuePairHandle;
 
-/// Modifies the queue pair.
+/// Applies the modification `wanted` to the queue pair.
 ///
-/// Passes the attributes to the device without a check, because a device may allow modifications that
-/// the specification forbids. Diagnoses the attributes only if the device refuses the modification.
+/// Passes the attributes to the device without a check, because a device may allow modifications
+/// that the specification forbids. Only if the device refuses the modification, determines which
+/// attributes are wrong.
 ///
 /// # Errors
 ///
@@ -17,7 +18,8 @@ use crate::ffi::QueuePairHandle;
 pub(crate) fn modify(handle: &QueuePairHandle, wanted: &Modification) -> Result<()> {
     if wanted.state() == Some(QueuePairState::Reset) {
         // At a change to RESET the driver removes the queue pair's completions from the completion
-        // queue. For that it takes the lock that a polling thread holds.
+        // queue, and takes the lock of the completion queue to do so. A thread that is polling the
+        // queue already holds that lock.
         handle.refuse_within_poll()?;
     }
     let mut attributes = wanted.to_raw()?;

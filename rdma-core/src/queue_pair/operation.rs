@@ -1,4 +1,4 @@
-//! The operations of send requests.
+//! The operations that send requests perform.
 
 use super::SendOperations;
 
@@ -35,15 +35,16 @@ pub(crate) enum Operation {
         placement: Placement,
         whole: bool,
     },
-    /// The binding of a memory window, or the end of a binding. The request's `KeepAlive::Window`
-    /// contains the parameters.
+    /// A change to a memory window: binding it, or ending its binding. The parameters are in the
+    /// request's `KeepAlive::Window`.
     Window {
         binds: bool,
     },
 }
 
 impl Operation {
-    /// Returns the flag that a queue pair needs in order to post this operation by `ibv_wr_*`.
+    /// Returns the creation flag that a queue pair must have so that it can post this operation by
+    /// `ibv_wr_*`.
     pub(crate) fn needs(self) -> SendOperations {
         match self {
             Self::Send { immediate: None } => SendOperations::SEND,
@@ -63,7 +64,7 @@ impl Operation {
         }
     }
 
-    /// Returns whether the device writes to the local memory of the request.
+    /// Returns whether the device writes to the local memory of the request, as for a read.
     #[inline]
     pub(crate) fn writes_memory(self) -> bool {
         matches!(
@@ -92,12 +93,13 @@ impl Operation {
     }
 }
 
-/// The guarantee that a flush provides (`ibv_placement_type`; IBTA volume 1, 9.4.8).
+/// The guarantee that a flush gives about earlier writes (`ibv_placement_type`; IBTA volume 1,
+/// 9.4.8).
 #[doc(alias = "ibv_placement_type")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Placement {
-    /// Earlier writes are visible to every reader of the memory.
+    /// Earlier writes are visible to every reader of the peer's memory.
     #[doc(alias = "IBV_FLUSH_GLOBAL")]
     Global,
     /// Earlier writes are persistent: they survive a loss of power.

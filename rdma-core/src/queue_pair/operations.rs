@@ -1,4 +1,4 @@
-//! Creation parameters of a queue pair: operations of the posting functions `ibv_wr_*`, and flags.
+//! Creation parameters of a queue pair: the operations that it can post by `ibv_wr_*`, and flags.
 
 use ibverbs_sys::{ibv_qp_create_flags as create, ibv_qp_create_send_ops_flags as raw};
 
@@ -8,7 +8,7 @@ use crate::device::{DeviceCapabilities, ExtendedDeviceAttributes};
 use crate::error::{Error, Result};
 
 bitflags::bitflags! {
-    /// The operations that a queue pair can post by the functions `ibv_wr_*`
+    /// The set of operations that a queue pair can post by the functions `ibv_wr_*`
     /// (`ibv_qp_create_send_ops_flags`).
     #[doc(alias = "ibv_qp_create_send_ops_flags")]
     #[doc(alias = "send_ops_flags")]
@@ -55,15 +55,15 @@ bitflags::bitflags! {
         /// The queue pair can post atomic writes of eight bytes.
         #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_WRITE")]
         const ATOMIC_WRITE = raw::IBV_QP_EX_WITH_ATOMIC_WRITE.0 as u64;
-        // Permits bits that later versions of the header define.
+        // Permits bits that only later versions of the header define.
         const _ = !0;
     }
 }
 
 impl SendOperations {
     /// Returns an error if the set contains atomic writes or flushes and the device does not
-    /// support them. The check is needed because the Soft-RoCE driver of Linux creates queue pairs
-    /// for operations that its kernel part does not support.
+    /// support them. The check is needed because the Soft-RoCE driver of Linux also creates queue
+    /// pairs for operations that its kernel module does not support.
     pub(super) fn check_capabilities(self, context: &Context) -> Result<()> {
         let flushes = DeviceCapabilities::FLUSH_GLOBAL | DeviceCapabilities::FLUSH_PERSISTENT;
         let rare = [
@@ -81,7 +81,8 @@ impl SendOperations {
             let has = |attributes: ExtendedDeviceAttributes| {
                 attributes.capabilities().intersects(capability)
             };
-            // A device that does not support the extended query supports none of these operations.
+            // If a device does not support the extended query, it supports none of these
+            // operations.
             if !context.extended_attributes().is_ok_and(has) {
                 let device = context.name().to_owned();
                 return Err(Error::Unsupported { what, device });
@@ -90,9 +91,9 @@ impl SendOperations {
         Ok(())
     }
 
-    /// Returns the operations that the specification defines for this transport. The set excludes
-    /// segmentation, flush and atomic write: version 1.3 of the specification does not define them,
-    /// and few devices support them.
+    /// Returns the set of operations that the specification defines for queue pairs of type
+    /// `transport`. The set excludes segmentation, flush and atomic write: version 1.3 of the
+    /// specification does not define them, and few devices support them.
     pub fn of(transport: Transport) -> Self {
         let sends = Self::SEND | Self::SEND_WITH_IMMEDIATE;
         let writes = Self::WRITE | Self::WRITE_WITH_IMMEDIATE;
@@ -111,11 +112,11 @@ impl SendOperations {
 }
 
 bitflags::bitflags! {
-    /// Optional properties of a queue pair (`ibv_qp_create_flags`).
+    /// Optional properties that a queue pair gets at its creation (`ibv_qp_create_flags`).
     #[doc(alias = "ibv_qp_create_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct QueuePairCreateFlags: u32 {
-        /// Multicast packets that the queue pair sends are not delivered to itself.
+        /// The queue pair does not receive the multicast packets that it sends itself.
         #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
         const BLOCK_MULTICAST_LOOPBACK = create::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.0;
         /// Received Ethernet frames include their frame check sequence.
@@ -124,10 +125,10 @@ bitflags::bitflags! {
         /// The device removes the VLAN tag from received frames.
         #[doc(alias = "IBV_QP_CREATE_CVLAN_STRIPPING")]
         const STRIP_VLAN = create::IBV_QP_CREATE_CVLAN_STRIPPING.0;
-        /// The device pads writes to memory to whole cache lines.
+        /// The device pads its writes to memory to whole cache lines.
         #[doc(alias = "IBV_QP_CREATE_PCI_WRITE_END_PADDING")]
         const PAD_WRITES = create::IBV_QP_CREATE_PCI_WRITE_END_PADDING.0;
-        // Permits bits that later versions of the header define.
+        // Permits bits that only later versions of the header define.
         const _ = !0;
     }
 }

@@ -1,4 +1,4 @@
-//! The data of a queue pair that every state has in common.
+//! The data that a queue pair value has in every state.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::ffi::QueuePairHandle;
 use crate::memory::AccessFlags;
 
-/// A queue pair handle with its completion queues, address and settings.
+/// The handle of a queue pair, with its completion queues, its address and its settings.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) handle: Arc<QueuePairHandle>,
@@ -37,7 +37,8 @@ impl Parts {
         Ok(QueuePairState::from_raw(now.qp_state))
     }
 
-    /// Moves the queue pair to RESET by `change`, if no other handle to the queue pair exists.
+    /// Moves the queue pair to RESET by `change`. Returns an error if another handle to the queue
+    /// pair exists.
     pub(super) fn reset(&self, change: &Modification) -> Result<()> {
         if Arc::strong_count(&self.handle) > 1 {
             return Err(self.in_use());
@@ -49,14 +50,14 @@ impl Parts {
         Error::in_use(self.handle.describe(), "a queue, or another handle, of it")
     }
 
-    /// Returns the modification from RESET to INIT.
+    /// Returns the modification that moves the queue pair from RESET to INIT.
     pub(super) fn initial(&self) -> Modification {
         let kind = self.handle.kind();
         initial(kind, &self.address, self.access, self.pkey_index)
     }
 
-    /// Returns the modifications from INIT to RTR and from RTR to RTS, for a connection to
-    /// `remote`.
+    /// Returns two modifications for a connection to `remote`: the first moves the queue pair from
+    /// INIT to RTR, the second from RTR to RTS.
     pub(super) fn connecting(
         &self,
         remote: &Endpoint,
@@ -73,7 +74,8 @@ impl Parts {
         ])
     }
 
-    /// Returns the modifications from INIT to RTR and from RTR to RTS, without a peer.
+    /// Returns two modifications for a queue pair without a peer: the first moves it from INIT to
+    /// RTR, the second from RTR to RTS.
     pub(super) fn activating(&self, options: &DatagramOptions) -> Result<[Modification; 2]> {
         let kind = self.handle.kind();
         if kind.is_connected() {

@@ -11,8 +11,8 @@ use crate::device::LocalAddress;
 use crate::error::Result;
 use crate::ffi::QueuePairHandle;
 
-/// A queue pair in INIT, which is not connected or activated yet. Receives can be posted to it,
-/// sends cannot.
+/// A queue pair in INIT, which is neither connected nor activated yet. The program can post
+/// receives to it, but no sends.
 ///
 /// `PreparedQueuePair` is `Send` and `Sync`, because verbs are thread-safe on queue pairs.
 ///
@@ -37,7 +37,7 @@ impl PreparedQueuePair {
         Self { parts }
     }
 
-    /// Returns the parameters that the peer needs to connect.
+    /// Returns the parameters that the peer needs in order to connect to this queue pair.
     pub fn endpoint(&self) -> Endpoint {
         self.parts.local
     }
@@ -62,18 +62,19 @@ impl PreparedQueuePair {
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_query_qp`.
     #[doc(alias = "ibv_query_qp")]
     pub fn attributes(&self) -> Result<QueuePairAttributes> {
         QueuePairAttributes::of(&self.parts.handle)
     }
 
-    /// Returns a new queue for posting receives. Receives can be posted before the peer sends.
+    /// Creates a queue, for a single owner, to post receives to this queue pair. They can be posted
+    /// before the peer sends.
     pub fn receive_queue<T: Send + 'static>(&self) -> ReceiveQueue<T> {
         ReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Returns a new receive queue for any number of threads.
+    /// Creates a receive queue that several threads can use at once.
     pub fn concurrent_receive_queue<T: Send + 'static>(&self) -> ConcurrentReceiveQueue<T> {
         ConcurrentReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
@@ -82,14 +83,15 @@ impl PreparedQueuePair {
     ///
     /// # Errors
     ///
-    /// The error of the verb. Most devices do not support ECE
+    /// The error of `ibv_query_ece`. Most devices do not support ECE
     /// ([`Error::is_unsupported`](crate::Error::is_unsupported)).
     #[doc(alias = "ibv_query_ece")]
     pub fn query_ece(&self) -> Result<EnhancedEstablishment> {
         self.parts.handle.query_ece().map(Into::into)
     }
 
-    /// Sets the ECE options that were negotiated with the peer. Call this method before connecting.
+    /// Sets the enhanced connection establishment (ECE) options that both sides have agreed to use.
+    /// Must be called before connecting.
     ///
     /// # Errors
     ///
@@ -99,11 +101,12 @@ impl PreparedQueuePair {
         self.parts.handle.set_ece(on.into())
     }
 
-    /// Connects the queue pair to the peer's queue pair: moves it from INIT to RTR and RTS.
+    /// Connects this queue pair to the peer's queue pair: moves it from INIT to RTR and then to
+    /// RTS.
     ///
-    /// For connected transports; use [`Self::activate`] for datagrams. The peer must connect to the
-    /// [`endpoint`](Self::endpoint) of this queue pair as well. Connecting sends no packet, so an
-    /// unreachable peer is detected only by the first request.
+    /// The method is for connected transports; for datagrams, use [`Self::activate`]. The peer must
+    /// connect to the [`endpoint`](Self::endpoint) of this queue pair as well. Connecting sends no
+    /// packet, so an unreachable peer is detected only by the first request.
     ///
     /// # Errors
     ///
@@ -119,8 +122,9 @@ impl PreparedQueuePair {
         Ok(self.parts.in_operation(Some(*remote)))
     }
 
-    /// Activates a queue pair without a peer: moves it from INIT to RTR and RTS. For
-    /// [`Transport::Datagram`] and [`Transport::RawPacket`]; the latter ignores the queue key.
+    /// Activates a queue pair that has no peer: moves it from INIT to RTR and then to RTS. The
+    /// method is for [`Transport::Datagram`] and [`Transport::RawPacket`]; the latter ignores the
+    /// queue key.
     ///
     /// # Errors
     ///
@@ -134,8 +138,8 @@ impl PreparedQueuePair {
         Ok(self.parts.in_operation(None))
     }
 
-    /// Converts the queue pair to the type whose state transitions the program performs step by
-    /// step.
+    /// Converts the queue pair to a [`ManualQueuePair`], whose state transitions the program
+    /// performs step by step.
     pub fn manual(self) -> ManualQueuePair {
         ManualQueuePair::new(self.parts)
     }
@@ -144,8 +148,8 @@ impl PreparedQueuePair {
         &self.parts.handle
     }
 
-    /// Converts the queue pair to the public type, with these endpoints, after the caller has moved
-    /// it to RTS.
+    /// Converts a queue pair that the caller has already moved to RTS to a [`QueuePair`] with these
+    /// endpoints.
     pub(crate) fn in_operation_as(self, local: Endpoint, remote: Option<Endpoint>) -> QueuePair {
         let parts = Parts {
             local,
@@ -154,7 +158,7 @@ impl PreparedQueuePair {
         parts.in_operation(remote)
     }
 
-    /// Returns the C object. The pointer is valid as long as this queue pair exists.
+    /// Returns the underlying `ibv_qp`. The pointer is valid as long as this queue pair exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_qp {
         self.parts.handle.as_raw()
     }

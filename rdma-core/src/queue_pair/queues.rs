@@ -9,8 +9,8 @@ use crate::error::Error;
 use crate::ffi::{QueuePairHandle, ReceiveRing, SendRing};
 use crate::memory::{Gather, Scatter};
 
-/// The error of a request that could not be posted, with its memory. `Debug` prints the same text
-/// as `Display`.
+/// The error of a request that could not be posted, together with the memory of the request.
+/// `Debug` prints the same text as `Display`.
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct PostError<T> {
@@ -38,13 +38,13 @@ impl<T> From<PostError<T>> for Error {
     }
 }
 
-/// The send queue of a queue pair, for one owner.
+/// A send queue of a queue pair, which has a single owner.
 ///
 /// The queue keeps the memory of each request until the request has completed. Dropping the queue
 /// with requests in flight is safe: their memory is freed with the queue pair.
 ///
-/// The queue is `Send`, and `Sync` if the memory is `Sync`: memory in flight moves with the queue,
-/// and posting takes `&mut self`.
+/// The queue is `Send`, because memory in flight moves with the queue. It is `Sync` if the memory
+/// is `Sync`, because posting takes `&mut self`.
 #[derive(Debug)]
 pub struct SendQueue<T: Send + 'static> {
     ring: SendRing<T>,
@@ -57,13 +57,14 @@ impl<T: Send + 'static> SendQueue<T> {
         }
     }
 
-    /// Posts a request.
+    /// Posts a send request to the queue pair.
     ///
     /// # Errors
     ///
-    /// Returns the memory, with [`Error::QueueFull`] if the maximum number of requests is
-    /// outstanding, [`Error::TooManyElements`], [`Error::InvalidArgument`] for a request that no
-    /// device can execute, [`Error::NotWritable`], or the error of the verb.
+    /// Returns the memory, with [`Error::QueueFull`] if the queue already has the maximum number of
+    /// outstanding requests, [`Error::TooManyElements`], [`Error::InvalidArgument`] for a request
+    /// that no device can execute, [`Error::NotWritable`], or the error of posting, such as that of
+    /// `ibv_post_send`.
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn post(&mut self, request: SendRequest<T>) -> Result<(), PostError<T>>
@@ -73,8 +74,8 @@ impl<T: Send + 'static> SendQueue<T> {
         self.ring.post(request).map_err(PostError::new)
     }
 
-    /// Posts a request whose data is copied immediately, or that has no data. The queue keeps no
-    /// memory for the request, and its completion returns no memory.
+    /// Posts an inline request, whose data this call copies, or a request that has no data. The
+    /// queue keeps no memory for the request, and its completion returns no memory.
     ///
     /// The data of a send or write needs no registration. It may have up to
     /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) bytes, in as many slices as a
@@ -131,7 +132,7 @@ impl<T: Send + 'static> SendQueue<T> {
 
     /// Returns the memory of every request that `completion` completes: the signaled request and
     /// the unsignaled requests before it, in the order of posting. A completion of another queue
-    /// returns no memory. Inline requests are completed too, but have no memory to return.
+    /// returns no memory. Inline requests are completed as well, but have no memory to return.
     #[inline]
     pub fn complete(&mut self, completion: &WorkCompletion) -> Retired<'_, T> {
         let id = completion.id();
@@ -146,7 +147,8 @@ impl<T: Send + 'static> SendQueue<T> {
         }
     }
 
-    /// Returns the number of requests in flight.
+    /// Returns the number of requests in flight: posted requests whose completion was not passed to
+    /// [`Self::complete`].
     #[inline]
     pub fn in_flight(&self) -> usize {
         self.ring.in_flight()
@@ -157,18 +159,19 @@ impl<T: Send + 'static> SendQueue<T> {
         self.ring.capacity()
     }
 
-    /// Returns the number of the queue pair.
+    /// Returns the number of the queue pair to which the queue belongs.
     pub fn queue_pair(&self) -> u32 {
         self.ring.queue_pair().number()
     }
 }
 
 /// An iterator over the memory of completed requests, from [`SendQueue::complete`]. Dropping the
-/// iterator drops the remaining memory.
+/// iterator drops the memory of the remaining requests.
 #[derive(Debug)]
 pub struct Retired<'a, T: Send + 'static> {
     ring: &'a mut SendRing<T>,
-    /// Number of completed requests whose memory the iterator has not returned yet, or [`OLDEST`].
+    /// Number of completed requests whose memory the iterator has not returned yet, or the special
+    /// value [`OLDEST`].
     left: u64,
     outcome: Outcome,
 }
@@ -210,8 +213,8 @@ impl<T: Send + 'static> Iterator for Retired<'_, T> {
     }
 }
 
-/// Removes completed requests from the ring, at most `left`, up to the first request with memory.
-/// Inline requests have no memory. Returns the memory, and how many of the `left` requests remain.
+/// Removes completed requests from the ring until one of them has memory (inline requests have
+/// none), at most `left` requests. Returns that memory, and how many of the `left` requests remain.
 #[inline(never)]
 fn retire<T: Send + 'static>(
     ring: &mut SendRing<T>,
@@ -243,8 +246,8 @@ impl<T: Send + 'static> Drop for Retired<'_, T> {
     }
 }
 
-/// The receive queue of a queue pair, for one owner. The queue keeps the memory of each receive
-/// until it has completed, like [`SendQueue`].
+/// A receive queue of a queue pair, which has a single owner. The queue keeps the memory of each
+/// receive until the receive has completed.
 #[derive(Debug)]
 pub struct ReceiveQueue<T: Send + 'static> {
     ring: ReceiveRing<T>,
@@ -257,7 +260,7 @@ impl<T: Send + 'static> ReceiveQueue<T> {
         }
     }
 
-    /// Posts the memory for one message of the peer.
+    /// Posts a receive: the device will write one message of the peer to `memory`.
     ///
     /// # Errors
     ///
@@ -282,11 +285,12 @@ impl<T: Send + 'static> ReceiveQueue<T> {
     /// the message.
     #[inline]
     pub fn complete(&mut self, completion: &WorkCompletion) -> Option<T> {
-        // The most common case has its own code path.
+        // The most common case has a code path of its own, which is faster.
         if completion.invalidated_key().is_none() && self.ring.is_oldest(completion.id()) {
             return self.ring.complete_oldest();
         }
-        // A separate variable, so that the common case can return its result in registers.
+        // This variable is declared only here, so that the common case can return its result in
+        // registers.
         let mut memory = None;
         self.complete_other(completion, &mut memory);
         memory
@@ -300,7 +304,8 @@ impl<T: Send + 'static> ReceiveQueue<T> {
         }
     }
 
-    /// Returns the number of receives in flight.
+    /// Returns the number of receives in flight: posted receives whose completion was not passed to
+    /// [`Self::complete`].
     #[inline]
     pub fn in_flight(&self) -> usize {
         self.ring.in_flight()
@@ -311,7 +316,7 @@ impl<T: Send + 'static> ReceiveQueue<T> {
         self.ring.capacity()
     }
 
-    /// Returns the number of the queue pair.
+    /// Returns the number of the queue pair to which the queue belongs.
     pub fn queue_pair(&self) -> u32 {
         self.ring.queue_pair().number()
     }

@@ -1,4 +1,4 @@
-//! The error of a refused modification, with the flaws of the request.
+//! The error of a modification that the device refused, with the flaws of the modification.
 
 use std::fmt;
 
@@ -7,31 +7,32 @@ use crate::device::Gid;
 use crate::error::Errno;
 
 /// The error of a modification that the device refused: the error number of `ibv_modify_qp`, and
-/// the flaws that were found by comparing the request with the specification's tables and the
-/// device's limits.
+/// the flaws that this crate found by comparing the modification with the specification's tables
+/// and the device's limits.
 ///
 /// `Debug` prints the same text as `Display`.
 #[doc(alias = "ibv_modify_qp")]
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct RefusedModification {
-    /// The name of the queue pair, with its device.
+    /// The name of the queue pair and of its device.
     pub queue_pair: String,
     /// The transport type of the queue pair.
     pub kind: Transport,
-    /// The state that the queue pair was in, if the query succeeded.
+    /// The state that the queue pair was in, or `None` if it could not be queried.
     pub from: Option<QueuePairState>,
-    /// The requested state, or `None` for a change of attributes only.
+    /// The requested state, or `None` if the modification did not contain a state.
     pub to: Option<QueuePairState>,
-    /// The set of attributes that the request contains.
+    /// The set of attributes that the modification contained.
     pub mask: AttributeMask,
-    /// The error number that the verb returned.
+    /// The error number that `ibv_modify_qp` returned.
     pub errno: Errno,
-    /// The flaws of the request, the most certain first. Empty if none was found.
+    /// The flaws of the modification, the most certain first. Empty if the crate found no flaw.
     pub flaws: Vec<ModificationFlaw>,
 }
 
-/// A flaw of a request to modify a queue pair.
+/// A mistake in a request to modify a queue pair, which explains why the device refused the
+/// request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ModificationFlaw {
@@ -44,7 +45,7 @@ pub enum ModificationFlaw {
         /// The states that can follow the current state.
         possible: Vec<QueuePairState>,
     },
-    /// The queue pair is not in the state that the request assumes.
+    /// The queue pair is not in the state that the request assumes it to be in.
     OtherState {
         /// The state that the request assumes.
         assumed: QueuePairState,
@@ -67,7 +68,7 @@ pub enum ModificationFlaw {
         least: u64,
         /// The largest value that is allowed for the attribute.
         most: u64,
-        /// The origin of the limit, for example `the device`.
+        /// The party that sets the limit, for example `the device`.
         limit: &'static str,
     },
     /// The device does not support the feature that the attribute belongs to.
@@ -85,40 +86,41 @@ pub enum ModificationFlaw {
     NoSuchGid {
         /// The index in the GID table that the request contains.
         index: u32,
-        /// The indices that hold a GID, each with the GID and its type.
+        /// The indices of the port's GID table that hold a GID, each with the GID and its type.
         valid: Vec<String>,
     },
-    /// Source and destination GID are of different address families, IPv4 and IPv6.
+    /// The source GID and the destination GID belong to different address families, IPv4 and IPv6.
     OtherFamily {
-        /// The GID at the index of the path.
+        /// The source GID, at the index that the path contains.
         source: Gid,
-        /// The GID of the peer.
+        /// The destination GID, which is the GID of the peer.
         destination: Gid,
     },
-    /// The destination is not a GID that a queue pair can have, for example a multicast GID.
+    /// The destination is a GID that no queue pair can have, for example a multicast GID.
     NoPeer(Gid),
     /// Only one of the two GIDs, source and destination, is a loopback address.
     NoLoopback {
-        /// The GID at the index of the path.
+        /// The source GID, at the index that the path contains.
         source: Gid,
-        /// The GID of the peer.
+        /// The destination GID, which is the GID of the peer.
         destination: Gid,
     },
     /// The system has no route from the source to the destination.
     NoRoute {
-        /// The GID at the index of the path.
+        /// The source GID, at the index that the path contains, if it is known.
         source: Option<Gid>,
-        /// The GID of the peer.
+        /// The destination GID, which is the GID of the peer.
         destination: Gid,
     },
     /// The port with this number is not active.
     PortDown(u8),
-    /// The specification allows the modification, but Linux does not. Names the unsupported change.
+    /// The specification allows the modification, but Linux does not support it. The text names the
+    /// unsupported change.
     NotOnLinux(&'static str),
 }
 
 impl RefusedModification {
-    /// Returns whether the device does not support a requested feature.
+    /// Returns whether one of the flaws is a feature that the device does not support.
     pub fn is_unsupported(&self) -> bool {
         let lacks = |flaw: &_| matches!(flaw, ModificationFlaw::Unsupported(_));
         self.errno.is_unsupported() || self.flaws.iter().any(lacks)

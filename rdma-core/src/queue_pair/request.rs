@@ -21,7 +21,8 @@ bitflags::bitflags! {
     }
 }
 
-/// The destination of a request. The transport determines which variant is valid.
+/// The destination of a send request. The transport of the queue pair determines which variant is
+/// valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     /// The queue pair of the connected peer.
@@ -38,15 +39,15 @@ const NOWHERE: RemoteMemory = RemoteMemory {
     rkey: 0,
 };
 
-/// A request for a send queue: an operation and its memory.
+/// A request to post to a send queue: an operation, and the memory that it uses.
 ///
 /// Immediate data is a 32-bit number that is delivered to the peer unchanged
 /// ([`WorkCompletion::immediate`](crate::WorkCompletion::immediate)). On the wire it is in network
 /// byte order. Every request is signaled unless [`Self::unsignaled`] is called.
 ///
 /// The memory is either registered memory, which the queue keeps until the request has completed,
-/// or [inline data](super::InlineData), which is copied when the request is posted with
-/// [`SendQueue::post_inline`](super::SendQueue::post_inline).
+/// or [inline data](super::InlineData), which
+/// [`SendQueue::post_inline`](super::SendQueue::post_inline) copies.
 ///
 /// | request | queue pairs that support it |
 /// |---|---|
@@ -74,7 +75,7 @@ pub struct SendRequest<T> {
     keep: KeepAlive,
 }
 
-/// The parts of a request other than its memory and the objects that it keeps alive.
+/// The parameters of a request other than its memory and the objects that it keeps alive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Description {
     pub(crate) operation: Operation,
@@ -99,13 +100,13 @@ impl<T> SendRequest<T> {
     /// Makes the request unsignaled: it has no completion of its own, unless it fails. The
     /// completion of a later signaled request of the queue completes it as well.
     ///
-    /// If all requests in a full queue were unsignaled, no completion would ever make room. The
-    /// queue therefore makes the request that fills the queue signaled if no other outstanding
-    /// request is signaled. If a queue pair has several [`SendQueue`](super::SendQueue)s, each of
-    /// these queues makes requests signaled more often. A
-    /// [`ConcurrentSendQueue`](super::ConcurrentSendQueue) signals a request at the latest after
-    /// unsignaled requests fill half of its slots, and at the end of each
-    /// [batch](super::ConcurrentSendBatch::push).
+    /// If all requests in a full queue were unsignaled, no completion would ever make room.
+    /// Therefore, if no other outstanding request is signaled, the queue makes the request signaled
+    /// that fills the last free place. If a queue pair has several
+    /// [`SendQueue`](super::SendQueue)s, each of these queues makes requests signaled more often
+    /// than a single queue would. A [`ConcurrentSendQueue`](super::ConcurrentSendQueue) signals a
+    /// request at the latest after unsignaled requests fill half of its slots, and at the end of
+    /// each [batch](super::ConcurrentSendBatch::push).
     #[inline]
     pub fn unsignaled(mut self) -> Self {
         self.flags.remove(SendFlags::SIGNALED);
@@ -131,8 +132,8 @@ impl<T> SendRequest<T> {
         self
     }
 
-    /// Marks the request as solicited: the peer gets a completion event even if it waits for
-    /// solicited completions only.
+    /// Marks the request as solicited: the message produces a completion event at the peer even if
+    /// the peer waits for solicited completions only.
     #[doc(alias = "IBV_SEND_SOLICITED")]
     #[inline]
     pub fn solicited(mut self) -> Self {
@@ -141,8 +142,8 @@ impl<T> SendRequest<T> {
     }
 
     /// Copies the data into the request when it is posted, up to
-    /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) bytes. For sends and writes;
-    /// posting a read or an atomic with this flag fails.
+    /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) bytes. The flag is for sends and
+    /// writes; posting a read or an atomic with the flag fails.
     ///
     /// The completion gives the memory back as usual. To keep access to the data meanwhile, post a
     /// slice with [`SendQueue::post_inline`](super::SendQueue::post_inline).
@@ -171,8 +172,8 @@ impl<T> SendRequest<T> {
         self
     }
 
-    /// Sets the number of the peer's shared receive queue. Every request of an XRC initiator needs
-    /// this number, which the peer provides.
+    /// Sets the number of the peer's shared receive queue to which the request is directed. Every
+    /// request of an XRC initiator needs this number, which the program must get from the peer.
     #[doc(alias = "ibv_wr_set_xrc_srqn")]
     #[inline]
     pub fn remote_shared_queue(mut self, number: u32) -> Self {
@@ -185,7 +186,7 @@ impl<T> SendRequest<T> {
         &self.memory
     }
 
-    /// Returns the memory of a request that was not posted.
+    /// Returns the memory of the request, which was not posted, and drops the other parameters.
     #[inline]
     pub(crate) fn into_memory(mut self) -> T {
         self.keep.settle(Outcome::NotPosted);
@@ -203,7 +204,7 @@ impl<T> SendRequest<T> {
     }
 
     /// Splits the request into its memory, its other parameters and the objects that it keeps
-    /// alive, so that they can be read and moved separately.
+    /// alive, so that the caller can read and move them separately.
     #[inline]
     pub(crate) fn into_pieces(self) -> (T, Description, KeepAlive) {
         let description = self.description();
@@ -216,8 +217,8 @@ impl<T> SendRequest<T> {
         matches!(self.keep, KeepAlive::Nothing)
     }
 
-    /// Splits a request that [keeps no object alive](Self::is_fast_path) except its memory into the
-    /// memory and all other parameters.
+    /// Splits the request into its memory and all other parameters. The request must [keep no
+    /// object alive](Self::is_fast_path) except its memory.
     #[inline(always)]
     pub(crate) fn into_described(self) -> (T, Description) {
         let (memory, description, keep) = self.into_pieces();
@@ -257,14 +258,15 @@ impl<T> SendRequest<T> {
         }
     }
 
-    /// Creates a request that sends `memory` to a receive of the peer.
+    /// Creates a request that sends the data in `memory` to a receive of the peer.
     #[doc(alias = "IBV_WR_SEND")]
     #[inline]
     pub fn send(memory: T) -> Self {
         Self::new(Operation::Send { immediate: None }, memory, NOWHERE)
     }
 
-    /// Creates a request that sends `memory` and a 32-bit number to a receive of the peer.
+    /// Creates a request that sends the data in `memory` and the 32-bit number `immediate` to a
+    /// receive of the peer.
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
     #[inline]
     pub fn send_with_immediate(memory: T, immediate: u32) -> Self {
@@ -277,23 +279,24 @@ impl<T> SendRequest<T> {
         )
     }
 
-    /// Creates a request that sends `memory` to a receive of the peer, and invalidates the peer's
-    /// key of a type 2 memory window.
+    /// Creates a request that sends the data in `memory` to a receive of the peer, and invalidates
+    /// `key`, the key of one of the peer's type 2 memory windows.
     #[doc(alias = "IBV_WR_SEND_WITH_INV")]
     #[inline]
     pub fn send_with_invalidate(memory: T, key: u32) -> Self {
         Self::new(Operation::SendWithInvalidate { key }, memory, NOWHERE)
     }
 
-    /// Creates a request that writes `memory` to the start of the peer's memory `remote`.
+    /// Creates a request that writes the data in `memory` to the start of the peer's memory
+    /// `remote`.
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     #[inline]
     pub fn write(memory: T, remote: RemoteMemory) -> Self {
         Self::new(Operation::Write { immediate: None }, memory, remote)
     }
 
-    /// Creates a request that writes `memory` to the peer's memory, and delivers a 32-bit number to
-    /// a receive of the peer.
+    /// Creates a request that writes the data in `memory` to the start of the peer's memory
+    /// `remote`, and delivers the 32-bit number `immediate` to a receive of the peer.
     #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
     #[inline]
     pub fn write_with_immediate(memory: T, remote: RemoteMemory, immediate: u32) -> Self {
@@ -306,9 +309,9 @@ impl<T> SendRequest<T> {
         )
     }
 
-    /// Creates a request that sends `memory`, a part of a TCP stream, as packets of at most
-    /// `segment` bytes of payload (TSO). The device adapts `headers` for each packet. For datagram
-    /// and raw packet queue pairs that were created with segmentation.
+    /// Creates a request that sends the data in `memory`, a part of a TCP stream, as packets of at
+    /// most `segment` bytes of payload (TSO). The device adapts `headers` for each packet. The
+    /// request is for datagram and raw packet queue pairs that were created with segmentation.
     #[doc(alias = "IBV_WR_TSO")]
     #[doc(alias = "LSO")]
     pub fn segmented(memory: T, headers: Arc<[u8]>, segment: u16) -> Self {
@@ -330,10 +333,10 @@ impl<T: Scatter> SendRequest<T> {
         Self::new(Operation::Read, memory, remote)
     }
 
-    /// Creates a request that replaces eight bytes of the peer, aligned to eight, by `desired` if
-    /// they are equal to `expected`. The previous value is stored in `memory`, which must have
-    /// eight bytes, in this host's byte order: use [`AtomicResult`](crate::AtomicResult) to read
-    /// it.
+    /// Creates a request that atomically replaces eight aligned bytes of the peer's memory by
+    /// `desired` if they are equal to `expected`. The device stores the previous value in `memory`,
+    /// which must have eight bytes, in the byte order of this host. Use
+    /// [`AtomicResult`](crate::AtomicResult) as `memory` to read the value.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[inline]
     pub fn compare_and_swap(memory: T, remote: RemoteMemory, expected: u64, desired: u64) -> Self {
@@ -344,9 +347,10 @@ impl<T: Scatter> SendRequest<T> {
         )
     }
 
-    /// Creates a request that adds `add` to eight bytes of the peer, aligned to eight, wrapping on
-    /// overflow. The previous value is stored in `memory`, which must have eight bytes, in this
-    /// host's byte order: use [`AtomicResult`](crate::AtomicResult) to read it.
+    /// Creates a request that atomically adds `add` to eight aligned bytes of the peer's memory,
+    /// wrapping on overflow. The device stores the previous value in `memory`, which must have
+    /// eight bytes, in the byte order of this host. Use [`AtomicResult`](crate::AtomicResult) as
+    /// `memory` to read the value.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline]
     pub fn fetch_and_add(memory: T, remote: RemoteMemory, add: u64) -> Self {
@@ -356,14 +360,14 @@ impl<T: Scatter> SendRequest<T> {
 
 /// Requests without memory, for [`SendQueue::post_inline`](super::SendQueue::post_inline).
 impl SendRequest<()> {
-    /// Creates a request that invalidates a local key of a type 2 memory window.
+    /// Creates a request that invalidates `key`, the key of a type 2 memory window of this process.
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     #[inline]
     pub fn invalidate(key: u32) -> Self {
         Self::new(Operation::Invalidate { key }, (), NOWHERE)
     }
 
-    /// Creates a request that binds a window, or ends its binding.
+    /// Creates a request that makes `change`: binds a memory window, or ends its binding.
     pub(crate) fn of_window(change: WindowChange) -> Self {
         let binds = !change.is_invalidation();
         let mut request = Self::new(Operation::Window { binds }, (), NOWHERE);
@@ -371,10 +375,10 @@ impl SendRequest<()> {
         request
     }
 
-    /// Creates a request that atomically writes eight bytes to the peer's memory, aligned to eight:
-    /// a reader gets either all the old bytes or all the new bytes.
+    /// Creates a request that atomically writes eight bytes to the peer's memory, at an address
+    /// that is a multiple of eight: a reader gets either all the old bytes or all the new bytes.
     ///
-    /// For queue pairs that were created with
+    /// The request is for queue pairs that were created with
     /// [`SendOperations::ATOMIC_WRITE`](super::SendOperations::ATOMIC_WRITE).
     #[doc(alias = "ibv_wr_atomic_write")]
     #[inline]
@@ -382,10 +386,10 @@ impl SendRequest<()> {
         Self::new(Operation::AtomicWrite { value }, (), remote)
     }
 
-    /// Creates a request that makes earlier writes to the peer's memory visible or persistent, as
-    /// `placement` requests, before the request completes.
+    /// Creates a request that flushes earlier writes to the peer's memory. When the request has
+    /// completed, these writes are visible or persistent, as `placement` states.
     ///
-    /// For queue pairs that were created with
+    /// The request is for queue pairs that were created with
     /// [`SendOperations::FLUSH`](super::SendOperations::FLUSH).
     #[doc(alias = "ibv_wr_flush")]
     #[doc(alias = "IBV_FLUSH_RANGE")]

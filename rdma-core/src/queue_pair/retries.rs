@@ -1,18 +1,19 @@
-//! Retry counts and delays of connections.
+//! The numbers of retries and the retry delays of connections.
 
 use std::time::Duration;
 
 use super::Limit;
 
-/// The retry parameters that all ways of connecting have in common.
+/// The retry parameters that both ways of connecting (by endpoints and by the connection manager)
+/// have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retries {
     /// Number of retransmissions of a request without a response, after which the connection fails.
     pub(crate) unanswered: u8,
     /// Number of retries of a request for which the peer had no receive posted; 7 means no limit.
     pub(crate) not_ready: u8,
-    /// Code of the minimum time that the peer waits before it retries a request for which this end
-    /// had no receive posted.
+    /// Code of the minimum time that the peer waits before it retries a request for which this side
+    /// had no receive posted (IBTA volume 1, table 46).
     pub(crate) not_ready_timer: u8,
 }
 
@@ -37,7 +38,8 @@ impl Retries {
     }
 }
 
-/// Returns the delay for a code of the receiver-not-ready timer (IBTA volume 1, table 46).
+/// Returns the delay that a code of the receiver-not-ready timer stands for (IBTA volume 1, table
+/// 46).
 pub(super) fn delay_of(code: u8) -> Duration {
     let hundredths_of_ms = match code {
         0 => 65_536,
@@ -49,7 +51,8 @@ pub(super) fn delay_of(code: u8) -> Duration {
     Duration::from_micros(10 * hundredths_of_ms)
 }
 
-/// Returns the code of the shortest delay that is not less than `delay`, or of the longest delay.
+/// Returns the code of the shortest delay that is not less than `delay`. If no delay is long
+/// enough, returns the code of the longest delay.
 pub(super) fn code_of(delay: Duration) -> u8 {
     (1..32).find(|&code| delay_of(code) >= delay).unwrap_or(0)
 }
@@ -58,7 +61,7 @@ pub(super) fn code_of(delay: Duration) -> u8 {
 mod tests {
     use super::*;
 
-    /// Checks rows of table 46 of the specification.
+    /// Checks that delays are those of several rows in table 46 of the specification.
     #[test]
     fn receiver_not_ready_delays_are_those_of_the_table() {
         for (code, micros) in [

@@ -1,4 +1,4 @@
-//! Requests with borrowed memory.
+//! Scopes for requests with borrowed memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::ffi::{self, Scope, ScopeRequests, Ticket};
 
 impl QueuePair {
-    /// Calls `body` with a scope, in which requests with borrowed memory can be posted. At the end,
-    /// waits for all requests of the scope.
+    /// Calls `body` with a scope, through which `body` can post requests with borrowed memory.
+    /// Before it returns, the method waits until all requests of the scope have ended.
     ///
     /// ```
     /// use std::time::Duration;
@@ -37,27 +37,27 @@ impl QueuePair {
     /// ```
     ///
     /// A wait, for one request or for all, times out if no request of the scope completes for the
-    /// duration `timeout`. The queue pair is then moved to the error state, in which the device
-    /// completes all outstanding requests. If that takes longer than two seconds, the queue pair is
-    /// moved to RESET, in which the device has discarded them. If the device refuses the reset, the
-    /// process is aborted, because the device could otherwise access memory after the borrow has
-    /// ended. A peer that never responds can therefore not block the scope. The same steps are
-    /// taken if `body` panics; afterwards the panic continues.
+    /// duration `timeout`. The method then moves the queue pair to the error state, in which the
+    /// device completes all outstanding requests. If that takes longer than two seconds, the method
+    /// moves the queue pair to RESET, in which the device discards the outstanding requests. If the
+    /// device refuses the reset, the method aborts the process, because the device could otherwise
+    /// access memory after the borrow has ended. Therefore a peer that never responds cannot block
+    /// the scope. If `body` panics, the method waits in the same way, and then the panic continues.
     ///
     /// The scope keeps completions of other requests for later polls, in their order. If several
-    /// threads poll a completion queue at the same time, each of them gets completions in order,
-    /// but there is no order between threads. Other threads may poll the same completion queues
-    /// while the scope exists: completions of the scope's requests are passed to the scope and not
-    /// to those threads. Their polls are slower meanwhile.
+    /// threads poll a completion queue at the same time, each thread gets its completions in order,
+    /// but the order between threads is unspecified. Other threads may poll the same completion
+    /// queues while the scope exists, and their polls are then slower. The completions of the
+    /// scope's requests are passed to the scope and not to those threads.
     ///
     /// A scope allocates memory when it begins, and again after every 2^24 requests.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] if requests did not complete before the end, and [`Error::Work`] if a
-    /// request failed whose result was not retrieved by [`PendingRequest::wait`]. [`Error::InUse`],
-    /// without a call of `body`, if the calling thread is polling an extended completion queue of
-    /// the queue pair.
+    /// [`Error::TimedOut`] if requests did not complete in time, and [`Error::Work`] if a request
+    /// failed whose result was not retrieved by [`PendingRequest::wait`]. [`Error::InUse`], without
+    /// a call of `body`, if the calling thread is polling an extended completion queue of the queue
+    /// pair.
     pub fn scope<'env, R>(
         &self,
         timeout: Duration,
@@ -73,14 +73,14 @@ impl QueuePair {
     }
 }
 
-/// A request of a [`Scope`]. Dropping or forgetting this handle does not affect the request: the
-/// scope waits for it at its end.
+/// A handle of a request that was posted in a [`Scope`]. Dropping or forgetting the handle does not
+/// affect the request: the scope waits for the request before it ends.
 pub struct PendingRequest<'scope, M> {
     requests: &'scope ScopeRequests,
     /// Index of the completion queue of the request: 0 for sends, 1 for receives.
     way: usize,
     ticket: Ticket<'scope>,
-    /// The memory of the request; `None` after the wait, which has returned the memory.
+    /// The memory of the request; `None` after [`Self::wait`] has returned the memory.
     memory: Option<M>,
 }
 
@@ -141,7 +141,7 @@ impl<'scope, M> PendingRequest<'scope, M> {
         }
     }
 
-    /// Waits until the request has ended, and returns its memory. Other requests may end meanwhile.
+    /// Waits until the request has ended, and returns its memory and its completion.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl<'scope, M> PendingRequest<'scope, M> {
     /// # Panics
     ///
     /// Panics if the calling thread is polling an extended completion queue of the queue pair,
-    /// because no request could complete before the end of that poll.
+    /// because no request could complete before that poll has ended.
     #[inline(always)]
     pub fn wait(mut self) -> Result<CompletedRequest<M>, FailedRequest<M>> {
         let memory = self.memory.take().expect("it is waited for once");
@@ -166,12 +166,13 @@ impl<'scope, M> PendingRequest<'scope, M> {
         Ok(CompletedRequest { memory, completion })
     }
 
-    /// Returns whether the request has ended, without waiting. If so, [`Self::wait`] returns
-    /// immediately.
+    /// Returns whether the request has ended, without waiting. If it has ended, [`Self::wait`]
+    /// returns immediately.
     ///
     /// # Errors
     ///
-    /// The error of the verb, if the completion queue or the device has failed.
+    /// The error of the verb that polls the completion queue, if the queue or the device has
+    /// failed.
     pub fn is_over(&self) -> Result<bool> {
         self.requests.is_over(self.ticket)
     }

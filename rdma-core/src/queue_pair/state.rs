@@ -9,19 +9,19 @@ use ibverbs_sys::ibv_qp_state as raw;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QueuePairState {
-    /// RESET: newly created, or reset.
+    /// RESET: the queue pair was newly created, or was reset. No request can be posted.
     Reset,
-    /// INIT: receives can be posted, but no message is accepted.
+    /// INIT: receives can be posted, but the queue pair accepts no message yet.
     Init,
     /// RTR: ready to receive.
     ReadyToReceive,
     /// RTS: ready to send and receive.
     ReadyToSend,
-    /// SQD: the send queue is draining.
+    /// SQD: the send queue is draining or has drained; receives continue.
     SendQueueDrain,
-    /// SQE: the send queue failed; receives continue.
+    /// SQE: a send failed, and the send queue has stopped; receives continue.
     SendQueueError,
-    /// ERR: all outstanding requests, and all requests posted later, are flushed.
+    /// ERR: the device flushes all outstanding requests, and all requests posted later.
     Error,
     /// A value that this crate does not know.
     Unknown(u32),

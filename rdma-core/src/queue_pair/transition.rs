@@ -1,18 +1,20 @@
-//! The allowed state transitions and their attributes. The tables follow the specification (IBTA
-//! volume 1, 10.3.1 and 11.2.5.2, and annex A14 for XRC).
+//! The state transitions of queue pairs that are allowed, and the attributes that each transition
+//! sets. The tables follow the specification (IBTA volume 1, 10.3.1 and 11.2.5.2, and annex A14 for
+//! XRC).
 
 use super::{AttributeMask as Set, QueuePairState as State, Transport};
 
-/// The attributes of a state transition, besides the state.
+/// The attributes that a modification for a state transition contains, other than the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transition {
-    /// Attributes that the request must set.
+    /// Attributes that the modification must set.
     pub(super) required: Set,
-    /// Attributes that the request may set in addition.
+    /// Attributes that the modification may set in addition.
     pub(super) optional: Set,
 }
 
-/// Returns the transition between two states, or `None` if it does not exist.
+/// Returns the attributes of the transition from `from` to `to`, or `None` if this transition is
+/// not allowed.
 pub(super) fn transition(kind: Transport, from: State, to: State) -> Option<Transition> {
     let bit = Kinds::of(kind);
     let row = TABLE.iter().find(|row| {
@@ -32,8 +34,9 @@ pub(super) fn transition(kind: Transport, from: State, to: State) -> Option<Tran
     })
 }
 
-/// Returns attributes that have no effect on one half of an extended reliable connection (XRC).
-/// Verbs accept them in every transition, because programs set both halves alike.
+/// Returns the attributes that have no effect on an XRC queue pair, because they concern the other
+/// half of the connection (initiator or target). Verbs accept these attributes in every transition,
+/// because programs set both halves alike.
 pub(super) fn ignored(kind: Transport) -> Set {
     match kind {
         Transport::XrcInitiator => Set::INCOMING_READS | Set::MIN_RNR_TIMER,
@@ -42,7 +45,7 @@ pub(super) fn ignored(kind: Transport) -> Set {
     }
 }
 
-/// Returns the states that can follow `from`.
+/// Returns the states that can follow `from` for queue pairs of type `kind`.
 pub(super) fn successors(kind: Transport, from: State) -> impl Iterator<Item = State> {
     State::ALL
         .into_iter()
@@ -57,18 +60,19 @@ impl Kinds {
     const RC: Self = Self(1);
     const UC: Self = Self(1 << 1);
     const UD: Self = Self(1 << 2);
-    /// XRC initiator.
+    /// XRC initiators.
     const XI: Self = Self(1 << 3);
-    /// XRC target.
+    /// XRC targets.
     const XT: Self = Self(1 << 4);
-    /// Raw packet.
+    /// Raw packet queue pairs.
     const RAW: Self = Self(1 << 5);
     const ALL: Self = Self(0x3f);
     const CONNECTED: Self = Self::RC.and(Self::UC).and(Self::XI).and(Self::XT);
     const RELIABLE: Self = Self::RC.and(Self::XI).and(Self::XT);
-    /// Transports that send requests and wait for responses.
+    /// Transports that send requests and wait for responses, so that they need timeouts and
+    /// retries.
     const REQUESTER: Self = Self::RC.and(Self::XI);
-    /// Transports that respond to requests.
+    /// Transports that respond to requests, so that they need the limits of a responder.
     const RESPONDER: Self = Self::RC.and(Self::XT);
 
     const fn and(self, other: Self) -> Self {
@@ -87,15 +91,16 @@ impl Kinds {
             Transport::XrcInitiator => Self::XI,
             Transport::XrcTarget => Self::XT,
             Transport::RawPacket => Self::RAW,
-            // The requirements of vendor-specific types are not public.
+            // Vendor-specific queue pair types have no public requirements.
             Transport::Driver | Transport::Unknown(_) => Self(0),
         }
     }
 }
 
-/// A transition. Each attribute is listed with the transports that support it.
+/// A transition between two states. Each set of attributes is listed with the transports to which
+/// it applies.
 struct Row {
-    /// The old state; `None` means any state.
+    /// The state before the transition; `None` means every state.
     from: Option<State>,
     to: State,
     kinds: Kinds,
@@ -112,7 +117,8 @@ const fn set(bits: &[Set]) -> Set {
     all
 }
 
-/// Attributes that may be set in a transition to RTS.
+/// Attributes that a modification may set in a transition to RTS, with the transports to which each
+/// applies.
 const RUNNING: &[(Kinds, Set)] = &[
     (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::CURRENT_STATE])),
     (
@@ -125,7 +131,8 @@ const RUNNING: &[(Kinds, Set)] = &[
     (Kinds::RAW, set(&[Set::RATE_LIMIT])),
 ];
 
-/// Attributes of the transition from RESET to INIT.
+/// Attributes that a modification must set in the transition from RESET to INIT, with the
+/// transports to which each applies.
 const INITIAL: &[(Kinds, Set)] = &[
     (Kinds::ALL, set(&[Set::PORT])),
     (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::PKEY_INDEX])),
@@ -278,8 +285,8 @@ mod tests {
         XrcInitiator as Xi, XrcTarget as Xt,
     };
 
-    /// Compares the successors of each state with figure 124 of the specification. Each letter is a
-    /// state that can follow; rows are in the order of `State::ALL`.
+    /// Checks that the successors of each state are those of figure 124 of the specification. Each
+    /// letter is a state that can follow; rows are in the order of `State::ALL`.
     #[test]
     fn the_states_follow_each_other_as_in_the_diagram() {
         let connected = ["ri", "rige", "rse", "rsde", "rsde", "re", "re"];
@@ -313,8 +320,8 @@ mod tests {
         }
     }
 
-    /// Compares the required attributes with `ibv_modify_qp(3)` and, for XRC, annex A14. The
-    /// numbers are bits of the header.
+    /// Checks that the required attributes are those of `ibv_modify_qp(3)` and, for XRC, of annex
+    /// A14. The numbers are bits of the header.
     #[test]
     fn the_required_attributes_are_those_of_the_manual() {
         for (kind, init, rtr, rts) in [
@@ -336,7 +343,7 @@ mod tests {
         }
     }
 
-    /// Checks the optional attributes of every transition, as bits of the header.
+    /// Checks the optional attributes of every transition. The numbers are bits of the header.
     #[test]
     fn the_optional_attributes_are_those_of_the_specification() {
         let bits = |kind, from, to| transition(kind, from, to).map(|it| it.optional.bits());

@@ -19,13 +19,13 @@ use ibverbs_sys::ibv_qp_type as raw;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Transport {
-    /// Reliable connected, RC.
+    /// Reliable connected (RC): one peer, with acknowledgements and retransmissions.
     #[doc(alias = "IBV_QPT_RC")]
     ReliableConnected,
-    /// Unreliable connected, UC.
+    /// Unreliable connected (UC): one peer, without acknowledgements.
     #[doc(alias = "IBV_QPT_UC")]
     UnreliableConnected,
-    /// Unreliable datagram, UD.
+    /// Unreliable datagram (UD): each request has its own destination.
     #[doc(alias = "IBV_QPT_UD")]
     Datagram,
     /// The sending half of an extended reliable connection, XRC.
@@ -93,7 +93,7 @@ impl Transport {
         )
     }
 
-    /// Returns whether requests are acknowledged by the peer and retransmitted until they are.
+    /// Returns whether the peer acknowledges requests, so that lost packets are retransmitted.
     pub fn is_reliable(self) -> bool {
         matches!(
             self,
@@ -101,13 +101,13 @@ impl Transport {
         )
     }
 
-    /// Returns whether requests can be posted to the send queue.
+    /// Returns whether the program can post requests to the send queue of such a queue pair.
     pub fn has_send_queue(self) -> bool {
         self != Self::XrcTarget
     }
 
-    /// Returns whether receives can be posted to the queue pair, unless it uses a shared receive
-    /// queue.
+    /// Returns whether the program can post receives to such a queue pair, unless the queue pair
+    /// uses a shared receive queue.
     pub fn has_receive_queue(self) -> bool {
         !matches!(self, Self::XrcInitiator | Self::XrcTarget)
     }

@@ -1,4 +1,4 @@
-//! Doorbell batches of shared receive queues.
+//! Doorbell batches (receives that are posted in one call) of shared receive queues.
 
 use crate::error::Error;
 use crate::ffi::{SharedReceiveSlots, SharedReceiveStaging};
@@ -9,10 +9,10 @@ use crate::queue_pair::{BatchError, PostError};
 /// [`SharedReceiveQueue::batch`](super::SharedReceiveQueue::batch).
 ///
 /// A batch is `Send` and `Sync` like the queue, and its methods take `&mut self`. Each batch has
-/// its own buffer for requests, so threads that use separate batches contend only in the driver.
-/// Posting empties the batch, and the batch can be used again. Dropping the batch releases the
-/// slots of receives that were not posted and drops their memory. Forgetting the batch leaks that
-/// memory, and the slots stay in use until the queue is dropped.
+/// its own buffer for requests, so threads that use separate batches wait for each other only in
+/// the driver. Posting empties the batch, and the batch can be used again. Dropping the batch
+/// releases the slots of receives that were not posted and drops their memory. Forgetting the batch
+/// (`mem::forget`) leaks that memory, and the slots stay in use until the queue is dropped.
 #[derive(Debug)]
 pub struct SharedReceiveBatch<'a, T: Send + 'static> {
     staging: SharedReceiveStaging<'a, T>,
@@ -25,12 +25,14 @@ impl<'a, T: Send + 'static> SharedReceiveBatch<'a, T> {
         }
     }
 
-    /// Adds the memory for one message of any peer.
+    /// Adds a receive to the batch: the device will write one message, from one of the peers, to
+    /// `memory`.
     ///
     /// # Errors
     ///
-    /// The errors of [`SharedReceiveQueue::post`](super::SharedReceiveQueue::post), except the
-    /// error of the verb, and [`Error::QueueFull`] if the batch is full.
+    /// The errors of [`SharedReceiveQueue::post`](super::SharedReceiveQueue::post), except errors
+    /// of the device, which only [`Self::post`] returns; and [`Error::QueueFull`] if the batch is
+    /// full.
     #[inline]
     pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>
     where
@@ -56,8 +58,8 @@ impl<'a, T: Send + 'static> SharedReceiveBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// The error of the verb, with the number of receives that were posted. The receives that were
-    /// not posted stay in the batch.
+    /// The error of `ibv_post_srq_recv`, with the number of receives that were posted. The receives
+    /// that were not posted stay in the batch.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post(&mut self) -> Result<usize, BatchError> {
         let (posted, result) = self.staging.post();
@@ -69,7 +71,8 @@ impl<'a, T: Send + 'static> SharedReceiveBatch<'a, T> {
         result.map(|()| posted).map_err(refused)
     }
 
-    /// Removes the receives that were not posted, and returns their memory in order.
+    /// Removes the receives that were not posted from the batch, and returns their memory in the
+    /// order of addition.
     pub fn take_back(&mut self) -> impl Iterator<Item = T> {
         self.staging.end()
     }

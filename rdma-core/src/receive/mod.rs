@@ -3,7 +3,7 @@
 //! A [`SharedReceiveQueue`] provides receives for every queue pair that is created with it, so a
 //! server posts receives once for all of its clients. A shared receive queue [of an XRC
 //! domain](SharedReceiveQueueBuilder::xrc) has a number, which senders put into each request. One
-//! connection can then reach the queues of every process of a machine.
+//! connection can then reach the shared receive queues of every process of a machine.
 
 #![forbid(unsafe_code)]
 

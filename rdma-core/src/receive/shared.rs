@@ -15,7 +15,8 @@ use crate::queue_pair::PostError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SharedReceiveQueueId(pub(crate) u64);
 
-/// Maximum number of requests of a shared receive queue: slot indexes have 16 bits.
+/// Maximum number of receives of a shared receive queue. A work request id contains the index of a
+/// receive's slot (place in a table), in 16 bits.
 const MAX_REQUESTS: u32 = 1 << 16;
 
 /// A builder for a shared receive queue, from [`ProtectionDomain::shared_receive_queue`].
@@ -41,36 +42,36 @@ impl SharedReceiveQueueBuilder {
         }
     }
 
-    /// Sets the maximum number of scatter/gather elements of a request. The default is 4.
+    /// Sets the maximum number of scatter/gather elements of a receive. The default is 4.
     #[doc(alias = "max_sge")]
     pub fn elements(mut self, count: u32) -> Self {
         self.sizes.elements = count;
         self
     }
 
-    /// Sets the maximum number of requests to which the queue can be
-    /// [resized](SharedReceiveQueue::resize) later, at most 65536. The default is the initial
-    /// number.
+    /// Sets the maximum number of receives to which the program can later
+    /// [resize](SharedReceiveQueue::resize) the queue, at most 65536. The default is the initial
+    /// number of receives.
     pub fn max_requests(mut self, count: u32) -> Self {
         self.max_requests = count;
         self
     }
 
-    /// Makes the queue a part of an XRC domain. All its receives complete on `completions`,
-    /// whichever queue pair the message arrived on.
+    /// Makes the queue a part of the XRC domain `domain`. All receives of the queue complete on
+    /// `completions`, whichever queue pair the message arrived on.
     #[doc(alias = "IBV_SRQT_XRC")]
     pub fn xrc(mut self, domain: &XrcDomain, completions: &CompletionQueue) -> Self {
         self.xrc = Some((domain.clone(), completions.clone()));
         self
     }
 
-    /// Creates the queue.
+    /// Creates the shared receive queue.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 or more than 65536 requests, or for an XRC domain or
-    /// completion queue of another device; and the error of the verb, for example because the
-    /// device does not support so many requests or XRC.
+    /// [`Error::InvalidArgument`] for 0 or more than 65536 receives, or for an XRC domain or
+    /// completion queue of another device; and the error of `ibv_create_srq_ex`, for example
+    /// because the device does not support so many receives or does not support XRC.
     #[doc(alias = "ibv_create_srq")]
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn build<T: Send + 'static>(self) -> Result<SharedReceiveQueue<T>> {
@@ -103,29 +104,30 @@ impl SharedReceiveQueueBuilder {
     }
 }
 
-/// A queue of receives that several queue pairs share. The order in which receives are consumed is
-/// unspecified.
+/// A queue of receives that several queue pairs share. The order in which queue pairs consume the
+/// receives is unspecified.
 ///
 /// Any number of threads can post and complete receives, without a lock of this crate. The queue is
-/// `Send` and `Sync` if the memory is `Send`, because one thread at a time uses each slot. A
-/// receive completes on the receive completion queue of the queue pair that received the message
-/// or, in an XRC domain, on the completion queue of the shared receive queue. The program passes
-/// each completion to [`Self::complete`].
+/// `Send` and `Sync` if the memory is `Send`, because one thread at a time uses the memory of each
+/// receive. A receive completes on the receive completion queue of the queue pair that received the
+/// message or, in an XRC domain, on the completion queue of the shared receive queue. The program
+/// passes each completion to [`Self::complete`].
 ///
 /// Clones refer to the same queue. Dropping the last clone with receives in flight is safe: their
 /// memory is freed after the last queue pair that uses the queue is destroyed.
 ///
-/// A receive that a queue pair had consumed when the queue pair was destroyed never completes. Its
-/// slot is then lost, and its memory is kept as long as the queue exists. To avoid the loss, move
-/// the queue pair of a disconnected client to the error state first, and process its completions
-/// until the event [`LastRequestReached`](crate::AsyncEvent) reports that no more will follow.
+/// If a queue pair is destroyed after it has consumed a receive and before the receive has
+/// completed, the receive never completes. The capacity of the queue is then smaller by one, and
+/// the memory of the receive is kept as long as the queue exists. To avoid the loss, move the queue
+/// pair of a disconnected client to the error state first, and process its completions until the
+/// event [`LastRequestReached`](crate::AsyncEvent) reports that no more receives will complete.
 #[doc(alias = "ibv_srq")]
 pub struct SharedReceiveQueue<T: Send + 'static> {
     slots: Arc<SharedReceiveSlots<T>>,
     completions: Option<CompletionQueue>,
 }
 
-// Not derived, because cloning the handle does not require `T: Clone`.
+// `Clone` is not derived, because cloning the handle does not require `T: Clone`.
 impl<T: Send + 'static> Clone for SharedReceiveQueue<T> {
     fn clone(&self) -> Self {
         Self {
@@ -152,7 +154,7 @@ pub struct SharedReceiveQueueAttributes {
     pub requests: u32,
     /// Maximum number of scatter/gather elements of a receive.
     pub elements: u32,
-    /// Number of receives below which a limit event occurs; 0 if the limit is not armed.
+    /// Number of receives below which the device generates a limit event; 0 if no limit is set.
     pub limit: u32,
 }
 
@@ -172,12 +174,13 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         self.slots.handle()
     }
 
-    /// Posts the memory for one message of any peer.
+    /// Posts a receive: the device will write one message, from one of the peers, to `memory`.
     ///
     /// # Errors
     ///
-    /// Returns the memory, with [`Error::QueueFull`] if the maximum number of receives is in
-    /// flight, [`Error::TooManyElements`], [`Error::NotWritable`], or the error of the verb.
+    /// Returns the memory, with [`Error::QueueFull`] if the queue already has the maximum number of
+    /// receives in flight, [`Error::TooManyElements`], [`Error::NotWritable`], or the error of
+    /// `ibv_post_srq_recv`.
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
     pub fn post(&self, memory: T) -> Result<(), PostError<T>>
@@ -188,7 +191,8 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
     }
 
     /// Creates a batch of at most `capacity` receives, which are posted to the device together. A
-    /// batch belongs to one thread. It can be used repeatedly without further allocations.
+    /// batch belongs to one thread. The program can use a batch repeatedly without further
+    /// allocations.
     pub fn batch(&self, capacity: usize) -> SharedReceiveBatch<'_, T> {
         SharedReceiveBatch::new(&self.slots, capacity)
     }
@@ -210,29 +214,29 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         self.handle().requests() as usize
     }
 
-    /// Returns the id of the queue, which events of the device contain.
+    /// Returns the id of the shared receive queue. Events of the device contain this id.
     pub fn id(&self) -> SharedReceiveQueueId {
         self.handle().id()
     }
 
-    /// Returns the number of the queue in its XRC domain, which XRC senders need, or `None` if the
-    /// queue has no XRC domain.
+    /// Returns the number by which XRC senders address the queue, or `None` if the queue has no XRC
+    /// domain.
     #[doc(alias = "ibv_get_srq_num")]
     pub fn number(&self) -> Option<u32> {
         self.handle().number()
     }
 
-    /// Returns the completion queue of a queue in an XRC domain, or `None` if receives complete on
-    /// the completion queues of the queue pairs.
+    /// Returns the completion queue on which all receives complete, if the queue is in an XRC
+    /// domain. Returns `None` if receives complete on the completion queues of the queue pairs.
     pub fn completions(&self) -> Option<&CompletionQueue> {
         self.completions.as_ref()
     }
 
-    /// Returns the current capacity and limit.
+    /// Queries the current capacity of the queue and the limit that [`Self::set_limit`] has set.
     ///
     /// # Errors
     ///
-    /// The error of the verb.
+    /// The error of `ibv_query_srq`.
     #[doc(alias = "ibv_query_srq")]
     pub fn attributes(&self) -> Result<SharedReceiveQueueAttributes> {
         let raw = self.handle().query()?;
@@ -243,13 +247,14 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         })
     }
 
-    /// Requests one event of the device (`IBV_EVENT_SRQ_LIMIT_REACHED`) when fewer than `requests`
-    /// receives are left, so that the program can post more. The event disarms the limit. 0 disarms
-    /// it immediately.
+    /// Sets a limit: when fewer than `requests` receives are left in the queue, the device
+    /// generates one event (`IBV_EVENT_SRQ_LIMIT_REACHED`), so that the program can post more. The
+    /// event removes the limit. If `requests` is 0, this call removes the limit.
     ///
     /// # Errors
     ///
-    /// The error of the verb, for example if the limit is larger than the capacity of the queue.
+    /// The error of `ibv_modify_srq`, for example if the limit is larger than the capacity of the
+    /// queue.
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_LIMIT")]
     #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
@@ -257,13 +262,14 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         self.handle().set_limit(requests)
     }
 
-    /// Changes the capacity to `requests` receives, up to the maximum that the queue was [built
-    /// with](SharedReceiveQueueBuilder::max_requests).
+    /// Changes the capacity of the queue to `requests` receives, at most the
+    /// [maximum](SharedReceiveQueueBuilder::max_requests) with which the queue was built.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for more than the maximum, and the error of the verb: more
-    /// receives are in flight, or the device cannot resize the queue.
+    /// [`Error::InvalidArgument`] for more than the maximum, and the error of `ibv_modify_srq`, for
+    /// example if more than `requests` receives are in flight or if the device cannot resize the
+    /// queue.
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_MAX_WR")]
     pub fn resize(&self, requests: u32) -> Result<()> {
@@ -275,7 +281,7 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         self.handle().resize(requests)
     }
 
-    /// Returns the C object. The pointer is valid as long as this queue exists.
+    /// Returns the underlying `ibv_srq`. The pointer is valid as long as this queue exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_srq {
         self.handle().as_raw()
     }

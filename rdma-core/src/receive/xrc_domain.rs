@@ -1,4 +1,4 @@
-//! XRC domains.
+//! Domains of extended reliable connections (XRC).
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -7,12 +7,13 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::XrcDomainHandle;
 
-/// A domain of extended reliable connections (XRC). Target queue pairs of the domain deliver
-/// messages to any shared receive queue of the domain. Clones refer to the same domain.
+/// A domain of extended reliable connections (XRC). A target queue pair of the domain delivers each
+/// message to the shared receive queue of the domain that the message names. Clones refer to the
+/// same domain.
 ///
-/// Processes that open a domain with the same file share it: a connection that one process accepted
-/// delivers to the shared receive queues of all of them. The domain is `Send` and `Sync`, because
-/// it is immutable.
+/// Processes that open a domain with the same file share the domain: a connection that one process
+/// has accepted delivers messages to the shared receive queues of all these processes. The domain
+/// is `Send` and `Sync`, because it is immutable.
 #[doc(alias = "ibv_xrcd")]
 #[derive(Debug, Clone)]
 pub struct XrcDomain {
@@ -20,15 +21,15 @@ pub struct XrcDomain {
     context: Context,
 }
 
-/// The choice whether opening a domain by a file may create the domain.
+/// The program's choice whether opening an XRC domain by a file may create the domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum XrcDomainOpening {
-    /// Open the domain if it exists, else create it (`O_CREAT`).
+    /// Opening the domain if it exists, and creating it otherwise (`O_CREAT`).
     #[default]
     OpenOrCreate,
-    /// Create the domain; fail if it exists (`O_CREAT | O_EXCL`).
+    /// Creating the domain, and failing if it exists (`O_CREAT | O_EXCL`).
     CreateNew,
-    /// Open the domain; fail if it does not exist.
+    /// Opening the domain, and failing if it does not exist.
     Open,
 }
 
@@ -37,20 +38,22 @@ impl XrcDomain {
     ///
     /// # Errors
     ///
-    /// The error of the verb. Most devices do not support XRC.
+    /// The error of `ibv_open_xrcd`. Most devices do not support XRC.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn anonymous(context: &Context) -> Result<Self> {
         let handle = XrcDomainHandle::open(Arc::clone(context.handle()), None)?;
         Ok(Self::from_handle(context, handle))
     }
 
-    /// Opens or creates the domain that belongs to a file. The inode identifies the domain; name
-    /// and content of the file are ignored. The file descriptor may be closed afterwards.
+    /// Opens or creates the domain that belongs to a file. The inode of the file identifies the
+    /// domain; name and content of the file are ignored. The program may close the file descriptor
+    /// afterwards.
     ///
     /// # Errors
     ///
-    /// The error of the verb: the device does not support XRC (most devices do not), the domain
-    /// does not exist but `opening` requires it, or it exists but `opening` requires a new one.
+    /// The error of `ibv_open_xrcd`, for example if the device does not support XRC (most devices
+    /// do not), if the domain does not exist but `opening` requires it, or if the domain exists but
+    /// `opening` requires a new one.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn of_file(
         context: &Context,
@@ -73,12 +76,12 @@ impl XrcDomain {
         &self.handle
     }
 
-    /// Returns the context of the device that the domain belongs to.
+    /// Returns the context (open device) to which the XRC domain belongs.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Returns the C object. The pointer is valid as long as this domain exists.
+    /// Returns the underlying `ibv_xrcd`. The pointer is valid as long as this domain exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_xrcd {
         self.handle.as_raw()
     }

@@ -34,30 +34,33 @@ use crate::cargo::{self, Kind};
 use crate::limit::Group;
 use crate::{environment, packages, project, softroce};
 
-/// The package of the two programs.
+/// The package that contains the two programs whose instructions are counted.
 const PACKAGE: &str = "rdma-bench";
 /// The directory of the C program in the package, and of the results in the target directory.
 const DIRECTORY: &str = "callgrind";
-/// The name of both programs: an example in Rust, and a source file in C.
+/// The name of both programs, whose instructions are counted: an example in Rust, and a source file in
+/// C.
 const PROGRAM: &str = "posting";
 
-/// Maximum instructions that a post with its poll may take over rdma-core in addition to those in C.
+/// Maximum number of instructions that a post with its poll may take over rdma-core in addition to
+/// those in C.
 const GOAL: f64 = 30.0;
 
-/// Average number of calls of a library function per request, below which the calls are ignored: they
+/// Average number of calls per request below which calls of a library function are ignored: these calls
 /// happen once in a run, or in empty polls.
 const NONE: f64 = 0.05;
 
-/// Number of requests of the shorter run. The longer run has twice as many.
+/// Number of requests in the shorter of two runs. The longer run has twice as many.
 const COUNT: u64 = 2000;
 
-/// Maximum average number of empty polls per request. A run with more is repeated.
+/// Maximum average number of empty polls (polls that find no completion) per request. A run with more
+/// empty polls is repeated.
 const IN_VAIN: f64 = 0.02;
 
-/// Maximum number of runs to get one within [`IN_VAIN`].
+/// Maximum number of runs until one has no more empty polls than [`IN_VAIN`] allows.
 const TRIES: usize = 10;
 
-/// Time limit of a run.
+/// Time limit of one run of a program under callgrind.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Operations to post, and the number of posts and polls that each takes.
@@ -66,16 +69,17 @@ const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("
 /// The name of the operation that polls an empty queue.
 const IDLE: &str = "idle";
 
-/// The operations to measure for most ways to post: all of them.
+/// The operations to measure for most ways of posting requests: all operations.
 const ALL: &[&str] = &["send", "write", "read", "atomic"];
-/// The operations to measure for ways that support no reads and atomics.
+/// The operations to measure for ways of posting requests that support neither reads nor atomics.
 const ONE_WAY: &[&str] = &["send", "write"];
-/// The operations to measure for ways that differ from the others in messages only.
+/// The operation to measure for ways of posting requests in which only sends differ from the other
+/// ways.
 const MESSAGES: &[&str] = &["send"];
 
-/// The ways in which rdma-core posts requests: name, whether the way has a goal, and the operations to
-/// measure. C posts the same structs in all ways, with one more flag or address at most, which costs
-/// next to nothing.
+/// The ways in which rdma-core posts requests: the name of the way, whether it has a goal, and the
+/// operations to measure. C posts the same structs in all ways, with one more flag or address at most,
+/// which costs next to nothing.
 const WAYS: [(&str, bool, &[&str]); 8] = [
     ("owned", true, ALL),
     ("scope", true, ALL),
@@ -90,17 +94,18 @@ const WAYS: [(&str, bool, &[&str]); 8] = [
 /// The average cost of a request.
 #[derive(Clone, Debug, Default)]
 struct Cost {
-    /// Instructions outside of the device.
+    /// Average number of instructions outside of the device's library.
     outside: f64,
-    /// Instructions of the device.
+    /// Average number of instructions in the device's library (softroce).
     device: f64,
-    /// Average number of polls.
+    /// Average number of polls of the completion queue.
     polls: f64,
-    /// Average number of calls of each function of libraries other than the device.
+    /// Average number of calls of each function in libraries other than the device's.
     calls: BTreeMap<String, f64>,
 }
 
-/// A program to measure. `way` is the way in which the Rust program posts requests, and `None` for C.
+/// A program whose instructions are counted. `way` is the way in which the Rust program posts requests,
+/// and `None` for the C program.
 struct Subject {
     program: PathBuf,
     way: Option<&'static str>,
@@ -239,8 +244,8 @@ impl Bench {
         })
     }
 
-    /// Runs the program until a run has few empty polls, and returns its profile. A request needs
-    /// `polls` polls. After [`TRIES`] runs, returns the last profile.
+    /// Runs the program until a run has few empty polls, and returns the profile of this run. A request
+    /// needs `polls` polls. After [`TRIES`] runs, returns the last profile.
     fn calm(
         &self,
         subject: &Subject,
@@ -287,7 +292,7 @@ impl Bench {
             Some(status) => ensure!(status.success(), "{}: {status}", what()),
             None => bail!("{} did not end within {LIMIT:?}", what()),
         }
-        // The profile of the first thread.
+        // The suffix that callgrind gives the profile of the first thread.
         let file = suffixed(&file, "-01");
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         let name = |path: &Path| path.to_string_lossy().into_owned();
@@ -297,8 +302,8 @@ impl Bench {
 }
 
 impl Cost {
-    /// Returns this cost without the instructions of empty polls. A request needs `polls` polls; each
-    /// further poll is empty, and costs as much as `idle`.
+    /// Returns this cost without the instructions of empty polls. A request needs `polls` polls. Each
+    /// further poll is empty, and costs as much as `idle`, the cost of polling an empty queue.
     fn settled(self, idle: &Self, polls: u32) -> Self {
         let in_vain = self.polls - f64::from(polls);
         Self {

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 /// as a call of a library.
 const START: &str = "__libc_start_main";
 
-/// The program's function whose instructions are not counted.
+/// The name of the function in which the program pauses. Its instructions are not counted.
 const REST: &str = "rest";
 
 /// The instructions of a thread, divided by the owner of the code: the program, the device, or other
@@ -18,26 +18,26 @@ const REST: &str = "rest";
 pub(super) struct Profile {
     /// Instructions of the program itself.
     pub(super) own: u64,
-    /// Instructions of the device.
+    /// Instructions of the device's library.
     pub(super) device: u64,
     /// Instructions of other libraries.
     pub(super) libraries: u64,
-    /// Number of the program's calls of each function of the device, by the last part of the function's
-    /// name.
+    /// Number of times that the program calls each function of the device's library, by the last part
+    /// of the function's name.
     pub(super) verbs: BTreeMap<String, u64>,
-    /// Number of the program's calls of each function of other libraries.
+    /// Number of times that the program calls each function of other libraries.
     pub(super) calls: BTreeMap<String, u64>,
 }
 
 impl Profile {
     /// Parses a profile that was written without compression of names and positions. `program` and
-    /// `device` are the paths of their files.
+    /// `device` are the paths of the program and of the device's library.
     pub(super) fn parse(text: &str, program: &str, device: &str) -> anyhow::Result<Self> {
         let mut profile = Self::default();
         let mut object = "";
         let mut rests = false;
-        // The called object, the called function and the number of calls, kept until the line with the
-        // cost.
+        // The called object file, the called function and the number of calls, kept until the line with
+        // the cost of these calls.
         let (mut callee_object, mut callee, mut calls) = (None, "", None::<u64>);
         for line in text.lines() {
             if let Some(name) = line.strip_prefix("ob=") {

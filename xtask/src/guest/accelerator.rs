@@ -1,4 +1,4 @@
-//! Chooses between KVM and emulation for the guest.
+//! Chooses whether QEMU runs the guest (a virtual machine) by KVM or by emulation.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -11,7 +11,8 @@ use super::qemu::Accelerator;
 use super::session::{Ended, Guest};
 use crate::project;
 
-/// Time limit of the trial boot. Under KVM a boot takes a second: a boot that takes longer never ends.
+/// Time limit of the trial boot. Under KVM a boot takes a second: a boot that takes longer than the
+/// limit never ends.
 const TRIAL_LIMIT: Duration = Duration::from_secs(15);
 
 /// Returns KVM if it works on this host, else QEMU's translator.

@@ -1,6 +1,6 @@
 //! Extracts the kernel proper from a `bzImage`.
 //!
-//! An emulated CPU spends seconds on decompressing a kernel. So the host decompresses it once, and the
+//! An emulated CPU spends seconds decompressing a kernel. So the host decompresses it once, and the
 //! guest boots the plain ELF image through its PVH entry point.
 
 use anyhow::{Context, ensure};

@@ -1,9 +1,11 @@
-//! Measures the time-stamp counter of this machine, which is also the counter of emulated processors.
+//! Measures the frequency of this machine's time-stamp counter, which is also the counter of emulated
+//! processors.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Duration of the measurement. The error of a reading is about a millionth of this duration.
+/// Duration of the measurement. The error of a single reading of the counter is about a millionth of
+/// this duration.
 const SPAN: Duration = Duration::from_millis(100);
 
 /// Returns the frequency of the time-stamp counter in kHz.
@@ -37,7 +39,7 @@ fn count() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Returns 0: no guest runs on other architectures.
+/// Returns 0: no guest runs on architectures other than x86-64.
 #[cfg(not(target_arch = "x86_64"))]
 fn count() -> u64 {
     0

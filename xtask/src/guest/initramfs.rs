@@ -1,4 +1,5 @@
-//! The guest's initial root: busybox, the modules, and the job.
+//! The guest's initial root file system: busybox, kernel modules, and the files of the job (the command
+//! to run).
 
 use std::fs;
 use std::path::Path;
@@ -26,8 +27,8 @@ const APPLETS: &[&str] = &[
     "switch_root",
 ];
 
-/// Builds the archive for one boot. Building takes milliseconds, so the archive is not cached and can
-/// hold files that only this boot needs.
+/// Builds the archive with the initial root file system for one boot. Building takes milliseconds, so
+/// the archive is not cached and can hold files that only this boot needs.
 pub(crate) fn build(
     shell: &Shell,
     kernel: &Kernel,

@@ -1,4 +1,5 @@
-//! The job of one boot of the guest, and the files that describe the job to the guest.
+//! The job of one boot of the guest (the command to run in it), and the files that describe the job to
+//! the guest.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -7,26 +8,27 @@ use std::path::{Path, PathBuf};
 /// The Soft-RoCE devices that the guest creates before it runs the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// No devices; their modules are not loaded either.
+    /// No Soft-RoCE devices. Soft-RoCE's kernel modules are not loaded either.
     None,
-    /// `rxe_0` on the network device `dummy0`, 10.77.0.1.
+    /// A single Soft-RoCE device, `rxe_0`, on the network device `dummy0` with the address 10.77.0.1.
     Dummy,
-    /// `rxe_0` and `rxe_1` on the two ends of a veth pair, 10.77.0.1 and 10.77.0.2.
+    /// Two Soft-RoCE devices, `rxe_0` and `rxe_1`, on the two sides of a veth pair with the addresses
+    /// 10.77.0.1 and 10.77.0.2.
     Veth,
 }
 
 /// A command, with everything that it needs to run in the guest as it would run on the host.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Program and arguments.
+    /// The program to run, with its arguments.
     pub(crate) command: Vec<OsString>,
-    /// Working directory.
+    /// The working directory of the command.
     pub(crate) directory: PathBuf,
-    /// The whole environment.
+    /// All environment variables of the command.
     pub(crate) environment: Vec<(OsString, OsString)>,
-    /// Soft-RoCE devices to create.
+    /// The Soft-RoCE devices that the guest creates.
     pub(crate) links: Links,
-    /// MTU of the network devices.
+    /// The MTU of the guest's network devices.
     pub(crate) mtu: u32,
     /// Directories of the host that the guest may write to.
     pub(crate) shares: Vec<PathBuf>,
@@ -59,7 +61,7 @@ impl Job {
         calls
     }
 
-    /// Returns a shell script that executes the command.
+    /// Returns a shell script that executes the command of this job.
     pub(crate) fn script(&self) -> Vec<u8> {
         let mut script = b"cd ".to_vec();
         quote(self.directory.as_os_str(), &mut script);
@@ -85,7 +87,7 @@ pub(crate) fn share_tag(index: usize) -> String {
     format!("share{index}")
 }
 
-/// Appends `word` as one word of shell input.
+/// Appends `word` to `script`, quoted so that a shell reads it as one word.
 fn quote(word: &OsStr, script: &mut Vec<u8>) {
     script.push(b'\'');
     for &byte in word.as_bytes() {

@@ -1,4 +1,5 @@
-//! The guest's kernel: a kernel of Debian, unpacked from its package into the cache, never installed.
+//! The kernel of the guest (a virtual machine): a kernel of Debian, unpacked from its package into the
+//! cache, never installed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,10 +14,10 @@ use super::modules::{self, Table};
 use crate::packages::{Privilege, chatter};
 use crate::project;
 
-/// The Debian package that depends on the package of the current kernel.
+/// The Debian package that depends on the package of Debian's current kernel.
 const META_PACKAGE: &str = "linux-image-amd64";
 
-/// A kernel for the guest, unpacked in the cache.
+/// A kernel for the guest, unpacked in the cache directory.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     directory: PathBuf,
@@ -77,7 +78,7 @@ impl Kernel {
         &self.release
     }
 
-    /// Returns the path of the image that QEMU loads.
+    /// Returns the path of the kernel image that QEMU loads.
     pub(crate) fn image(&self) -> PathBuf {
         self.directory.join("vmlinux")
     }
@@ -87,8 +88,8 @@ impl Kernel {
         self.directory.join("modules")
     }
 
-    /// Returns the modules `names` and their dependencies in load order, each with its name and
-    /// contents.
+    /// Returns the kernel modules `names` and the modules that they depend on, in the order in which
+    /// they must be loaded. Each has its name and its contents.
     pub(crate) fn modules<'a>(
         &self,
         shell: &Shell,

@@ -28,17 +28,18 @@ pub(crate) const SOFT_ROCE: &[&str] = &[
     "ib_umad",
 ];
 
-/// The dependency table that `depmod` wrote for one kernel.
+/// The dependencies of all modules of one kernel, as `depmod` wrote them.
 #[derive(Debug)]
 pub(crate) struct Table {
     root: PathBuf,
-    /// For each module name, the path below `root`, and the paths of the dependencies in unload order.
+    /// For each module name, the path below `root`, and the paths of the modules that it depends on, in
+    /// the order in which they can be unloaded.
     modules: HashMap<String, (String, Vec<String>)>,
     builtin: Vec<String>,
 }
 
 impl Table {
-    /// Reads the tables in the directory `root`: the `lib/modules/RELEASE` of a kernel.
+    /// Reads the files of `depmod` in the directory `root`: the `lib/modules/RELEASE` of a kernel.
     pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
         let text = |name: &str| {
             let path = root.join(name);
@@ -67,8 +68,8 @@ impl Table {
         }
     }
 
-    /// Returns the paths of the modules `names` and of all their dependencies in load order, without
-    /// duplicates.
+    /// Returns the paths of the modules `names` and of all modules that they depend on, without
+    /// duplicates, in the order in which they must be loaded.
     pub(crate) fn resolve<'a>(
         &self,
         names: impl IntoIterator<Item = &'a str>,

@@ -1,4 +1,4 @@
-//! The emulator: its command line and its process.
+//! The emulator QEMU: its command line and its process.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,13 +20,14 @@ use super::job::share_tag;
 /// The name of the emulator's program.
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// Minimal firmware: boots a PVH image half a second sooner than the default one.
+/// The path of a minimal firmware, which boots a PVH kernel image half a second sooner than QEMU's
+/// default firmware.
 const FIRMWARE: &str = "/usr/share/qemu/qboot.rom";
 
-/// Kernel parameters. Self-tests of ciphers, clearing of fresh pages and mitigations are turned off:
-/// under emulation these are the larger part of booting. The time-stamp counter remains the clock even
-/// if a busy host makes it seem unstable: reading the clock that the kernel would use instead takes a
-/// microsecond, which would show in every latency. A panic ends the emulator.
+/// Parameters of the guest's kernel. Self-tests of ciphers, clearing of fresh pages and mitigations are
+/// turned off: under emulation these are the larger part of booting. The time-stamp counter remains the
+/// clock even if a busy host makes it seem unstable: reading the clock that the kernel would use
+/// instead takes a microsecond, which would show in every latency. A panic ends the emulator.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet panic=-1 cryptomgr.notests init_on_alloc=0 \
                                  rcupdate.rcu_expedited=1 mitigations=off nokaslr \
                                  random.trust_cpu=on tsc=reliable";
@@ -36,7 +37,7 @@ const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet panic=-1 cryptomgr.notests 
 pub(crate) enum Accelerator {
     /// KVM: the host's processor, through `/dev/kvm`.
     Kvm,
-    /// QEMU's translator.
+    /// TCG: QEMU translates the guest's instructions.
     Tcg,
 }
 
@@ -64,15 +65,15 @@ impl Accelerator {
 /// The virtual machine that QEMU runs.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    /// The mechanism that executes the instructions.
+    /// The mechanism that executes the guest's instructions.
     pub(crate) accelerator: Accelerator,
-    /// Number of processors.
+    /// Number of the guest's processors.
     pub(crate) cpus: u32,
-    /// Features that the processors do not have.
+    /// Features that the guest's processors do not have.
     pub(crate) without: Vec<&'static str>,
-    /// Memory, in MiB.
+    /// The guest's memory in MiB.
     pub(crate) memory: u32,
-    /// Path of the uncompressed kernel.
+    /// Path of the uncompressed kernel image.
     pub(crate) kernel: PathBuf,
     /// Directories of the host that the guest may write to.
     pub(crate) shares: Vec<PathBuf>,
@@ -84,24 +85,24 @@ pub(crate) struct Qemu {
     child: Child,
 }
 
-/// The host's ends of the connections with the guest.
+/// The host's sides of the connections with the guest.
 #[derive(Debug)]
 pub(crate) struct Ports {
-    /// Output of the guest's kernel and of its first process.
+    /// The output of the guest's kernel and of its first process.
     pub(crate) console: UnixStream,
     /// Lines that report the progress of the guest.
     pub(crate) status: UnixStream,
-    /// The command's standard output.
+    /// The standard output of the command that runs in the guest.
     pub(crate) stdout: UnixStream,
-    /// The command's standard error.
+    /// The standard error of the command that runs in the guest.
     pub(crate) stderr: UnixStream,
     /// Error messages of the emulator itself.
     pub(crate) complaints: ChildStderr,
 }
 
 impl Qemu {
-    /// Starts the emulator with the archive `initramfs`. No file is left on disk at any time: the
-    /// archive is a memory file, the ports are socket pairs.
+    /// Starts the emulator with the archive `initramfs` as initial root. No file is left on disk at any
+    /// time: the archive is a memory file, and the connections with the guest are socket pairs.
     pub(crate) fn start(machine: &Machine, initramfs: &[u8]) -> anyhow::Result<(Self, Ports)> {
         let archive = memory_file(initramfs).context("a memory file for the initramfs")?;
         let (console, console_end) = UnixStream::pair()?;
@@ -125,7 +126,7 @@ impl Qemu {
                 rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
             }
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            // The parent may have died before the line above took effect.
+            // The parent may have died before the call above took effect.
             match rustix::process::getppid() {
                 Some(now) if now == parent => Ok(()),
                 _ => Err(io::ErrorKind::Interrupted.into()),
@@ -138,8 +139,8 @@ impl Qemu {
         let mut child = command
             .spawn()
             .with_context(|| format!("starting {PROGRAM}"))?;
-        // The closure owns this process's descriptors of the guest's ends. They must be closed here,
-        // so that the ports end together with the emulator.
+        // The closure owns this process's copies of the guest's descriptors. They must be closed here,
+        // so that the connections end together with the emulator.
         drop(command);
         let complaints = child
             .stderr
@@ -234,7 +235,8 @@ impl Line {
         self
     }
 
-    /// Exports `path` under the name `tag`. A comma in the path is doubled, as QEMU's options require.
+    /// Adds the options that export the directory `path` to the guest under the name `tag`. A comma in
+    /// the path is doubled, as QEMU's options require.
     fn directory(&mut self, tag: &str, path: &Path, access: &str) {
         let mut option = format!("local,id={tag},security_model=none,multidevs=remap").into_bytes();
         option.extend_from_slice(access.as_bytes());

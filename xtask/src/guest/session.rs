@@ -1,4 +1,4 @@
-//! One boot of the guest from start to end: forwards the command's output, and returns its exit
+//! Boots the guest for one command, forwards the command's output, and returns the command's exit
 //! status.
 
 use std::collections::VecDeque;
@@ -20,10 +20,10 @@ use super::{accelerator, initramfs, stream};
 /// Time limit of a boot. A boot takes seconds on an idle host and much longer on a busy one.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// Maximum wait for the remaining output after the command has ended.
+/// Maximum wait for the rest of the command's output after the command has ended.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
-/// Number of bytes of console output that are kept for an error message.
+/// Maximum number of bytes of console output that are kept for an error message.
 const CONSOLE_KEPT: usize = 16 << 10;
 
 /// The way in which the command in the guest ended.
@@ -35,16 +35,16 @@ pub(crate) enum Ended {
     TimedOut,
 }
 
-/// A guest to be booted.
+/// The parameters of a guest (virtual machine) that is booted for one command.
 #[derive(Debug)]
 pub(crate) struct Guest {
     /// The kernel that the guest runs.
     pub(crate) kernel: Kernel,
-    /// Number of processors.
+    /// Number of the guest's processors.
     pub(crate) cpus: u32,
-    /// Features that the processors must not have.
+    /// Features that the guest's processors must not have.
     pub(crate) without: Vec<&'static str>,
-    /// Memory in MiB.
+    /// The guest's memory in MiB.
     pub(crate) memory: u32,
     /// Kernel modules that the guest loads in addition to those of Soft-RoCE.
     pub(crate) modules: Vec<String>,
@@ -55,7 +55,7 @@ pub(crate) struct Guest {
 enum Event {
     /// The command starts. The value is the uptime of the guest in seconds, as text.
     Ready(String),
-    /// The command has ended.
+    /// The command has ended with this exit status.
     Exit(u8),
     /// The standard output or error of this process was closed.
     OutputClosed,
@@ -172,7 +172,8 @@ fn mark() -> String {
     format!("<end-of-output-{now:x}-{}>", std::process::id())
 }
 
-/// Turns each line on the status port into an event, and the end of the port into [`Event::Gone`].
+/// Starts a thread that turns each line on the status port into an event, and the end of the port into
+/// [`Event::Gone`].
 fn report_status(port: UnixStream, events: mpsc::Sender<Event>) {
     thread::spawn(move || {
         for line in BufReader::new(port).lines() {
@@ -186,12 +187,13 @@ fn report_status(port: UnixStream, events: mpsc::Sender<Event>) {
                 return;
             }
         }
-        // Fails if the session is over, so that no receiver is left.
+        // Sending fails if the session is over, so that no receiver is left.
         let _ = events.send(Event::Gone);
     });
 }
 
-/// Copies an output of the command to an output of this process until `mark`, in a new thread.
+/// Starts a thread that copies an output of the command from `port` to `out`, an output of this
+/// process, until the text `mark`.
 fn pass_on(
     port: UnixStream,
     out: impl Write + Send + 'static,

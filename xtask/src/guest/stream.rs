@@ -1,12 +1,12 @@
-//! Reads an output of the guest, up to the mark that ends it.
+//! Copies an output of the guest, up to the mark (a text) that ends this output.
 //!
 //! The emulator's ports have no end of file, and a message on one port does not prove that another port
 //! has been drained. So the guest ends each output with a mark in the same stream.
 
 use std::io::{self, Read, Write};
 
-/// Copies from `port` to `out`, at once and unbuffered, until `mark` or the end of file. Does not copy
-/// `mark`.
+/// Copies from `port` to `out` until `mark` or the end of file. Writes all bytes as soon as they
+/// arrive, except `mark`.
 pub(crate) fn copy_until(mark: &[u8], mut port: impl Read, mut out: impl Write) -> io::Result<()> {
     let mut pending = Vec::new();
     let mut chunk = vec![0; 64 << 10];

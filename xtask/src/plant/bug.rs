@@ -12,13 +12,13 @@ use crate::project;
 /// The crates that have bugs to plant, below the workspace's root.
 const CRATES: [&str; 2] = ["ibverbs-sys/softroce", "rdma-core"];
 
-/// The directory with the bugs of a crate, below the crate's directory.
+/// The directory with the patch files of a crate's bugs, below the crate's directory.
 const BUGS: &str = "tests/planted";
 
-/// The beginning of the line in a bug's file that names the test.
+/// The beginning of the line in a bug's patch file that names the test.
 const TEST: &str = "Caught by: ";
 
-/// The name, in a bug's file, of the test on the simulated network.
+/// The name that a bug's patch file uses for the test on the simulated network.
 const SIMULATION: &str = "the simulation";
 
 /// A known bug, stored as a patch.
@@ -31,7 +31,7 @@ const SIMULATION: &str = "the simulation";
 pub(super) struct Bug {
     /// Name of the bug: the name of its file without the extension.
     pub(super) name: String,
-    /// The test that must fail.
+    /// The test that must fail while the bug is planted.
     pub(super) test: Test,
     /// The directory of the crate that the bug is planted in, below the workspace's root.
     package: &'static str,
@@ -42,26 +42,26 @@ pub(super) struct Bug {
 /// A test that must detect a bug.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
-    /// Random schedules of softroce's transport on a simulated network.
+    /// Random schedules (sequences of events) of softroce's transport on a simulated network.
     Simulation,
-    /// Tests that cargo runs.
+    /// A test that cargo runs.
     Cargo(CargoTest),
 }
 
 /// A call of `cargo test` that runs the tests of a given name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CargoTest {
-    /// Variables of the environment.
+    /// Environment variables of the call.
     pub(super) environment: Vec<(String, String)>,
-    /// Arguments of cargo, without `test`.
+    /// Arguments of `cargo test`.
     pub(super) cargo: Vec<String>,
     /// Arguments of the test program.
     pub(super) program: Vec<String>,
 }
 
 impl Bug {
-    /// Applies the patch to the copy of the workspace at `workspace`. With `only_check`, only checks
-    /// that the patch can be applied.
+    /// Applies the bug's patch to the copy of the workspace at `workspace`. With `only_check`, only
+    /// checks that the patch can be applied.
     pub(super) fn apply(&self, workspace: &Path, only_check: bool) -> anyhow::Result<()> {
         let directory = workspace.join(self.package);
         let mut command = Command::new("git");
@@ -69,7 +69,8 @@ impl Bug {
         if only_check {
             command.arg("--check");
         }
-        // The directory is within a repository, whose root git would count the patch's paths from.
+        // The directory is inside a git repository. Without a ceiling, git would resolve the patch's
+        // paths from the root of that repository.
         let ceiling = directory.parent().unwrap_or(&directory);
         let output = command
             .arg(&self.path)
@@ -89,7 +90,7 @@ impl Bug {
     }
 }
 
-/// Returns all bugs, sorted by crate and name.
+/// Returns all bugs that have a patch file, sorted by crate and name.
 pub(super) fn all() -> anyhow::Result<Vec<Bug>> {
     let mut bugs = Vec::new();
     for package in CRATES {
@@ -212,7 +213,8 @@ mod tests {
             };
             let name = test.program.iter().find(|word| !word.starts_with('-'));
             let name = name.unwrap().rsplit("::").next().unwrap();
-            // A name with other characters is composed of the command that the test runs.
+            // A name with other characters is made up by the test itself, from the command that it
+            // runs.
             if name.contains(|c: char| !c.is_alphanumeric() && c != '_') {
                 continue;
             }

@@ -12,10 +12,10 @@ use super::mirror::mirror;
 use crate::limit::{Group, exit_code};
 use crate::{cargo, environment, project};
 
-/// Entries of the workspace that are missing in the copy.
+/// Entries of the workspace's directory that are not copied.
 const LEFT_OUT: &[&str] = &[".git", "target"];
 
-/// Time limit of the simulation.
+/// Time limit of the simulation, which runs all its schedules.
 const SIMULATION_LIMIT: Duration = Duration::from_secs(1200);
 
 /// Time limit of one test.
@@ -24,7 +24,7 @@ const TEST_LIMIT: Duration = Duration::from_secs(300);
 /// Compiler flags that turn off warnings: a planted bug may leave code unused.
 const FLAGS: &str = "-Awarnings";
 
-/// The environment variable with compiler flags.
+/// The environment variable from which cargo takes compiler flags.
 const RUSTFLAGS: &str = "RUSTFLAGS";
 
 /// The outcome of a test while a bug is planted.
@@ -44,7 +44,7 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// Creates a judge whose simulation runs `schedules` schedules.
+    /// Creates a judge whose simulation runs `schedules` random schedules (sequences of events).
     pub(super) fn new(schedules: u64) -> Self {
         let place = project::target().join("planted");
         Self {
@@ -75,7 +75,7 @@ impl Judge {
         Ok(())
     }
 
-    /// Plants `bug` in the copy, runs its test and returns the outcome.
+    /// Plants `bug` in the copy of the workspace, runs the test of `bug` and returns the outcome.
     pub(super) fn judge(&self, bug: &Bug) -> anyhow::Result<Verdict> {
         self.restore()?;
         bug.apply(&self.copy, false)?;
@@ -83,7 +83,7 @@ impl Judge {
             .with_context(|| format!("with the bug {}", bug.name))
     }
 
-    /// Makes the copy equal to the workspace.
+    /// Makes the copy equal to the workspace, so that no planted bug is left in it.
     fn restore(&self) -> anyhow::Result<()> {
         mirror(project::root(), &self.copy, LEFT_OUT)
             .with_context(|| format!("copying the workspace to {}", self.copy.display()))
@@ -129,12 +129,13 @@ impl Judge {
         let output = fs::read_to_string(&self.output)?;
         match output.lines().find(|line| line.starts_with("seed ")) {
             Some(line) => Ok(Verdict::Caught(line.to_owned())),
-            // An abort of the whole program is noticed as well, but not by the model.
+            // The program was aborted: the bug had an effect, but the checks of the simulation did not
+            // detect it.
             None => bail!("the simulation ended with {status}, and printed:\n{output}"),
         }
     }
 
-    /// Builds the copy of the workspace and runs a test.
+    /// Builds the copy of the workspace and runs `test`.
     fn run_cargo(&self, test: &CargoTest) -> anyhow::Result<Verdict> {
         let flags = test
             .environment
@@ -177,7 +178,8 @@ impl Judge {
         Ok(Verdict::Caught(reason(&fs::read_to_string(&self.output)?)))
     }
 
-    /// Runs a command with its output in a file. Returns `None` if the command was stopped at `limit`.
+    /// Runs a command and writes its output to the file `output`. Returns `None` if the command was
+    /// stopped at `limit`.
     fn call(&self, command: &mut Command, limit: Duration) -> anyhow::Result<Option<ExitStatus>> {
         let output = File::create(&self.output)
             .with_context(|| format!("creating {}", self.output.display()))?;
@@ -189,7 +191,7 @@ impl Judge {
     }
 }
 
-/// Returns the number of tests that passed, according to the summaries in the output.
+/// Returns the number of tests that passed, according to the summary lines in `output`.
 fn passed(output: &str) -> u64 {
     let counts = output.lines().filter_map(|line| {
         let (_, counts) = line.split_once("test result: ok. ")?;

@@ -13,7 +13,8 @@ pub(super) fn mirror(from: &Path, to: &Path, left_out: &[&str]) -> io::Result<()
         let entry = entry?;
         let name = entry.file_name();
         let is_left_out = name.to_str().is_some_and(|name| left_out.contains(&name));
-        // The target directory may have another name; then it contains this copy.
+        // Cargo's target directory may have another name. Then it contains this copy, and is not
+        // copied.
         if is_left_out || to.starts_with(entry.path()) {
             continue;
         }

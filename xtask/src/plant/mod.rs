@@ -24,7 +24,7 @@ pub(crate) struct Choice {
 ///
 /// # Errors
 ///
-/// If a test fails without a bug, or the patch of a bug cannot be applied.
+/// If a test fails without a planted bug, or the patch of a bug cannot be applied.
 pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
     let bugs = bug::chosen(bug::all()?, &choice.bugs)?;
     packages::install(shell, packages::BUILD)?;

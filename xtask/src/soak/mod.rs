@@ -15,7 +15,7 @@ use self::repeated::Repeated;
 use crate::cargo::{self, Executable};
 use crate::{environment, fuzz, packages};
 
-/// The soaks to run, and their time.
+/// The soaks (tests that run for a given time) to run, and their time.
 #[derive(Debug)]
 pub(crate) struct Choice {
     /// The name of the soak; `None` for all soaks.
@@ -30,7 +30,7 @@ pub(crate) struct Choice {
 struct Soak {
     name: &'static str,
     description: &'static str,
-    /// Builds the test and runs it for the given time. Returns the exit status.
+    /// A function that builds the test and runs it for the given time. Returns the exit status.
     run: fn(&Shell, Duration) -> anyhow::Result<u8>,
 }
 
@@ -74,8 +74,8 @@ const SOAKS: &[Soak] = &[
     },
 ];
 
-/// Runs the chosen soaks one after the other, each for an equal part of the time. Runs all of them,
-/// and returns the exit status of the first soak that failed, else 0.
+/// Runs the chosen soaks one after the other, each for an equal part of the time. Continues after a
+/// failure. Returns the exit status of the first soak that failed, else 0.
 pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
     let chosen = chosen(choice.name.as_deref())?;
     if choice.list {
@@ -122,7 +122,7 @@ fn chosen(name: Option<&str>) -> anyhow::Result<Vec<&'static Soak>> {
     Ok(chosen)
 }
 
-/// Returns a line of text for each soak.
+/// Returns one line of text for each soak, with its name and its description.
 fn list() -> String {
     let lines = SOAKS
         .iter()
@@ -130,7 +130,7 @@ fn list() -> String {
     lines.collect()
 }
 
-/// Returns the part of `time` for each of `count` soaks.
+/// Returns the time for each of `count` soaks, which divide `time` equally; at least one second.
 fn share(time: Duration, count: usize) -> Duration {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     (time / count.max(1)).max(Duration::from_secs(1))
@@ -164,8 +164,8 @@ fn storms(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     })
 }
 
-/// Returns the command that runs a test of `same_host`, and the text of the command line with which a
-/// user repeats the run.
+/// Returns the command that runs a test of the test program `same_host`, and the text of the command
+/// line with which a user repeats the run.
 fn same_host(
     (program, built): &(Executable, Vec<Executable>),
     test: &str,
@@ -244,8 +244,8 @@ fn dropped_futures(_: &Shell, time: Duration) -> anyhow::Result<u8> {
             .env("OPERATIONS", count.to_string())
             .env(environment::DEVICE, environment::SOFTROCE);
         let mut again = format!("SEED={seed} OPERATIONS={count} ");
-        // The parity of all bits decides, because seeds advance by the number of operations, which may
-        // be even.
+        // The parity of all bits of the seed decides, not the lowest bit: seeds advance by the number
+        // of operations, which may be even.
         if seed.count_ones() % 2 == 1 {
             for (name, value) in [("SOFTROCE_PATH", "udp"), ("SOFTROCE_LOSS", "0.001")] {
                 command.env(name, value);

@@ -12,16 +12,16 @@ use crate::cargo::{self, Executable};
 use crate::limit::{Group, TIMED_OUT, exit_code};
 use crate::{environment, project};
 
-/// Time after the end of a soak after which its last run is killed: the run may be slower than the
-/// earlier runs, or hang.
+/// Time for which the last run may continue after the requested time is over, before it is killed. This
+/// run may be slower than the earlier runs, or hang.
 const GRACE: Duration = Duration::from_secs(120);
 
 /// The parameters for running a program repeatedly.
 #[derive(Debug)]
 pub(crate) struct Repeated {
-    /// Name of the soak.
+    /// Name of the soak (a test that runs for a given time), for messages and for the name of the log.
     pub(crate) name: &'static str,
-    /// Number of repetitions of the first run, and minimum for each run.
+    /// Number of repetitions in the first run, which is also the minimum for every later run.
     pub(crate) fewest: u64,
     /// Maximum number of repetitions of a run.
     pub(crate) most: u64,
@@ -90,7 +90,8 @@ impl Repeated {
     }
 }
 
-/// Returns a command that runs `executable` as cargo does.
+/// Returns a command that runs `executable` with the directory and the environment that cargo would
+/// give it.
 pub(crate) fn command(executable: &Executable, built: &[Executable]) -> Command {
     let mut command = Command::new(&executable.path);
     command

@@ -11,7 +11,7 @@ const DEVICES: &str = "/sys/class/infiniband";
 pub(crate) struct Device {
     /// The device's name, such as `rxe_0`.
     pub(crate) name: String,
-    /// The network device that the device uses.
+    /// The name of the network device that the Soft-RoCE device uses.
     pub(crate) netdev: String,
 }
 

@@ -13,7 +13,7 @@ use super::{gid, kernel_module};
 use crate::guest::kernel::Kernel;
 use crate::packages;
 
-/// Sufficient limit of locked memory in bytes. All registered memory counts towards the limit.
+/// A sufficient limit of locked memory, in bytes. All registered memory counts towards this limit.
 const ENOUGH_MEMLOCK: u64 = 64 << 20;
 
 /// A line of the report: one requirement, and whether it is met.

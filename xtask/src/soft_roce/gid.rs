@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// An entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gid {
-    /// The index in the table.
+    /// The index of the entry in the GID table.
     pub(crate) index: u32,
     /// The GID, which has the form of an IPv6 address.
     pub(crate) address: Ipv6Addr,
@@ -60,8 +60,8 @@ fn table_in(port: &Path) -> Vec<Gid> {
         .collect()
 }
 
-/// Returns the entry to use, by preference: RoCE v2 before v1, an IPv4 address before a global IPv6
-/// address before a link-local one. Skips entries whose addresses are in `unusable`.
+/// Returns the entry of `table` to use, by preference: RoCE v2 before v1, an IPv4 address before a
+/// global IPv6 address before a link-local one. Skips entries whose addresses are in `unusable`.
 pub(crate) fn choose<'a>(table: &'a [Gid], unusable: &[Ipv6Addr]) -> Option<&'a Gid> {
     let usable = table.iter().filter(|gid| !unusable.contains(&gid.address));
     usable.min_by_key(|gid| {

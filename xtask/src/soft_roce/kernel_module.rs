@@ -8,10 +8,11 @@ use xshell::{Shell, cmd};
 
 use crate::packages::{self, Privilege};
 
-/// The name of the module.
+/// The name of Soft-RoCE's kernel module.
 const NAME: &str = "rdma_rxe";
 
-/// The modules that user space needs: the module itself and its interfaces to user space.
+/// The kernel modules that user space needs: Soft-RoCE's own module, and those that give programs
+/// access to it.
 const ALL: &[&str] = &["ib_core", "ib_uverbs", "rdma_ucm", NAME];
 
 /// The state of Soft-RoCE's module in the running kernel.
@@ -46,8 +47,8 @@ pub(crate) fn running_kernel() -> String {
     release.trim().to_owned()
 }
 
-/// Installs the package with Soft-RoCE's module if the distribution has one, named after the kernel.
-/// Does nothing on other distributions.
+/// Installs the package with Soft-RoCE's module if the distribution has one, which is named after the
+/// running kernel. Does nothing if the distribution has no such package.
 pub(crate) fn install_extra(shell: &Shell) -> anyhow::Result<()> {
     let package = format!("linux-modules-extra-{}", running_kernel());
     let known = cmd!(shell, "apt-cache show {package}")

@@ -8,12 +8,12 @@ use xshell::{Shell, cmd};
 
 use crate::packages::Privilege;
 
-/// The name of the network device that xtask creates if there is no other to use.
+/// The name of the network device that xtask creates if there is no other network device to use.
 const OWN: &str = "softroce0";
 
-/// The address of the created network device.
+/// The IPv4 address of the network device that xtask creates.
 const OWN_ADDRESS: &str = "10.77.0.1/24";
-/// The MTU of the created network device, sufficient for RoCE's largest path MTU.
+/// The MTU of the network device that xtask creates, sufficient for RoCE's largest path MTU.
 const OWN_MTU: &str = "4200";
 
 /// Returns whether there is a network device of this name.

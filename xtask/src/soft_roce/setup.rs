@@ -12,14 +12,14 @@ use super::{gid, kernel_module, netdev};
 use crate::packages::{self, Privilege};
 use crate::rxe::{self, Requirements};
 
-/// Time limit until a device has a usable GID: duplicate address detection takes two seconds.
+/// Maximum wait until a device has a usable GID: duplicate address detection takes two seconds.
 const GID_LIMIT: Duration = Duration::from_secs(10);
 
 /// The Soft-RoCE device that the caller requested.
 #[derive(Debug, Default)]
 pub(crate) struct Wish {
     /// The network device that the Soft-RoCE device uses; `None` for the network device of the default
-    /// route, or else a new dummy.
+    /// route, or else a new dummy device.
     pub(crate) netdev: Option<String>,
     /// The device's name; `None` for any existing device, else the first free name of `rxe_0`, `rxe_1`
     /// and so on.
@@ -40,7 +40,8 @@ pub(crate) fn setup(shell: &Shell, wish: &Wish) -> anyhow::Result<()> {
 }
 
 fn here(shell: &Shell, wish: &Wish) -> anyhow::Result<()> {
-    // Needed even if rdma_rxe is loaded: the interfaces to it are separate modules.
+    // Needed even if rdma_rxe is loaded: the interfaces through which programs use it are separate
+    // modules.
     kernel_module::load(shell)?;
     let device = match plan(&device::list(), wish)? {
         Plan::Use(device) => {

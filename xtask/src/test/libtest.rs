@@ -25,13 +25,15 @@ impl std::ops::AddAssign for Counts {
 /// The reason that the report gives for tests that were ignored without a reason.
 const NO_REASON: &str = "no reason given";
 
-/// Suffixes with which libtest marks a test in the line of the test, but not in the list of failures.
+/// Suffixes that libtest adds to a test's name in the line with the test's result, but not in the list
+/// of failures.
 const MARKS: [&str; 3] = [" - should panic", " - compile fail", " - compile"];
 
-/// The results of a test executable, read line by line.
+/// The results of a test executable, collected from its output line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Results {
-    /// Sum of the counts in the closing lines; `None` before the first closing line.
+    /// Sum of the counts in the closing lines (`test result: ...`); `None` before the first closing
+    /// line.
     pub(crate) counts: Option<Counts>,
     /// Names of the failed tests.
     pub(crate) failed: Vec<String>,
@@ -42,8 +44,8 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// Parses the next line. A test's own output may stand between its name and its result, so names
-    /// of failed tests are also taken from the list of failures.
+    /// Parses the next line. The output of a test may stand between the test's name and its result, so
+    /// names of failed tests are also taken from the list of failures.
     pub(crate) fn read(&mut self, line: &str) {
         let line = line.trim_end();
         if let Some(counts) = closing_line(line) {
@@ -68,8 +70,8 @@ impl Results {
         self.in_failures = line == "failures:";
     }
 
-    /// Completes the reasons after the last line: adds [`NO_REASON`] for ignored tests that a closing
-    /// line counts, but whose own lines were not read.
+    /// Completes [`ignored`](Self::ignored) after the last line: adds [`NO_REASON`] for ignored tests
+    /// that a closing line counts, but whose own lines were not read.
     pub(crate) fn complete(&mut self) {
         let known: u64 = self.ignored.values().sum();
         let all = self.counts.map_or(0, |counts| counts.ignored);
@@ -91,7 +93,7 @@ impl Results {
     }
 }
 
-/// Returns the names in a list of tests, as printed for `--list`.
+/// Returns the names in a list of tests, as test programs print it for `--list`.
 pub(crate) fn listed(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.strip_suffix(": test"))
 }

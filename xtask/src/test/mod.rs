@@ -107,11 +107,13 @@ pub(crate) fn run_plan(plan: &Path, outcomes: &Path) -> anyhow::Result<()> {
 }
 
 /// Builds the test programs of all packages, even if only some are selected: for a single package,
-/// cargo selects other features of the dependencies, so a repeated test would be another build.
+/// cargo selects other features of the dependencies, so a test that is repeated alone would run in a
+/// different program.
 fn build(selection: &Selection, supplies: &Supplies) -> anyhow::Result<Vec<Executable>> {
     let built = cargo::build(&["test", "--workspace", "--no-run"]);
     let built = match supplies.problem(packages::BUILD) {
-        // The headers may be installed without the packages.
+        // The build may succeed without these packages, because the headers may be installed in another
+        // way.
         Some(problem) => built.with_context(|| problem.to_owned())?,
         None => built?,
     };
@@ -199,8 +201,8 @@ fn run_remotely(
         shares: vec![directory.to_owned()],
         ..requirements
     };
-    // Copies this program, because cargo may have rebuilt it meanwhile; then its original file has
-    // another name.
+    // Copies this program: cargo may have rebuilt it meanwhile, and then the original file has another
+    // name.
     let this = directory.join("xtask");
     fs::copy("/proc/self/exe", &this).with_context(|| format!("writing {}", this.display()))?;
     let command = [

@@ -30,7 +30,7 @@ const CAPTURING: &str = "softroce softroce";
 /// A place where tests run: the host without a device, or a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// This machine, without a choice of device. Unit tests that need a device use softroce.
+    /// This machine, without a chosen device. Unit tests that need a device use softroce.
     Host,
     /// A device, on this machine or in the guest.
     Device(Target),
@@ -121,8 +121,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// Results of listing the tests of programs: for each program's file, whether it has a test that the
-/// filter selects.
+/// A map from the file of each program to whether this program has a test that the filter selects. Each
+/// program is asked once, by listing its tests.
 #[derive(Debug, Default)]
 pub(crate) struct Matches(HashMap<OsString, bool>);
 

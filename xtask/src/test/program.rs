@@ -16,7 +16,8 @@ use super::libtest::{Counts, Results, listed};
 use crate::environment;
 use crate::limit::Group;
 
-/// Maximum wait for the end of the output after the program has ended and its children were killed.
+/// Maximum wait for the end of a program's output after the program has ended and its children were
+/// killed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time limit for listing the tests of a program.
@@ -25,11 +26,11 @@ const LIST_LIMIT: Duration = Duration::from_secs(60);
 /// A test program, whose output has the format of libtest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
-    /// Names of package and target, with a space between them.
+    /// Names of the package and the cargo target, with a space between them.
     pub(crate) name: String,
     /// Path and arguments of the program.
     pub(crate) command: Vec<OsString>,
-    /// Working directory.
+    /// Working directory of the program.
     pub(crate) directory: PathBuf,
     /// Environment variables in addition to the inherited ones.
     pub(crate) environment: Vec<(OsString, OsString)>,
@@ -42,15 +43,16 @@ pub(crate) struct Program {
 pub(crate) struct Outcome {
     /// The name of the program in the report.
     pub(crate) name: String,
-    /// Numbers of tests. A `problem` counts as one more failed test.
+    /// Numbers of tests that passed, failed and were ignored. A `problem` counts as one more failed
+    /// test.
     pub(crate) counts: Counts,
-    /// A failure other than failed tests.
+    /// A failure of the program other than failed tests, such as a crash.
     pub(crate) problem: Option<String>,
     /// Names of the failed tests.
     pub(crate) failed: Vec<String>,
     /// Reasons of ignored tests, each with the number of tests that it applies to.
     pub(crate) ignored: BTreeMap<String, u64>,
-    /// Duration of the run in seconds.
+    /// Duration of the program's run in seconds.
     pub(crate) seconds: f64,
 }
 
@@ -217,8 +219,8 @@ mod tests {
 
     const OK: &str = "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out";
 
-    /// Returns the outcome of a program that ends by itself. The time limit is long, for slow
-    /// machines.
+    /// Runs a shell script as a test program that ends by itself, and returns the outcome. The time
+    /// limit is long, for slow machines.
     fn outcome(script: &str) -> Outcome {
         outcome_within(Duration::from_secs(60), script)
     }

@@ -14,7 +14,7 @@ pub(crate) struct Part {
     pub(crate) name: String,
     /// The options of `cargo xtask test` that select the place.
     pub(crate) options: String,
-    /// The outcomes of the programs.
+    /// The outcomes of the test programs that ran at this place.
     pub(crate) outcomes: Vec<Outcome>,
 }
 
@@ -34,7 +34,7 @@ impl Part {
         total.passed + total.failed > 0
     }
 
-    /// Returns whether the programs of this place have a test, run or ignored.
+    /// Returns whether the programs of this place have a test that ran or was ignored.
     pub(crate) fn has_tests(&self) -> bool {
         self.has_run() || self.total().ignored > 0
     }

@@ -1,4 +1,4 @@
-//! The selection of the tests that a run includes.
+//! Selects the tests that a run of `cargo xtask test` includes.
 
 use std::ffi::OsString;
 

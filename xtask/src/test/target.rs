@@ -10,11 +10,12 @@ use crate::soft_roce::device;
 /// A device that tests and benchmarks run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Softroce, the user-space device, on the path that it chooses.
+    /// Softroce, the user-space device, which itself chooses how messages are sent.
     Softroce,
-    /// Softroce, with messages within the process sent as UDP packets.
+    /// Softroce, forced to send messages within one process as UDP packets.
     Packets,
-    /// Softroce, with messages within the process sent as between two processes of the host.
+    /// Softroce, forced to send messages within one process as between two processes of a host: through
+    /// shared memory.
     Shared,
     /// The kernel's Soft-RoCE, on this machine or in the guest.
     Rxe,
@@ -24,14 +25,15 @@ pub(crate) enum Target {
     Named(String),
 }
 
-/// The package of softroce.
+/// The name of softroce's package.
 const SOFTROCE: &str = "softroce";
 
-/// The package xtask, whose integration tests need no device.
+/// The name of xtask's package, whose integration tests need no device.
 pub(crate) const XTASK: &str = "xtask";
 
-/// The test programs that also run on [`Target::Packets`] and [`Target::Shared`]: together they use
-/// every kind of message and every way in which a message can end.
+/// The test programs, each with its package, that also run on [`Target::Packets`] and
+/// [`Target::Shared`]: together they use every kind of message and every way in which a message can
+/// end.
 const BY_ALL_WAYS: [(&str, &str); 4] = [
     ("ibverbs-sys", "conformance"),
     (SOFTROCE, "direct"),
@@ -39,7 +41,7 @@ const BY_ALL_WAYS: [(&str, &str); 4] = [
     ("rdma-core", "random_rounds"),
 ];
 
-/// The test program of softroce that also needs a kernel with Soft-RoCE.
+/// The test program of softroce that also needs a kernel with Soft-RoCE, to exchange packets with.
 const INTEROP: &str = "interop";
 
 /// The test program that runs the compiler. Its result does not depend on the device, and the compiler
@@ -94,8 +96,8 @@ impl Target {
         }
     }
 
-    /// Returns whether the program `test` of `package` runs on this device. Programs of softroce run
-    /// on softroce only; programs of `xtask` run on no device.
+    /// Returns whether the program `test` of `package` runs on this device. Test programs of softroce
+    /// run on softroce only; those of `xtask` run on no device.
     pub(crate) fn has_test(&self, package: &str, test: &str) -> bool {
         if package == XTASK {
             return false;
@@ -110,8 +112,8 @@ impl Target {
         }
     }
 
-    /// Returns the requirements for running the tests in a separate process; `None` if they run on
-    /// this machine in the usual way.
+    /// Returns the requirements with which tests or benchmarks run in a separate process, on this
+    /// machine or in the guest; `None` if they run on this machine in the usual way.
     pub(crate) fn requirements(&self) -> Option<Requirements> {
         let usual = Requirements::default();
         match self {

@@ -17,7 +17,7 @@ use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind, objects};
 use crate::proto::Path;
 
-/// The C object of an address handle: the public structure, and the device's private data.
+/// The C object that `ibv_create_ah` returns: the public `ibv_ah`, followed by the address handle of this device.
 #[repr(C)]
 struct Object {
     public: ibv_ah,
@@ -26,12 +26,12 @@ struct Object {
     _counted: Counted,
 }
 
-/// Returns the device's [`AddressHandle`] that belongs to a C object.
+/// Returns the [`AddressHandle`] that is stored in the C object `ah`.
 ///
 /// # Safety
 /// `ah` must belong to this device, and must not be destroyed while the reference is used.
 pub(crate) unsafe fn handle<'a>(ah: *const ibv_ah) -> &'a AddressHandle {
-    // SAFETY: the caller guarantees an object of this device; each of them is the first field of such a structure.
+    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of an `Object`.
     unsafe { &(*ah.cast::<Object>()).address }
 }
 

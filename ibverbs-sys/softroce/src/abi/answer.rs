@@ -6,7 +6,8 @@ use libc::c_int;
 use super::set_errno;
 use crate::context::Refusal;
 
-/// Returns the result of a verb that creates an object: a pointer to the object, or null with errno set.
+/// Calls `make`, and returns the pointer that it made. After an error, sets errno and returns null, as verbs that
+/// create objects do.
 pub(super) fn pointer<T>(make: impl FnOnce() -> Result<*mut T, Refusal>) -> *mut T {
     make().unwrap_or_else(|refusal| {
         set_errno(refusal.errno());
@@ -14,7 +15,7 @@ pub(super) fn pointer<T>(make: impl FnOnce() -> Result<*mut T, Refusal>) -> *mut
     })
 }
 
-/// Returns the result of a verb that returns an error number: 0, or the error number, which is set as errno, too.
+/// Calls `act`, and returns 0. After an error, sets errno to the error number and returns the same number.
 pub(super) fn status(act: impl FnOnce() -> Result<(), Refusal>) -> c_int {
     match act() {
         Ok(()) => 0,
@@ -25,7 +26,7 @@ pub(super) fn status(act: impl FnOnce() -> Result<(), Refusal>) -> c_int {
     }
 }
 
-/// Returns the result of a verb that waits for an event: 0, or -1 with errno set.
+/// Calls `fetch`, which waits for an event, and returns 0. After an error, sets errno and returns -1.
 pub(super) fn fetched(fetch: impl FnOnce() -> std::io::Result<()>) -> c_int {
     match fetch() {
         Ok(()) => 0,
@@ -44,6 +45,6 @@ pub(super) fn handle() -> u32 {
 
 /// Moves an object to the heap, and returns a pointer to the C structure with which the object begins.
 pub(super) fn hand_out<T, C>(object: T) -> *mut C {
-    // Each of these objects is `repr(C)`, and the C structure is its first field.
+    // Every type that is passed here is `repr(C)`, and its first field is the C structure.
     Box::into_raw(Box::new(object)).cast()
 }

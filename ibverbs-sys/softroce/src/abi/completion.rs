@@ -26,7 +26,7 @@ use crate::limits;
 use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind, objects};
 
-/// The C object of a completion channel: the public structure, and the device's private data.
+/// The C object that `ibv_create_comp_channel` returns: the public structure, followed by the channel of this device.
 #[repr(C)]
 struct ChannelHandle {
     public: ibv_comp_channel,
@@ -49,7 +49,7 @@ pub(super) struct QueueHandle {
     _counted: Counted,
 }
 
-/// Attributes of a completion queue to create, except its context.
+/// Attributes with which a completion queue is created. The verbs context is not among them.
 struct Wanted {
     capacity: u32,
     cq_context: *mut c_void,
@@ -60,21 +60,21 @@ struct Wanted {
     domain: *mut ibv_pd,
 }
 
-/// Returns the device's [`CompletionQueue`] that belongs to a C object.
+/// Returns the [`CompletionQueue`] that is stored in the C object `cq`.
 ///
 /// # Safety
 /// `cq` must belong to this device, and must not be destroyed while the reference is used.
 pub(crate) unsafe fn queue<'a>(cq: *const ibv_cq) -> &'a Arc<CompletionQueue> {
-    // SAFETY: the caller guarantees an object of this device; each of them is the first field of such a structure.
+    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of a `QueueHandle`.
     unsafe { &(*cq.cast::<QueueHandle>()).queue }
 }
 
-/// Returns the device's [`CompletionChannel`] that belongs to a C object.
+/// Returns the [`CompletionChannel`] that is stored in the C object `channel`.
 ///
 /// # Safety
 /// `channel` must belong to this device, and must not be destroyed while the reference is used.
 unsafe fn channel_of<'a>(channel: *const ibv_comp_channel) -> &'a Arc<CompletionChannel> {
-    // SAFETY: the caller guarantees an object of this device; each of them is the first field of such a structure.
+    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of a `ChannelHandle`.
     unsafe { &(*channel.cast::<ChannelHandle>()).channel }
 }
 

@@ -64,7 +64,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
     num_devices: *mut c_int,
 ) -> *mut *mut ibv_device {
     if Inside::is() {
-        // SAFETY: the real library calls with its own argument, for the same function.
+        // SAFETY: the real library made this call for itself, and gets its own argument.
         return unsafe { call!(ibv_get_device_list(num_devices)) };
     }
     catch(fail, || {
@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     if Inside::is() {
-        // SAFETY: the real library calls with its own list, for the same function.
+        // SAFETY: the real library made this call for itself, and gets its own list.
         return unsafe { call!(ibv_free_device_list(list)) };
     }
     if list.is_null() {
@@ -163,8 +163,8 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
     -1
 }
 
-/// The C object of this device. Programs and drivers read beyond its public part: `is_mlx5_dev` reads the operations that a
-/// driver's device has there. Zeroes at that place make them reject the device.
+/// The `ibv_device` of softroce, with zeroes behind it. Programs and drivers read beyond the public part: `is_mlx5_dev`
+/// reads the operations that a driver's device has there. The zeroes make them reject the device.
 #[repr(C)]
 struct Device {
     public: ibv_device,

@@ -17,7 +17,7 @@ use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind};
 use crate::proto::AccessFlags;
 
-/// The C object of device memory: the public structure, and the device's private data.
+/// The C object that `ibv_alloc_dm` returns: the public structure, followed by the device memory itself.
 #[repr(C)]
 struct DeviceMemoryHandle {
     public: ibv_dm,

@@ -72,12 +72,12 @@ pub(super) fn fill(public: &mut ibv_cq_ex) {
     public.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
-/// Returns the device's data of an extended completion queue's C object.
+/// Returns the [`QueueHandle`] whose first field is the extended completion queue `cq`.
 ///
 /// # Safety
 /// `cq` must belong to this device, and must not be destroyed while the reference is used.
 unsafe fn handle<'a>(cq: *const ibv_cq_ex) -> &'a QueueHandle {
-    // SAFETY: the caller guarantees an object of this device; each of them is the first field of such a structure.
+    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of a `QueueHandle`.
     unsafe { &*cq.cast::<QueueHandle>() }
 }
 
@@ -116,7 +116,8 @@ unsafe extern "C" fn end(cq: *mut ibv_cq_ex) {
     guard((), || unsafe { handle(cq) }.iteration.end());
 }
 
-/// Moves to the next entry of the queue. Returns 0, `ENOENT` if the queue has no more entries, or `EIO` after an overrun.
+/// Moves the iteration to the next entry of the queue. Returns 0, `ENOENT` if the queue has no more entries, or `EIO`
+/// after an overrun.
 ///
 /// # Safety
 /// `cq` must belong to this device, and the caller must have begun an iteration.
@@ -141,7 +142,8 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     }
 }
 
-/// Returns the result of `read` for the current entry, or the default value if there is no entry.
+/// Returns the result of `read` for the entry at which the iteration is, or the default value if there is no such
+/// entry.
 ///
 /// # Safety
 /// `cq` must belong to this device, and the caller must have begun an iteration.

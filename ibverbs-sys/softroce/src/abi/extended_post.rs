@@ -30,7 +30,8 @@ bitflags! {
 }
 
 impl Operations {
-    /// Returns whether queue pairs of a service support all operations in this set, according to the table of `ibv_wr_post(3)`.
+    /// Returns whether queue pairs with this transport service support all operations in the set, by the table of
+    /// `ibv_wr_post(3)`.
     pub(super) fn fit(self, service: Service) -> bool {
         let datagrams = Self::SEND | Self::SEND_WITH_IMMEDIATE;
         match service {
@@ -82,7 +83,8 @@ impl Later {
     }
 }
 
-/// Calls `body` with the device's data of the queue pair. After a panic, returns normally. For functions that return nothing.
+/// Calls `body` with the queue pair's [`Object`]. Returns normally even if `body` panics. For C functions that return
+/// nothing.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
@@ -104,7 +106,8 @@ unsafe fn is_inherited(qp: *mut ibv_qp_ex) -> bool {
     unsafe { fork::is_inherited((*qp).qp_base.context) }
 }
 
-/// Begins a request in the batch of the queue pair.
+/// Adds a send request with `operation` to the batch that the program builds between `ibv_wr_start` and
+/// `ibv_wr_complete`.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
@@ -119,7 +122,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
     }
 }
 
-/// Begins a request with an unsupported operation, which makes the batch of requests fail.
+/// Makes the batch of send requests fail, because the program added a request with an unsupported operation.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.

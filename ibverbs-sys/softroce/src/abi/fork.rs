@@ -25,7 +25,7 @@ use crate::{counters, descriptor, memory, nic, object_counts};
 
 /// Registers the handlers for `fork` that prevent a child from using its parent's device.
 ///
-/// Must be called when the device is first used. A child that is forked before has nothing to discard.
+/// Must be called when the device is first used. A child that is forked earlier inherits nothing that it must discard.
 pub(crate) fn watch() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {

@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     index: c_uint,
     gid_type: *mut c_uint,
 ) -> c_int {
-    /// `IBV_GID_TYPE_SYSFS_ROCE_V2`.
+    /// Value of `IBV_GID_TYPE_SYSFS_ROCE_V2`, the type of GIDs for RoCE version 2.
     const ROCE_V2: c_uint = 1;
     // SAFETY: the C API requires the caller to pass an open context.
     unsafe {

@@ -21,7 +21,7 @@ use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind};
 use crate::proto::AccessFlags;
 
-/// The C object of a memory region: the public structure, and the device's private data.
+/// The C object that registering a memory region returns: the public `ibv_mr`, followed by private data of this device.
 #[repr(C)]
 struct RegionHandle {
     public: ibv_mr,
@@ -32,12 +32,12 @@ struct RegionHandle {
     _counted: Counted,
 }
 
-/// Kind of the memory of a region, with the data that the kind requires.
+/// Kind of memory that a region consists of, with the data that the kind requires.
 pub(super) enum Memory {
     Program {
         mapping: Mapping,
-        /// Block of the device's arena that contains the memory, if the memory was allocated from it. The region keeps the
-        /// block.
+        /// Block of the device's arena that contains the memory, if the memory was allocated from the arena. The region keeps
+        /// the block from being freed.
         _block: Option<Arc<Block>>,
     },
     Device {
@@ -228,7 +228,7 @@ pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     })
 }
 
-/// Checks ranges of on-demand regions, and prefetches their pages (`ibv_advise_mr(3)`).
+/// Checks ranges of on-demand memory regions, and makes the kernel load their pages in advance (`ibv_advise_mr(3)`).
 pub(super) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: ib_uverbs_advise_mr_advice,

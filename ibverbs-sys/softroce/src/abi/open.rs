@@ -16,7 +16,7 @@ use crate::limits;
 use crate::nic::{Nic, faults};
 use crate::object_counts::{Counted, Kind};
 
-/// The C object of an open device: the public context, and the device's private data.
+/// The C object that `ibv_open_device` returns: the public context, followed by private data of this device.
 #[repr(C)]
 struct OpenDevice {
     public: verbs_context,
@@ -69,7 +69,7 @@ fn leave(open: *mut OpenDevice) {
     }
 }
 
-/// Returns the device's [`Context`] that belongs to a C object.
+/// Returns the [`Context`] that is stored in the C object `context`.
 ///
 /// # Safety
 /// `context` must belong to this device, and must not be closed while the reference is used.
@@ -87,7 +87,7 @@ pub(crate) unsafe fn nic<'a>(context: *const ibv_context) -> &'a Arc<Nic> {
     unsafe { &(*open_device(context)).nic }
 }
 
-/// Returns the C object of the open device that contains a context.
+/// Returns the [`OpenDevice`] that contains the C structure `context`.
 ///
 /// # Safety
 /// `context` must belong to this device.
@@ -155,7 +155,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
         // SAFETY: `ibv_open_device` created the object by `Box::into_raw`, and the C API forbids its use after this call.
         let opened = unsafe { Box::from_raw(opened) };
         for queue_pair in opened.nic.queue_pairs.all() {
-            // As the kernel does, so that peers cannot reach the program's memory through queue pairs that it did not destroy.
+            // Destroys the queue pair as the kernel would, so that peers cannot reach the program's memory through it.
             if queue_pair.abandon(&opened.context) {
                 // Sends a pending acknowledgement, as `ibv_destroy_qp` does.
                 opened.nic.transmit(&queue_pair);
@@ -174,8 +174,8 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     })
 }
 
-/// Opens a device by a descriptor of the kernel (`ibv_import_device(3)`). Always calls the real library, since this device has
-/// no such descriptor.
+/// Opens a device by a descriptor of the kernel (`ibv_import_device(3)`). Always calls the real library, since
+/// softroce's device has no kernel descriptor.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     // SAFETY: the argument is that of the caller, for the same function.

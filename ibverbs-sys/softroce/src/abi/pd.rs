@@ -16,29 +16,30 @@ use crate::fault::Verb;
 use crate::limits;
 use crate::object_counts::{Counted, Kind, objects};
 
-/// The C object of a protection domain: the public structure, and the device's private data.
+/// The C object that `ibv_alloc_pd` returns: the public structure, followed by the protection domain of this device.
 #[repr(C)]
 struct ProtectionDomainHandle {
     public: ibv_pd,
     domain: Arc<ProtectionDomain>,
-    /// The protection domain and the thread domain that a parent domain keeps in use.
+    /// For a parent domain: the protection domain and the thread domain that must not be deallocated before it.
     _parent: Option<(Held<ProtectionDomain>, Option<Held<ThreadDomain>>)>,
     _counted: Counted,
 }
 
-/// The C object of a thread domain: the public structure, and the device's private data.
+/// The C object that `ibv_alloc_td` returns: the public structure, followed by the thread domain of this device.
 #[repr(C)]
 struct ThreadDomainHandle {
     public: ibv_td,
     domain: Arc<ThreadDomain>,
 }
 
-/// Returns the device's [`ProtectionDomain`] that belongs to a C object.
+/// Returns the [`ProtectionDomain`] that is stored in the C object `pd`.
 ///
 /// # Safety
 /// `pd` must belong to this device, and must not be deallocated while the reference is used.
 pub(crate) unsafe fn domain<'a>(pd: *const ibv_pd) -> &'a Arc<ProtectionDomain> {
-    // SAFETY: the caller guarantees an object of this device; each of them is the first field of such a structure.
+    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of a
+    // `ProtectionDomainHandle`.
     unsafe { &(*pd.cast::<ProtectionDomainHandle>()).domain }
 }
 

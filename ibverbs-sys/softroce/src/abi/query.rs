@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
 }
 
 /// Returns the original attributes of a port (`ibv_query_port(3)`). Programs that were built with old headers call this
-/// function; newer headers call [`query_port`].
+/// function. Programs that were built with newer headers call [`query_port`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
@@ -92,7 +92,7 @@ pub(super) unsafe extern "C" fn query_port(
     })
 }
 
-/// Returns the current time of the clock of completion timestamps (`ibv_query_rt_values_ex(3)`).
+/// Stores the current time of the clock from which completion timestamps are taken (`ibv_query_rt_values_ex(3)`).
 pub(super) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
@@ -116,7 +116,7 @@ pub(super) unsafe extern "C" fn query_rt_values(
     })
 }
 
-/// Returns whether the device has a port with this number.
+/// Returns whether the device has a port with the number `number`.
 pub(super) fn is_port(number: u32) -> bool {
     (1..=u32::from(limits::PORTS)).contains(&number)
 }
@@ -154,7 +154,8 @@ fn device_attributes() -> ibv_device_attr_ex {
     original.max_qp_rd_atom = limits::MAX_QP_RD_ATOM.into();
     original.max_qp_init_rd_atom = limits::MAX_QP_INIT_RD_ATOM.into();
     original.max_res_rd_atom = count(limits::MAX_QP * usize::from(limits::MAX_QP_RD_ATOM));
-    // The processor's own atomic instructions execute them.
+    // The processor's own instructions execute remote atomics, so they are atomic with respect to the program's atomics,
+    // too.
     original.atomic_cap = ibv_atomic_cap::IBV_ATOMIC_GLOB;
     original.max_mw = count(limits::MAX_MW);
     original.max_mcast_grp = count(limits::MAX_MCAST_GRP);
@@ -227,7 +228,7 @@ fn port_attributes(nic: &Nic) -> ibv_port_attr {
     attributes.max_msg_sz = limits::MAX_MESSAGE;
     attributes.pkey_tbl_len = limits::MAX_PKEYS;
     attributes.max_vl_num = ONE_LANE;
-    // There is no cable. One lane of 10 Gbit/s is the order of magnitude of a processor's throughput.
+    // The port has no cable. One lane of 10 Gbit/s is the order of magnitude of a processor's throughput.
     attributes.active_width = WIDTH_1X;
     attributes.active_speed = SPEED_10G;
     attributes.link_layer = IBV_LINK_LAYER_ETHERNET as u8;
@@ -236,13 +237,13 @@ fn port_attributes(nic: &Nic) -> ibv_port_attr {
     attributes
 }
 
-/// Physical port states (IBTA table 155).
+/// Physical port states, as numbered in IBTA table 155.
 const DISABLED: u8 = 3;
 const LINK_UP: u8 = 5;
-/// Code for a single virtual lane: the port has only lane 0.
+/// The value of `max_vl_num` for a port that has only virtual lane 0.
 const ONE_LANE: u8 = 1;
 const WIDTH_1X: u8 = 1;
-/// Code of the speed FDR10.
+/// The value of `active_speed` for 10 Gbit/s per lane (FDR10).
 const SPEED_10G: u8 = 8;
 
 fn count(limit: usize) -> c_int {

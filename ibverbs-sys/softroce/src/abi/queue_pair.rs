@@ -23,9 +23,9 @@ use crate::queue_pair::{
 };
 use crate::xrc::XrcDomain;
 
-/// The C object of a queue pair: the public structure, and the device's private data.
+/// The C object that `ibv_create_qp` returns: the public structure, followed by private data of this device.
 ///
-/// Newer headers have more functions after the known part of [`ibv_qp_ex`]; `later` provides them.
+/// Newer headers declare more functions after the part of [`ibv_qp_ex`] that this crate knows; `later` provides them.
 #[repr(C)]
 pub(super) struct Object {
     /// The public structure, in a cell because C code reads and writes it at any time.
@@ -64,12 +64,13 @@ impl Object {
     }
 }
 
-/// Returns the C object of a queue pair, with the device's private data.
+/// Returns the [`Object`] whose first field is the queue pair `qp`.
 ///
 /// # Safety
 /// `qp` must belong to this device, and must not be destroyed while the reference is used.
 pub(super) unsafe fn object<'a>(qp: *const ibv_qp) -> &'a Object {
-    // SAFETY: the caller guarantees a queue pair of this device; each of them is the first field of an `Object`.
+    // SAFETY: the caller guarantees a queue pair of this device, and each such queue pair is the first field of an
+    // `Object`.
     unsafe { &*qp.cast() }
 }
 
@@ -243,12 +244,12 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             return libc::EIO;
         }
         if ends {
-            // Sends the acknowledgements of all received messages, as the destruction of a queue pair does.
+            // Sends the pending acknowledgements of received messages, as the destruction of a queue pair does.
             object.nic.transmit(&object.queue_pair);
         }
         match object.queue_pair.modify(&wanted) {
             Ok(state) => {
-                // SAFETY: only the owner of the queue pair may read its state, and it is in this call.
+                // SAFETY: only the owner of the queue pair may read the field `state`, and the owner is in this call.
                 unsafe { (*qp).state = number_of(state) };
                 if attr_mask & STATE != 0 && values.qp_state == ibv_qp_state::IBV_QPS_RTR {
                     object.nic.meet(&object.queue_pair);
@@ -368,7 +369,8 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
     guard(libc::EIO, || libc::EOPNOTSUPP)
 }
 
-/// Attributes of a queue pair to create or open, in the form that all functions for this purpose use.
+/// Attributes with which a queue pair is created or opened. All functions that do so convert their arguments to this
+/// form.
 struct Wanted {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -378,7 +380,7 @@ struct Wanted {
     basic: ibv_qp_init_attr,
 }
 
-/// Converts the attributes that the mask names. Fails if the device does not support one of them.
+/// Converts the attributes that the mask of `given` names. Fails if the device does not support one of them.
 ///
 /// # Safety
 /// `given` must point to attributes, of which those that the mask names must be valid.
@@ -501,8 +503,8 @@ unsafe fn create(
     })
 }
 
-/// Returns the device's object that belongs to a C object, for use by a new queue pair. Returns `None` if the pointer is null.
-/// Fails for objects of other contexts.
+/// Returns the softroce object inside a C object, for a queue pair that will use it. Returns `None` if the pointer is
+/// null. Fails if the object belongs to another context.
 ///
 /// # Safety
 /// `object` must be null, or valid and begin with a pointer to its context. If the context belongs to this device, the
@@ -532,7 +534,7 @@ const _: () = {
     assert!(mem::offset_of!(ibv_xrcd, context) == 0);
 };
 
-/// Creates the reference of an open device to a new queue pair.
+/// Creates the handle by which a new queue pair refers to the open device of its program.
 ///
 /// # Safety
 /// `context` must belong to this device.
@@ -592,7 +594,7 @@ fn publish(
 /// support.
 const KNOWN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
 
-/// Copies queue pair attributes from C memory. Fields that old headers do not have are zero.
+/// Copies queue pair attributes from C memory. Fields that programs with old headers do not have are zero.
 ///
 /// # Safety
 /// `from` must point to attributes.
@@ -603,7 +605,7 @@ unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
     values
 }
 
-/// Copies queue pair attributes to C memory, as far as all versions of the headers have them.
+/// Copies queue pair attributes to C memory: only the fields that all versions of the headers have.
 ///
 /// # Safety
 /// `to` must be valid for writes of attributes.

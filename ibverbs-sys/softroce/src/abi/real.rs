@@ -1,4 +1,4 @@
-//! The real libibverbs, which is called for the devices of other drivers, and for functions that use no device.
+//! The real libibverbs. Softroce calls it for devices of other drivers, and for functions that use no device.
 //!
 //! The library is opened by its name. `RTLD_NEXT` would find nothing if the linker dropped the library as unneeded, and would
 //! find another copy of this crate in a program that links and preloads it. Symbols are looked up only in that library, so a
@@ -31,8 +31,8 @@ impl Symbol {
         }
     }
 
-    /// Returns the address of the function in the real library, or `None` if the real library is missing or does not have it.
-    /// `ours` is this crate's function with the same name, which is never returned.
+    /// Returns the address of the function in the real library, or `None` if there is no real library or it lacks the
+    /// function. `ours` is this crate's function with the same name. It is never returned, even if the lookup finds it.
     pub(crate) fn find(&self, ours: *const ()) -> Option<*const ()> {
         let mut found = self.found.load(Ordering::Acquire);
         if found.is_null() {
@@ -100,13 +100,13 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The result of a function that cannot be executed, for example because its object belongs to another driver and the real
+/// Result of a verb that softroce cannot execute, for example because the object belongs to another driver and the real
 /// library does not have the function.
 pub(crate) trait Missing: Sized {
-    /// Returns the function's result for an error number, and sets errno if the function's convention requires it.
+    /// Returns the result by which a verb reports an error number, and sets errno if the verb's convention requires it.
     fn failed(errno: c_int) -> Self;
 
-    /// Returns the function's result for an unsupported operation.
+    /// Returns the result by which a verb reports an unsupported operation.
     fn missing() -> Self {
         Self::failed(libc::EOPNOTSUPP)
     }
@@ -188,7 +188,7 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// Infers the type of an argument from this crate's function.
+/// Passes an argument of [`call!`] on, with the type that this crate's function has for it.
 macro_rules! argument {
     ($argument:expr) => {
         _
@@ -196,10 +196,10 @@ macro_rules! argument {
 }
 pub(crate) use argument;
 
-/// Returns from the calling function with the result of the real library, unless the context belongs to this device:
-/// `forward!((*qp).context, ibv_query_qp(qp, attr, mask, init))`. If there is no real library, the result is that of
-/// [`Missing`], or the expression after `else`. If the context was inherited from the process that this one was forked from,
-/// the result is that of [`refused!`].
+/// Unless the context belongs to this device, calls the real library's function, and returns from the calling function
+/// with its result: `forward!((*qp).context, ibv_query_qp(qp, attr, mask, init))`. If there is no real library, the
+/// result is that of [`Missing`], or the expression after `else`. If the context was inherited through `fork`, the
+/// result is that of [`refused!`].
 macro_rules! forward {
     ($context:expr, $name:ident($($argument:expr),* $(,)?) $(else $missing:expr)?) => {
         if !$crate::abi::is_ours($context) {
@@ -212,8 +212,8 @@ macro_rules! forward {
 }
 pub(crate) use forward;
 
-/// Returns the result of a function for an object that a child of `fork` has inherited: the error `EIO`, reported by the
-/// function's convention.
+/// Returns the result of a verb for an object that a child of `fork` has inherited: the error `EIO`, reported in the
+/// way of that verb.
 macro_rules! refused {
     () => {
         $crate::abi::real::Missing::failed(::libc::EIO)

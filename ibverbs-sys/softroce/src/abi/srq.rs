@@ -21,7 +21,7 @@ use crate::proto::ReceiveRequest;
 use crate::receive::{SharedReceiveQueue, XrcBinding};
 use crate::xrc::XrcDomain;
 
-/// The C object of a shared receive queue: the public structure, and the device's private data.
+/// The C object that `ibv_create_srq` returns: the public structure, followed by private data of this device.
 #[repr(C)]
 struct QueueHandle {
     public: ibv_srq,
@@ -32,12 +32,12 @@ struct QueueHandle {
     _counted: Counted,
 }
 
-/// Returns the device's [`SharedReceiveQueue`] that belongs to a C object.
+/// Returns the [`SharedReceiveQueue`] that is stored in the C object `srq`.
 ///
 /// # Safety
 /// `srq` must belong to this device, and must not be destroyed while the reference is used.
 pub(crate) unsafe fn queue<'a>(srq: *const ibv_srq) -> &'a Arc<SharedReceiveQueue> {
-    // SAFETY: the caller guarantees an object of this device; each of them is the first field of such a structure.
+    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of a `QueueHandle`.
     unsafe { &(*srq.cast::<QueueHandle>()).queue }
 }
 

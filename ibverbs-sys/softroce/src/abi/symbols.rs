@@ -50,7 +50,8 @@ fn home(function: *mut c_void) -> String {
     format!("from {}", file.to_string_lossy())
 }
 
-/// Symbols that newer libraries have and the installed one may lack. This device supports them in any case.
+/// Symbols that newer versions of libibverbs have and the installed one may lack. This device implements them in any
+/// case.
 const NEWER: [&CStr; 4] = [
     c"ibv_alloc_buf",
     c"ibv_free_buf",
@@ -109,11 +110,11 @@ mod tests {
     use super::super::real;
     use super::{NEWER, SYMBOLS, home};
 
-    /// Symbols that are defined although the library does not export them to programs: `ibv_devinfo` uses them.
+    /// Symbols that this crate defines although libibverbs does not export them to programs: `ibv_devinfo` uses them.
     const PRIVATE: [&str; 1] = ["ibv_query_gid_type"];
 
-    /// Returns the functions that the installed library exports to programs, without hidden older versions and the interface
-    /// for drivers.
+    /// Returns the functions that the installed libibverbs exports to programs. Hidden older versions and the interface for
+    /// drivers are left out.
     fn exported() -> BTreeSet<String> {
         let function = real::Symbol::new(c"ibv_get_device_list").find(std::ptr::null());
         let file = home(

@@ -12,8 +12,8 @@ use super::{
     work_request, xrc,
 };
 
-/// Returns a context with all function pointers: the operations, and the functions that inline functions of newer headers use.
-/// No entry is empty, because some callers do not check the pointers.
+/// Returns a new verbs context in which all function pointers are set: the operations, and the functions that inline
+/// functions of newer headers call. No pointer is null, because some callers do not check.
 pub(super) fn context() -> verbs_context {
     verbs_context {
         query_port: Some(query::query_port),

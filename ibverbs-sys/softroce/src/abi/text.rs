@@ -95,7 +95,7 @@ fn name(names: &[&'static CStr], number: i64) -> Option<*const c_char> {
 
 struct Rate {
     rate: ibv_rate,
-    /// The rate as a multiple of 2.5 Gbit/s, rounded for 28 Gbit/s; `None` if it has no multiple.
+    /// The rate as a multiple of 2.5 Gbit/s, or `None` if the verbs API defines no multiple for it. Rounded for 28 Gbit/s.
     multiple: Option<c_int>,
     megabits: c_int,
 }
@@ -219,8 +219,8 @@ mod tests {
 
     use super::super::real::Symbol;
 
-    /// Compares a function of this crate with the same function of the real library, for numbers below, in and above the range
-    /// of the tables.
+    /// Checks that a function of this crate returns the same as the real library's, for numbers below, in and above the
+    /// range of its table.
     macro_rules! compare {
         ($name:ident, $argument:ty => $answer:ty, $numbers:expr, $make:expr, $show:expr) => {{
             static SYMBOL: Symbol = Symbol::new(

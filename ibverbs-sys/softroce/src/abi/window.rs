@@ -13,7 +13,7 @@ use crate::memory::WindowKind;
 use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind};
 
-/// The C object of a memory window: the public structure, and the device's private data.
+/// The C object that `ibv_alloc_mw` returns: the public structure, followed by private data of this device.
 #[repr(C)]
 struct WindowHandle {
     public: ibv_mw,

@@ -28,7 +28,7 @@ pub(super) fn of(entry: &Entry) -> ibv_wc {
     }
 }
 
-/// Returns the status of a completion queue entry. The C ABI has the same numbers.
+/// Returns the status of a completion queue entry as a number of the C ABI, which uses the same numbers.
 pub(super) fn status(entry: &Entry) -> ibv_wc_status {
     ibv_wc_status(entry.completion.status as c_uint)
 }
@@ -71,7 +71,8 @@ pub(super) fn flags(entry: &Entry) -> c_uint {
         )
 }
 
-/// Returns a completion queue entry's immediate data in network byte order, or its invalidated key, or 0.
+/// Returns the immediate data of a completion queue entry in network byte order. If it has none, returns
+/// the invalidated key, or 0.
 pub(super) fn immediate(entry: &Entry) -> u32 {
     let completion = &entry.completion;
     completion

@@ -101,7 +101,8 @@ pub(super) unsafe extern "C" fn post_recv(
     })
 }
 
-/// Converts a send request of the C ABI to a draft, which is checked when it is finished.
+/// Converts a send request of the C ABI to a [`Draft`] (unchecked request). The request is checked when the draft is
+/// finished.
 ///
 /// # Safety
 /// The data that the request's fields refer to, according to its opcode and flags, must be valid.

@@ -10,7 +10,8 @@ use crate::object_counts::{Counted, Kind};
 use crate::per_process::PerProcess;
 use crate::xrc::{File, XrcDomain, XrcDomains};
 
-/// The C object of an XRC domain: the public structure, and the device's private data.
+/// The C object that `ibv_open_xrcd` returns: the public structure, followed by the XRC domain of this
+/// device.
 #[repr(C)]
 struct Object {
     public: ibv_xrcd,
@@ -18,20 +19,21 @@ struct Object {
     _counted: Counted,
 }
 
-/// The XRC domains of this process, common to all contexts of its device.
+/// The XRC domains that this process has open. All contexts share them.
 static DOMAINS: PerProcess<XrcDomains> = PerProcess::new(XrcDomains::default);
 
-/// Discards the parent's XRC domains in a child of `fork`.
+/// In a child of `fork`, forgets the XRC domains that the parent has opened.
 pub(super) fn forget() {
     DOMAINS.forget();
 }
 
-/// Returns the device's [`XrcDomain`] that belongs to a C object.
+/// Returns the [`XrcDomain`] that is stored in the C object `xrcd`.
 ///
 /// # Safety
 /// `xrcd` must belong to this device, and must not be closed while the reference is used.
 pub(crate) unsafe fn domain<'a>(xrcd: *const ibv_xrcd) -> &'a Arc<XrcDomain> {
-    // SAFETY: the caller guarantees an XRC domain of this device; each of them is the first field of an `Object`.
+    // SAFETY: the caller guarantees an XRC domain of this device, and each such domain is the first field of an
+    // `Object`.
     unsafe { &(*xrcd.cast::<Object>()).domain }
 }
 

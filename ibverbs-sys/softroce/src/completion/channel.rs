@@ -11,16 +11,16 @@ use super::WakeEventfd;
 use crate::context::{Element, EventQueue, Shared, Usage};
 use crate::descriptor::Descriptor;
 
-/// Completion channel: `ibv_comp_channel`. Its events name completion queues with new entries.
+/// A completion channel (`ibv_comp_channel`). Each of its events names a completion queue that has new entries.
 #[derive(Debug)]
 pub struct CompletionChannel {
     events: EventQueue<Arc<Element>, Waking>,
-    /// Duplicate of the event descriptor for the program. The device does not use it.
+    /// Duplicate of the event descriptor, which the program gets. The device does not use the duplicate.
     public: Descriptor,
     usage: Usage,
 }
 
-/// Event descriptor on which the program waits.
+/// Event descriptor on which threads of the program wait for completion events.
 #[derive(Debug)]
 enum Waking {
     Own(Descriptor),
@@ -38,13 +38,14 @@ impl AsFd for Waking {
 }
 
 impl CompletionChannel {
-    /// Creates a channel without events.
+    /// Creates a completion channel without queued events. Only this process can wake its waiting threads.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         Self::behind(Waking::Own(Descriptor::open(|| eventfd(0, flags))?))
     }
 
-    /// Creates a channel without events whose waiting threads can be woken by peers on the same host.
+    /// Creates a completion channel without queued events. Peers on the same host can wake its waiting threads by
+    /// `wake_eventfd`.
     pub(crate) fn with(wake_eventfd: WakeEventfd) -> io::Result<Arc<Self>> {
         Self::behind(Waking::WakeEventfd(wake_eventfd))
     }
@@ -71,7 +72,8 @@ impl CompletionChannel {
         }
     }
 
-    /// Returns whether the program has made the descriptor non-blocking, so that no thread blocks in a read.
+    /// Returns whether the program has made the channel's descriptor non-blocking, so that no thread blocks in a read of
+    /// it.
     pub(crate) fn is_non_blocking(&self) -> bool {
         fcntl_getfl(self).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
     }
@@ -85,7 +87,7 @@ impl CompletionChannel {
             });
     }
 
-    /// Fetches the next event. Waits for an event unless the descriptor is non-blocking.
+    /// Fetches the next event. If none is queued, waits for one, unless the program has made the descriptor non-blocking.
     pub fn next_event(&self) -> io::Result<Arc<Element>> {
         self.events.take(|element| Some(element))
     }

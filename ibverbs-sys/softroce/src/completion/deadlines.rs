@@ -10,15 +10,16 @@ use crate::proto::Time;
 
 use super::CompletionQueue;
 
-/// Due times of completion events that moderation delays, with their completion queues. A timer of the NIC raises the events.
+/// Completion queues whose events moderation delays, with the times at which the events are due. A timer of the NIC
+/// raises the events.
 pub struct Deadlines {
-    /// Earliest due time in nanoseconds, so that a check needs no lock while nothing is due.
+    /// Earliest due time in nanoseconds. A thread can read it without a lock to see that no event is due.
     earliest: AtomicU64,
     waiting: Mutex<Vec<(Time, Weak<CompletionQueue>)>>,
     told: OnceLock<Told>,
 }
 
-/// Callback that is called with each new due time.
+/// Callback that gets each new due time, so that its owner can set a timer.
 type Told = Box<dyn Fn(Time) + Send + Sync>;
 
 const NONE: u64 = u64::MAX;

@@ -20,19 +20,20 @@ use super::{CompletionChannel, Deadlines, Entry};
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-/// Completion queue: `ibv_cq`.
+/// A completion queue (`ibv_cq`).
 ///
-/// Any thread may push entries, and any thread may poll. Neither takes a lock, unless an event was requested.
+/// Any thread may add entries, and any thread may poll. Neither takes a lock, unless the program has armed the queue
+/// for an event.
 pub struct CompletionQueue {
     entries: Ring<Entry>,
     context: Arc<Context>,
     channel: Option<Arc<CompletionChannel>>,
     deadlines: Arc<Deadlines>,
     this: Weak<Self>,
-    /// Stands for this queue in asynchronous events.
+    /// Subject by which asynchronous events name this queue.
     element: Arc<Element>,
-    /// Stands for this queue in completion events of the channel. Completion events and asynchronous events are acknowledged
-    /// separately.
+    /// Subject by which events of the completion channel name this queue. The program acknowledges them separately from
+    /// asynchronous events.
     notifications: Arc<Element>,
     usage: Usage,
     ignore_overrun: bool,
@@ -44,18 +45,18 @@ pub struct CompletionQueue {
 /// Attributes of a new completion queue.
 #[derive(Debug)]
 pub struct CompletionQueueAttributes {
-    /// Maximum number of entries.
+    /// Maximum number of entries that the queue holds.
     pub capacity: u32,
-    /// Channel for completion events.
+    /// Channel at which the queue raises its completion events.
     pub channel: Option<Arc<CompletionChannel>>,
-    /// Set if a full queue drops its oldest entry for a new one, instead of failing.
+    /// Set if a full queue drops its oldest entry to add a new one. Otherwise, a full queue fails.
     pub ignore_overrun: bool,
-    /// Set if the program reads the timestamps of entries.
+    /// Set if the program reads the timestamps of entries, so that they must be recorded.
     pub timestamps: bool,
 }
 
-/// State of the completion event that the program has requested. The marks of the ring contain a copy of the armed state, so
-/// that threads that add entries need not lock this state.
+/// State of the completion event for which the program has armed the queue. The ring of entries contains a copy of the
+/// armed state as marks, so that threads that add entries need not lock this state.
 #[derive(Default)]
 struct Events {
     arming: Option<Arming>,
@@ -65,17 +66,17 @@ struct Events {
     held: moderation::Held,
 }
 
-/// Kind of entry that an armed completion queue waits for.
+/// Kind of entry for which a program arms a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arming {
-    /// A solicited message or an error.
+    /// A received message with the solicited flag, or an error.
     Solicited,
     /// Any entry.
     Any,
 }
 
-/// Error: the completion queue had no room for an entry. The queue fails, and so does the queue pair whose request had to
-/// complete there (IBTA 11.6.3.2).
+/// Error: a full completion queue had no room for an entry. The queue fails, and so does the queue pair whose request
+/// would have completed there (IBTA 11.6.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the completion queue is full")]
 pub struct Overrun;
@@ -89,7 +90,8 @@ const TOGETHER: usize = 16;
 const _: () = assert!(limits::MAX_CQE as usize <= Ring::<Entry>::MAX_CAPACITY);
 
 impl CompletionQueue {
-    /// Creates a completion queue of a context. The due times of its moderated events are added to `deadlines`.
+    /// Creates a completion queue of an open device. When moderation delays one of its events, the due time is added to
+    /// `deadlines`.
     pub fn new(
         context: &Arc<Context>,
         deadlines: &Arc<Deadlines>,
@@ -112,7 +114,7 @@ impl CompletionQueue {
         }))
     }
 
-    /// Returns whether the timestamps of entries are used. If not, they need not be set.
+    /// Returns whether the program reads the timestamps of entries. If not, they need not be recorded.
     pub fn is_timed(&self) -> bool {
         self.timed.load(Ordering::Relaxed)
     }
@@ -124,12 +126,13 @@ impl CompletionQueue {
         if added.is_some_and(|added| added.marks().is_empty()) {
             return Ok(());
         }
-        // A separate copy lets the compiler keep the first one in registers until it is written to its slot.
+        // A second copy lets the compiler keep `entry` in registers until it is written to its slot.
         let again = entry;
         self.push_with_care(added, &again)
     }
 
-    /// Completes [`push`](Self::push) in the rare cases: adds the entry if it is not yet `added`, or raises an event.
+    /// Handles the rare cases of [`push`](Self::push): tries again if the entry was not `added`, or raises an event if it
+    /// was.
     #[cold]
     fn push_with_care(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);
@@ -179,8 +182,8 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Handles a full or closed ring: drops the oldest entry if overruns are ignored, otherwise fails the queue. Returns `Ok`
-    /// if the caller must try again to add an entry.
+    /// Handles an attempt to add an entry that was `refused`. If the ring was full, drops the oldest entry if overruns are
+    /// ignored, and otherwise fails the queue. Returns `Ok` if the caller must try again.
     #[cold]
     fn make_room(&self, refused: Refused) -> Result<(), Overrun> {
         let Refused::Full(full) = refused else {
@@ -285,7 +288,7 @@ impl CompletionQueue {
         self.entries.retain(|entry| entry.queue_pair != queue_pair);
     }
 
-    /// Changes the capacity; it cannot be less than the number of entries. Returns the new capacity.
+    /// Changes the capacity to `capacity`, and returns it. Fails if the queue contains more entries.
     pub fn resize(&self, capacity: u32) -> Result<u32, Refusal> {
         let entries = checked_capacity(capacity)?;
         match self.entries.resize(entries) {
@@ -307,7 +310,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Raises the event that moderation delays, if it is due at `now`.
+    /// Raises the completion event that moderation has delayed, if it is due at `now`.
     pub(super) fn expire(&self, now: Time) {
         let mut events = self.events.lock();
         if events.held.due.is_some_and(|due| due <= now) {
@@ -326,7 +329,7 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Returns the context of the opened device.
+    /// Returns the context of the open device to which the queue belongs.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -341,7 +344,8 @@ impl CompletionQueue {
         &self.notifications
     }
 
-    /// Raises the requested completion event. The program must arm the queue again for the next event.
+    /// Raises the completion event for which the program has armed the queue. For another event, the program must arm it
+    /// again.
     fn notify(&self, events: &mut Events) {
         events.arming = None;
         events.held = moderation::Held::default();

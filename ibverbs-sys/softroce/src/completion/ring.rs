@@ -11,9 +11,9 @@
 //! flag in their words, which makes every claim fail. The array begins small and grows when all slots are full, so that few
 //! entries in a queue with a large capacity occupy only a few cache lines.
 //!
-//! The word of the tail also contains marks (flags for the user of the ring). The claim of a producer returns the marks that
-//! were set, without a fence. A thread that sets a mark and then waits for earlier claims ([`Ring::settle`]) finds the entries
-//! of these claims.
+//! The word of the tail also contains marks (flags for the user of the ring). When a producer claims a position, it
+//! gets the marks that were set, without a fence. A thread that sets a mark and then waits for earlier claims
+//! ([`Ring::settle`]) finds the entries of these claims.
 
 use self::place::Lap;
 use self::slots::{Slots, Table};
@@ -38,15 +38,16 @@ pub(super) struct Ring<T> {
     /// Position of the oldest entry, with [`Place::HELD`].
     head: Line,
     table: Table<T>,
-    /// Maximum number of slots.
+    /// Maximum number of slots, to which the ring may grow.
     capacity: AtomicUsize,
 }
 
-/// A word in a cache line of its own.
+/// The word of the head or the tail, in a cache line of its own.
 #[repr(align(64))]
 struct Line(AtomicU64);
 
-/// Result of adding entries: the position of the first, with the marks (flags of the tail) that were set at that time.
+/// Result of adding entries: the position of the first added entry, with the marks (flags of the tail) that were set at
+/// that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Added(Place);
 
@@ -63,7 +64,8 @@ pub(super) enum Refused {
     Closed,
 }
 
-/// Value of the tail when the ring was full, for [`Ring::close`].
+/// Value of the tail at the time when the ring was found full. [`Ring::close`] closes the ring only if the tail has not
+/// changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full(Place);
 
@@ -109,8 +111,8 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Adds an entry. Returns `None`, without adding, if the next slot is not free or if another thread adds an entry at the
-    /// same time.
+    /// Adds an entry. Returns `None`, without adding the entry, if the slot at the tail is not free or if another thread
+    /// adds an entry at the same time.
     #[inline]
     pub(super) fn push(&self, entry: T) -> Option<Added> {
         let tail = self.tail();
@@ -126,7 +128,7 @@ impl<T: Copy + Send> Ring<T> {
         Some(Added(tail))
     }
 
-    /// Adds the first of `entries`, as many as there are free slots, at least one. Returns the number of added entries.
+    /// Adds as many of the first `entries` as there are free slots, but at least one. Returns the number of added entries.
     pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), Refused> {
         let mut attempt = 0;
         loop {
@@ -161,10 +163,10 @@ impl<T: Copy + Send> Ring<T> {
         if tail.has(Place::CLOSED) {
             return Err(Refused::Closed);
         }
-        // The head is read after the tail, so the ring contained at least as many entries as this finds.
+        // The head is read after the tail, so the ring contained at least as many entries as these two values show.
         let head = self.head();
         if tail.plain() != head.next_lap() {
-            // Another thread holds an end, is still reading the entry, or was faster.
+            // Another thread has exclusive control of the head or tail, is still reading the entry, or has just changed the tail.
             relax(attempt);
         } else if self.table.slots().lap.length() < self.capacity.load(Ordering::Relaxed) {
             self.grow();
@@ -174,12 +176,14 @@ impl<T: Copy + Send> Ring<T> {
         Ok(())
     }
 
-    /// Closes the ring for new entries, if nothing has changed since it was `full`. Returns whether this call closed the ring.
+    /// Closes the ring, so that no entries can be added, unless the tail has changed since `full`. Returns whether this
+    /// call closed the ring.
     pub(super) fn close(&self, full: Full) -> bool {
         claim(&self.tail, full.0, full.0.with(Place::CLOSED))
     }
 
-    /// Returns whether the ring has no entry. Never overlooks an entry of which the caller already knows by other means.
+    /// Returns whether the ring has no entry. Never returns `true` if the caller knows by other means that an entry was
+    /// added.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         let head = self.head();
@@ -202,7 +206,7 @@ impl<T: Copy + Send> Ring<T> {
                 if limit == 0 || slots.of(head).says(head.free()) {
                     return 0;
                 }
-                // An entry was just added, another thread was faster, or the head is held.
+                // An entry was just added, another thread has just changed the head, or a thread has exclusive control of the head.
                 relax(&mut attempt);
             } else if claim(&self.head, head, end) {
                 let mut taken = Taken {
@@ -278,12 +282,12 @@ impl<T: Copy + Send> Ring<T> {
 /// Moves the head or tail `end` from one position to another, if no other thread has changed it. Returns whether it was moved.
 #[inline]
 fn claim(end: &Line, from: Place, to: Place) -> bool {
-    // `Relaxed`: the entries are published by the turns of their slots.
+    // `Relaxed`: the state words of the slots publish the entries.
     let order = Ordering::Relaxed;
     end.0.compare_exchange(from.0, to.0, order, order).is_ok()
 }
 
-/// Entries that a consumer has claimed and not read yet. Dropping this value frees their slots.
+/// Entries that a consumer has claimed and is reading. Dropping this value frees the slots of all of them.
 struct Taken<'a, T: Copy> {
     slots: Slots<'a, T>,
     next: Place,

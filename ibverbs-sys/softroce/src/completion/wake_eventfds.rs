@@ -1,8 +1,9 @@
 #![forbid(unsafe_code)]
 //! Wakeup descriptors (eventfds) by which peers on the same host wake threads that wait on a completion channel.
 //!
-//! Peers get these descriptors when memory is shared, possibly before any channel exists. So they are opened beforehand, and
-//! assigned to channels while some are free. Threads that wait on other channels are woken by the engine.
+//! Peers get these descriptors when memory is shared, possibly before any channel exists. So the NIC opens a fixed
+//! number of them in advance, and assigns each to a channel while some are free. Threads that wait on other channels
+//! are woken by the engine.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,7 +26,8 @@ struct Slot {
     is_taken: AtomicBool,
 }
 
-/// Wakeup descriptor of a completion channel. Dropping this value makes the descriptor available to other channels.
+/// Wakeup descriptor that is assigned to a completion channel. Dropping this value makes the descriptor available to
+/// other channels.
 #[derive(Debug)]
 pub(crate) struct WakeEventfd {
     wake_eventfds: Arc<WakeEventfds>,
@@ -36,7 +38,7 @@ impl WakeEventfds {
     /// Number of wakeup descriptors of a NIC. Each peer process holds all of them open, so the number is small.
     pub(crate) const COUNT: usize = 2;
 
-    /// Opens all wakeup descriptors. No descriptor is assigned to a channel yet.
+    /// Opens all wakeup descriptors of a NIC. None of them is assigned to a channel yet.
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         let slot = |_| {

@@ -1,4 +1,4 @@
-//! Parsers of the variables' values. An error describes the expected value.
+//! Parsers of the values of environment variables. If a value is invalid, the error text describes the expected value.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -89,7 +89,7 @@ pub(super) fn number(value: &str) -> Result<u64, String> {
     .map_err(|_| "a number below 2^64 is expected".to_owned())
 }
 
-/// Parses a fraction, from 0 to 1 or from 0% to 100%. Returns a number from 0 to 1.
+/// Parses a fraction, written as a number from 0 to 1 or as a percentage. Returns a number from 0 to 1.
 pub(super) fn part(value: &str) -> Result<f64, String> {
     let (digits, whole) = match value.strip_suffix('%') {
         Some(percent) => (percent, 100.0),
@@ -151,7 +151,7 @@ pub(super) fn events(value: &str) -> Result<Vec<(Duration, Scheduled)>, String> 
     })
 }
 
-/// Events about the port or the device that `SOFTROCE_EVENT` can raise, by their name without the prefix `IBV_EVENT_`.
+/// Events of the port or the device that `SOFTROCE_EVENT` can raise, with their names without the prefix `IBV_EVENT_`.
 const EVENTS: [(&str, ibv_event_type); 8] = [
     ("DEVICE_FATAL", ibv_event_type::IBV_EVENT_DEVICE_FATAL),
     ("PORT_ACTIVE", ibv_event_type::IBV_EVENT_PORT_ACTIVE),

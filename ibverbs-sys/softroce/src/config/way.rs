@@ -10,7 +10,8 @@ pub enum Way {
 }
 
 impl Way {
-    /// Returns whether the configured `choice` of a path allows this path. Packets are always allowed.
+    /// Returns whether the configured `choice` allows this path. Packets are always allowed; `None` allows every
+    /// path.
     pub(crate) fn is_allowed(self, choice: Option<Self>) -> bool {
         self == Self::Udp || choice.is_none_or(|chosen| chosen == self)
     }

@@ -4,7 +4,7 @@ use crate::proto::Path;
 
 use super::ProtectionDomain;
 
-/// Address handle: the path of datagrams to a peer.
+/// An address handle (`ibv_ah`): the path that datagrams take to a peer.
 #[derive(Debug)]
 pub struct AddressHandle {
     path: Path,
@@ -25,7 +25,8 @@ impl AddressHandle {
         &self.path
     }
 
-    /// Returns the protection domain, which a queue pair that uses the handle must share.
+    /// Returns the protection domain of the address handle. Only queue pairs of the same domain may use
+    /// the handle.
     pub fn domain(&self) -> &Arc<ProtectionDomain> {
         &self.domain
     }

@@ -13,9 +13,9 @@ use crate::descriptor::Descriptor;
 #[derive(Debug)]
 pub struct Context {
     events: EventQueue<AsyncEvent>,
-    /// Duplicate of the event descriptor for the program. The device does not use it.
+    /// Duplicate of the event descriptor, which the program gets. The device does not use the duplicate.
     public: Descriptor,
-    /// Subjects of the events that were fetched and not acknowledged, with one entry for each event.
+    /// Objects of the events that the program has fetched and not acknowledged: one entry for each event.
     fetched: Mutex<Vec<Arc<Element>>>,
 }
 
@@ -40,7 +40,7 @@ pub enum Subject {
 }
 
 impl Context {
-    /// Creates a context without events.
+    /// Creates a context without queued events.
     pub fn new() -> io::Result<Arc<Self>> {
         let events = EventQueue::new()?;
         Ok(Arc::new(Self {
@@ -80,7 +80,8 @@ impl Context {
         });
     }
 
-    /// Fetches the next event (`ibv_get_async_event`). Waits for an event unless the descriptor is non-blocking.
+    /// Fetches the next event (`ibv_get_async_event`). If none is queued, waits for one, unless the program has made the
+    /// descriptor non-blocking.
     pub fn next_event(&self) -> io::Result<AsyncEvent> {
         let event = self.events.take(AsyncEvent::element)?;
         if let Some(element) = event.element() {
@@ -100,8 +101,8 @@ impl Context {
         }
     }
 
-    /// Removes the queued events about an object that is being destroyed, and waits until the program has acknowledged the
-    /// fetched events.
+    /// Removes the queued events about `element`, whose object is being destroyed, and waits until the program has
+    /// acknowledged those that it has fetched.
     pub fn withdraw(&self, element: &Arc<Element>) {
         self.events.withdraw(element, AsyncEvent::element);
     }
@@ -115,7 +116,7 @@ impl Context {
 }
 
 impl AsFd for Context {
-    /// Returns the descriptor that is readable while events are queued: `async_fd`.
+    /// Returns the descriptor that is readable while events are queued: the context's `async_fd`.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
@@ -134,7 +135,7 @@ impl Subject {
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Element(one), Self::Element(two)) => Arc::ptr_eq(one, two),
-            // Port events are never merged: link down, up, down differs from down, up.
+            // A port event is never equal to a queued one: link down, up, down differs from down, up.
             (Self::Port(_), Self::Port(_)) => false,
             (Self::Device, Self::Device) => true,
             _ => false,

@@ -20,7 +20,8 @@ impl DomainId {
     }
 }
 
-/// Protection domain, or a parent domain that stands for another protection domain.
+/// A protection domain, or a parent domain (`ibv_alloc_parent_domain(3)`), which has the identity of another protection
+/// domain.
 #[derive(Debug)]
 pub struct ProtectionDomain {
     id: DomainId,
@@ -57,7 +58,7 @@ impl ProtectionDomain {
         self.id
     }
 
-    /// Returns the context of the opened device.
+    /// Returns the context of the open device to which the domain belongs.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -74,8 +75,8 @@ impl Shared for ProtectionDomain {
     }
 }
 
-/// Thread domain: the program's promise that a single thread at a time uses the objects in the domain. This device ignores the
-/// promise.
+/// Thread domain: a program promises by it that only one thread at a time uses the objects in the domain. This device
+/// makes no use of the promise.
 #[derive(Debug, Default)]
 pub struct ThreadDomain {
     usage: Usage,

@@ -3,7 +3,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Subject of events: an object of the C API, with the number of its events that the program has fetched and not acknowledged.
+/// Subject of events: represents a C object, and counts the events about it that the program has fetched and not
+/// acknowledged.
 ///
 /// When an object is destroyed, events that were not fetched are removed, and the destruction waits until fetched events are
 /// acknowledged (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
@@ -18,7 +19,7 @@ pub struct Element {
 struct Fetched {
     /// Number of fetched events that are not acknowledged.
     open: u64,
-    /// Set if no more events may be queued.
+    /// Set once the object is being destroyed: no more events about it may be queued.
     withdrawn: bool,
 }
 
@@ -38,7 +39,7 @@ impl Element {
         self.object.load(Ordering::Acquire)
     }
 
-    /// Acknowledges `count` fetched events.
+    /// Acknowledges `count` events about the object that the program has fetched.
     pub fn acknowledge(&self, count: u32) {
         let mut fetched = self.fetched.lock();
         fetched.open = fetched.open.saturating_sub(u64::from(count));
@@ -59,7 +60,7 @@ impl Element {
         self.fetched.lock().open += 1;
     }
 
-    /// Prevents further events from being queued.
+    /// Prevents further events about the object from being queued, because it is being destroyed.
     pub(super) fn withdraw(&self) {
         self.fetched.lock().withdrawn = true;
     }

@@ -36,8 +36,8 @@ impl<T> EventQueue<T> {
 }
 
 impl<T, D: AsFd> EventQueue<T, D> {
-    /// Creates an empty queue with the given eventfd in semaphore mode, which other processes may increment too. After such an
-    /// increment, a fetch finds no event and waits again.
+    /// Creates an empty queue that uses the eventfd `descriptor`, which must be in semaphore mode. Other processes may
+    /// increment the eventfd, too. After such an increment, a fetch finds no event and waits again.
     pub fn with(descriptor: D) -> Self {
         Self {
             descriptor,
@@ -62,8 +62,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
         descriptor::count_up(self.descriptor.as_fd());
     }
 
-    /// Fetches the next event. Waits for an event unless the descriptor is non-blocking. `element_of` returns the object that
-    /// an event is about.
+    /// Fetches the next event. If none is queued, waits for one, unless the descriptor is non-blocking. `element_of`
+    /// returns the object that an event is about.
     pub fn take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> io::Result<T> {
         loop {
             let waited = self.wait();
@@ -126,8 +126,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 }
 
-/// Removes the next event from a locked queue and counts it as fetched. Because both happen under the lock, a withdrawal finds
-/// each event either queued or fetched.
+/// Removes the next event from a locked queue, and counts it as fetched. Because both happen under the lock,
+/// [`EventQueue::withdraw`] finds each event either queued or fetched.
 fn fetch<T>(
     pending: &mut VecDeque<T>,
     element_of: impl Fn(&T) -> Option<&Arc<Element>>,
@@ -292,7 +292,7 @@ mod tests {
         assert!(fetched.into_iter().eq(0..EVENTS));
     }
 
-    /// A descriptor that calls a function each time that the queue uses it.
+    /// A descriptor for tests that calls a function each time that the queue uses it.
     struct Watched<F: Fn(BorrowedFd<'_>)>(OwnedFd, F);
 
     impl<F: Fn(BorrowedFd<'_>)> AsFd for Watched<F> {
@@ -348,7 +348,7 @@ mod tests {
         );
     }
 
-    /// Checks that concurrent withdrawals and waiting threads leave neither an event nor a count.
+    /// Checks that, if a thread withdraws events while others wait, neither an event nor a count is left.
     #[test]
     fn withdrawals_race_with_fetching() {
         for _ in 0..200 {

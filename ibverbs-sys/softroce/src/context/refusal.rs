@@ -8,16 +8,16 @@ pub enum Refusal {
     /// The device does not support the operation.
     #[error("not supported")]
     Unsupported,
-    /// Another object still uses the object.
+    /// The object cannot be destroyed because another object uses it.
     #[error("in use")]
     Busy,
-    /// A limit is reached.
+    /// The device has no resources left for the operation, or a limit is reached.
     #[error("out of resources")]
     Exhausted,
     /// The memory does not exist, or cannot be used for the operation.
     #[error("bad address")]
     Fault,
-    /// The object belongs to another domain, or lacks the access right.
+    /// The object belongs to another protection domain, or does not grant the access right.
     #[error("not permitted")]
     NotPermitted,
     /// The object does not exist.

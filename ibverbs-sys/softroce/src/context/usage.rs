@@ -42,7 +42,7 @@ impl Usage {
     }
 }
 
-/// An object whose users are counted.
+/// An object that counts the other objects that use it.
 pub trait Shared {
     /// Returns the usage count of the object.
     fn usage(&self) -> &Usage;
@@ -59,7 +59,7 @@ impl<T: Shared> Held<T> {
         Ok(Self(Arc::clone(object)))
     }
 
-    /// Returns the object.
+    /// Returns the object to which this reference refers.
     pub fn shared(&self) -> &Arc<T> {
         &self.0
     }

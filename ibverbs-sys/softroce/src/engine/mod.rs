@@ -1,4 +1,5 @@
-//! The engine: a background thread that drives the NIC of the process while no verb does. It sleeps while it has nothing to do.
+//! The engine: a background thread that receives packets and runs timers for the NIC while no thread polls. It sleeps
+//! while it has nothing to do.
 //!
 //! # Division of work
 //! Every thread that polls an empty completion queue also receives packets and runs due timers

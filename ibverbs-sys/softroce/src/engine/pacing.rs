@@ -6,15 +6,15 @@ use std::time::Duration;
 /// wake it.
 pub(super) const INTERVAL: Duration = Duration::from_millis(1);
 
-/// Maximum time since the last poll at which the polling thread is assumed to have received the packet that woke the engine. A
-/// wakeup takes longer than this time.
+/// If the last poll was at most this long ago, the polling thread is assumed to have received the packet that woke the
+/// engine. Waking the engine takes longer than this time.
 const POLLING: Duration = Duration::from_micros(5);
 
-/// Maximum time since the last poll at which the polling thread is assumed to be still polling, but not scheduled at the
-/// moment.
+/// If the last poll was at most this long ago, the thread that polled is assumed to be still polling, but not scheduled
+/// at the moment.
 const AROUND: Duration = Duration::from_micros(200);
 
-/// Minimum number of useless wakeups in a row before the engine stops watching the sockets.
+/// Initial number of useless wakeups in a row after which the engine stops watching the sockets.
 const MAX_WAIT: u32 = 8;
 
 /// Maximum number of useless wakeups in a row that is required before the engine stops watching the sockets.
@@ -35,7 +35,7 @@ pub(crate) struct Finding {
     pub(crate) polled: Option<Duration>,
 }
 
-/// Decision on how the engine waits next.
+/// Decision on how the engine waits for work next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Watch the sockets, so that packets wake the engine.
@@ -170,7 +170,7 @@ mod tests {
             }),
             Wait::Watch
         );
-        // No packet was delayed, so the required number of wakeups stays low.
+        // Not watching has delayed no packet, so the number of required wakeups stays low.
         assert_eq!(provoke(&mut pacing), MAX_WAIT);
     }
 

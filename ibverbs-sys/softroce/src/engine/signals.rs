@@ -1,17 +1,20 @@
-//! Signal mask of the device's threads. A signal handler of the program must not run in a thread that the program does not
-//! know. Signals for faults of the thread itself are not blocked: if they were, a fault would end the program.
+//! Signal mask of the threads that the device starts. A signal handler of the program must not run in a thread that the
+//! program does not know. SIGSEGV and SIGBUS, which report memory faults of the thread itself, are not blocked: if they
+//! were, a fault would end the program.
 
 use std::io;
 use std::mem;
 use std::ptr;
 use std::thread;
 
-/// Starts a thread of the device with a name of at most 15 bytes. Signals to the process are not delivered to this thread.
+/// Starts a thread of the device. `name` has at most 15 bytes. The kernel delivers no signals of the program to this
+/// thread.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     blocked(|| thread::Builder::new().name(name.to_owned()).spawn(body)).map(drop)
 }
 
-/// Runs `body` with all signals blocked except those for memory faults. Threads that `body` starts inherit this mask.
+/// Runs `body` with all signals blocked except those for memory faults. Threads that `body` starts have the same
+/// signals blocked.
 fn blocked<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: `sigset_t` is plain data, so a zeroed one is valid, and both sets are live during the calls.
     let before = unsafe {

@@ -17,10 +17,10 @@ use crate::proto::{Path, Time};
 use crate::timers::{Alarm, Sleeper, Timers};
 use crate::wire::Opcode;
 
-/// Timeout that only a lost wakeup exceeds.
+/// Timeout that a wait exceeds only if a wakeup is lost.
 const LOST: Duration = Duration::from_secs(60);
 
-/// A device with a network that counts the calls of the engine.
+/// A device for tests, with a real network, that counts the calls by the engine.
 struct Counting {
     network: Network,
     inbox: Mutex<Inbox>,
@@ -71,7 +71,7 @@ impl Device for Counting {
     fn polled(&self) -> Option<Time> {
         match self.polled.load(Ordering::SeqCst) {
             0 => None,
-            // Reports that a thread is polling right now.
+            // Reports that a thread polls at this moment.
             _ => Some(self.timers.now()),
         }
     }
@@ -114,7 +114,7 @@ impl Counting {
         self.network
             .connect(&path, u32::from(self.network.slot()) << 20);
         self.network.outbox().push(|out| {
-            // An acknowledgement for a queue pair with the port's slot.
+            // An acknowledgement for a queue pair number that contains the slot of this device's port.
             let opcode = Opcode::from_byte(0x11).map_or(0, Opcode::to_byte);
             out.extend_from_slice(&[opcode, 0, 0xff, 0xff, 0, self.network.slot() << 4]);
             out.extend_from_slice(&[0; 6 + 4]);
@@ -122,7 +122,7 @@ impl Counting {
         });
     }
 
-    /// Waits until `is_so` returns `true`.
+    /// Waits until `is_so` returns `true`. Fails with the message `what` if that takes too long.
     fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         let end = Instant::now() + LOST;
         while !is_so() {
@@ -136,7 +136,7 @@ impl Counting {
 fn it_sleeps_while_there_is_nothing_to_do() {
     let (device, _told) = start(0);
     device.until("it starts", || device.rounds() > 0);
-    // The first round may be in progress; there is no reason for a second one.
+    // The first iteration may still be in progress; there is no reason for a second one.
     thread::sleep(Duration::from_millis(50));
     assert_eq!(device.rounds(), 1);
 }
@@ -168,7 +168,7 @@ fn no_timer_is_lost_whoever_notes_it_when() {
                 for round in 0..ROUNDS {
                     let key = thread * 8 + round % 8;
                     let alarm = &device.alarms[key as usize];
-                    // An alarm is scheduled again only after it was called.
+                    // A timer entry is scheduled again only after the device was called for it.
                     device.until("a timer was lost", || !alarm.is_noted());
                     device.note(key, Duration::from_micros(u64::from(round * 37 % 200)));
                 }
@@ -204,7 +204,8 @@ fn it_leaves_packets_to_one_who_polls_until_a_program_goes_to_sleep() {
         }
         device.is_away()
     });
-    // No thread really polls, so the remaining packets are fetched after the call of `watch` at the latest.
+    // No thread really polls. So the call of `watch`, if not an earlier wakeup, makes the engine fetch the remaining
+    // packets.
     device.polled.store(0, Ordering::SeqCst);
     device.engine.get().unwrap().watch();
     device.send();

@@ -21,17 +21,17 @@ use crate::timers::Timers;
 /// Maximum number of batches of packets that the engine receives in one iteration of its loop.
 const BATCHES: usize = 16;
 
-/// Number of packets received in one iteration from which on more packets are assumed to follow soon.
+/// Number of packets that must be received in one iteration to assume that more packets follow soon.
 const BULK: usize = 16;
 
-/// Time for which the engine stays awake after it has received at least [`BULK`] packets. Sleeping and being woken takes about
-/// as long, and costs the sender time too.
+/// Time for which the engine stays awake after it has received at least [`BULK`] packets. Sleeping and being woken
+/// takes about as long, and also costs the thread that sends the packet time.
 const AWAKE: Duration = Duration::from_micros(30);
 
-/// Time for which another thread may be receiving packets before the engine checks that due timers have run.
+/// Maximum time for which the engine leaves packets and timers to another thread that is receiving.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Interface of the device for the engine, its background thread.
+/// Functions of the device that the engine, its background thread, calls.
 pub(crate) trait Device: Send + Sync + 'static {
     /// Receives one batch of packets, sends the responses, and runs due timers. If another thread is receiving, returns at
     /// once; the other thread then receives again after it has released the lock.
@@ -40,7 +40,7 @@ pub(crate) trait Device: Send + Sync + 'static {
     /// Returns the time at which a thread last polled the device, or `None` if no thread ever did.
     fn polled(&self) -> Option<Time>;
 
-    /// Returns the current UDP sockets of the device.
+    /// Returns the UDP sockets that receive packets of the device at present.
     fn endpoints(&self) -> Arc<Endpoints>;
 
     /// Handles the events of the descriptor that [`heard`](Self::heard) returns.
@@ -58,10 +58,10 @@ pub(crate) trait Device: Send + Sync + 'static {
         true
     }
 
-    /// Publishes to peer processes that the engine is awake and need not be woken.
+    /// Publishes to peer processes that the engine is awake, so that they need not wake it.
     fn wake_up(&self) {}
 
-    /// Runs due timers only.
+    /// Runs due timers, but receives no packets.
     fn run_due(&self);
 
     /// Reports a panic of the engine to the device. Returns whether the engine may continue.
@@ -71,16 +71,16 @@ pub(crate) trait Device: Send + Sync + 'static {
 /// Result of one attempt to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Another thread is receiving, and will try to receive again.
+    /// Another thread is receiving, and will try once more after this attempt.
     Contended,
-    /// The attempt is finished.
+    /// The attempt has received all packets of one batch.
     Done {
         /// Number of packets that were fetched. 0 if there were no more.
         fetched: usize,
     },
 }
 
-/// Handle to the engine's thread. The thread ends when the handle or the device is dropped.
+/// Handle to the engine (the device's background thread). The thread ends when this handle or the device is dropped.
 #[derive(Debug)]
 pub(crate) struct Engine {
     shared: Arc<Shared>,
@@ -90,9 +90,9 @@ pub(crate) struct Engine {
 struct Shared {
     timers: Arc<Timers>,
     stop: AtomicBool,
-    /// Number of times that the program announced that it was about to sleep until a completion arrives.
+    /// Number of times that the program was about to sleep until a completion arrives.
     armed: AtomicU64,
-    /// Set while the engine does not watch the sockets.
+    /// Set while packets do not wake the engine.
     away: AtomicBool,
     /// Number of iterations of the engine's loop, for tests.
     rounds: AtomicU64,
@@ -114,9 +114,10 @@ impl Engine {
         Ok(Self { shared })
     }
 
-    /// Makes arriving packets wake the engine from now on, because the program is about to sleep until a completion arrives.
+    /// Makes the engine wake up for each packet from now on, because the program is about to sleep until a completion
+    /// arrives.
     pub(crate) fn watch(&self) {
-        // The engine stores `away` and then loads `armed`.
+        // The engine accesses the two words in the opposite order: it stores `away` and then loads `armed`.
         self.shared.armed.fetch_add(1, Ordering::SeqCst);
         if self.shared.away.load(Ordering::SeqCst) {
             self.shared.timers.sleeper().wake();
@@ -148,7 +149,7 @@ impl Shared {
     /// Runs until the device is dropped. After a panic the device has failed, and the thread continues for timers, such as
     /// those of moderated completion events. A second panic ends the thread.
     fn drive<D: Device>(&self, device: &Weak<D>, mut watch: Watch) {
-        // Code that uses state which the panic left inconsistent finds a failed device.
+        // Code that meets state which the panic left inconsistent finds that the device has failed.
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(device, &mut watch))) {
             let device = device.upgrade();
             if !device.is_some_and(|device| device.panicked(&*panic)) {
@@ -203,7 +204,7 @@ impl Shared {
                 armed: armed != armed_before,
                 polled: polled.map(|polled| now - polled),
             });
-            // Another thread is fetching, and continues once it is scheduled. It may need this processor, so the engine waits.
+            // Another thread is receiving, and continues once it is scheduled. It may need this processor, so the engine sleeps.
             let wait = match wait {
                 Wait::Watch if look == Look::Contended => Wait::Leave(PAUSE),
                 wait => wait,
@@ -221,7 +222,7 @@ impl Shared {
                 Wait::Watch => Some(INTERVAL),
             };
             self.away.store(wait != Wait::Watch, Ordering::SeqCst);
-            // Due timers are run by the thread that receives.
+            // If another thread is receiving, that thread runs the due timers.
             let least = match look {
                 Look::Contended => now + PAUSE,
                 Look::Done { .. } => now,

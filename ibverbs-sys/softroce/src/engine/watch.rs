@@ -29,7 +29,7 @@ impl Watch {
         })
     }
 
-    /// Adds a descriptor whose events always wake the engine.
+    /// Adds a descriptor that wakes the engine even while the engine does not watch the sockets.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         let data = EventData::new_u64(0);
         Ok(epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?)
@@ -51,8 +51,8 @@ impl Watch {
         }
         self.on = on;
         if !on {
-            // The sockets are removed from the set. If they stayed in it without events, every packet would cost its sender the
-            // time to find that no thread waits.
+            // The sockets are removed from the set. If they stayed in it without events, each sender of a packet would spend time
+            // to find that no thread waits.
             for socket in endpoints.sockets() {
                 let _ = epoll::delete(&self.epoll, socket);
             }
@@ -67,13 +67,13 @@ impl Watch {
         // All sockets are tried, even if one is refused.
         let refused = endpoints.sockets().filter(|socket| !watch(socket)).count();
         if refused > 0 {
-            // The next call tries again.
+            // The next call of this function adds the sockets again.
             self.endpoints = None;
         }
         refused == 0
     }
 
-    /// Returns whether packets have arrived since the last call.
+    /// Returns whether packets have arrived at watched sockets since the last call.
     pub(super) fn take(&self) -> bool {
         let mut events = [MaybeUninit::uninit(); 8];
         let now = Timespec {

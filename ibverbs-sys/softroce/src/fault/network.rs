@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-/// Faults of sent packets. Each probability is from 0 to 1, and is drawn separately for every packet.
+/// Faults that are injected into sent packets. Each probability is from 0 to 1, and is drawn separately for every
+/// packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NetworkFaults {
     /// Probability that a sent packet is dropped.
@@ -27,7 +28,7 @@ impl NetworkFaults {
     }
 }
 
-/// The injected faults of one packet.
+/// The faults that were drawn for one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fate {
     /// Set if the packet is dropped.
@@ -42,7 +43,7 @@ pub(crate) struct Fate {
     pub(crate) latency: Duration,
 }
 
-/// Random generator of packet faults, with the configured probabilities.
+/// Random generator that decides the faults of each packet, with the configured probabilities.
 #[derive(Debug)]
 pub(crate) struct Accidents {
     faults: NetworkFaults,
@@ -83,7 +84,7 @@ impl Accidents {
     }
 
     fn happens(&mut self, part: f64) -> bool {
-        // 53 bits fill the mantissa of a double: the value is from 0 to just below 1.
+        // A double has a mantissa of 53 bits, so `drawn` is from 0 to just below 1.
         let drawn = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
         drawn < part
     }
@@ -145,7 +146,7 @@ mod tests {
         };
         let fates = fates(faults);
         let count = |what: fn(&Fate) -> bool| fates.iter().filter(|fate| what(fate)).count();
-        // The seed is fixed, so these numbers do not vary. They are within nine standard deviations.
+        // The seed is fixed, so these numbers are the same in each run. They are within nine standard deviations of the mean.
         assert!((730..1270).contains(&count(|fate| fate.lost)));
         assert_eq!(count(|fate| fate.doubled), 10_000);
         assert!((4550..5450).contains(&count(|fate| fate.overtaken > 0)));

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A point in the device's code at which a thread can be made to panic.
+/// A point in the device's code at which a test can make a thread panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum PanicPoint {
-    /// The point where a queue pair receives packets; the receiver and the queue pair are locked.
+    /// The point at which a queue pair receives packets. The thread holds the locks of the receiver and
+    /// of the queue pair.
     Receive,
-    /// The point where a request is posted; the queue pair is locked.
+    /// The point at which a request is posted. The thread holds the lock of the queue pair.
     Post,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 
-/// A point in the device's code at which the process can be made to stop.
+/// A point in the device's code at which a test can make the process stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum StopPoint {
@@ -18,15 +18,15 @@ pub enum StopPoint {
     Copied,
 }
 
-/// For each point, number of passes until the process stops; 0 if no stop is requested.
+/// For each point, the number of times that threads must pass it until the process stops; 0 if no stop is requested.
 static LEFT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Makes the process stop itself once, when its threads have passed `point` for the `passes`th time.
+/// Makes the process stop itself once: when its threads pass `point` for the `passes`th time from now on.
 pub fn stop_at(point: StopPoint, passes: u64) {
     LEFT[point as usize].store(passes, Ordering::SeqCst);
 }
 
-/// Counts a pass of `point`. Stops the process if [`stop_at`] has requested a stop at this pass.
+/// Counts that a thread passes `point`. Stops the process if [`stop_at`] has requested a stop at this pass.
 pub(crate) fn pass(point: StopPoint) {
     let left = &LEFT[point as usize];
     if left.load(Ordering::Relaxed) == 0 {

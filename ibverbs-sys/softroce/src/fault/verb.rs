@@ -1,6 +1,6 @@
 macro_rules! verbs {
     ($($verb:ident = $name:literal,)*) => {
-        /// A verb that can be made to fail.
+        /// A verb whose calls fault injection can make fail.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(usize)]
         #[expect(missing_docs, reason = "the verbs' own names")]
@@ -9,7 +9,7 @@ macro_rules! verbs {
         }
 
         impl Verb {
-            /// All verbs, in order.
+            /// All verbs, in the order of their declaration.
             pub const ALL: &[Self] = &[$(Self::$verb,)*];
 
             /// Returns the verb's name without the prefix `ibv_`. The extended form of a verb counts as the same verb.
@@ -78,7 +78,7 @@ verbs! {
 
 impl Verb {
     /// Returns whether the verb fails after the device has failed. All verbs fail except queries, destruction, polling, and
-    /// posting to a queue pair, which flushes the requests. For `ibv_modify_qp` the requested state decides.
+    /// posting to a queue pair, which flushes the requests. `ibv_modify_qp` fails depending on the requested state.
     pub(super) const fn needs_device(self) -> bool {
         !matches!(
             self,
@@ -111,7 +111,7 @@ impl Verb {
         )
     }
 
-    /// Returns the verb with this name, which may have the prefix `ibv_`.
+    /// Returns the verb with the name `name`, which may have the prefix `ibv_`.
     pub fn named(name: &str) -> Option<Self> {
         let name = name.strip_prefix("ibv_").unwrap_or(name);
         Self::ALL.iter().copied().find(|verb| verb.name() == name)
@@ -123,7 +123,7 @@ impl Verb {
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Returns the error number with this name (such as `ENOMEM`) or this decimal value.
+    /// Returns the error number that `name` gives: a name such as `ENOMEM`, or a decimal value.
     pub fn named(name: &str) -> Option<Self> {
         let known = NAMED
             .iter()

@@ -1,4 +1,4 @@
-/// The remaining bytes of a fuzzer's input. After the end, reads return zeros.
+/// The bytes of a fuzzer's input that were not read yet. After the last byte, reads return zeros.
 #[derive(Debug)]
 pub(crate) struct Input<'a>(&'a [u8]);
 
@@ -7,7 +7,7 @@ impl<'a> Input<'a> {
         Self(bytes)
     }
 
-    /// Returns whether all bytes of the input were consumed.
+    /// Returns whether all bytes of the fuzzer's input were consumed.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -42,7 +42,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(self.bytes())
     }
 
-    /// Consumes a byte of the input, and returns a number below `end`, which must be at most 256.
+    /// Consumes a byte of the input, and returns it modulo `end`, which must be at most 256.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         usize::from(self.byte()) % end
     }
@@ -51,7 +51,7 @@ impl<'a> Input<'a> {
         self.byte() % 2 == 1
     }
 
-    /// Consumes a byte of the input, and returns one of the values that the byte selects.
+    /// Consumes a byte of the input, and returns the one of `values` that the byte selects.
     pub(crate) fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
         values[self.below(values.len())]
     }

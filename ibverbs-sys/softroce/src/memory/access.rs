@@ -3,10 +3,12 @@
 use crate::context::Refusal;
 use crate::proto::AccessFlags;
 
-/// Access flags that a device may ignore: the bits from `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to `_LAST`.
+/// Access flags that a device may ignore if it does not support them: the bits from
+/// `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to `_LAST`.
 const OPTIONAL: u32 = 0x3ff0_0000;
 
-/// The flags `IBV_ACCESS_FLUSH_GLOBAL` and `_PERSISTENT` of newer headers, for persistent memory; not supported.
+/// The flags `IBV_ACCESS_FLUSH_GLOBAL` and `_PERSISTENT` of newer headers, for persistent memory. This device
+/// does not support them.
 const FLUSH: u32 = 1 << 8 | 1 << 9;
 
 /// Checks and converts the access flags of a memory region (`ibv_reg_mr(3)`). Ignores optional flags.
@@ -25,7 +27,7 @@ pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
         return Err(Refusal::Invalid);
     }
     if access.contains(AccessFlags::HUGETLB) && !access.contains(AccessFlags::ON_DEMAND) {
-        // The flag affects only on-demand regions.
+        // `HUGETLB` affects only on-demand regions.
         return Ok(access - AccessFlags::HUGETLB);
     }
     Ok(access)

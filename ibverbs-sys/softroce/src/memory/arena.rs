@@ -16,12 +16,13 @@ use super::segment::{self, HUGE, Segment};
 use crate::context::Refusal;
 use crate::descriptor::Descriptor;
 
-/// An arena: the memory that the device allocates for regions (`ibv_alloc_buf`). The memory is an in-memory file, of which peer
-/// processes of the same host can map parts.
+/// An arena: an in-memory file from which the device allocates memory for regions (`ibv_alloc_buf`). Peer processes of
+/// the same host can map parts of the file.
 ///
-/// The file grows by segments. Each segment is a single mapping, in this process and in peers. A [`Block`] is an allocated
-/// range within a segment. The pages of a block are allocated and zeroed when the block is allocated. They are returned to the
-/// system when the last user of the block is dropped: the code that allocated it, or a region that was registered in it.
+/// The file grows by segments. Each segment is a single mapping, in this process and in peers. A [`Block`] is an
+/// allocated range within a segment. The pages of a block are allocated and zeroed together with the block. They are
+/// returned to the system when the last reference to the block is dropped: that of the code that allocated it, or of a
+/// region that was registered in it.
 ///
 /// The file is sealed against shrinking, so a process can access all of a mapping without a fault. A peer can write to all of
 /// the file. Only dumpable processes of the same user become peers, because the kernel usually lets such a process write to this
@@ -34,13 +35,13 @@ pub struct Arena {
 #[derive(Default)]
 struct State {
     segments: Vec<Part>,
-    /// Blocks by their addresses.
+    /// Blocks that are in use, by the addresses of their first bytes.
     blocks: BTreeMap<usize, Weak<Block>>,
     /// Size of the file in bytes.
     end: u64,
 }
 
-/// A segment of the file, with its free ranges.
+/// A segment (one mapping) of the arena's file, with its free ranges.
 struct Part {
     segment: Segment,
     free: Extents,
@@ -55,8 +56,8 @@ pub struct Block {
     segment: Range<u64>,
 }
 
-/// Location of bytes of this process in the file of an [`Arena`]. With the location and the file's descriptor, a peer process
-/// of the same host can map the bytes.
+/// Location of bytes in the file of an [`Arena`]. A peer process of the same host that has the location and the file's
+/// descriptor can map the bytes.
 ///
 /// Code that passes a location to a peer must ensure that the peer no longer accesses the bytes when the block is dropped,
 /// because the arena then reuses them.
@@ -64,21 +65,21 @@ pub struct Block {
 pub struct Place {
     /// Offset of the first byte in the file.
     pub offset: u64,
-    /// Length in bytes.
+    /// Number of bytes at this location.
     pub length: u64,
-    /// Range of the surrounding segment in the file, which a peer should map as a whole, as this process does. The segment may
-    /// also contain other blocks. Its start and end are multiples of 2 MiB.
+    /// Range in the file of the segment that contains the bytes. A peer should map the segment as a whole, as this process
+    /// does. The segment may also contain other blocks. Its start and end are multiples of 2 MiB.
     pub segment: Range<u64>,
 }
 
 /// Minimum length of a segment in bytes. A larger block gets a larger segment.
 const SEGMENT: usize = 64 << 20;
 
-/// Minimum length in bytes of a block for which the system's free memory is checked before the allocation.
+/// Length in bytes from which on a block is allocated only if the system has enough free memory.
 const MUCH: usize = 16 << 20;
 
 impl Arena {
-    /// Creates an arena without segments.
+    /// Creates an arena whose file is empty. Segments are added when blocks are allocated.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Kernels before 6.3 do not support this flag; newer kernels may require it.
@@ -93,8 +94,8 @@ impl Arena {
         }))
     }
 
-    /// Allocates a block of at least `length` zeroed bytes. The block is page-aligned, and aligned to a huge page if it is at
-    /// least as long.
+    /// Allocates a block of at least `length` zeroed bytes. The block is aligned to a page, or to a huge page if it is at
+    /// least as long as a huge page.
     pub fn allocate(self: &Arc<Self>, length: usize) -> Result<Arc<Block>, Refusal> {
         let length = length
             .checked_next_multiple_of(segment::page_size())
@@ -112,14 +113,14 @@ impl Arena {
         Ok(block)
     }
 
-    /// Returns the block that contains all bytes of a range, or `None` if there is no such block.
+    /// Returns the block that contains all `length` bytes at `address`, or `None` if there is no such block.
     pub fn find(&self, address: usize, length: u64) -> Option<Arc<Block>> {
         let block = {
             let state = self.state.lock();
             let (_, block) = state.blocks.range(..=address).next_back()?;
             block.upgrade()?
         };
-        // After the lock is released: dropping the block here, as its last user, takes the lock.
+        // This runs after the lock is released: if the block has no other user, dropping it here takes the lock.
         block.place(address, length).is_some().then_some(block)
     }
 

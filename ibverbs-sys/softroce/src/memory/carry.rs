@@ -13,7 +13,7 @@ use super::view::{View, pieces};
 type Parts<'a> = SmallVec<[(Found<'a>, usize); 2]>;
 
 impl View<'_> {
-    /// Checks that `length` bytes of a message from `offset` on can be read by a queue pair of this view.
+    /// Checks that this view's queue pair may read `length` bytes of a message, from `offset` on, at its local memory keys.
     pub(crate) fn check_local(
         &self,
         list: &[Segment],
@@ -27,8 +27,8 @@ impl View<'_> {
         })
     }
 
-    /// Copies bytes of a message in this view to a place in the memory of `peer`, a view of the same registry. Both keys are
-    /// looked up once, and cannot change during the copy.
+    /// Copies bytes of a message from this view's memory to the place `to` in the memory of `peer`, a view of the same
+    /// registry. The memory keys of both sides are looked up once, and cannot change during the copy.
     pub(crate) fn carry(
         &self,
         message: Data<'_>,
@@ -76,8 +76,8 @@ impl View<'_> {
         })
     }
 
-    /// Copies bytes from the memory of the view `peer`, which must permit remote reads, to the segments of a message in this
-    /// view.
+    /// Copies bytes from the memory of the view `peer` to the segments of a message in this view. The memory of the peer
+    /// must permit remote reads.
     pub(crate) fn fetch(
         &self,
         list: &[Segment],
@@ -102,8 +102,8 @@ impl View<'_> {
         })
     }
 
-    /// Calls `act` with `length` bytes from `offset` of a message that is spread over the segments of `list`. The memory stays
-    /// registered until `act` returns. Returns `None` if the queue pair may not access the bytes.
+    /// Calls `act` with the memory of `length` bytes of a message, from `offset` on, which is spread over the segments of
+    /// `list`. The memory stays registered until `act` returns. Returns `None` if the queue pair may not access the bytes.
     pub(crate) fn with_segments<T>(
         &self,
         list: &[Segment],
@@ -155,7 +155,7 @@ impl View<'_> {
     }
 }
 
-/// Copies a list of memory ranges to another list with the same total length.
+/// Copies the bytes of the memory ranges `from` to the memory ranges `to`, which have the same total length.
 fn copy(from: &Parts<'_>, to: &Parts<'_>) -> Result<(), Misplaced> {
     let (mut sources, mut begin) = (from.iter(), 0);
     let mut source = sources.next();

@@ -6,8 +6,8 @@
 //! instruction of the [guarded](super::guarded) accesses. A race gives a mix of old and new values, and never undefined
 //! behaviour in this library. An access to memory that is not mapped any more returns an error.
 //!
-//! Copies proceed in ascending order, use the largest aligned access each time, and write the last piece with `Release`: a
-//! thread that sees the last piece sees the whole message. Eight aligned bytes are a single access.
+//! A copy proceeds in ascending order, uses the largest aligned access each time, and makes its last access with
+//! `Release`: a thread that sees the last bytes sees the whole message. Eight aligned bytes are a single access.
 
 use super::guarded::{self, Missing};
 
@@ -74,12 +74,12 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     while done < length {
         let (source, target, rest) = (from + done, to + done, length - done);
         let size = piece(if OUTWARD { target } else { source }, rest);
-        // SAFETY: the piece is inside the ranges, for which the caller guarantees the conditions. With `OUTWARD`, the target is
-        // aligned.
+        // SAFETY: the `size` bytes are inside the ranges, for which the caller guarantees the conditions. With `OUTWARD`, the
+        // target is aligned.
         done += unsafe {
             match size {
                 8 if rest > 8 => {
-                    // All words, except a word that would be the last piece.
+                    // All words, except a word that would be the last access.
                     let words = if OUTWARD { rest - 1 } else { rest } & !7;
                     if !guarded::copy_words(source, target, words) {
                         copy_each(source, target, words)?;
@@ -108,8 +108,8 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     Ok(())
 }
 
-/// Copies words one by one, after a copy of all words has failed, to find out whether the source or the target is not mapped.
-/// Copies everything if the memory is mapped again by now.
+/// Copies words one by one, after a faster copy of all words has failed. This shows whether the source or the target is
+/// not mapped. If the memory is mapped again by now, copies everything.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist, except to
@@ -133,7 +133,7 @@ pub(super) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     unsafe { guarded::compare_swap(address, compare, swap) }
 }
 
-/// Atomically adds to the word at `address`. Returns the previous word.
+/// Atomically adds `add` to the word at `address`. Returns the previous word.
 ///
 /// # Safety
 /// `address` must be a multiple of eight. The word must be registered memory, or the caller must ensure that no references to
@@ -157,7 +157,7 @@ mod tests {
 
     use super::super::{DeviceMemory, Span};
 
-    /// Length in bytes from which copies use the processor's string instruction.
+    /// Length in bytes at which copies begin to use the processor's string instruction.
     const MANY: usize = 512;
 
     fn memory(length: u64) -> (Arc<DeviceMemory>, Span) {
@@ -230,7 +230,7 @@ mod tests {
                 std::sync::atomic::fence(Ordering::Acquire);
                 last = flag[0];
                 span.read(1, &mut bytes).unwrap();
-                // Bytes of later rounds are allowed, bytes of earlier rounds are not.
+                // Bytes of a later message may already be there; bytes of an earlier message may not.
                 assert!(bytes.iter().all(|byte| *byte >= last), "{last}: {bytes:?}");
             }
         });

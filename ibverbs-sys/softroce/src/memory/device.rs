@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::context::{Refusal, Shared, Usage};
 
-/// Device memory (`ibv_dm`). Its address is a multiple of [`ALIGNMENT`](Self::ALIGNMENT).
+/// A block of device memory (`ibv_dm`). Its address is a multiple of [`ALIGNMENT`](Self::ALIGNMENT).
 pub struct DeviceMemory {
     pages: Box<[Page]>,
     length: u64,
@@ -23,7 +23,7 @@ unsafe impl Send for DeviceMemory {}
 unsafe impl Sync for DeviceMemory {}
 
 impl DeviceMemory {
-    /// Alignment of device memory in bytes.
+    /// Alignment in bytes of the address of each block of device memory.
     pub const ALIGNMENT: u64 = align_of::<Page>() as u64;
 
     /// Allocates `length` zeroed bytes of device memory.

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The regions and windows of a registry: checks of accesses by keys, and bindings of windows.
+//! The memory regions and windows of a registry: checks of accesses that name them by keys, and binding of windows.
 
 use super::region::{Region, offset};
 use super::table::Table;
@@ -8,10 +8,10 @@ use super::{FilePlace, Published, Span, WindowKind};
 use crate::context::{DomainId, Refusal};
 use crate::proto::{AccessFlags, LocalFault, RemoteFault, WindowBinding};
 
-/// The regions and windows of a registry, by their keys.
+/// The memory regions and windows of a registry, found by their keys.
 pub(super) struct Entries {
     pub(super) table: Table<Entry>,
-    /// Numbers of existing regions and windows.
+    /// Number of existing regions. It is limited separately from the number of windows.
     pub(super) regions: usize,
     pub(super) windows: usize,
 }
@@ -21,16 +21,16 @@ pub(super) enum Entry {
     Window(Window),
 }
 
-/// Memory of a region or window that was found by a key and an address.
+/// Memory that an access names by a key and an address, after the check of the key.
 pub(super) struct Found<'a> {
     pub(super) span: &'a Span,
-    /// Offset of the first byte in the span.
+    /// Offset in the span of the first byte that is accessed.
     pub(super) offset: u64,
 }
 
 impl Entries {
-    /// Finds the memory that a queue pair of `domain` accesses by a local key. If `write` is set, checks for local write
-    /// access.
+    /// Finds the memory that a queue pair of `domain` accesses by a local key. If `write` is set, also checks that local
+    /// write access is permitted.
     #[inline]
     pub(super) fn local(
         &self,
@@ -55,7 +55,8 @@ impl Entries {
         })
     }
 
-    /// Finds the memory of a region or window that a peer accesses through a queue pair, and checks the access rights.
+    /// Finds the memory of a region or window that a peer accesses through a queue pair of `domain`, and checks the access
+    /// rights.
     #[inline]
     pub(super) fn remote(
         &self,
@@ -182,12 +183,12 @@ impl Entries {
         Some(number)
     }
 
-    /// Returns the slot (number in the table) of the type 2 window with this key, if the window is bound through this queue
-    /// pair.
+    /// Returns the slot (number in the table) of the type 2 window that has the key `key` and is bound through the queue
+    /// pair. Returns `None` if there is no such window.
     pub(super) fn served(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<u32> {
         let (number, entry) = self.table.find(key)?;
         let Entry::Window(window) = entry else {
-            // A region cannot be invalidated, because none is made by a fast registration: only `ibv_dereg_mr` ends it.
+            // A region cannot be invalidated: only regions of fast registrations can, which this device does not support.
             return None;
         };
         let binding = window.binding.as_ref()?;
@@ -196,8 +197,7 @@ impl Entries {
         is_served.then_some(number)
     }
 
-    /// Returns the description of a region or window that is published to peer processes, or `None` if it is not accessible to
-    /// them.
+    /// Returns the description of a region or window for peer processes, or `None` if it is not accessible to peers.
     pub(super) fn told(&self, number: u32) -> Option<Published> {
         let key = self.table.key(number);
         match self.table.get(number)? {
@@ -234,8 +234,8 @@ impl Entries {
     }
 }
 
-/// Returns the description, for peer processes, of a part of a region. `part` is the offset and the length of the part, and
-/// `start` is the address of its first byte in requests.
+/// Returns the description, for peer processes, of a range of a region. `part` is the offset and the length of the
+/// range, and `start` is the address by which requests name its first byte.
 fn tell(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Published> {
     let (offset, length) = part;
     if region.span.is_null() {

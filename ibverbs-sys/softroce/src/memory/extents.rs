@@ -36,7 +36,7 @@ impl Extents {
         Some(place)
     }
 
-    /// Frees a range that was allocated before.
+    /// Frees a range that [`take`](Self::take) has allocated.
     pub(super) fn give_back(&mut self, start: usize, length: usize) {
         let (mut start, mut end) = (start, start + length);
         if let Some((&before, &extent)) = self.free.range(..start).next_back()
@@ -87,7 +87,7 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that allocated ranges do not overlap, and that all bytes are free in the end.
+        /// Checks that allocated ranges do not overlap, and that all bytes are free after all ranges were freed.
         #[test]
         fn nothing_is_taken_twice(steps in prop::collection::vec((1_usize..40, 0_u32..5, any::<bool>()), 1..200)) {
             let mut extents = Extents::new(256);

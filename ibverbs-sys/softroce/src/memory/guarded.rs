@@ -1,13 +1,14 @@
-//! Accesses to memory that may be unmapped: a fault returns an error, and does not end the program.
+//! Accesses to memory that may be unmapped. After a fault, the access returns an error, and the program does not end.
 //!
-//! A program can unmap memory that it has registered, change its protection, or truncate the file behind it. A kernel device
-//! pins the pages of a region; this one cannot. So only a few instructions access registered memory, and a `table` has the
-//! address at which each of them continues after a fault. The `handler` of SIGSEGV and SIGBUS looks up the faulting instruction
-//! there. Without faults, copies execute no additional instructions.
+//! A program can unmap memory that it has registered, change its protection, or truncate the file behind it. A kernel
+//! device pins the pages of a region; this device cannot. So only a few instructions access registered memory, and a
+//! `table` contains for each of them the address at which the thread continues after a fault. The `handler` of SIGSEGV
+//! and SIGBUS looks up the faulting instruction in the table. Without faults, copies execute no additional
+//! instructions.
 //!
 //! Three cases are not protected:
-//! - a program that installs a handler of its own later, unless that handler calls the previous one;
-//! - a thread that has blocked the two signals: the kernel ends the program then;
+//! - a program that later installs a signal handler of its own which does not call the previous handler;
+//! - a thread that has blocked SIGSEGV or SIGBUS: the kernel then ends the program at a fault;
 //! - processors other than x86-64 and ARM64, where the accesses are `plain`.
 
 #[cfg(all(target_arch = "x86_64", not(any(miri, sanitized))))]

@@ -30,7 +30,7 @@ pub(super) fn write(address: usize, data: &[u8]) -> Option<()> {
     )
 }
 
-/// Returns the mapping at an address, or `None` if nothing is mapped there.
+/// Returns the mapping that contains `address`, or `None` if nothing is mapped there.
 ///
 /// The query takes half a microsecond; reading all of `/proc/self/maps` takes hundreds. Fails if the kernel is older than 6.11,
 /// or if there is no `/proc`.
@@ -69,12 +69,12 @@ pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, NoAnswer> {
 static MAPS: PerProcess<Option<Descriptor>> =
     PerProcess::new(|| Descriptor::open(|| File::open("/proc/self/maps").map(Into::into)).ok());
 
-/// Discards the parent's `/proc/self/maps` file in a child of `fork`, without closing it.
+/// In a child of `fork`, forgets the `/proc/self/maps` file that the parent has opened, without closing it.
 pub(crate) fn forget() {
     MAPS.forget();
 }
 
-/// Error: the kernel does not support the query of a mapping.
+/// Error: the kernel cannot return the mapping at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoAnswer;
 

@@ -4,9 +4,9 @@ use std::fs;
 
 use super::kernel::{self, NoAnswer};
 
-/// Returns whether the program's memory from `address` to `address + length` is mapped and readable, and also writable if
-/// `writable` is set. The kernel checks the same when it pins the pages of a region. Returns `true` if the check is not
-/// possible because there is no `/proc`.
+/// Returns whether the program's memory from `address` to `address + length` is mapped and readable, and also writable
+/// if `writable` is set. For a kernel device, the kernel checks this when it pins the pages of a region. Returns `true`
+/// if the check is not possible because there is no `/proc`.
 pub fn is_mapped(address: usize, length: u64, writable: bool) -> bool {
     let address = address as u64;
     covers(kernel::mapping_at, address, length, writable).unwrap_or_else(|NoAnswer| {
@@ -24,7 +24,7 @@ pub fn is_mapped(address: usize, length: u64, writable: bool) -> bool {
     })
 }
 
-/// Returns whether a range of addresses is covered by contiguous mappings that all have the required protection.
+/// Returns whether contiguous mappings, all with the required protection, cover the `length` bytes at `address`.
 fn covers(
     mapping_at: impl Fn(u64) -> Result<Option<Mapping>, NoAnswer>,
     address: u64,
@@ -125,7 +125,7 @@ mod tests {
         assert!(!is_mapped(8, 8, false));
     }
 
-    /// Checks that the query and the file give the same answer, if the kernel supports the query.
+    /// Checks that the kernel's query and `/proc/self/maps` return the same mapping, if the kernel supports the query.
     #[test]
     fn the_kernel_says_what_its_file_says() {
         let bytes = vec![0_u8; 1 << 20];
@@ -137,7 +137,7 @@ mod tests {
         let mut listed = maps.lines().filter_map(Mapping::parse);
         let listed = listed.find(|mapping| mapping.has(address)).unwrap();
         let answer = answer.unwrap();
-        // The ends are not compared: other threads may map adjacent memory meanwhile.
+        // Start and end of the mapping are not compared: other threads may map adjacent memory meanwhile.
         assert!(answer.has(address));
         assert_eq!(
             (answer.readable, answer.writable),

@@ -1,7 +1,7 @@
 //! Registered memory: the regions and windows of a NIC, found by their keys, and copies from and to them.
 //!
-//! The program's memory is accessed only in `copy`, through the kernel in `kernel`, and as an aligned word in atomic
-//! operations. All other modules only check access rights and ranges.
+//! The program's memory is accessed only in `copy` and, by system calls, in `kernel`. All other modules only check
+//! access rights and ranges.
 //!
 //! Memory that the device allocates for regions ([`Arena`]) is in a file. `segment` maps the file in this process, and peer
 //! processes of the same host can map it as well. To reach bytes, a peer needs their location in the file (a [`Place`]) and the

@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
-//! The interface of the [`Registry`](super::Registry) to processes of the host that access regions and windows directly. The
-//! registry publishes its regions and windows to them, and withdraws each before it ends or changes.
+//! The interface of the [`Registry`](super::Registry) to processes of the host that access memory regions and windows
+//! directly. The registry publishes each region and window to these processes, and withdraws it before it changes or is
+//! removed.
 
 use std::ops::Range;
 
@@ -12,11 +13,11 @@ use crate::proto::{AccessFlags, Withdrawal};
 pub(crate) struct Published {
     /// Memory key.
     pub(crate) key: u32,
-    /// Number of the protection domain.
+    /// Number of the protection domain to which the region or window belongs.
     pub(crate) domain: u64,
     /// The only queue pair through which the memory is accessible; `None` if all queue pairs of the domain are permitted.
     pub(crate) queue_pair: Option<u32>,
-    /// Permitted remote access.
+    /// Remote access that the region or window permits.
     pub(crate) access: AccessFlags,
     /// Address by which requests name the first byte.
     pub(crate) start: u64,
@@ -33,35 +34,35 @@ pub(crate) struct Published {
 pub(crate) struct FilePlace {
     /// Offset of the first byte in the file.
     pub(crate) offset: u64,
-    /// Range of the surrounding segment in the file, which is mapped as a whole.
+    /// Range in the file of the segment that contains the bytes. A peer maps the segment as a whole.
     pub(crate) segment: Range<u64>,
 }
 
-/// The peer processes of the host to which regions and windows are published. Each region and window has a slot (record) in the
-/// published table.
+/// The peer processes of the host to which memory regions and windows are published. Each region and window has a
+/// record (slot) in the published table.
 ///
-/// Registration, deregistration and window binding use this interface. Copies of data do not.
+/// Registration, deregistration and window binding call these functions. Copies of data do not.
 pub(crate) trait Peers: Send + Sync {
-    /// Publishes a region or window in a slot (record of the table), and replaces the record's previous content. Does not wait
-    /// for peers that are copying from or to the previous region or window.
+    /// Publishes a region or window in the record `slot` of the table, and replaces the previous content of the record.
+    /// Does not wait for peers that are still copying from or to the previous region or window.
     fn publish(&self, slot: u32, region: &Published);
 
-    /// Retracts the region or window in a slot (record of the table). Peers that have found it before may still be copying from
-    /// or to its memory.
+    /// Removes the region or window in the record `slot` from the published table. Peers that have found it before may
+    /// still be copying from or to its memory.
     fn retract(&self, slot: u32);
 
-    /// Returns whether a slot (record of the table) contains a published region or window.
+    /// Returns whether the record `slot` of the published table contains a region or window.
     fn is_published(&self, slot: u32) -> bool;
 
-    /// Waits until peers have finished all copies from and to memory that was retracted before this call. Fails with
-    /// [`Busy`](Refusal::Busy) if a peer was stopped during a copy and does not finish it in time.
+    /// Waits until peers have finished all copies from and to memory whose records were removed before this call. Fails
+    /// with [`Busy`](Refusal::Busy) if a peer process was stopped during a copy and does not finish the copy in time.
     fn wait(&self) -> Result<(), Refusal>;
 
-    /// Begins or continues to withdraw the region or window in a slot (record of the table): retracts it, and does not wait for
-    /// peers that are still copying. Returns the progress of the withdrawal.
+    /// Begins or continues to withdraw the region or window in the record `slot` of the table: removes it from the table,
+    /// but does not wait for peers that are still copying. Returns the progress of the withdrawal.
     fn withdraw(&self, slot: u32) -> Withdrawal;
 
-    /// Removes the pending withdrawal of the region or window in a slot (record of the table). Returns whether there was a
-    /// pending withdrawal.
+    /// Cancels the pending withdrawal of the region or window in the record `slot` of the table. Returns `false` if no
+    /// withdrawal was pending.
     fn forget_withdrawal(&self, slot: u32) -> bool;
 }

@@ -6,8 +6,8 @@ use std::ops::Range;
 use super::copy;
 use crate::sync::AtomicU64;
 
-/// A range of bytes that stays registered, or borrowed, for the lifetime `'a`. An access to bytes that are no longer mapped
-/// returns an error.
+/// A range of bytes that stays registered as memory, or borrowed, for the lifetime `'a`. If bytes are no longer mapped,
+/// an access to them returns an error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
     address: usize,
@@ -17,7 +17,7 @@ pub(crate) struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// Creates a read-only piece from a slice of this process.
+    /// Creates a read-only memory range from a slice of this process.
     pub(crate) fn of(bytes: &'a [u8]) -> Self {
         Self {
             address: bytes.as_ptr().expose_provenance(),
@@ -27,20 +27,20 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Creates a writable piece from a mutable slice of this process.
+    /// Creates a writable memory range from a mutable slice of this process.
     pub(crate) fn of_mut(bytes: &'a mut [u8]) -> Self {
         // SAFETY: the piece keeps the exclusive borrow, so no other references exist, and the bytes may be written.
         unsafe { Self::new(bytes.as_mut_ptr().expose_provenance(), bytes.len(), true) }
     }
 
-    /// Creates a writable piece from words that other threads or processes may read and write at any time.
+    /// Creates a writable memory range from words that other threads or processes may read and write at any time.
     pub(crate) fn of_atomics(words: &'a [AtomicU64]) -> Self {
         let address = words.as_ptr().expose_provenance();
         // SAFETY: `words` keeps the memory for `'a`, and atomics may be written through a shared reference.
         unsafe { Self::new(address, size_of_val(words), true) }
     }
 
-    /// Creates a piece of `length` bytes at `address`. The piece may be written if `writable` is set.
+    /// Creates a memory range of `length` bytes at `address`, which may be written if `writable` is set.
     ///
     /// # Safety
     /// While the piece exists, the bytes must be registered memory, or the caller must ensure that no references to them exist.
@@ -54,7 +54,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Returns the address of the first byte.
+    /// Returns the address of the range's first byte.
     pub(crate) fn address(&self) -> usize {
         self.address
     }
@@ -73,8 +73,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Returns the parts of a list of memory ranges that contain the bytes of `range`. The range is counted over the whole
-    /// list.
+    /// Returns memory ranges that together are the bytes of `range`, counted over all bytes of the memory ranges in `list`.
     #[inline]
     pub(crate) fn parts(list: &[Self], range: Range<usize>) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (range.start, range.len());
@@ -91,8 +90,8 @@ impl<'a> Piece<'a> {
         })
     }
 
-    /// Copies the bytes of this piece to another piece of the same length. Returns `None` if the lengths differ, or if bytes
-    /// are unmapped or not writable.
+    /// Copies all bytes of this memory range to another one. Returns `None` if the lengths differ, or if bytes are unmapped
+    /// or not writable.
     #[inline]
     pub(crate) fn copy_to(&self, to: &Piece<'_>) -> Option<()> {
         if !to.writable || self.length != to.length {
@@ -103,12 +102,13 @@ impl<'a> Piece<'a> {
         unsafe { copy::copy(self.address, to.address, self.length).ok() }
     }
 
-    /// Returns whether the bytes may be written.
+    /// Returns whether the bytes of this memory range may be written.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Writes a word to the first eight bytes of the piece. Returns `None` if the piece is shorter, not writable, or unmapped.
+    /// Writes a word to the first eight bytes of the memory range. Returns `None` if the range is shorter, not writable, or
+    /// unmapped.
     pub(crate) fn store(&self, word: u64) -> Option<()> {
         if !self.writable || self.length < size_of::<u64>() {
             return None;

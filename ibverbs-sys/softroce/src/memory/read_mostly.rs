@@ -1,9 +1,9 @@
 //! A lock for a value that is read for every message and rarely changed.
 //!
-//! A reader occupies a [lane](Lanes), by one atomic operation on a word that usually no other thread changes. So readers do not
-//! slow each other down, as they would by the shared counter of a reader-writer lock. A writer first announces the change, and
-//! then waits until no lane is occupied. Either a reader finds the announcement, or the writer finds the reader's lane occupied
-//! and waits: see [`epoch`](crate::epoch).
+//! A reader occupies a [lane](Lanes), a word of its own, by one atomic operation that usually meets no other thread. So
+//! readers do not slow each other down, as they would by the shared counter of a reader-writer lock. A writer first
+//! announces the change, and then waits until no lane is occupied. Either a reader finds the announcement, or the
+//! writer finds the reader's lane occupied and waits: see [`epoch`](crate::epoch).
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -31,7 +31,7 @@ pub(super) struct Reading<'a, T> {
     _hold: Hold<'a, T>,
 }
 
-/// Guard of a reader, which keeps writers from changing the value: an occupied lane (a word that writers check) or the read lock.
+/// Kind of lock that a reader holds: an occupied lane (a word that writers check), or the read lock.
 #[expect(dead_code, reason = "they are held")]
 enum Hold<'a, T> {
     Lane(Lane<'a>),
@@ -44,7 +44,7 @@ pub(super) struct Changing<'a, T> {
     value: RwLockWriteGuard<'a, T>,
 }
 
-/// Time between two checks whether a long read has ended.
+/// Time between two checks by a writer whether readers have released their guards.
 const REST: Duration = Duration::from_micros(50);
 
 /// Number of lanes (words that mark a read as in progress), which is the maximum number of threads that read at the same time
@@ -66,7 +66,7 @@ impl<T> ReadMostly<T> {
     #[inline]
     pub(super) fn read(&self, hint: u32) -> Reading<'_, T> {
         let lane = Lanes(&self.lanes).enter(hint as usize);
-        // Acquire: this thread sees the last change.
+        // `Acquire`: this thread sees the last change of the value.
         if self.changing.load(Ordering::Acquire) {
             return self.read_later(lane);
         }
@@ -95,7 +95,7 @@ impl<T> ReadMostly<T> {
         self.changing.store(true, Ordering::Relaxed);
         let lanes = Lanes(&self.lanes);
         lanes.occupied().wait(lanes, || {
-            // A read may include a long copy, and the reader may need this thread's processor.
+            // A reader may hold its guard during a long copy, and may need the processor of this thread.
             thread::sleep(REST);
             false
         });
@@ -131,7 +131,7 @@ impl<T> DerefMut for Changing<'_, T> {
 
 impl<T> Drop for Changing<'_, T> {
     fn drop(&mut self) {
-        // A thread that reads from now on sees the change. The write lock is released afterwards.
+        // A reader that sees this store sees the change. The write lock is released afterwards.
         self.changing.store(false, Ordering::Release);
     }
 }

@@ -8,13 +8,13 @@ use super::Span;
 /// Attributes of a memory region to register.
 #[derive(Debug)]
 pub struct RegionAttributes {
-    /// Protection domain.
+    /// Protection domain to which the region belongs.
     pub domain: DomainId,
     /// Memory of the region.
     pub span: Span,
     /// Address by which requests name the first byte.
     pub start: u64,
-    /// Permitted access.
+    /// Local and remote access that the region permits.
     pub access: AccessFlags,
 }
 
@@ -25,7 +25,7 @@ pub struct RegionChange {
     pub domain: Option<DomainId>,
     /// New memory, and the address by which requests name its first byte.
     pub translation: Option<(Span, u64)>,
-    /// New permitted access.
+    /// New local and remote access that the region permits.
     pub access: Option<AccessFlags>,
 }
 
@@ -41,16 +41,16 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Returns the offset in the region of the `length` bytes from `address` on, or `None` if not all bytes are inside the
-    /// region.
+    /// Returns the offset in the region of the byte that requests name by `address`. Returns `None` if not all of the
+    /// `length` bytes from there on are inside the region.
     #[inline]
     pub(super) fn offset(&self, address: u64, length: u64) -> Option<u64> {
         offset(self.start, self.span.length(), address, length)
     }
 }
 
-/// Returns the offset of a range in another range: of the `length` bytes at `address` in the `size` bytes at `start`. Returns
-/// `None` if not all bytes are inside.
+/// Returns the offset of the `length` bytes at `address` within the `size` bytes at `start`. Returns `None` if not all
+/// of them are inside.
 pub(super) fn offset(start: u64, size: u64, address: u64, length: u64) -> Option<u64> {
     let offset = address.checked_sub(start)?;
     (offset <= size && length <= size - offset).then_some(offset)

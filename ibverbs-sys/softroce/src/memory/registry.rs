@@ -22,8 +22,9 @@ use super::{
 
 /// All memory regions and windows of a NIC.
 ///
-/// A copy holds a read lock from the check of its key until its last byte is copied. A change of the registrations waits for
-/// these locks. So when a deregistration has returned, no copy uses the region, and none can begin.
+/// A copy holds a read lock from the check of its memory key until its last byte is copied. Registration,
+/// deregistration and other changes wait for these locks. So when a deregistration has returned, no copy uses the
+/// region, and none can begin.
 pub struct Registry {
     entries: ReadMostly<Entries>,
     /// Number of bytes of allocated device memory.
@@ -37,8 +38,8 @@ pub struct Registry {
 pub(crate) struct Regions<'a>(Reading<'a, Entries>);
 
 impl Regions<'_> {
-    /// Returns the memory of a segment, accessed by a queue pair of `domain`. Returns `None` if the access is not permitted, or
-    /// if the memory may be unmapped (on-demand regions).
+    /// Returns the memory of a segment that a queue pair of `domain` accesses. Returns `None` if the access is not
+    /// permitted, or if the memory may be unmapped (on-demand regions).
     #[inline]
     pub(crate) fn piece(
         &self,
@@ -62,7 +63,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// Creates a registry without regions, and installs the signal handler for faults in registered memory.
+    /// Creates a registry without regions and windows, and installs the signal handler for faults in registered memory.
     pub fn new() -> Self {
         guarded::install();
         let entries = Entries {
@@ -84,18 +85,19 @@ impl Registry {
         self.arena.get_or_init(|| Arena::new().ok()).as_ref()
     }
 
-    /// Begins to publish all regions and windows to peers of the same host. Must be called before the first registration.
+    /// Sets the peer processes of the same host to which all regions and windows are published. Must be called before the
+    /// first registration.
     pub(crate) fn tell(&self, peers: Arc<impl Peers + 'static>) {
         let _ = self.peers.set(peers);
     }
 
-    /// Returns the number that is added to a table index to form the index in a memory key.
+    /// Returns the number that is added to the index of an object in the table to form the index in its memory key.
     pub(crate) fn key_base(&self) -> u32 {
         self.entries.read(0).table.base()
     }
 
-    /// Publishes the region or window in a slot (record of the table) to peer processes, or retracts the record if the slot is
-    /// empty.
+    /// Publishes the region or window in the record `slot` of the table to peer processes. If the record is empty or not
+    /// accessible to peers, removes it from the published table.
     fn publish(&self, entries: &Entries, slot: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -106,8 +108,8 @@ impl Registry {
         }
     }
 
-    /// Withdraws the region or window in a slot (record of the table) from peer processes, and waits until no peer uses it any
-    /// more. Takes no lock during the wait, which may be long.
+    /// Withdraws the region or window in the record `slot` of the table from peer processes, and waits until no peer uses
+    /// it any more. Takes no lock during the wait, which may be long.
     ///
     /// # Errors
     /// [`Refusal::Busy`] if a peer does not finish its copy in time. The region or window is then published again.
@@ -126,8 +128,8 @@ impl Registry {
         result
     }
 
-    /// Returns the location of a region's bytes in the arena's file, and the block that contains them. Returns `None` if there
-    /// is no such region, or if it is not in the arena; see [`Span::place`].
+    /// Returns the location in the arena's file of the bytes of the region with the key `key`, and the block that contains
+    /// them. Returns `None` if there is no such region, or if its memory is not in the arena; see [`Span::place`].
     pub fn place(&self, key: u32) -> Option<(Arc<Block>, Place)> {
         let entries = self.entries.read(0);
         let (_, region) = entries.region(key).ok()?;
@@ -146,12 +148,12 @@ impl Registry {
         DeviceMemory::new(length).inspect_err(|_| self.give_back(length))
     }
 
-    /// Records that `length` bytes of device memory are free again.
+    /// Records that `length` bytes of device memory were freed.
     pub fn give_back(&self, length: u64) {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
 
-    /// Returns the memory that a queue pair with a protection domain can access.
+    /// Returns the memory that the queue pair with the number `queue_pair` and the protection domain `domain` can access.
     pub fn view(&self, domain: DomainId, queue_pair: u32) -> View<'_> {
         View::new(self, domain, queue_pair)
     }
@@ -206,8 +208,8 @@ impl Registry {
         Ok(key)
     }
 
-    /// Finds a region that `check` accepts, and withdraws it from peer processes. Returns the write lock on the entries and the
-    /// region's slot (number in the table).
+    /// Finds the region with the key `key`, checks it by `check`, and withdraws it from peer processes. Returns the write
+    /// lock on the entries, and the region's slot (number in the table).
     fn vacated(
         &self,
         key: u32,
@@ -220,7 +222,7 @@ impl Registry {
         let number = find(&self.entries.read(0))?;
         self.vacate(number)?;
         let entries = self.entries.change();
-        // Another thread may have changed the entries in the meantime.
+        // Another thread may have changed the entries while no lock was held.
         match find(&entries) {
             Ok(number) => Ok((entries, number)),
             Err(refusal) => {
@@ -279,8 +281,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Unbinds the type 2 windows that are bound through a destroyed queue pair. Otherwise they would be accessible through a
-    /// later queue pair with the same number.
+    /// Unbinds the type 2 windows that are bound through a queue pair that is destroyed. Otherwise they would be accessible
+    /// through a later queue pair with the same number.
     pub fn release_queue_pair(&self, queue_pair: u32) {
         let mut entries = self.entries.change();
         if entries.windows == 0 {
@@ -297,15 +299,17 @@ impl Registry {
                 _ => None,
             })
             .collect();
-        // No wait for peers is necessary: they reach these windows only through the queue pair, which they do not use any more.
+        // No wait for peers is necessary: they access type 2 windows only through this queue pair, which they do not use any
+        // more.
         for &number in &bound {
             entries.unbind(number);
             self.publish(&entries, number);
         }
     }
 
-    /// Returns the address of bytes in an on-demand region (`ibv_advise_mr(3)`). Checks that the key names such a region of the
-    /// domain, that the region contains the bytes, and that they are writable if `write` is set.
+    /// Returns the address of the bytes that requests name by `address` in an on-demand region (`ibv_advise_mr(3)`). Fails
+    /// unless the key names such a region of the domain, the region contains the bytes, and, if `write` is set, they are
+    /// writable.
     pub fn advise(
         &self,
         domain: DomainId,
@@ -335,20 +339,21 @@ impl Registry {
         Ok(region.span.address().wrapping_add(offset as usize))
     }
 
-    /// Takes a read lock on the registry on behalf of a queue pair. The lock should be held for a short time only, because
-    /// changes wait for it.
+    /// Locks the registry for reading by a queue pair. The lock should be held for a short time only, because threads that
+    /// change the registry wait for it.
     #[inline]
     pub(crate) fn regions(&self, queue_pair: u32) -> Regions<'_> {
         Regions(self.entries.read(queue_pair))
     }
 
-    /// Calls `body` with the entries under a read lock, on behalf of a queue pair.
+    /// Locks the registry for reading by a queue pair, and calls `body` with the regions and windows.
     #[inline]
     pub(super) fn with<T>(&self, queue_pair: u32, body: impl FnOnce(&Entries) -> T) -> T {
         body(&self.entries.read(queue_pair))
     }
 
-    /// Withdraws a type 1 window from peer processes, before it is bound again. Returns the progress of the withdrawal.
+    /// Withdraws a type 1 window from peer processes, because it is about to be bound again. Returns the progress of the
+    /// withdrawal.
     pub(super) fn withdraw_window(&self, domain: DomainId, wanted: &WindowBinding) -> Withdrawal {
         self.withdraw_slot(|entries| {
             let number = entries.table.slot_of(wanted.window)?;
@@ -360,13 +365,14 @@ impl Registry {
         })
     }
 
-    /// Withdraws a type 2 window from peer processes, before it is invalidated. Returns the progress of the withdrawal.
+    /// Withdraws a type 2 window from peer processes, because it is about to be invalidated. Returns the progress of the
+    /// withdrawal.
     pub(super) fn withdraw(&self, domain: DomainId, queue_pair: u32, key: u32) -> Withdrawal {
         self.withdraw_slot(|entries| entries.served(domain, queue_pair, key))
     }
 
-    /// Withdraws a region or window from peer processes. `find` returns its slot (number in the table). Returns the progress of
-    /// the withdrawal.
+    /// Withdraws from peer processes the region or window whose slot (number in the table) `find` returns. Returns the
+    /// progress of the withdrawal.
     fn withdraw_slot(&self, find: impl FnOnce(&Entries) -> Option<u32>) -> Withdrawal {
         let Some(peers) = self.peers.get() else {
             return Withdrawal::Complete;
@@ -385,7 +391,7 @@ impl Registry {
         withdrawal
     }
 
-    /// Publishes a window to peer processes again. The window was withdrawn, but then neither bound nor invalidated.
+    /// Publishes a window to peer processes again if it was withdrawn for a request that was not executed.
     pub(crate) fn keep(&self, key: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -402,14 +408,14 @@ impl Registry {
         self.entries.read(0).table.slot_of(key)
     }
 
-    /// Returns whether the region or window in a slot (record of the table) is published to peer processes.
+    /// Returns whether the region or window in the record `slot` of the table is published to peer processes.
     fn is_told(&self, slot: u32) -> bool {
         let peers = self.peers.get();
         peers.is_some_and(|peers| peers.is_published(slot))
     }
 
-    /// Binds a memory window (IBTA 10.6.7.2, 11.4.1.1), which must have been [withdrawn](Self::withdraw_window) from peers
-    /// before.
+    /// Binds a memory window (IBTA 10.6.7.2, 11.4.1.1). The caller must have [withdrawn](Self::withdraw_window) the window
+    /// from peers.
     pub(super) fn bind(
         &self,
         domain: DomainId,
@@ -428,8 +434,8 @@ impl Registry {
         bound.map(drop).ok_or(LocalFault::Bind)
     }
 
-    /// Unbinds a type 2 window (IBTA 10.6.7.2.4), which must have been [withdrawn](Self::withdraw) from peers before. Returns
-    /// `None` if no window with this key is bound through the queue pair, or if the window is still published to peers.
+    /// Unbinds a type 2 window (IBTA 10.6.7.2.4). The caller must have [withdrawn](Self::withdraw) the window from peers.
+    /// Returns `None` if no window with this key is bound through the queue pair, or if the window is still published.
     pub(super) fn invalidate(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<()> {
         let mut entries = self.entries.change();
         let number = entries.served(domain, queue_pair, key)?;

@@ -13,8 +13,8 @@ use crate::descriptor::Opening;
 /// Size of a huge page in bytes. The address and the length of each mapping of the arena's file are multiples of this size.
 pub(super) const HUGE: usize = 2 << 20;
 
-/// A mapping of a segment of the arena's file, readable and writable, unmapped on drop. Children of `fork` do not inherit it,
-/// because they would write to the memory of their parent.
+/// A mapping of a segment of the arena's file, readable and writable. Dropping this value unmaps the segment. Children
+/// of `fork` do not inherit the mapping, because they would write to the memory of their parent.
 #[derive(Debug)]
 pub(super) struct Segment {
     start: NonNull<c_void>,
@@ -28,7 +28,7 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Maps `length` bytes of the file, starting at `offset`. Both must be multiples of [`HUGE`].
+    /// Maps `length` bytes of the arena's file from `offset` on. Both numbers must be multiples of [`HUGE`].
     pub(super) fn map(file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<Self> {
         let out_of_range = |_| io::Error::from_raw_os_error(libc::ENOMEM);
         let place = libc::off_t::try_from(offset).map_err(out_of_range)?;
@@ -94,7 +94,7 @@ impl Segment {
         self.length
     }
 
-    /// Returns the range of the arena's file that is mapped.
+    /// Returns the range of the arena's file that this value maps.
     pub(super) fn place(&self) -> Range<u64> {
         self.offset..self.offset + self.length as u64
     }
@@ -107,8 +107,8 @@ impl Drop for Segment {
     }
 }
 
-/// Allocates all pages of a mapped range that is not in use yet, with huge pages if possible. Fails if there is not enough
-/// memory. Existing pages keep their contents.
+/// Allocates all pages of a mapped range, with huge pages if possible. Fails if there is not enough memory. Pages that
+/// exist already keep their contents.
 pub(super) fn populate(address: usize, length: usize) -> io::Result<()> {
     let start = ptr::with_exposed_provenance_mut::<c_void>(address);
     // SAFETY: allocating pages changes no byte.
@@ -142,8 +142,8 @@ pub(super) fn page_size() -> usize {
     usize::try_from(size).expect("the system has pages")
 }
 
-/// Returns the maximum size in bytes of a file that this process creates (`RLIMIT_FSIZE`). To exceed the limit raises SIGXFSZ,
-/// which ends a process without a handler for it.
+/// Returns the maximum size in bytes of a file that this process creates (`RLIMIT_FSIZE`). A write beyond this size
+/// raises SIGXFSZ, which ends a process without a handler for it.
 pub(crate) fn file_size_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

@@ -1,4 +1,4 @@
-//! A range of registered memory, and the reads, writes and atomic operations on it.
+//! Ranges of registered memory, with reads, writes and atomic operations on their bytes.
 
 use std::sync::Arc;
 
@@ -26,23 +26,24 @@ enum Kind {
         /// Block that contains the bytes.
         block: Arc<Block>,
     },
-    /// Memory of the program that may be unmapped at times. The kernel copies the bytes, and reports unmapped ones.
+    /// Memory of the program that may be unmapped at times (on-demand region). System calls copy the bytes, and report
+    /// unmapped ones.
     OnDemand,
     /// Device memory.
     Device {
-        /// Device memory that contains the bytes.
+        /// Device memory that contains the bytes, which must not be freed before the span.
         _memory: Arc<DeviceMemory>,
     },
     /// No memory (null region): reads return zeroes, and writes are discarded.
     Null,
 }
 
-/// Error: the memory cannot be accessed in the requested way.
+/// Error: the bytes are not inside the span, not mapped, not writable, or not aligned for an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Inaccessible;
 
 impl Span {
-    /// Creates a span of the program's memory.
+    /// Creates a span of mapped memory of the program.
     ///
     /// # Safety
     /// While the span or a clone of it exists, the caller must ensure that:
@@ -73,7 +74,7 @@ impl Span {
         })
     }
 
-    /// Creates a span of the program's memory, of which parts may be unmapped. Accesses to those parts fail.
+    /// Creates a span of memory of the program in which bytes may be unmapped. Accesses to unmapped bytes fail.
     ///
     /// # Safety
     /// The caller must ensure that no references exist in this process to bytes that are written through the span.
@@ -133,7 +134,7 @@ impl Span {
         }
     }
 
-    /// Returns whether the span has no memory.
+    /// Returns whether the span is that of the null region, which has no memory.
     pub fn is_null(&self) -> bool {
         matches!(self.kind, Kind::Null)
     }
@@ -216,8 +217,8 @@ impl Span {
         Ok(())
     }
 
-    /// Returns `length` bytes at `offset` of the span as a [`Piece`], which may be written if `write` is set. Returns `None` if
-    /// they are not inside the span, or if they may be unmapped.
+    /// Returns the `length` bytes at `offset` of the span as a [`Piece`] (borrowed memory range), writable if `write` is
+    /// set. Returns `None` if the bytes are not inside the span, or if they may be unmapped.
     #[inline]
     pub(super) fn piece(&self, offset: u64, length: usize, write: bool) -> Option<Piece<'_>> {
         let address = self.locate(offset, length).ok()?;
@@ -231,7 +232,7 @@ impl Span {
         }
     }
 
-    /// Fills the piece `to` with bytes of the span, starting at `offset`.
+    /// Copies bytes of the span, starting at `offset`, to the memory range `to` until it is full.
     #[inline]
     pub(super) fn copy_to_piece(&self, offset: u64, to: &Piece<'_>) -> Result<(), Inaccessible> {
         if let Some(from) = self.piece(offset, to.length(), false) {
@@ -243,7 +244,7 @@ impl Span {
         })
     }
 
-    /// Copies all bytes of the piece `from` to the span, starting at `offset`.
+    /// Copies all bytes of the memory range `from` to the span, starting at `offset`.
     #[inline]
     pub(super) fn copy_from_piece(
         &self,
@@ -259,8 +260,8 @@ impl Span {
         })
     }
 
-    /// Splits a memory range into parts, and calls `copy` for each part with a buffer of the same length and the offset of the
-    /// part.
+    /// Splits the memory range `piece` into parts of at most 1024 bytes. Calls `copy` for each part with a buffer of the
+    /// same length, the offset of the part in the range, and the part.
     #[cold]
     fn by_parts(
         &self,
@@ -388,7 +389,7 @@ mod tests {
     fn memory_on_demand_may_be_missing() {
         let mut bytes = vec![1_u8; 64];
         let address = bytes.as_mut_ptr().expose_provenance();
-        // SAFETY: no references to the bytes exist meanwhile.
+        // SAFETY: no references to the bytes exist while the span does.
         let span = unsafe { Span::on_demand(address, u64::MAX - address as u64) };
         span.write(3, &[5; 7]).unwrap();
         let mut back = [0; 7];

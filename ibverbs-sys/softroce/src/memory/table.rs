@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use crate::context::Refusal;
 use crate::random::{self, Permutation};
 
-/// A table of objects, found by memory keys. A key consists of an index (24 bits), which stands for a slot of the table, and a
-/// tag (the low byte). The tag changes with every use of the slot, so the key of a removed object does not name a later object.
+/// A table of objects, which memory keys name. A key consists of an index (24 bits), which determines a slot of the
+/// table, and a tag (the low byte). The tag changes with every use of the slot, so the key of a removed object does not
+/// name a later object.
 ///
 /// Keys are unpredictable, even from other keys: the first index, the order of the indices in a block of slots, and the order
 /// of the tags are random. Slots are used in the order of their numbers: objects that are used one after the other are often
@@ -15,13 +16,13 @@ use crate::random::{self, Permutation};
 pub(super) struct Table<T> {
     /// Number that is added to each index in keys, so that keys differ between processes and runs.
     base: u32,
-    /// Random order of the indices in each block, and of each slot's tags.
+    /// Generator of the random orders: of the indices in each block of slots, and of the tags of each slot.
     order: Permutation,
     slots: Vec<Slot<T>>,
     /// For each index, the bits in which the index differs from the number of its slot. The index and the number are in the
     /// same block, so only bits of the low byte differ. (LLVM 22 miscompiles an `or` that inserts a low byte.)
     differences: Vec<u8>,
-    /// Numbers of the free slots. They are taken from the front and returned to the back, so a slot is reused as late as
+    /// Numbers of the free slots. A slot is taken from the front and returned to the back, so it is reused as late as
     /// possible.
     free: VecDeque<u32>,
 }
@@ -36,15 +37,15 @@ struct Slot<T> {
     content: Option<T>,
 }
 
-/// Minimum number of free slots. Below this number, a block of slots is added: with few free slots, the tags of a slot would
-/// soon repeat.
+/// Minimum number of free slots. When fewer are left, a block of slots is added: with few free slots, each would be
+/// reused often, and its tags would soon repeat.
 const RESERVE: usize = 64;
 
 /// Number of slots that are added at a time. Their indices are in a random order.
 const BLOCK: usize = 1 << 8;
 
-/// Flag of a permutation that orders the indices of a block. Without the flag, the permutation of a slot's number orders the tags
-/// of that slot.
+/// Bit that is set in the input of the random permutation for the order of a block's indices. Without the bit, the
+/// input is the number of a slot, and the permutation orders the tags of that slot.
 const BLOCKS: u32 = 1 << 31;
 
 /// Number of indices that a key can contain. Index 0 is never used, because programs use key 0 for "no key".
@@ -108,7 +109,7 @@ impl<T> Table<T> {
     pub(super) fn renew(&mut self, number: u32) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             let before = slot.tag;
-            // A memory window may have got a tag of the program's choice; the next tag must differ from it.
+            // The program may have chosen the present tag (of a memory window). The next tag must differ from it.
             while slot.tag == before {
                 slot.turn = slot.turn.wrapping_add(1);
                 slot.tag = self.order.apply(number, slot.turn.into()) as u8;
@@ -117,7 +118,7 @@ impl<T> Table<T> {
         self.key(number)
     }
 
-    /// Returns the key of a slot.
+    /// Returns the memory key that names a slot with its present tag.
     pub(super) fn key(&self, number: u32) -> u32 {
         let slot = self.slots.get(number as usize);
         let (tag, difference) = slot.map_or((0, 0), |slot| (slot.tag, slot.difference));
@@ -125,7 +126,7 @@ impl<T> Table<T> {
         (self.base + index) << 8 | u32::from(tag)
     }
 
-    /// Assigns the given tag to a slot, and returns the new key.
+    /// Assigns the tag `tag` to a slot, and returns the new key.
     pub(super) fn retag(&mut self, number: u32, tag: u8) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             slot.tag = tag;
@@ -142,8 +143,8 @@ impl<T> Table<T> {
         slot.content.is_some().then_some(number)
     }
 
-    /// Returns the number of the slot that a key stands for, and the object in the slot. Returns `None` if the slot is empty or
-    /// its tag differs from the key's.
+    /// Returns the number of the slot that a key names, and the object in the slot. Returns `None` if the slot is empty, or
+    /// if its tag differs from the tag in the key.
     #[inline]
     pub(super) fn find(&self, key: u32) -> Option<(u32, &T)> {
         let number = self.slot_of(key)?;
@@ -221,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Checks that keys look random. The probability that random keys fail is below 2^-60.
+    /// Checks that memory keys look random. Truly random keys would fail this test with a probability below 2^-60.
     #[test]
     fn keys_cannot_be_foreseen() {
         let [one, other] = [(); 2].map(|()| {

@@ -8,10 +8,10 @@ use crate::context::{DomainId, Refusal};
 use crate::proto::{AccessFlags, LocalFault, Memory, RemoteFault, Segment, WindowBinding};
 
 const SIZE: u64 = 4096;
-/// Address by which requests name the region's first byte.
+/// Address by which requests name the first byte of the tested region.
 const START: u64 = 0x1_0000;
 
-/// A test registry with one region.
+/// A memory registry with one region, in device memory.
 struct Fixture {
     registry: Registry,
     domain: DomainId,
@@ -64,7 +64,7 @@ impl Fixture {
         self.registry.allocate_window(self.domain, kind).unwrap()
     }
 
-    /// Returns a binding of a window to the whole region.
+    /// Returns a request to bind a window to the whole tested region, with the next key of the window.
     fn binding(&self, window: u32, access: AccessFlags) -> WindowBinding {
         WindowBinding {
             window,
@@ -77,7 +77,7 @@ impl Fixture {
     }
 }
 
-/// Returns a key with the next tag (low byte).
+/// Returns `key` with its tag (low byte) incremented.
 fn next(key: u32) -> u32 {
     key & !0xff | u32::from((key as u8).wrapping_add(1))
 }
@@ -98,7 +98,7 @@ fn messages_are_scattered_and_gathered_over_a_list() {
         all.segment(20, 100),
     ];
     let message: Vec<u8> = (1..=20).collect();
-    // In two parts, like the payloads of two packets.
+    // Writes the message in two parts, like the payloads of two packets.
     all.view().scatter(&list, 0, &message[..6]).unwrap();
     all.view().scatter(&list, 6, &message[6..]).unwrap();
     assert_eq!(all.bytes(0, 4), [1, 2, 3, 0]);
@@ -254,7 +254,7 @@ fn a_key_is_none_after_its_region() {
     assert_eq!(all.registry.deregister(old), Err(Refusal::Invalid));
     let refused = Err(RemoteFault::Access);
     assert_eq!(all.view().check_remote(old, START, 1, READ), refused);
-    // The key stays invalid, whatever is registered later, even in the same slot.
+    // The key stays invalid even if later regions are registered, possibly in the same slot.
     for _ in 0..200 {
         let span = Span::device(&all.memory, 0, SIZE).unwrap();
         let attributes = RegionAttributes {
@@ -435,7 +435,7 @@ fn a_type_2_window_serves_the_queue_pair_that_bound_it_until_it_is_invalidated()
     let window = all.window(WindowKind::Type2);
     let other = all.registry.view(all.domain, 2);
     let refused = Err(RemoteFault::Access);
-    // The caller chooses the low byte.
+    // The program chooses the tag (low byte) of the window's key.
     let binding = WindowBinding {
         key: window & !0xff | 0xa5,
         ..all.binding(window, READ)
@@ -688,7 +688,8 @@ fn parts_are_what_they_are_together() {
     view.write_remote_parts(fixture.key, address, length, parts.clone())
         .unwrap();
     assert_eq!(fixture.bytes(7, 200), pattern);
-    // For these places, the last part alone, or the first three parts, would be accessible.
+    // The first place ends one byte after the region: only the last chunk alone, or the first three
+    // chunks, would be accessible.
     let wrong = [(fixture.key, START + SIZE - 199), (fixture.key + 1, START)];
     for (key, address) in wrong {
         let result = view.write_remote_parts(key, address, length, parts.clone());
@@ -696,7 +697,7 @@ fn parts_are_what_they_are_together() {
     }
     assert_eq!(fixture.bytes(SIZE - 199, 199), [0; 199]);
 
-    // In a single segment, and in several.
+    // Checks a single segment, and a list of several segments.
     for list in [
         vec![fixture.segment(500, 220)],
         vec![fixture.segment(500, 100), fixture.segment(600, 110)],

@@ -38,7 +38,8 @@ impl<'a> View<'a> {
         self.queue_pair
     }
 
-    /// Finds the memory that the queue pair accesses by a local key. If `write` is set, checks for local write access.
+    /// Finds the memory that this queue pair accesses by a local key. If `write` is set, also checks that local write
+    /// access is permitted.
     #[inline]
     pub(super) fn local<'e>(
         &self,
@@ -66,8 +67,8 @@ impl<'a> View<'a> {
         found.ok()
     }
 
-    /// Returns whether a peer process that shares memory with this one can map the memory of all segments, and so copy from it
-    /// without system calls.
+    /// Returns whether a peer process that shares memory with this one can map the memory of all segments. Such a peer
+    /// copies from the memory without system calls.
     pub(crate) fn is_mappable(&self, list: &[Segment]) -> bool {
         self.registry.with(self.queue_pair, |entries| {
             let is_mappable = |segment: &Segment| {
@@ -117,7 +118,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies `length` bytes of a message, starting at `offset`, to the memory ranges `to`.
+    /// Copies the `length` bytes at `offset` of a message, which is in the segments `list`, to the memory ranges `to`.
     pub(crate) fn copy_out(
         &self,
         list: &[Segment],
@@ -135,7 +136,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies `length` bytes of the memory ranges `from` to the memory of a message, starting at `offset`.
+    /// Copies the memory ranges `from` to the `length` bytes at `offset` of a message, which is in the segments `list`.
     pub(crate) fn copy_in(
         &self,
         list: &[Segment],

@@ -6,7 +6,8 @@ use crate::proto::AccessFlags;
 /// Type of a memory window (IBTA 10.6.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
-    /// Type 1: bound by `ibv_bind_mw`, any number of times, and accessible through all queue pairs of the protection domain.
+    /// Type 1: bound by `ibv_bind_mw`, repeatedly if the program wants, and accessible through all queue pairs of the
+    /// protection domain.
     Type1,
     /// Type 2B: bound by a send request, with a key of the program's choice, and accessible only through the queue pair of that
     /// request. Can be bound again after it was invalidated.
@@ -21,10 +22,10 @@ pub(super) struct Window {
     pub(super) binding: Option<Binding>,
 }
 
-/// The binding of a window to a region.
+/// The binding of a memory window to a memory region.
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
-    /// Slot (number in the table) of the region.
+    /// Slot (number in the table) of the region to which the window is bound.
     pub(super) region: u32,
     /// Address by which requests name the window's first byte.
     pub(super) start: u64,

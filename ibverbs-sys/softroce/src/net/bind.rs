@@ -9,11 +9,11 @@ use super::socket::{Interface, Socket};
 use crate::address;
 use crate::config::Config;
 
-/// Maximum addresses in 127/8 that a process tries for each port.
+/// Maximum number of addresses in 127/8 that a process tries to bind with the same port.
 const ATTEMPTS: u32 = 64;
 
-/// Binds the UDP sockets that the configuration requests. Returns the sockets, and the slot of their port: its number in the
-/// device's port range.
+/// Binds UDP sockets to the addresses and the port of the configuration. Returns the sockets, and the slot of their
+/// port: its number in the device's port range.
 pub(super) fn bind(config: &Config) -> io::Result<(Vec<Socket>, u8)> {
     let buffer = config.receive_buffer;
     if config.addresses.is_empty() {
@@ -62,7 +62,7 @@ fn slots(base: u16) -> impl Iterator<Item = (u8, u16)> {
     (0..address::SLOTS).filter_map(move |slot| Some((slot, address::port_of_slot(base, slot)?)))
 }
 
-/// Adds the address that could not be bound to an error.
+/// Returns `error` with a text that names the address that could not be bound.
 fn naming(error: io::Error, ip: IpAddr, port: u16) -> io::Error {
     let kind = error.kind();
     io::Error::new(

@@ -1,4 +1,5 @@
-//! The choice of datagrams that are sent to the kernel together, as one burst (`UDP_SEGMENT`).
+//! The choice of datagrams that are sent to the kernel together, as one burst (a message that the kernel splits,
+//! `UDP_SEGMENT`).
 
 #![forbid(unsafe_code)]
 

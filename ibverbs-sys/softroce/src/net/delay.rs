@@ -10,10 +10,10 @@ use crate::proto::Time;
 use crate::timers::Alarm;
 use crate::wire::ip::Headers;
 
-/// Maximum packets that are held back by injected faults.
+/// Maximum number of packets that are held back by injected faults. Further packets are dropped.
 const ROOM: usize = 16_384;
 
-/// Maximum time for which a packet is held back until other packets have been sent before it.
+/// Maximum time for which a packet is held back until other packets have overtaken it.
 const MAX_WAIT: Duration = Duration::from_millis(1);
 
 /// A packet that was held back and has not been sent yet.
@@ -35,10 +35,10 @@ pub(super) struct Delay {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Packets by the time at which they are due, and then by their order of arrival. The first part of the value is the number
-    /// of other packets that are still to be sent before the packet.
+    /// Held-back packets, by the time at which each is due and then by the order of arrival. The first part of the value is
+    /// the number of packets that must still be sent before the held-back packet.
     packets: BTreeMap<(Time, u64), (u8, Packet)>,
-    /// Number of packets that are held back until other packets have been sent.
+    /// Number of packets that are held back until other packets have overtaken them.
     overtaken: usize,
     count: u64,
 }
@@ -51,7 +51,7 @@ impl Delay {
         }
     }
 
-    /// Returns the entry for [`Delay::next_due`] in the NIC's timers.
+    /// Returns the entry in the NIC's timers for the time that [`Delay::next_due`] returns.
     pub(super) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
@@ -71,15 +71,15 @@ impl Delay {
         let due = now + latency + patience;
         held.count += 1;
         let count = held.count;
-        // With a latency, packets are reordered by time, so the packets in between are not counted.
+        // With a latency, packets are reordered by their due times, so packets that overtake are not counted.
         let overtaken = if latency.is_zero() { overtaken } else { 0 };
         held.overtaken += usize::from(overtaken > 0);
         held.packets.insert((due, count), (overtaken, packet));
         true
     }
 
-    /// Records that a packet was sent. Returns the packets that have now been overtaken by the required number of packets, and
-    /// have to be sent next.
+    /// Counts a packet that was sent. Returns the packets that enough other packets have now overtaken. They must be sent
+    /// next.
     pub(super) fn pass(&self) -> Vec<Packet> {
         let mut held = self.held.lock();
         if held.overtaken == 0 {

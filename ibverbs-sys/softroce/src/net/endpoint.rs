@@ -11,13 +11,13 @@ use super::socket::Socket;
 pub(crate) struct Gid {
     /// Address of the GID.
     pub(crate) address: Ipv6Addr,
-    /// Encapsulation of packets that use the GID.
+    /// Encapsulation of the packets that are sent from or to this GID.
     pub(crate) kind: GidKind,
     /// Index of the socket that sends and receives packets of the GID.
     pub(crate) endpoint: usize,
 }
 
-/// Encapsulation of packets.
+/// Encapsulation of the packets of a GID: the headers around the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GidKind {
     /// Packets are sent over UDP and IPv4. The GID is an IPv4-mapped address.

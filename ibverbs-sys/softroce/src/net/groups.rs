@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Multicast groups: a group has a socket of its own while it has members.
+//! Multicast groups in the network. While the NIC is a member of a group, it has a socket for the group.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +14,7 @@ use crate::address;
 use crate::config::Segmentation;
 
 impl Network {
-    /// Joins a multicast group. Each call must be matched by a call of [`leave`](Self::leave).
+    /// Makes the NIC join a multicast group. Each call must be matched by a call of [`leave`](Self::leave).
     pub(crate) fn join(&self, group: Ipv6Addr) -> io::Result<()> {
         let wanted = self.group_addresses(group);
         if wanted.is_empty() {
@@ -52,7 +52,7 @@ impl Network {
         Ok(())
     }
 
-    /// Leaves a multicast group. Closes the group's sockets after the last member has left.
+    /// Reverses one call of [`join`](Self::join). After the last call for a group, the group's sockets are closed.
     pub(crate) fn leave(&self, group: Ipv6Addr) {
         let mut groups = self.groups.lock();
         for (at, _) in self.group_addresses(group) {
@@ -66,8 +66,8 @@ impl Network {
         self.publish(&groups);
     }
 
-    /// Returns the socket addresses at which packets of a multicast group arrive, each with the port's socket for the same
-    /// interface.
+    /// Returns the socket addresses at which packets to a multicast group arrive. Each comes with the port's socket on the
+    /// same network interface.
     fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, &Arc<Endpoint>)> {
         let of = |own: &Arc<Endpoint>| match own.socket.local() {
             SocketAddr::V4(local) => {
@@ -90,7 +90,7 @@ impl Network {
         let all = self.own.iter().chain(of_groups).cloned().collect();
         *self.endpoints.write() = Arc::new(all);
         self.endpoints_changes.fetch_add(1, Ordering::Release);
-        // Wakes the engine, which still waits for the previous set of sockets.
+        // The engine still watches the previous set of sockets, so it is woken.
         self.timers.sleeper().ring();
     }
 }

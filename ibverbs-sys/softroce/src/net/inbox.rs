@@ -18,7 +18,7 @@ use crate::wire::{Packet, Run, icrc};
 /// Buffers and cached checks for receiving packets from the sockets. Used by one thread at a time.
 pub(crate) struct Inbox {
     ring: Ring,
-    /// Cached list of sockets, and the version of the list.
+    /// Cached list of sockets, with the number of changes that the list had seen.
     endpoints: Option<(u64, Arc<Endpoints>)>,
     origins: Origins,
 }
@@ -52,8 +52,8 @@ struct Origin {
     hop_limit: u8,
 }
 
-/// The IP and UDP headers that a datagram must have had, their contribution to the ICRC, and the result of their check: the
-/// packet's arrival data, or the counter of the reason for which the packet is dropped.
+/// The IP and UDP headers that a datagram must have had, their contribution to the ICRC, and the result of their check:
+/// either the arrival data of the packet, or the counter for the reason why the packet is dropped.
 #[derive(Clone, Copy)]
 struct Outer {
     headers: Headers,
@@ -102,9 +102,9 @@ impl<'a> Iterator for Arrived<'a> {
 }
 
 impl<'a> Arrived<'a> {
-    /// Checks the packet in the next datagram. Returns the packet as a run, together with following packets of the same message
-    /// where possible. Fails with the counter of the reason for which the packet is dropped, or with `None` if the drop is not
-    /// counted.
+    /// Checks the packet in the next datagram. Returns it as a run (consecutive packets of one size), together with
+    /// following packets if possible. If the packet must be dropped, returns the counter for the reason, or `None` if the
+    /// drop is not counted.
     fn admit(&mut self, payload: &'a [u8]) -> Result<(Arrival, Run<'a>), Option<Counter>> {
         let (network, endpoint) = (self.network, self.endpoint);
         if !network.faults.link_is_up() {
@@ -142,8 +142,8 @@ impl<'a> Arrived<'a> {
             return Err(Some(Counter::WrongIcrc));
         }
         let packet = Packet::parse(transport).map_err(|_| Counter::Malformed)?;
-        // No runs while packets are captured, since each is captured separately. No runs in a tunnel, where each packet has its
-        // own headers.
+        // Captured packets are not merged to runs, since each is recorded separately. Packets in a tunnel are not merged
+        // either, since each has its own headers.
         if network.is_captured() || bytes.len() != self.message.segment {
             return Ok((arrival, Run::alone(packet)));
         }
@@ -159,8 +159,8 @@ impl<'a> Arrived<'a> {
         Ok((arrival, run))
     }
 
-    /// Checks the IP and UDP headers of a packet to a GID. Returns the arrival data for the transport. Fails with the counter
-    /// of the reason for which the packet is dropped.
+    /// Checks the IP and UDP headers of a packet that arrived at the GID with the index `gid`. Returns the data about its
+    /// arrival for the transport. If the packet must be dropped, returns the counter for the reason.
     fn arrival(&self, gid: u8, headers: &Headers) -> Result<Arrival, Counter> {
         let route = headers.route();
         let from = self.message.from;
@@ -188,8 +188,8 @@ impl<'a> Arrived<'a> {
         })
     }
 
-    /// Returns the IP and UDP headers of a datagram of `len` bytes that is not in a tunnel, and the result of their check. Uses
-    /// the cached result of a datagram with the same properties, if there is one.
+    /// Returns the IP and UDP headers of an untunnelled datagram of `len` bytes, and the result of their check. Uses the
+    /// cached result of an earlier datagram with the same properties, if there is one.
     fn outer(&mut self, len: usize) -> Outer {
         let (endpoint, message) = (self.endpoint, &self.message);
         let origin = Origin {
@@ -220,8 +220,8 @@ impl<'a> Arrived<'a> {
 }
 
 impl Network {
-    /// Receives one batch of datagrams from each socket, and passes datagrams that were received as one message to `deliver`.
-    /// Does not look up their queue pairs. Returns the number of datagrams, valid or not.
+    /// Receives one batch of datagrams from each socket, and passes each received message, which may contain several
+    /// datagrams, to `deliver`. Returns the number of datagrams, valid or not.
     pub(crate) fn receive(&self, inbox: &mut Inbox, mut deliver: impl FnMut(Arrived<'_>)) -> usize {
         let mut datagrams = 0;
         let Inbox {
@@ -273,8 +273,8 @@ fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     route.headers(len.saturating_sub(4))
 }
 
-/// Returns whether a wrong ICRC may result from the identification in the sender's IPv4 header, which a UDP socket does not
-/// report. Returns `false` for senders in 127/8: they use this implementation, with identification 0.
+/// Returns whether a wrong ICRC can be explained by the identification in the sender's IPv4 header, which a UDP socket
+/// does not report. Returns `false` for senders in 127/8: they run this implementation, which sends identification 0.
 fn is_excused(headers: &Headers, from: SocketAddr, transport: usize, difference: u32) -> bool {
     match headers {
         Headers::V4 { .. } if !from.ip().is_loopback() => {
@@ -296,7 +296,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns whether a packet is accepted whose ICRC covers this identification.
+    /// Returns whether the receiver accepts a packet whose ICRC was computed with the IPv4 identification `identification`.
     fn excused(from: Ipv4Addr, identification: u16, damage: u8) -> bool {
         let route = Route {
             source: from.to_ipv6_mapped(),

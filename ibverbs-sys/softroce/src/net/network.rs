@@ -43,7 +43,7 @@ pub(crate) struct Network {
     pub(super) base: u16,
     slot: u8,
     mtu: Mtu,
-    /// Assumed size in bytes of a peer's socket buffer, as the kernel counts it.
+    /// Size in bytes that the socket buffer of a peer is assumed to have, as the kernel counts it.
     peer_buffer: usize,
     pub(super) asked_buffer: usize,
     pub(super) segmentation: Segmentation,
@@ -66,8 +66,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Creates the network, and binds the sockets. If the configuration requests an address or port that is in use, fails;
-    /// otherwise tries the next ones.
+    /// Binds the sockets, and creates the network with them. If an address and port are in use, tries other addresses if
+    /// the configuration names none, and other ports of the port range in 127/8. Fails if none is free.
     pub(crate) fn open(
         config: &Config,
         counters: Arc<Counters>,
@@ -160,7 +160,7 @@ impl Network {
         &self.addresses
     }
 
-    /// Returns the index of a GID's network interface, or 0 if there is none.
+    /// Returns the index of the network interface that has the GID at index `gid`, or 0 if no interface has it.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         let endpoint = self
             .gids
@@ -171,8 +171,8 @@ impl Network {
             .map_or(0, |interface| interface.index)
     }
 
-    /// Returns the slot of the NIC's port (its number in the port range), which is in bits 23 to 20 of its queue pairs'
-    /// numbers.
+    /// Returns the slot of the NIC's UDP port (its number in the port range). Bits 23 to 20 of the NIC's queue pair numbers
+    /// contain the slot.
     pub(crate) fn slot(&self) -> u8 {
         self.slot
     }
@@ -182,9 +182,9 @@ impl Network {
         self.mtu
     }
 
-    /// Returns the maximum number of packets of a size that a queue pair may have in flight: about half of the packets that fit
-    /// into the socket buffer of a peer. The peer is assumed to have the buffer that a process without privileges gets. The
-    /// other half is for other queue pairs, and for memory that the kernel does not free at once.
+    /// Returns the maximum number of packets that a queue pair with this path MTU may have in flight: about half of the
+    /// packets that fit into the socket buffer of a peer. The peer is assumed to have the buffer that an unprivileged
+    /// process gets. The other half is left for other queue pairs, and for memory that the kernel does not free at once.
     pub(crate) fn window(&self, mtu: Mtu) -> u32 {
         let loopback = self
             .own
@@ -199,7 +199,7 @@ impl Network {
             (mtu.bytes() + 128 + 320).next_power_of_two() + 256
         };
         let packets = self.peer_buffer / taken / 2;
-        // The capacity of a network between two hosts is unknown; the kernel's driver sends at most 128 packets.
+        // The capacity of a network between two hosts is unknown. The kernel's RoCE driver keeps at most 128 packets in flight.
         packets.clamp(8, if loopback { 512 } else { 128 }) as u32
     }
 
@@ -215,16 +215,16 @@ impl Network {
         self.way(path, 0).is_some()
     }
 
-    /// Returns the index of the local GID at which packets on a path to a queue pair arrive, or `None` if the path does not
-    /// lead to this NIC.
+    /// Returns the index of the GID of this NIC at which packets on `path` to a queue pair arrive, or `None` if the path
+    /// does not lead to this NIC.
     pub(crate) fn host_peer(&self, path: &Path, queue_pair: u32) -> Option<u8> {
         let local = (self.addresses.iter()).position(|own| *own == path.destination)?;
         self.way(path, queue_pair)?;
         Some(local as u8)
     }
 
-    /// Returns the GRH of a packet of `length` bytes (from BTH to pad) to a queue pair of this NIC, as
-    /// [`receive`](Self::receive) would report it.
+    /// Returns the GRH of a packet to a queue pair of this NIC, as [`receive`](Self::receive) would report it. `length` is
+    /// the length of the packet in bytes, from BTH to pad.
     pub(crate) fn global_route(
         &self,
         path: &Path,
@@ -239,7 +239,7 @@ impl Network {
         Some(route.headers(length).global_route())
     }
 
-    /// Starts the use of shared memory: packets to processes that share memory with this one are sent through that memory.
+    /// Sets the processes that share memory with this one. Packets to them are sent through that memory from now on.
     pub(crate) fn share(&self, host_peers: Arc<HostPeers>) {
         let _ = self.host_peers.set(host_peers);
     }
@@ -255,8 +255,8 @@ impl Network {
         Some(self.way(path, queue_pair)?.to)
     }
 
-    /// Returns the link (shared memory) to the process that has a queue pair, or `None` if no memory is shared with it. Also
-    /// returns `None` while injected faults require all packets to go through sockets.
+    /// Returns the link (shared memory with another process) to the process of the queue pair with the number `queue_pair`.
+    /// Returns `None` if no memory is shared with it, or while injected faults require all packets to go through sockets.
     pub(crate) fn link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         if !self.faults.spare_packets() {
             return None;
@@ -264,13 +264,14 @@ impl Network {
         self.private_link(path, queue_pair)
     }
 
-    /// Returns the link (shared memory) to the process that has a queue pair, even while injected faults require all packets to
-    /// go through sockets.
+    /// Returns the link (shared memory with another process) to the process of the queue pair with the number `queue_pair`,
+    /// even while injected faults require all packets to go through sockets.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         self.link_to(self.address(path, queue_pair)?)
     }
 
-    /// Returns the link (shared memory) to the process that has a socket address, or `None` if there is no live link.
+    /// Returns the link (shared memory with another process) to the process whose socket has an address, or `None` if there
+    /// is no live link.
     pub(super) fn link_to(&self, address: SocketAddr) -> Option<Arc<Link>> {
         self.host_peers.get()?.link(address)
     }
@@ -280,7 +281,7 @@ impl Network {
         self.capture.is_some()
     }
 
-    /// Returns the route of packets to a queue pair, or `None` if packets cannot be sent on the path.
+    /// Returns the route for packets on `path` to a queue pair, or `None` if packets cannot be sent on the path.
     pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::Way> {
         let gid = self.gids.get(usize::from(path.source))?;
         let local = self.own.get(gid.endpoint)?.socket.local();
@@ -313,8 +314,8 @@ impl Network {
         self.endpoints_changes.load(Ordering::Acquire)
     }
 
-    /// Sends the due packets that injected faults have held back, and sets the timer for the next one. The expired timer was
-    /// set to `noted`.
+    /// Sends the packets that injected faults have held back and that are due, and sets the timer for the next one. `noted`
+    /// is the time for which the expired timer was set.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
         Timers::called(self.delay.alarm(), noted);
         self.send_until(now);
@@ -348,5 +349,5 @@ impl Network {
     }
 }
 
-/// Key of the timer for packets that are held back. Keys of queue pairs are below 2^24.
+/// Key of the timer for packets that are held back by injected faults. The keys of queue pair timers are below 2^24.
 pub(crate) const DELAY: u32 = 1 << 24;

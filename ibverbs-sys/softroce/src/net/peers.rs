@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! The devices of this host to which queue pairs are connected. The sockets accept packets of connections only from these
-//! devices.
+//! The devices on this host to which queue pairs are connected. The packet filters of the sockets pass packets of
+//! connections only if these devices have sent them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,8 +16,8 @@ use crate::proto::Path;
 pub(super) struct Peers(Mutex<HashMap<SocketAddrV4, usize>>);
 
 impl Network {
-    /// Accepts packets of connections from the device that has a queue pair. Each call must be matched by a call of
-    /// [`disconnect`](Self::disconnect).
+    /// Makes the filters pass packets of connections that are sent by the device of the queue pair with the number
+    /// `queue_pair`. Each call must be matched by a call of [`disconnect`](Self::disconnect).
     pub(crate) fn connect(&self, path: &Path, queue_pair: u32) {
         let Some(peer) = self.filtered(path, queue_pair) else {
             return;
@@ -33,8 +33,8 @@ impl Network {
         }
     }
 
-    /// Reverses one call of [`connect`](Self::connect) for the device that has a queue pair. After the last reversal, the
-    /// filters stop accepting packets of connections from the device once they are next updated.
+    /// Reverses one call of [`connect`](Self::connect) for the device of the queue pair with the number `queue_pair`. When
+    /// all calls are reversed, the filters stop passing packets of connections from the device at their next update.
     pub(crate) fn disconnect(&self, path: &Path, queue_pair: u32) {
         let Some(peer) = self.filtered(path, queue_pair) else {
             return;
@@ -47,7 +47,8 @@ impl Network {
         }
     }
 
-    /// Removes the filters, so that the kernel passes all packets and a test can check how the receiver handles them.
+    /// Removes the filters from the sockets. The kernel then passes all packets, so that a test can check how the receiver
+    /// handles them.
     #[cfg(test)]
     pub(crate) fn pass_strangers(&self) {
         for endpoint in &self.own {
@@ -55,8 +56,8 @@ impl Network {
         }
     }
 
-    /// Returns the address of the device that has a queue pair, if the device is on this host and uses IPv4. The filters always
-    /// pass packets of other devices.
+    /// Returns the address of the device that has the queue pair with the number `queue_pair`, if the device is on this
+    /// host and uses IPv4. Packets of other devices are not filtered.
     fn filtered(&self, path: &Path, queue_pair: u32) -> Option<SocketAddrV4> {
         match self.address(path, queue_pair)? {
             SocketAddr::V4(peer) if peer.ip().is_loopback() => Some(peer),

@@ -12,7 +12,7 @@ use crate::wire::ip::Route;
 /// route, so programs that set 1 expect to reach peers behind routers.
 const HOP_LIMIT: u8 = 64;
 
-/// The route of a packet: its socket, destination and headers.
+/// The route of a packet: the socket that sends it, its destination, and its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     /// Index of the port's socket that sends the packet.
@@ -21,30 +21,30 @@ pub(super) struct Way {
     pub(super) to: SocketAddr,
     /// Contents of the packet's IP and UDP headers. If the packet is tunnelled, these headers are inside the datagram.
     pub(super) route: Route,
-    /// Set if the packet is tunnelled: its own IP and UDP headers are in front of the BTH.
+    /// Set if the packet is tunnelled: an IPv6 header and a UDP header of its own precede the BTH.
     pub(super) tunnelled: bool,
     /// Hop limit of the datagram; `None` for the socket's default.
     pub(super) hop_limit: Option<u8>,
-    /// The other packets that may be sent in the same burst.
+    /// Other packets that may be sent together with the packet in a burst.
     pub(super) company: Company,
 }
 
-/// The packets that may be sent together in a burst. When the kernel splits a burst, it numbers the datagrams from 0 on in the
-/// identification of their IPv4 headers, which the ICRC covers.
+/// Packets that may be sent together with a packet in a burst (one message to the kernel). When the kernel splits a
+/// burst, it numbers the datagrams from 0 on in the identification of their IPv4 headers, which the ICRC covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Company {
-    /// No other packet: the packet goes to a multicast group, and the capabilities of the members are unknown.
+    /// No other packet. The packet goes to a multicast group, and what the members support is unknown.
     None,
-    /// Any packets of the same route. The identification does not matter: the ICRC covers an IPv6 header, or the packet stays
-    /// on this host, where bursts are not split and both sides assume 0.
+    /// All packets of the same route. Their ICRC does not depend on the identification: it covers an IPv6 header, or the
+    /// packets stay on this host, where bursts are not split and both sides assume 0.
     Any,
-    /// Any packets of the same route. The receiver may see the identification, so the ICRC has to cover the packet's number in
-    /// the burst.
+    /// All packets of the same route. The receiver may see the identification, so the ICRC must cover the index of the
+    /// packet in the burst.
     Numbered,
 }
 
-/// Returns the route from a GID, whose socket is bound to `local`, to a queue pair, or `None` if packets cannot be sent on the
-/// path.
+/// Returns the route from the GID `gid`, whose socket is bound to `local`, to the queue pair with the number
+/// `queue_pair`. Returns `None` if packets cannot be sent on the path.
 pub(super) fn way(
     gid: &Gid,
     local: SocketAddr,
@@ -76,7 +76,7 @@ pub(super) fn way(
                 return None;
             };
             let port = if group.is_some() { local.port() } else { base };
-            // Link-local addresses are on the link of the socket.
+            // A link-local address belongs to the network interface of the socket.
             SocketAddrV6::new(destination, port, 0, local.scope_id()).into()
         }
     };
@@ -116,7 +116,7 @@ fn is_unicast(ip: &Ipv4Addr) -> bool {
     !ip.is_unspecified() && !ip.is_broadcast() && !ip.is_multicast()
 }
 
-/// Returns the GID of an IP address. IPv4 addresses are mapped.
+/// Returns the GID for an IP address: an IPv4 address in its IPv4-mapped form.
 pub(super) fn gid_of(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

@@ -13,12 +13,12 @@ use crate::transfer::{RingMessage, Volume};
 use crate::wire::Packet;
 use crate::wire::ip::Route;
 
-/// Maximum messages that are received from a link (shared memory with another process) before they are acknowledged. With
-/// larger batches, a sender of short messages would use up its send queue before the first acknowledgement arrives, and the two
-/// processes would alternately wait for each other.
+/// Maximum number of messages that are received from a link (shared memory with another process) before they are
+/// acknowledged. With more messages, a sender of short messages would use up its send queue before the first
+/// acknowledgement arrives, and the two processes would alternately wait for each other.
 const BATCH: usize = 16;
 
-/// Returns the tag of packets on a path through shared memory: the indices of the path's GIDs in the tables of the two
+/// Returns the tag that packets on `path` have in shared memory: the indices of their GIDs in the tables of the two
 /// processes. Returns `None` if the peer does not have the destination GID, or if an index is 16 or more.
 pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     let mut gids = link.gids().iter();
@@ -26,14 +26,14 @@ pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     (path.source < 16 && to < 16).then_some(0x100 | u16::from(path.source) << 4 | to as u16)
 }
 
-/// Encodes the fields of a datagram's route that its tag does not contain, as the annotation of the packet in shared memory.
+/// Returns a word, for shared memory, with the fields of a datagram's route that its tag does not contain.
 pub(super) fn annotation(route: &Route) -> u64 {
     u64::from(route.flow_label & 0xf_ffff) << 16
         | u64::from(route.hop_limit) << 8
         | u64::from(route.traffic_class)
 }
 
-/// Decodes the route of a datagram from the annotation of the packet in shared memory.
+/// Returns the route of a datagram from shared memory. `annotation` is the word that [`annotation`] has returned.
 fn route(annotation: u64, source: Ipv6Addr, destination: Ipv6Addr) -> Route {
     Route {
         source,
@@ -59,9 +59,9 @@ pub(crate) enum Delivery<'a> {
 }
 
 impl Network {
-    /// Receives packets and ring messages (short messages without packet headers) from all links (shared memory with other processes),
-    /// and passes them to `deliver`. Calls `go_on` with each queue pair that was waiting for space in a link's ring, if there
-    /// is space now. Returns the number of received messages.
+    /// Receives packets and ring messages (short messages without packet headers) from all `links` (memory shared with
+    /// other processes), and passes them to `deliver`. Calls `go_on` with the number of each queue pair that was waiting
+    /// for space in the ring of a link, if there is space now. Returns the number of received messages.
     pub(crate) fn receive_shared(
         &self,
         links: &[Arc<Link>],

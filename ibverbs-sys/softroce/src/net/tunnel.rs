@@ -1,5 +1,6 @@
-//! Tunnelled packets: IPv6 packets over the socket of an IPv4 address. The packet's IPv6 and UDP headers are in front of its
-//! BTH. Tunnels are used between GIDs that [contain](crate::address::carried) an IPv4 address.
+//! Tunnelled packets: IPv6 packets that are sent by the socket of an IPv4 address. The IPv6 and UDP headers of the
+//! packet are in front of its BTH. Packets between GIDs that [contain](crate::address::carried) an IPv4 address are
+//! tunnelled.
 
 #![forbid(unsafe_code)]
 

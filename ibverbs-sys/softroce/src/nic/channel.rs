@@ -15,8 +15,9 @@ impl Nic {
         wake_eventfd.map_or_else(CompletionChannel::new, CompletionChannel::with)
     }
 
-    /// Fetches the next event of a channel. Waits for an event unless the descriptor is non-blocking. While this thread waits,
-    /// peer processes on the same host wake it directly instead of the engine, and this thread receives their messages.
+    /// Fetches the next event of a channel. If none is queued, waits for one, unless the descriptor is non-blocking. While
+    /// this thread waits, peer processes on the same host wake this thread instead of the engine, and this thread receives
+    /// their messages.
     pub(crate) fn next_event(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         if let Some(event) = channel.try_next_event() {
             return Ok(event);
@@ -59,9 +60,9 @@ impl Nic {
         event
     }
 
-    /// Fetches the next event of a channel, or waits for it. Meanwhile the engine or another waiting thread receives messages.
-    /// A peer's wakeup that was meant for another thread of the same channel may end the wait without an event. Then no thread
-    /// would receive the peer's message, so the engine is woken.
+    /// Fetches the next event of a channel, or waits for it, while the engine or another waiting thread receives messages.
+    /// A peer's wakeup for another thread that waits on the same channel may end the wait without an event. Then no thread
+    /// would receive the peer's message, so this function wakes the engine.
     fn next_event_beside(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         loop {
             if let Some(event) = channel.wait()? {

@@ -22,7 +22,8 @@ pub(super) fn of_process() -> &'static Arc<Faults> {
     FAULTS.get()
 }
 
-/// Gives a child of `fork` a new fault injector, configured from the environment. The injector of the parent stays untouched.
+/// Gives a child of `fork` a new fault injector, configured from the environment. Does not change the parent's
+/// injector.
 pub(super) fn forget() {
     FAULTS.forget();
 }

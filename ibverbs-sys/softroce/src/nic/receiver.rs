@@ -1,4 +1,5 @@
-//! Receiving of packets and messages. A thread that polls, a thread that a peer process has woken, or the engine receives.
+//! Receiving of packets, and of messages through shared memory. The thread that receives is one that polls, one that a
+//! peer process has woken, or the engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -24,7 +25,7 @@ use crate::spin;
 use crate::transfer::RingMessage;
 use crate::wire::Run;
 
-/// State of receiving. A lock ensures that only one thread receives at a time.
+/// State that only the receiving thread uses. A lock ensures that only one thread receives at a time.
 pub(super) struct Receiver {
     inbox: Inbox,
     /// Queue pairs that received packets and have not sent the responses yet.
@@ -53,7 +54,7 @@ impl Receiver {
     }
 }
 
-/// Kind of the thread that receives. It determines which responses may be delayed.
+/// Kind of the thread that receives. The kind determines which responses the thread may delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Care {
     /// A thread of the program that polls a completion queue, and will poll again.
@@ -61,19 +62,19 @@ pub(super) enum Care {
     /// A thread of the program that a peer woke from waiting for a completion event. It receives the messages for which it was
     /// woken, and sends the responses itself.
     Wake,
-    /// The engine. No other thread can be relied on to receive.
+    /// The engine (background thread). No other thread can be relied on to receive.
     Engine,
 }
 
-/// Number of polls of which only one checks the sockets. The other polls check only shared memory.
+/// Number of consecutive polls of which exactly one checks the sockets. The other polls check only shared memory.
 const GLANCES: u32 = 8;
 
-/// Maximum number of receive attempts that find packets while timers are due. After so many, the timers run even if more
-/// packets are waiting.
+/// Number of receive attempts that may find packets while timers are due and wait. After so many, the timers run even
+/// if more packets are waiting.
 const BACKLOG: u32 = 256;
 
-/// Maximum number of packets received from sockets at once for which the acknowledgement may be delayed. After more packets,
-/// further ones are probably in flight, and the acknowledgement is sent at once.
+/// Maximum number of packets that one receive attempt may fetch from sockets for their acknowledgement to be delayed.
+/// If there are more, further packets are probably in flight, and the acknowledgement is sent at once.
 const FEW: usize = 4;
 
 /// Number of received packets after which responses are sent, even if more packets follow. A peer with a small window may be
@@ -88,11 +89,12 @@ const MAX_WAIT: Duration = Duration::from_millis(10);
 pub(super) const OWED: usize = 4;
 
 impl Nic {
-    /// Receives one batch of packets, sends the responses, and runs due timers. A program's thread that polls and finds no
-    /// completion calls this in place of the engine. Returns `false` if another thread is receiving; then nothing was done.
+    /// Receives one batch of packets, sends the responses, and runs due timers. A thread of the program calls this
+    /// function, in place of the engine, when it polls and finds no completion. Returns `false`, and does nothing, if
+    /// another thread is receiving.
     pub(crate) fn progress(&self) -> bool {
         if let Some(host_peers) = &self.host_peers {
-            // Lost updates are harmless: threads that poll at the same time may count as one poll.
+            // A lost increment is harmless: two threads that poll at the same time may count as one.
             let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
             self.polls.store(polls, Ordering::Relaxed);
             if !polls.is_multiple_of(GLANCES) && self.glance(host_peers) {
@@ -109,10 +111,10 @@ impl Nic {
         looked
     }
 
-    /// Receives packets, and runs due timers. The packets that the timers wait for may have arrived while this process was not
-    /// scheduled. So timers run only when no packets are left, or after [`BACKLOG`] attempts that found packets, because a peer
-    /// may flood this side. If another thread is receiving, that thread runs the timers. The engine does not sleep before the
-    /// timers have run.
+    /// Receives packets, and runs due timers. The packets that the timers wait for may have arrived while this process was
+    /// not scheduled. So timers run only when no packets are left, or after [`BACKLOG`] attempts that found packets,
+    /// because a peer may send without end. If another thread is receiving, that thread runs the timers. The engine does
+    /// not sleep before the timers have run.
     pub(super) fn look_after(&self, now: Time, care: Care) -> Look {
         let is_due = (self.timers.earliest()).is_some_and(|earliest| earliest <= now);
         let look = self.fetch(now, if is_due { Care::Engine } else { care });
@@ -147,9 +149,9 @@ impl Nic {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Receives, unless another thread is receiving. If the engine tried to receive in the meantime, receives more batches,
-    /// because the packet that woke the engine does not wake it again. If packets are left after [`OWED`] batches, wakes the
-    /// engine to receive them, because the polling thread has other work that the peer may be waiting for.
+    /// Receives packets, unless another thread is receiving. If the engine tried to receive meanwhile, receives more
+    /// batches, because the packet that woke the engine does not wake it again. If packets are left after [`OWED`] batches,
+    /// wakes the engine to receive them, because the polling thread has other work that the peer may be waiting for.
     fn fetch(&self, now: Time, mut care: Care) -> Look {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
@@ -166,7 +168,7 @@ impl Nic {
             let refused = self.refused.load(Ordering::Relaxed);
             if refused {
                 self.refused.store(false, Ordering::Relaxed);
-                // Packets that woke a refused engine before this fence are visible to the next round.
+                // Packets that arrived before this fence, and that woke the engine in vain, are visible in the next iteration.
                 fence(Ordering::SeqCst);
                 (owed, care) = (true, Care::Engine);
             }
@@ -186,7 +188,7 @@ impl Nic {
             host_peers.refresh_links(&mut receiver.host_peers);
         }
         if receiver.host_peers.links().is_empty() {
-            // Acknowledgements that were delayed, but not sent with messages of the program, are sent now.
+            // Acknowledgements that were delayed are sent now, unless a message of the program has carried them.
             receiver.touched.retain(|queue_pair| queue_pair.owes());
             self.answer(|| now, &mut receiver.touched, is_quiet);
         }
@@ -208,7 +210,7 @@ impl Nic {
                 for (arrival, run) in packets {
                     self.deliver(now, &arrival, &run, touched);
                 }
-                // The next burst is handled while the peer sends more packets.
+                // The responses to this burst are sent while the peer sends more packets.
                 if waiting >= ENOUGH {
                     waiting = 0;
                     self.answer(|| now, touched, is_quiet);
@@ -225,9 +227,9 @@ impl Nic {
         shared + received
     }
 
-    /// Receives from shared memory, and sends the responses that may not be delayed. Returns the number of packets and messages
-    /// received. If `now` is `None`, the exact time is read only if a packet arrives or is sent; for messages without packet
-    /// headers the coarse clock is enough.
+    /// Receives packets and messages from shared memory, and sends the responses that may not be delayed. Returns the
+    /// number of received packets and messages. If `now` is `None`, reads the exact time only if a packet arrives or is
+    /// sent; for messages without packet headers the coarse clock is enough.
     fn receive_shared(&self, receiver: &mut Receiver, now: Option<Time>, care: Care) -> usize {
         let Receiver {
             touched,
@@ -268,7 +270,7 @@ impl Nic {
             }
         }
         if is_urgent && care == Care::Poll {
-            // Copying a long message may have taken longer than the engine waits for a polling thread.
+            // Copying a long message may have taken so long that the engine would assume that no thread polls.
             self.polled
                 .store(self.now().as_nanos().max(1), Ordering::Relaxed);
         }
@@ -314,25 +316,25 @@ impl Nic {
             }
             rests
         });
-        // This must also be done for an empty list, so that no response is recorded as delayed.
+        // This must also happen if no queue pair is left, so that no response is recorded as delayed.
         if touched.is_empty() || !self.may_answer_later() {
             self.answer(|| now, touched, false);
         }
     }
 
-    /// Returns whether acknowledgements may be delayed to a later receive attempt. A thread that polls for a message handles it
-    /// at once, and often sends a message itself; the acknowledgement is then sent together with that message. If the thread
-    /// does not poll again, the engine sends the acknowledgement.
+    /// Returns whether acknowledgements may be delayed to a later receive attempt. A program that polls for a message
+    /// handles the message at once, and often sends one itself, which then carries the acknowledgement. If no thread polls
+    /// again, the engine sends the acknowledgement.
     fn may_answer_later(&self) -> bool {
         if !self.owes_answers.load(Ordering::Relaxed) {
             self.owes_answers.store(true, Ordering::Relaxed);
-            // The engine publishes that it is not away, and then checks whether responses are delayed.
+            // The engine first publishes that packets wake it, and then checks whether responses are delayed.
             fence(Ordering::SeqCst);
         }
         self.engine.get().is_some_and(Engine::is_away)
     }
 
-    /// Passes received packets to their destination: a queue pair, or all members of a multicast group.
+    /// Passes received packets to the queue pair with their destination number, or to all members of their multicast group.
     fn deliver(
         &self,
         now: Time,
@@ -392,7 +394,7 @@ impl Nic {
         }
     }
 
-    /// Clears the cache of the queue pair that received last, because a queue pair is being destroyed.
+    /// Clears the cache of the queue pair that received the last message, because a queue pair is being destroyed.
     pub(super) fn forget_recent(&self) {
         if let Some(mut receiver) = self.receiver_soon() {
             receiver.recent = Recent::default();

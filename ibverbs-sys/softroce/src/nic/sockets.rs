@@ -48,7 +48,7 @@ mod tests {
             sockets.looked(at(1000), 0);
         }
         assert!(sockets.rest(at(1019), false) && !sockets.rest(at(1020), false));
-        // The limit holds even while messages arrive through shared memory.
+        // The maximum interval also holds while messages arrive through shared memory.
         assert!(sockets.rest(at(1099), true) && !sockets.rest(at(1100), true));
         sockets.looked(at(2000), 1);
         assert!(!sockets.rest(at(2000), false) && !sockets.rest(at(2000), true));

@@ -1,5 +1,5 @@
-//! Tests of NICs in one process with queue pairs over real sockets. Messages are empty, and contain their number as immediate
-//! data.
+//! Tests of two NICs in one process with queue pairs over real sockets. The messages have no bytes, and carry their
+//! number as immediate data.
 
 mod strangers;
 
@@ -32,12 +32,12 @@ use crate::proto::{
 };
 use crate::queue_pair::{self, Address, Creation, Draft, Handle, Modification, QueuePair};
 
-/// Timeout that is never exceeded unless something is lost.
+/// Timeout that a test exceeds only if a packet, completion or wakeup is lost.
 const LOST: Duration = Duration::from_secs(60);
 
 const QUEUE_KEY: u32 = 7;
 
-/// A NIC with a queue pair.
+/// A NIC with one queue pair and its completion queue.
 struct Host {
     nic: Arc<Nic>,
     queue: Arc<CompletionQueue>,
@@ -111,8 +111,8 @@ impl Host {
             .unwrap();
     }
 
-    /// Moves the queue pair to RTS, connected to the queue pair of `peer`. Lost packets are sent again after 34 ms. Eight such
-    /// timeouts are longer than a busy machine keeps a thread from running.
+    /// Moves the queue pair to RTS, connected to the queue pair of `peer`. After a timeout of 34 ms, lost packets are sent
+    /// again. Eight such timeouts are longer than a busy machine keeps a thread from running.
     fn connect(&self, peer: &Self) {
         self.connect_with(peer, 13);
     }
@@ -210,7 +210,7 @@ impl Host {
         self.nic.transmit(&self.queue_pair);
     }
 
-    /// Waits for `count` completions, and calls `between` whenever a poll finds none.
+    /// Polls until `count` completions have arrived, and returns them. Calls `between` whenever a poll finds none.
     fn completions(&self, count: usize, between: impl Fn()) -> Vec<Completion> {
         let (mut completions, end) = (Vec::new(), Instant::now() + LOST);
         while completions.len() < count {
@@ -246,7 +246,7 @@ fn connected(gid: u8, service: Service) -> (Host, Host) {
     (a, b)
 }
 
-/// Lets only the engine receive for a while, as when the program sleeps or computes.
+/// Sleeps for a while, so that only the engine receives, as when the program sleeps or computes.
 fn nobody_polls() {
     thread::sleep(Duration::from_micros(100));
 }
@@ -304,7 +304,7 @@ fn a_queue_pair_that_is_connected_to_itself_gets_its_messages() {
 fn an_answer_that_waits_for_a_program_goes_without_it() {
     let (a, b) = (open(Config::default()), open(Config::default()));
     let [a, b] = [&a, &b].map(|nic| Host::new(nic, Service::ReliableConnection, 0));
-    // Without a timeout, no packet is ever sent again.
+    // With timeout code 0, no packet is ever sent again.
     a.connect_with(&b, 0);
     b.connect_with(&a, 0);
     let engine_is_away = || {
@@ -349,7 +349,7 @@ fn an_answer_goes_with_what_the_program_says() {
 #[test]
 fn where_no_answer_is_left_none_is_owed() {
     let (a, _b) = connected(0, Service::ReliableConnection);
-    // An earlier receive attempt leaves this state if the response was then sent with a message of the program.
+    // This state arises if an earlier attempt delayed a response, which was then sent with a message of the program.
     let _receiver = a.nic.receiver.lock();
     a.nic.owes_answers.store(true, Ordering::SeqCst);
     let mut touched = vec![Arc::clone(&a.queue_pair)];
@@ -450,7 +450,7 @@ fn every_member_of_a_group_gets_its_datagrams() {
             }),
         );
         for member in [&b, &second] {
-            // A receive for a datagram needs 40 bytes more, which these receives lack.
+            // A receive for a datagram needs 40 bytes more for the GRH, which these receives lack.
             let end = Instant::now() + LOST;
             let mut ended = Vec::new();
             while ended.is_empty() {
@@ -462,7 +462,7 @@ fn every_member_of_a_group_gets_its_datagrams() {
             }
             assert_eq!(ended, [CompletionStatus::LocalLength]);
         }
-        // A multicast address with the number of a single queue pair.
+        // The address is that of a multicast group, but the number is that of a single queue pair.
         let destination = b.queue_pair.number();
         a.send(
             4,
@@ -547,7 +547,7 @@ fn progress_waits_for_nobody() {
     }
 }
 
-/// Waits until `is_so` returns `true`.
+/// Waits until `is_so` returns `true`. Fails with the message `what` if that takes too long.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + LOST;
     while !is_so() {
@@ -559,7 +559,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 #[test]
 fn what_has_come_is_looked_at_before_a_timer_that_is_late() {
     let (a, b) = connected(0, Service::ReliableConnection);
-    // While the lock is held, the engine cannot receive.
+    // While the test holds the lock, the engine cannot receive.
     let receiver = a.nic.receiver.lock();
     a.post_receives(16);
     b.post_receives(10);
@@ -572,7 +572,7 @@ fn what_has_come_is_looked_at_before_a_timer_that_is_late() {
     b.completions(10, nobody_polls);
     let sent = || b.nic.counters.value(Counter::SentPackets);
     until("the answer is sent", || sent() > 16);
-    // When the timeout expires, the response is in the socket, behind more than one batch.
+    // When the timeout expires, the response is in the socket, behind so many packets that one batch does not reach it.
     let late = a.queue_pair.next_timeout().unwrap() + Duration::from_millis(1);
     until("the time is over", || a.nic.now() > late);
     assert!(!a.nic.progress());
@@ -581,8 +581,8 @@ fn what_has_come_is_looked_at_before_a_timer_that_is_late() {
     assert_eq!(a.nic.counters.value(Counter::AcknowledgementTimeout), 0);
 }
 
-/// Sends datagrams to a NIC whose receiver is locked when they arrive, so that the engine cannot receive. Calls
-/// `before_release` before the lock is released.
+/// Sends `count` datagrams from one NIC to another while the receiver of the other is locked, so that its engine cannot
+/// receive them. Calls `before_release` before the lock is released. Returns both NICs.
 fn flooded(count: u32, before_release: impl FnOnce(&Nic)) -> (Host, Host) {
     let (a, b) = connected(0, Service::UnreliableDatagram);
     let path = Path {
@@ -619,7 +619,7 @@ fn what_came_while_the_engine_was_refused_is_fetched() {
 
 #[test]
 fn who_polls_comes_back_however_much_there_is() {
-    // An expired timer makes no difference.
+    // The result must not depend on whether a timer has expired.
     for late in [false, true] {
         let (_a, b) = flooded(200, |nic| {
             if late {
@@ -647,7 +647,7 @@ fn a_nic_says_who_it_is() {
     let nic = open(Config::default());
     assert_eq!(nic.gids().len(), 2);
     assert_eq!(nic.interface(2), 0);
-    // Locally administered, and not a multicast address.
+    // The GUID is locally administered, and not that of a group.
     assert_eq!(guid() >> 56 & 3, 2);
     assert_eq!(guid() as u32, std::process::id());
 }

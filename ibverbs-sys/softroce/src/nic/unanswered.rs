@@ -1,16 +1,16 @@
-/// Received messages whose acknowledgement is delayed for a while, to be sent together with a message of the program.
+/// Received messages whose acknowledgement is delayed, so that a message of the program can carry it.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
-    /// Number of messages since the last acknowledgement.
+    /// Number of messages that arrived since the last acknowledgement.
     messages: u32,
     /// Number of receive attempts since the last message.
     looks: u32,
 }
 
-/// Maximum number of received messages for which an acknowledgement is delayed.
+/// Number of received messages at which the acknowledgement is not delayed any more.
 const MESSAGES: u32 = 16;
 
-/// Maximum number of receive attempts without a message for which an acknowledgement is delayed.
+/// Number of receive attempts without a message at which the acknowledgement is not delayed any more.
 const LOOKS: u32 = 4;
 
 impl Unanswered {

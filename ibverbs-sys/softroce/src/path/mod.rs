@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Paths from a queue pair to its peer.
+//! The paths by which a queue pair reaches its peer: without packets, or by packets.
 //!
 //! | path | peer | who copies the bytes |
 //! |---|---|---|

@@ -44,7 +44,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// Returns the MTU in bytes.
+    /// Returns the path MTU as a number of bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::Mtu256 => 256,
@@ -70,7 +70,7 @@ bitflags! {
         const REMOTE_ATOMIC = 1 << 3;
         /// Binding of memory windows to the region.
         const MW_BIND = 1 << 4;
-        /// Addresses within the region begin at zero.
+        /// The first byte of the region has the address zero in requests.
         const ZERO_BASED = 1 << 5;
         /// On-demand paging of the memory.
         const ON_DEMAND = 1 << 6;
@@ -90,7 +90,7 @@ pub struct Attributes {
     pub path: Option<Path>,
     /// Largest payload of a packet.
     pub path_mtu: Mtu,
-    /// Partition key.
+    /// Partition key in the packets of the queue pair.
     pub partition_key: u16,
     /// Queue key of a datagram queue pair.
     pub queue_key: u32,
@@ -98,22 +98,22 @@ pub struct Attributes {
     pub send_sequence: Sequence,
     /// Sequence number of the next packet expected.
     pub receive_sequence: Sequence,
-    /// Time to wait for an acknowledgement. `None`: without limit.
+    /// Time to wait for an acknowledgement before packets are sent again. `None` means without limit.
     pub ack_timeout: Option<Duration>,
-    /// Maximum number of retransmissions without a response, 0 to 7.
+    /// Maximum number of consecutive retransmissions without a response, from 0 to 7.
     pub retry_count: u8,
     /// Maximum number of retries after an RNR NAK, 0 to 6; 7 means without limit.
     pub rnr_retry: u8,
-    /// RNR timer code that this side sends when no receive is posted.
+    /// Code of the waiting time in the RNR NAKs that this side sends when no receive is posted.
     pub min_rnr_timer: u8,
-    /// Maximum number of outstanding RDMA reads and atomics as the requester.
+    /// Maximum number of outstanding RDMA reads and atomics that this side sends as the requester.
     pub max_initiated: u8,
-    /// Maximum number of outstanding RDMA reads and atomics of the peer. The responder keeps this number of them in order to
-    /// answer them again.
+    /// Maximum number of outstanding RDMA reads and atomics that this side accepts from the peer. The responder remembers
+    /// as many of them, to answer them again if a response is lost.
     pub max_accepted: u8,
     /// Remote operations that the peer may do through this queue pair.
     pub access: AccessFlags,
-    /// Maximum number of unacknowledged packets.
+    /// Maximum number of packets that may be sent without being acknowledged.
     pub window: u32,
     /// Set if every send request generates a completion, signaled or not.
     pub signal_all: bool,

@@ -2,7 +2,7 @@ use super::endpoint::Endpoint;
 use super::{Arrival, Completion, CompletionStatus, Counter, Host, Work};
 use crate::wire::Packet;
 
-/// Header fields of a datagram that the receiving queue pair needs.
+/// Fields of a datagram's headers that the receiving queue pair checks or reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label {
     pub(super) queue_key: u32,
@@ -11,11 +11,11 @@ pub(super) struct Label {
     pub(super) solicited: bool,
 }
 
-/// Receives a datagram packet and completes a receive with it. A datagram with a wrong queue key, with too many bytes, or
-/// without a posted receive is dropped, and the result is `Ok` (IBTA 9.8.3.2).
+/// Receives a datagram packet, and completes a receive with it. Drops the datagram, and returns `Ok`, if its queue key
+/// is wrong, if it has too many bytes, or if no receive is posted (IBTA 9.8.3.2).
 ///
 /// # Errors
-/// The status of a receive that failed. Its completion has already been generated.
+/// Status of the receive, if it failed. Its completion has already been generated.
 pub(super) fn receive(
     endpoint: &Endpoint,
     arrival: &Arrival,
@@ -31,9 +31,9 @@ pub(super) fn receive(
     deliver(endpoint, &arrival.route, label, packet.payload, host)
 }
 
-/// Delivers the payload of a datagram to the next receive and completes the receive. The datagram arrived as a packet, or a
-/// sender in this process passes it in. `route` is the GRH. Drops the datagram if `label` is `None`, if the queue key is wrong,
-/// if the payload is longer than the MTU, or if no receive is posted.
+/// Delivers the payload of a datagram to the next receive, and completes the receive. `route` is the GRH. The datagram
+/// arrived as a packet, or comes from a sender in this process. Drops the datagram if `label` is `None`, if the queue
+/// key is wrong, if the payload is longer than the MTU, or if no receive is posted.
 pub(super) fn deliver(
     endpoint: &Endpoint,
     route: &[u8; 40],
@@ -53,7 +53,7 @@ pub(super) fn deliver(
         host.count(Counter::ReceiveDropped, 1);
         return Ok(());
     };
-    // The message begins after the 40 bytes for the GRH. They are always filled, because every RoCEv2 packet has a GRH or an
+    // The payload is stored after 40 bytes for the GRH. They are always filled, because every RoCEv2 packet has a GRH or an
     // IPv4 header.
     let before = route.len() as u32;
     let total = before + length;
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(way, Some(other));
         let header = Packet::parse(&out).unwrap().header;
         assert_eq!(header.bth.destination, 9);
-        // The top bit selects the queue key of the sending queue pair.
+        // The top bit of the requested queue key selects the key of the sending queue pair.
         assert_eq!(header.deth.unwrap().queue_key, 0x1234);
         assert_eq!(header.deth.unwrap().source, 1);
     }
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(pair.b.machine.received.len(), 0);
         assert_eq!(pair.b.machine.counted(Counter::ReceiveDropped), 2);
         assert_eq!(pair.b.machine.counted(Counter::Unaddressed), 1);
-        // Datagrams to a group and duplicates are delivered like others.
+        // Datagrams to a multicast group, and duplicates, are delivered like others.
         pair.b.machine.post_receive(2, 100);
         post(&mut pair.a, 4, 8, datagram(0xff_ffff, 0x1234));
         pair.run_with(|_, _| Fate::Duplicate);

@@ -1,4 +1,4 @@
-//! Fuzz targets for the transport: two queue pairs in any states, with any packets between them.
+//! Fuzz targets for the transport: two queue pairs whose states, requests and packets the fuzzer's input determines.
 
 use std::collections::VecDeque;
 
@@ -26,12 +26,12 @@ const REGION: u32 = 2048;
 struct Side {
     node: Node,
     watch: Watch,
-    /// Set after a forged or changed packet was delivered. Such a packet may have acknowledged requests that the peer never
-    /// received.
+    /// Set after this side or its peer got a forged or changed packet. Such a packet may have acknowledged requests that
+    /// the peer never received.
     is_deceived: bool,
     posted: VecDeque<u64>,
     receives: VecDeque<u64>,
-    /// Keys of the memory of this side: a region with all rights, a region for receives, and a memory window.
+    /// Keys of this side's memory: a region with all access rights, a region for receives, and a memory window.
     keys: [u32; 3],
     next: u64,
 }
@@ -116,8 +116,8 @@ impl Side {
         side
     }
 
-    /// Returns everything that a forged packet must not change: the bytes of the side's memory, the numbers of its send and
-    /// receive completions, and the number of its posted receives.
+    /// Returns the state of a side that a forged packet must not change: the bytes of its memory, the numbers of its send
+    /// and receive completions, and the number of its posted receives.
     fn told(&self) -> (Vec<Vec<u8>>, usize, usize, usize) {
         let machine = &self.node.machine;
         (
@@ -150,7 +150,7 @@ impl Side {
         }
     }
 
-    /// Checks that requests and receives each complete once, in the order of posting.
+    /// Checks that each request and each receive completes once, in the order of posting.
     fn check(&mut self) {
         for completion in self.node.machine.sends.drain(..) {
             assert_eq!(self.posted.pop_front(), Some(completion.id), "in order");
@@ -253,7 +253,7 @@ impl World {
             SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => 0,
             _ => u32::from(input.half()) % (most + 1),
         };
-        // Some of the data has an invalid key.
+        // Some requests name their data by an invalid key.
         let key = if input.byte() == 9 { 77 } else { keys[0] };
         let segment = node.machine.segment(key, 0, length);
         *next += 1;
@@ -285,7 +285,7 @@ impl World {
         side.node.machine.receives.push_back(request);
     }
 
-    /// Delivers a packet on the way to a side, or drops, duplicates, delays or changes the packet.
+    /// Delivers the oldest packet that is on the way to a side, or drops, duplicates, delays or changes the packet.
     fn deliver(&mut self, side: usize, input: &mut Input<'_>) {
         let wire = &mut self.wires[side];
         let Some(mut packet) = wire.pop_front() else {
@@ -325,7 +325,8 @@ impl World {
         self.sides[side].transmit(self.now, &mut self.wires[1 - side]);
     }
 
-    /// Delivers a packet that neither side sent: with a valid queue pair number and partition, or of arbitrary bytes.
+    /// Delivers a packet that neither side has sent. It has a valid queue pair number and partition key, or it consists of
+    /// arbitrary bytes.
     fn forge(&mut self, side: usize, input: &mut Input<'_>, only: Option<Transport>) {
         self.sides
             .iter_mut()
@@ -405,7 +406,7 @@ impl World {
         }
     }
 
-    /// Advances the time to the next timeout.
+    /// Advances the time to the next timeout of either side, and lets both sides handle it.
     fn pass_time(&mut self) {
         let due = (self.sides.iter()).filter_map(|side| side.node.queue_pair.next_timeout());
         let Some(due) = due.min() else { return };
@@ -417,7 +418,7 @@ impl World {
         }
     }
 
-    /// Changes the state of a queue pair by a transition that the specification allows.
+    /// Moves a queue pair to another state, by a transition that the specification allows.
     fn enter(&mut self, side: usize, input: &mut Input<'_>) {
         use State::{
             Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError,
@@ -445,7 +446,7 @@ impl World {
         }
         if next == Reset {
             node.machine.receives.clear();
-            // The completions from before the reset stay under check.
+            // Requests whose completions were generated before the reset still have to be checked.
             let (sends, received) = (node.machine.sends.len(), node.machine.received.len());
             let side = &mut self.sides[side];
             side.posted.truncate(sends);
@@ -467,7 +468,8 @@ impl World {
         self.sides.iter_mut().for_each(Side::check);
     }
 
-    /// Moves both queue pairs to the error state, and checks that every request then completes and that the packets end.
+    /// Moves both queue pairs to the error state. Checks that every request then completes, and that the queue pairs stop
+    /// sending packets.
     fn end(&mut self) {
         for side in [0, 1] {
             let Side { node, .. } = &mut self.sides[side];
@@ -486,7 +488,7 @@ impl World {
     }
 }
 
-/// Sets random attributes of a queue pair.
+/// Sets attributes of a queue pair to values that the input determines.
 fn set(node: &mut Node, input: &mut Input<'_>) {
     let number = node.queue_pair.number();
     let mut chosen = attributes(3 - number);

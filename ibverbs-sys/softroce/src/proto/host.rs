@@ -5,32 +5,32 @@ use super::{
     WindowBinding,
 };
 
-/// Reason why local memory could not be used.
+/// Reason why a queue pair could not use local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalFault {
-    /// Invalid key, wrong protection domain, out of bounds, or missing access right.
+    /// The key is invalid, has another protection domain or lacks the access right, or the bytes are out of bounds.
     Protection,
-    /// The window cannot be bound as requested, or the key cannot be invalidated.
+    /// The memory window cannot be bound as requested, or the key cannot be invalidated.
     Bind,
 }
 
-/// Reason why a peer may not use memory.
+/// Reason why a request of a peer may not use memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteFault {
-    /// Invalid key, wrong protection domain, out of bounds, or missing access right.
+    /// The key is invalid, has another protection domain or lacks the access right, or the bytes are out of bounds.
     Access,
     /// The request itself is invalid: an atomic on an address that is not a multiple of eight.
     Invalid,
 }
 
-/// Progress of the withdrawal of a key (local or remote key of memory) from other processes of the host. Another process may be
-/// copying bytes of the memory at that moment. The withdrawal is complete when no process does so any more. A thread that holds
-/// the lock of a queue pair does not wait, but tries again later.
+/// Progress of withdrawing a memory key from other processes of the host. When the withdrawal begins, another process
+/// may be copying bytes of the memory. The withdrawal is complete when no process does so any more. A thread that holds
+/// the lock of a queue pair does not wait for that, but tries again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
-    /// No other process accesses the memory by this key any more.
+    /// No other process accesses the memory by the withdrawn key any more.
     Complete,
-    /// Another process is still copying bytes of the memory. The caller must try again after a pause.
+    /// Another process is still copying bytes of the memory. The caller must try again later.
     Pending {
         /// Time to wait before the next attempt.
         again: Duration,
@@ -39,16 +39,16 @@ pub enum Withdrawal {
     Refused,
 }
 
-/// Destination, in the peer's memory, of a range of the bytes of a message.
+/// Destination in the receiver's memory to which bytes of a message are copied.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
-    /// Memory that the sender named by address and remote key.
+    /// Memory that the sender's request names by an address and a remote key.
     Remote(Remote),
     /// The scatter/gather list of a receive, and the offset of the bytes within the message.
     Local(&'a [Segment], u32),
 }
 
-/// Reason why bytes could not be copied.
+/// Reason why bytes could not be copied between two queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misplaced {
     /// The memory of this process cannot be used: its key, bounds or access rights are invalid.
@@ -57,8 +57,8 @@ pub enum Misplaced {
     There,
 }
 
-/// Access to the memory of a queue pair. Implementations check every access against the keys and the protection domain of the
-/// queue pair. The check and the copy are one step: the memory of a deregistered region is not touched afterwards.
+/// The memory that a queue pair can access. An implementation checks the keys and the protection domain for every
+/// access. The check and the copy are one step: after a region was deregistered, no copy touches its memory.
 pub trait Memory {
     /// Copies bytes of the message that the scatter/gather list `list` describes, from byte `offset` of the message on, to
     /// `out`.
@@ -85,8 +85,8 @@ pub trait Memory {
     /// Copies `data` to the memory of the scatter/gather list `list`, from byte `offset` of the message on.
     fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault>;
 
-    /// Copies several buffers, together `length` bytes, to the memory of the scatter/gather list `list`, from byte `offset` of
-    /// the message on.
+    /// Copies several buffers, which together have `length` bytes, to the memory of the scatter/gather list `list`, from
+    /// byte `offset` of the message on.
     fn scatter_parts<'p>(
         &self,
         list: &[Segment],
@@ -103,7 +103,8 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Checks that a peer may access `length` bytes with the rights `access`. Zero bytes need no key (IBTA 9.7.4.1.5).
+    /// Checks that a peer may access `length` bytes at `address` with the rights `access`. An access to zero bytes needs no
+    /// key (IBTA 9.7.4.1.5).
     fn check_remote(
         &self,
         key: u32,
@@ -118,7 +119,8 @@ pub trait Memory {
     /// Copies `data` to memory at `address`, which a peer may write by the remote key `key`, in ascending order of addresses.
     fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault>;
 
-    /// Copies several buffers, together `length` bytes, to memory that a peer may write, in ascending order of addresses.
+    /// Copies several buffers, which together have `length` bytes, to memory at `address` that a peer may write, in
+    /// ascending order of addresses.
     fn write_remote_parts<'p>(
         &self,
         key: u32,
@@ -136,8 +138,8 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Compares eight bytes at `address` with `compare` and replaces them by `swap` if they are equal, atomically and in this
-    /// machine's byte order. Returns the previous value.
+    /// Compares the eight bytes at `address` with `compare`, and replaces them by `swap` if they are equal. The operation
+    /// is atomic, and uses the byte order of this machine. Returns the previous value.
     fn compare_swap(
         &self,
         key: u32,
@@ -162,20 +164,21 @@ pub trait Memory {
         Withdrawal::Complete
     }
 
-    /// Publishes a [withdrawn](Self::withdraw) key to other processes again, because the key stays valid after all.
+    /// Publishes a [withdrawn](Self::withdraw) key to other processes again, because the key was neither rebound nor
+    /// invalidated.
     fn keep(&self, _key: u32) {}
 
-    /// Binds a memory window.
+    /// Binds a memory window to a range of a memory region.
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault>;
 
-    /// Invalidates a key at the request of this side (a local invalidate).
+    /// Invalidates a key as a send request of this side demands (a local invalidate).
     fn invalidate(&self, key: u32) -> Result<(), LocalFault>;
 
-    /// Invalidates a key at the request of the peer (a send with invalidate).
+    /// Invalidates a key as a message of the peer demands (a send with invalidate).
     fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault>;
 
-    /// Checks that `length` bytes, from byte `offset` of the message on, can be read from the memory of the scatter/gather list
-    /// `list`.
+    /// Checks that the memory of the scatter/gather list `list` permits reading `length` bytes, from byte `offset` of the
+    /// message on.
     fn check_local(&self, list: &[Segment], offset: u32, length: u32) -> Result<(), LocalFault> {
         let mut bytes = vec![0; length as usize];
         self.gather(list, offset, &mut bytes)
@@ -236,24 +239,24 @@ pub trait Memory {
     }
 }
 
-/// Affiliated asynchronous event of a queue pair (IBTA 11.6.3).
+/// Asynchronous event that concerns one queue pair (IBTA 11.6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A packet arrived while the queue pair was ready to receive, but not ready to send.
     CommunicationEstablished,
-    /// The send queue is drained.
+    /// The send queue is drained: all requests that were started are complete.
     SendQueueDrained,
     /// The queue pair failed because of a local error that no completion reports.
     Fatal,
-    /// A request of the peer was invalid.
+    /// A request of the peer violated the protocol.
     InvalidRequest,
-    /// A request of the peer had no right to access the memory.
+    /// A request of the peer named memory without a valid key or access right.
     AccessViolation,
     /// The queue pair is in the error state and takes no more receives from its shared receive queue.
     LastRequestReached,
 }
 
-/// Statistics counter, named after the hardware counters of the kernel and of vendors.
+/// Statistics counter of the device. The names are those of the hardware counters of the kernel and of vendors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 #[expect(missing_docs, reason = "the kernel's own names")]
@@ -328,20 +331,21 @@ pub trait Host: Memory {
     /// Returns whether the XRC shared receive queue `number` exists and belongs to the queue pair's XRC domain.
     fn has_xrc_srq(&self, number: u32) -> bool;
 
-    /// Generates the completion of a send request.
+    /// Reports the completion of a send request.
     fn complete_send(&mut self, completion: Completion);
 
-    /// Generates the completion of a receive; for an XRC target, of a receive of the shared receive queue `xrc_srq`.
+    /// Reports the completion of a receive. For an XRC target, the receive was taken from the shared receive queue
+    /// `xrc_srq`.
     fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>);
 
-    /// Returns whether another process of the host can map the memory that contains the bytes of the request. Called once, when
-    /// the request starts. May return `false` if the request is sent in the same way in both cases.
+    /// Returns whether another process of the host can map the memory that contains the bytes of the request. Called once,
+    /// when the request starts. An implementation may return `false` if it makes no difference how the request is sent.
     fn is_mappable(&self, _request: &SendRequest) -> bool {
         false
     }
 
-    /// Returns whether the next bytes of a request must not be sent as packets, because they will be transferred without
-    /// packets.
+    /// Returns whether the next bytes of a request must not be sent as packets, because the caller will transfer them
+    /// without packets.
     fn holds_back(&self, _request: &SendRequest, _upcoming: &Upcoming) -> bool {
         false
     }

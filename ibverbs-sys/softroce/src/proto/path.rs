@@ -3,7 +3,7 @@ use std::net::Ipv6Addr;
 use super::Attributes;
 use crate::number;
 
-/// Path of packets to a peer: the contents of an address handle.
+/// Path that packets take to a peer: the contents of an address handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
     /// Index of the local GID that packets are sent from.
@@ -18,7 +18,7 @@ pub struct Path {
     pub flow_label: u32,
 }
 
-/// Addressing information about a received packet, from the layers below.
+/// Addresses of a received packet, as the layers below the transport report them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Index of the local GID that the packet was sent to.
@@ -27,11 +27,11 @@ pub struct Arrival {
     pub source: Ipv6Addr,
     /// GID that the packet was sent to: a local GID, or the GID of a multicast group.
     pub destination: Ipv6Addr,
-    /// GRH for the first 40 bytes of a datagram's receive: the IPv6 header, or 20 unspecified bytes and the IPv4 header (IBTA
-    /// annex A17.4.5.1).
+    /// GRH, which is stored in the first 40 bytes of a datagram's receive: the IPv6 header, or 20 unspecified bytes and the
+    /// IPv4 header (IBTA annex A17.4.5.1).
     pub route: [u8; 40],
-    /// The four high bits of all queue pair numbers of the sending NIC (its slot). Known from the UDP source port if the sender
-    /// is on this host. `None` if the sender may use any queue pair number.
+    /// The four high bits of all queue pair numbers of the sending NIC (its slot), known from the UDP source port. `None`
+    /// if the sender is on another host or is no softroce device: it may use any queue pair number.
     pub slot: Option<u8>,
     /// Set if the packet came through memory shared with the process that owns the sender's address. Then no other process can
     /// have forged the packet.
@@ -47,7 +47,7 @@ impl Arrival {
             && self.may_be_of(attributes.destination)
     }
 
-    /// Returns whether the sender of the packet may own the queue pair number `queue_pair`.
+    /// Returns whether the queue pair with the number `queue_pair` may belong to the sender of the packet.
     #[inline]
     pub(crate) fn may_be_of(&self, queue_pair: u32) -> bool {
         self.slot

@@ -20,17 +20,17 @@ pub struct QueuePair {
     receipts: Receipts,
     /// Set once [`Event::CommunicationEstablished`] was raised.
     established: bool,
-    /// Set once [`Event::SendQueueDrained`] was raised, until the next drain.
+    /// Set once [`Event::SendQueueDrained`] was raised. Cleared when the queue pair starts to drain again.
     drained: bool,
-    /// Number of packets that were sent while an acknowledgement was delayed.
+    /// Number of packets that were sent while the acknowledgement of received packets was delayed.
     pub(super) passed: u32,
 }
 
-/// Maximum number of packets that may be sent before an acknowledgement that is due.
+/// Maximum number of packets that may be sent before an acknowledgement that is delayed.
 const MAX_WAIT: u32 = 8;
 
 impl QueuePair {
-    /// Creates a queue pair in RESET.
+    /// Creates a queue pair in the RESET state.
     pub fn new(number: u32, service: Service) -> Self {
         let attributes = Attributes::default();
         Self {
@@ -54,7 +54,7 @@ impl QueuePair {
         self.endpoint.number
     }
 
-    /// Returns the service of the queue pair.
+    /// Returns the transport service of the queue pair.
     pub fn service(&self) -> Service {
         self.endpoint.service
     }
@@ -69,9 +69,9 @@ impl QueuePair {
         &self.endpoint.attributes
     }
 
-    /// Returns a mutable reference to the attributes. They must be set before the [transition](Self::enter) that needs them.
-    /// The sequence numbers are initial values; the transitions to ready to receive and ready to send read them. The window is
-    /// read at the transition to ready to send.
+    /// Returns the attributes for modification. They must be set before the [transition](Self::enter) to a state that uses
+    /// them. The sequence numbers are initial values, which take effect at the transitions to ready to receive and ready to
+    /// send. The window takes effect at the transition to ready to send.
     pub fn attributes_mut(&mut self) -> &mut Attributes {
         &mut self.endpoint.attributes
     }
@@ -100,7 +100,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether requests that were started before the transition to send queue drained are still in progress.
+    /// Returns whether the queue pair is in the send queue drained state, and requests that were started before are still
+    /// in progress.
     pub fn is_draining(&self) -> bool {
         self.endpoint.state == State::SendQueueDrained && !self.drained
     }
@@ -163,31 +164,32 @@ impl QueuePair {
         }
     }
 
-    /// Queues a send request. Unlike [`post`](Self::post), does not flush the request in an error state.
+    /// Queues a send request without sending or flushing it; [`post`](Self::post) also flushes it in an error state.
     #[inline]
     pub fn queue(&mut self, request: SendRequest) {
         self.requester.post(request);
     }
 
-    /// Returns whether the request that was posted last may be sent later, together with others. If so,
+    /// Returns whether the request that was posted last may be delayed, to be sent together with others. If so,
     /// [`poll_transmit`](Self::poll_transmit) need not be called until the next response of the peer, which is due soon.
     pub fn may_wait(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
     }
 
-    /// Records that the peer no longer exists. Requests that await its response then fail after the configured timeouts and
-    /// retries, without extra time.
+    /// Records that the peer no longer exists. Requests that wait for a response then fail after the configured timeouts
+    /// and retries, and the timeouts are not extended.
     pub fn peer_is_gone(&mut self) {
         self.requester.peer_is_gone();
     }
 
-    /// Returns whether transmission may be delayed: the only thing to transmit is an acknowledgement of a message that was
-    /// completed to the program. If the program soon sends a message in response, the acknowledgement is sent together with it.
+    /// Returns whether transmission may be delayed: nothing has to be transmitted except the acknowledgement of a message
+    /// that the program has got. If the program soon sends a message in response, the acknowledgement is sent together with
+    /// it.
     pub fn may_rest(&self) -> bool {
         self.is_patient() && self.requester.is_silent()
     }
 
-    /// Returns whether an acknowledgement must be sent.
+    /// Returns whether an acknowledgement must be sent, now or later.
     pub fn owes(&self) -> bool {
         self.responder.owes()
     }
@@ -198,7 +200,7 @@ impl QueuePair {
             && self.responder.is_patient()
     }
 
-    /// Receives a packet. The response comes from [`poll_transmit`](Self::poll_transmit). Call `poll_transmit` after all
+    /// Receives a packet. [`poll_transmit`](Self::poll_transmit) returns the response. It should be called after all
     /// packets that arrived together, so that a single acknowledgement covers all of them.
     ///
     /// The caller must have checked the ICRC, and that the packet came from the peer's address.
@@ -263,8 +265,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether a packet with the given queue pair number and partition key is accepted. If not, counts the packet as
-    /// dropped.
+    /// Returns whether the queue pair accepts a packet with this queue pair number and partition key. If not, counts the
+    /// packet as dropped.
     pub(super) fn takes(&self, destination: u32, partition_key: u16, host: &mut impl Host) -> bool {
         let is_closed = matches!(
             self.endpoint.state,
@@ -281,12 +283,12 @@ impl QueuePair {
         is_of_partition
     }
 
-    /// Appends the next packet to `out`, from the BTH to the pad, without the ICRC, and returns the path of the packet. Returns
-    /// `None` if nothing can be sent now. The caller repeats the call until then.
+    /// Appends the next packet to `out`, from the BTH to the pad, without the ICRC, and returns the path of the packet.
+    /// Returns `None` if nothing can be sent now. The caller repeats the call until the result is `None`.
     ///
-    /// The order is: responses; then retransmissions and new packets, as far as the window allows; then an acknowledgement that
-    /// [may be delayed](Self::may_rest). The acknowledgement comes last because the kernel segments a shorter packet together
-    /// with the longer packets before it.
+    /// Responses are sent first; then retransmissions and new packets, as far as the window allows; then an acknowledgement
+    /// that [may be delayed](Self::may_rest). The acknowledgement comes last because the kernel segments a shorter packet
+    /// together with the longer packets before it.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -338,7 +340,7 @@ impl QueuePair {
     }
 
     /// Returns the earliest time at which [`handle_timeout`](Self::handle_timeout), and then
-    /// [`poll_transmit`](Self::poll_transmit), have work to do.
+    /// [`poll_transmit`](Self::poll_transmit), must be called.
     #[inline]
     pub fn next_timeout(&self) -> Option<Time> {
         sooner(self.requester.next_timeout(), self.responder.next_timeout())
@@ -352,20 +354,21 @@ impl QueuePair {
         }
     }
 
-    /// Records that the peer has removed packets from its ring in shared memory. The wait of [`expect_room`](Self::expect_room)
-    /// starts again, even if other senders filled the ring first.
+    /// Records that the peer has removed packets from its ring in shared memory. The wait that
+    /// [`expect_room`](Self::expect_room) began starts again, because other senders may have filled the ring first.
     pub fn room_came(&mut self) {
         self.requester.room_came();
     }
 
-    /// Handles expired timeouts: schedules unanswered packets for retransmission, or fails their request when no retry is left.
+    /// Handles expired timeouts: schedules unanswered packets for retransmission. If no retry is left, fails the oldest
+    /// request.
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
         self.responder.handle_timeout(now);
         let done = self.requester.handle_timeout(now, &self.endpoint, host);
         self.conclude(done, host);
     }
 
-    /// Handles the result of the requester: a failure moves the queue pair to an error state.
+    /// Handles the result of a call of the requester. If it failed, moves the queue pair to an error state.
     pub(super) fn conclude(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {
             Ok(()) => self.tell_drained(host),
@@ -375,7 +378,7 @@ impl QueuePair {
                 if self.endpoint.is_reliable() {
                     self.fall(host);
                 } else {
-                    // Receiving continues (IBTA 10.3.1.6).
+                    // The queue pair continues to receive (IBTA 10.3.1.6).
                     self.requester.flush(&self.endpoint, host);
                     self.endpoint.state = State::SendQueueError;
                 }
@@ -383,8 +386,8 @@ impl QueuePair {
         }
     }
 
-    /// Ends the connection if the peer sent an invalid request and all earlier requests are answered. Returns whether the
-    /// connection was ended.
+    /// Moves the queue pair to the error state if the peer sent an invalid request and all earlier requests are answered.
+    /// Returns whether it did so.
     pub(super) fn end_if_due(&mut self, host: &mut impl Host) -> bool {
         let Some(end) = self.responder.due_end() else {
             return false;
@@ -394,7 +397,7 @@ impl QueuePair {
         true
     }
 
-    /// Moves the queue pair to the error state.
+    /// Moves the queue pair to the error state, and flushes its requests.
     pub(super) fn fall(&mut self, host: &mut impl Host) {
         let before = self.endpoint.state;
         host.fails();

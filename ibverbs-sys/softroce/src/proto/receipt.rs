@@ -4,13 +4,13 @@ use super::endpoint::{Endpoint, MULTICAST};
 use super::{Arrival, Path, Sequence, Service};
 use crate::wire::{Aeth, Header, Opcode, Operation, Packet, Syndrome, Transport};
 
-/// Receipts (confirmations of received packets) that a receiver of an unreliable service must still send to its senders.
+/// Receipts that a queue pair of an unreliable service must still send. A receipt confirms that packets were received.
 ///
-/// An unreliable service has no acknowledgements, because in InfiniBand the link has flow control. A socket has no flow
-/// control: it drops packets when its buffer is full, and a sender on the same host would lose most of a long message. So the
-/// sender regularly requests a receipt, in a packet of its own. A receiver of this crate sends the receipt once it has taken
-/// that packet from its socket. Other implementations drop the packet, because its opcode is reserved for manufacturers (IBTA
-/// 9.2.1, 9.7.2).
+/// An unreliable service has no acknowledgements, because InfiniBand links have flow control. A socket has no flow
+/// control: it drops packets when its buffer is full, and a sender on the same host would lose most of a long message.
+/// So the sender regularly requests a receipt, in a packet of its own. A receiver of this crate sends the receipt once
+/// it has taken the request from its socket. Other implementations drop the request, because its opcode is reserved for
+/// manufacturers (IBTA 9.2.1, 9.7.2).
 #[derive(Debug, Default)]
 pub(super) struct Receipts {
     owed: SmallVec<[Receipt; 4]>,
@@ -23,12 +23,12 @@ struct Receipt {
     sequence: Sequence,
 }
 
-/// Maximum number of senders to which a receipt is due at the same time. Receipt requests of further senders are dropped; those
+/// Maximum number of receipts that may be due at the same time. Receipt requests of further senders are dropped; these
 /// senders continue after a timeout.
 const MOST: usize = 32;
 
 impl Receipts {
-    /// Records that the sender of `packet` requested a receipt, if the packet is valid.
+    /// Records that the sender of `packet` has requested a receipt, unless the packet is invalid.
     pub(super) fn asked(&mut self, endpoint: &Endpoint, arrival: &Arrival, packet: &Packet<'_>) {
         let bth = &packet.header.bth;
         let Some(deth) = packet.header.deth else {
@@ -63,7 +63,7 @@ impl Receipts {
         }
     }
 
-    /// Appends a receipt packet to `out`, if one is owed, and returns its path.
+    /// Appends a receipt packet to `out`, if a receipt is due, and returns its path.
     pub(super) fn poll_transmit(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> Option<Path> {
         let receipt = self.owed.pop()?;
         let mut header = header(endpoint, Operation::Acknowledge, receipt.sequence);
@@ -77,7 +77,7 @@ impl Receipts {
     }
 }
 
-/// Creates a header with a manufacturer opcode of this crate.
+/// Returns a packet header with an opcode that is reserved for manufacturers.
 pub(super) fn header(endpoint: &Endpoint, operation: Operation, sequence: Sequence) -> Header {
     let mut header = endpoint.header(operation, sequence);
     header.bth.opcode = Opcode::new(Transport::Manufacturer, operation);

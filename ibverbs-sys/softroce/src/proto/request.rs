@@ -6,7 +6,7 @@ use super::{AccessFlags, Path};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Segment {
-    /// Address of the first byte. A zero-based region counts from zero.
+    /// Address of the first byte. In a zero-based region, the distance from the region's first byte.
     pub address: u64,
     /// Length in bytes.
     pub length: u32,
@@ -15,7 +15,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Returns the ranges of memory of `list` that contain the `length` bytes of the message from byte `offset` on.
+    /// Returns segments that together are the `length` bytes of the message in `list` from byte `offset` on.
     pub(crate) fn parts(list: &[Self], offset: u32, length: u32) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (offset, length);
         list.iter().filter_map(move |segment| {
@@ -32,27 +32,27 @@ impl Segment {
     }
 }
 
-/// Scatter/gather list of a message.
+/// Scatter/gather list: the local memory of a message.
 pub type GatherList = SmallVec<[Segment; 4]>;
 
-/// Inline data: bytes of a message that were copied when the message was posted.
+/// Inline data: bytes of a message that were copied into the request when it was posted.
 pub type Inline = SmallVec<[u8; 64]>;
 
 /// Bytes of a posted message: inline, or a scatter/gather list of memory that contains them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// In memory regions.
+    /// The bytes are in memory regions.
     Gathered(GatherList),
-    /// In the request itself.
+    /// The bytes are in the request itself.
     Inline(Inline),
 }
 
-/// Bytes of a message, borrowed from the caller or from a queued request.
+/// Bytes of a message, as [`Payload`], but borrowed from the caller or from a queued request.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
-    /// In memory regions.
+    /// The bytes are in memory regions.
     Gathered(&'a [Segment]),
-    /// Inline: in this slice.
+    /// The bytes are inline data.
     Inline(&'a [u8]),
 }
 
@@ -68,7 +68,7 @@ impl Payload {
 }
 
 impl Data<'_> {
-    /// Returns the total length in bytes, or `None` if it exceeds 32 bits.
+    /// Returns the length of the message in bytes, or `None` if it exceeds 32 bits.
     #[inline(always)]
     pub(crate) fn length(&self) -> Option<u32> {
         match self {
@@ -80,7 +80,7 @@ impl Data<'_> {
         }
     }
 
-    /// Returns an owned copy of the list or of the inline bytes.
+    /// Copies the scatter/gather list or the inline bytes to an owned payload.
     #[inline(always)]
     pub(super) fn to_payload(self) -> Payload {
         match self {
@@ -99,76 +99,76 @@ impl Data<'_> {
 /// Memory of the peer, named by address and remote key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Address of the first byte. A zero-based region counts from zero.
+    /// Address of the first byte. In a zero-based region, the distance from the region's first byte.
     pub address: u64,
     /// Remote key.
     pub key: u32,
 }
 
-/// A binding of a memory window to a range of a region.
+/// Parameters for binding a memory window to a range of a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBinding {
-    /// Present key of the window.
+    /// Key that the window has before the binding.
     pub window: u32,
     /// Key of the window after the binding. The caller chooses the low byte of a type 2 window's key.
     pub key: u32,
-    /// Local key of the region.
+    /// Local key of the region to which the window is bound.
     pub region: u32,
-    /// Address of the first byte.
+    /// Address of the first byte of the window.
     pub address: u64,
-    /// Length in bytes.
+    /// Length of the window in bytes.
     pub length: u64,
     /// Operations that peers may do through the window.
     pub access: AccessFlags,
 }
 
-/// Operation of a send request.
+/// Operation of a send request, with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendOperation {
     /// Sends a message.
     Send {
-        /// Immediate data.
+        /// Immediate data that the message carries.
         immediate: Option<[u8; 4]>,
         /// Remote key that the peer invalidates; excludes immediate data.
         invalidate: Option<u32>,
     },
     /// Sends a datagram.
     Datagram {
-        /// Immediate data.
+        /// Immediate data that the datagram carries.
         immediate: Option<[u8; 4]>,
         /// Path to the peer.
         path: Path,
         /// Number of the peer's queue pair.
         destination: u32,
-        /// Queue key to send. If the top bit is set, the queue pair's own key is sent (IBTA 10.2.5).
+        /// Queue key in the packet. If the top bit is set, the queue pair's own key is sent instead (IBTA 10.2.5).
         queue_key: u32,
     },
     /// Writes to memory of the peer.
     Write {
-        /// Destination at the peer.
+        /// Memory of the peer to which the bytes are written.
         remote: Remote,
-        /// Immediate data, which consumes a receive of the peer.
+        /// Immediate data. If it is given, the write consumes a receive of the peer.
         immediate: Option<[u8; 4]>,
     },
     /// Reads memory of the peer.
     Read {
-        /// Source at the peer.
+        /// Memory of the peer from which the bytes are read.
         remote: Remote,
     },
-    /// Compares eight bytes of the peer's memory with a value, and swaps them if they are equal.
+    /// Compares eight bytes of the peer's memory with a value, and replaces them if they are equal.
     CompareSwap {
-        /// Location of the eight bytes at the peer.
+        /// Location of the eight bytes in the peer's memory.
         remote: Remote,
-        /// Expected value.
+        /// Value with which the eight bytes are compared.
         compare: u64,
-        /// New value.
+        /// Value that replaces the eight bytes.
         swap: u64,
     },
     /// Adds to eight bytes of the peer's memory.
     FetchAdd {
-        /// Location of the eight bytes at the peer.
+        /// Location of the eight bytes in the peer's memory.
         remote: Remote,
-        /// Number to add.
+        /// Number that is added to the eight bytes.
         add: u64,
     },
     /// Binds a memory window.
@@ -191,9 +191,9 @@ pub struct SendRequest {
     pub payload: Payload,
     /// Length of the message in bytes.
     pub length: u32,
-    /// Number of the shared receive queue at the XRC target. `None` for other services.
+    /// Number of the XRC shared receive queue at the peer that receives the message. `None` for other services.
     pub xrc_srq: Option<u32>,
-    /// Set if a successful completion is reported too.
+    /// Set if a completion is also reported after success.
     pub signaled: bool,
     /// Set if the completion at the peer raises a solicited event.
     pub solicited: bool,
@@ -206,7 +206,7 @@ pub struct SendRequest {
 pub struct ReceiveRequest {
     /// Work request id.
     pub id: u64,
-    /// Memory for the message.
+    /// Memory in which the received message is stored.
     pub segments: GatherList,
     /// Length of the memory in bytes.
     pub length: u64,
@@ -277,19 +277,19 @@ pub enum Work {
 pub struct Completion {
     /// Work request id.
     pub id: u64,
-    /// Status. If it is an error, no other field than the id is valid.
+    /// Status of the request. If it is an error, only the id is valid besides.
     pub status: CompletionStatus,
     /// Kind of the request.
     pub work: Work,
     /// Length in bytes of the message that was received, sent, read or written.
     pub length: u32,
-    /// Immediate data.
+    /// Immediate data that the message of the peer carried.
     pub immediate: Option<[u8; 4]>,
     /// Key that the message of the peer invalidated.
     pub invalidated: Option<u32>,
-    /// Number of the sending queue pair. Valid for datagrams.
+    /// Number of the queue pair that sent the message. Valid only for datagrams.
     pub source: u32,
-    /// Set if a GRH precedes the message.
+    /// Set if a GRH precedes the message in the receive's memory.
     pub route: bool,
     /// Set if the peer requested a solicited event.
     pub solicited: bool,

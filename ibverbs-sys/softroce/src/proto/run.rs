@@ -33,8 +33,8 @@ impl QueuePair {
         self.requester.next_run(&self.endpoint, path, host)
     }
 
-    /// Writes the first `count` packets of a [run](Self::next_run), from the BTH to the pad. `out` is divided into `count`
-    /// equal parts, and each packet is written to the beginning of one. Returns `false` if the run cannot be written;
+    /// Writes the first `count` packets of a [run](Self::next_run), from the BTH to the pad. Each packet is written to the
+    /// beginning of one of the `count` equal parts of `out`. Returns `false` if the run cannot be written;
     /// [`poll_transmit`](Self::poll_transmit) then reports the reason.
     pub fn write_run(
         &mut self,
@@ -47,7 +47,7 @@ impl QueuePair {
         (self.requester).write_run(count as u32, now, &self.endpoint, host, out)
     }
 
-    /// Receives the packets of a run. The effect is that of [`receive`](Self::receive) for each packet.
+    /// Receives the packets of a run. The effect is the same as if [`receive`](Self::receive) were called for each packet.
     pub fn receive_run(
         &mut self,
         now: Time,
@@ -62,8 +62,8 @@ impl QueuePair {
         }
     }
 
-    /// Receives all packets of a run in one step, if they arrived in order and have no other effect. Returns `false` if nothing
-    /// was done.
+    /// Receives all packets of a run in one step, if they arrived in order and only carry bytes of a message. Returns
+    /// `false`, and does nothing, if the packets must be received one by one.
     fn take_run(&mut self, run: &wire::Run<'_>, host: &mut impl Host) -> bool {
         let bth = &run.first().header.bth;
         let takes = matches!(

@@ -6,12 +6,12 @@ use std::ops::Add;
 pub struct Sequence(u32);
 
 impl Sequence {
-    /// Creates the sequence number of the low 24 bits of `value`.
+    /// Creates a sequence number from the low 24 bits of `value`.
     pub const fn new(value: u32) -> Self {
         Self(value & 0xff_ffff)
     }
 
-    /// Returns the number, below 2^24.
+    /// Returns the sequence number as an integer below 2^24.
     pub const fn value(self) -> u32 {
         self.0
     }

@@ -1,4 +1,5 @@
-//! Test environment of the transport: two queue pairs, their simulated machines, and a wire on which tests can drop packets.
+//! Test environment of the transport: two queue pairs with simulated machines, and a simulated wire that can drop
+//! packets.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +16,7 @@ use super::{
 use crate::transfer::{Carrier, Kind, Peer, Transfer, Work, choose, depends_on_memory};
 use crate::wire::{Header, Packet};
 
-/// A simulated machine: memory, receives, and a record of all completions and events.
+/// A simulated machine: memory, receives, and a record of all completions and events of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Machine {
     regions: RefCell<Vec<Region>>,
@@ -24,9 +25,9 @@ pub(crate) struct Machine {
     pub(crate) sends: Vec<Completion>,
     pub(crate) received: Vec<(Completion, Option<u32>)>,
     pub(crate) events: Vec<Event>,
-    /// Set if peers can map the memory.
+    /// Set if peers can map the memory of this machine.
     pub(crate) is_mappable: bool,
-    /// Location of the peer: in this process, on this host, or elsewhere.
+    /// Location of the peer, as the transport is told: in this process, on this host, or elsewhere.
     pub(crate) peer: Peer,
     counts: [u64; Counter::COUNT],
 }
@@ -40,7 +41,7 @@ struct Region {
     window: Option<u32>,
 }
 
-/// Address of the first region. Each region has its own terabyte.
+/// Address of the first memory region. The addresses of two regions differ by a multiple of this number (1 TiB).
 const BASE: u64 = 1 << 40;
 
 impl Default for Machine {
@@ -60,7 +61,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// Registers a region that contains `bytes`, with all access rights. Returns its key.
+    /// Registers a memory region that contains `bytes` and has all access rights. Returns the key of the region.
     pub(crate) fn register(&mut self, bytes: Vec<u8>) -> u32 {
         self.register_for(
             bytes,
@@ -118,7 +119,7 @@ impl Machine {
         }
     }
 
-    /// Returns the byte `offset` of a region, as a remote address.
+    /// Returns the remote address and key of the byte at `offset` of a region.
     pub(crate) fn remote(&self, key: u32, offset: u64) -> Remote {
         Remote {
             address: BASE * u64::from(key) + offset,
@@ -126,7 +127,7 @@ impl Machine {
         }
     }
 
-    /// Posts a receive of `length` bytes into a new region. Returns the region's key.
+    /// Posts a receive of `length` bytes, for which it registers a new region. Returns the key of the region.
     pub(crate) fn post_receive(&mut self, id: u64, length: u32) -> u32 {
         let (key, request) = self.receive_request(id, length);
         self.receives.push_back(request);
@@ -186,8 +187,8 @@ impl Machine {
         regions[index].bytes.get_mut(offset..end).map(work)
     }
 
-    /// Returns the ranges of memory that contain `length` bytes of a message from byte `offset` on: address, key, offset from
-    /// the first of these bytes, and length.
+    /// Returns the memory ranges that contain the `length` bytes of a message from byte `offset` on. Each has an address, a
+    /// key, the distance from the first of these bytes, and a length.
     fn pieces(
         list: &[Segment],
         offset: u32,
@@ -403,7 +404,7 @@ pub(crate) enum From {
     B,
 }
 
-/// Treatment of a packet by the simulated wire.
+/// Effect of the simulated wire on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Deliver,
@@ -419,7 +420,8 @@ pub(crate) struct Pair {
     pub(crate) b: Node,
 }
 
-/// Returns the attributes of a connection between nodes 1 and 2, for the node whose peer is `destination`.
+/// Returns connection attributes for the node whose peer is node `destination`. The nodes of a pair have the numbers 1
+/// and 2.
 pub(crate) fn attributes(destination: u32) -> Attributes {
     Attributes {
         destination,
@@ -460,7 +462,7 @@ pub(crate) fn arrival() -> Arrival {
     }
 }
 
-/// Creates a signaled request for gathered bytes.
+/// Creates a signaled request whose data is in the segments `list`.
 pub(crate) fn request(id: u64, operation: SendOperation, list: &[Segment]) -> SendRequest {
     SendRequest {
         id,
@@ -474,7 +476,7 @@ pub(crate) fn request(id: u64, operation: SendOperation, list: &[Segment]) -> Se
     }
 }
 
-/// Creates a plain send operation.
+/// Creates a send operation without immediate data and without invalidation.
 pub(crate) fn send() -> SendOperation {
     SendOperation::Send {
         immediate: None,
@@ -584,7 +586,8 @@ impl Pair {
         self.run_with(|_, _| Fate::Deliver);
     }
 
-    /// Runs both nodes like [`run`](Self::run), over a wire on which `fate` decides about each packet.
+    /// Delivers packets and handles timeouts like [`run`](Self::run). `fate` decides for each packet what the wire does
+    /// with it.
     pub(crate) fn run_with(&mut self, mut fate: impl FnMut(From, &Packet<'_>) -> Fate) {
         for _ in 0..100_000 {
             let moved = self.turn(From::A, &mut fate) | self.turn(From::B, &mut fate);
@@ -603,7 +606,7 @@ impl Pair {
         panic!("it does not end");
     }
 
-    /// Delivers the packets that one side sends now, without the responses.
+    /// Delivers the packets that one node can send now. Does not deliver the responses.
     pub(crate) fn deliver(&mut self, from: From) {
         self.turn(from, &mut |_, _| Fate::Deliver);
     }

@@ -14,9 +14,9 @@ pub(super) fn receiver_not_ready(code: u8) -> Duration {
     Duration::from_micros(u64::from(units) * 10)
 }
 
-/// Rate limiter that divides packets into bursts with pauses between them. Used where no window limits the packets in flight:
-/// for unreliable services, and for responses that are longer than the window. Without pauses, a socket's buffer would drop
-/// most of a large message.
+/// Rate limiter that divides packets into bursts with pauses between them. Used where no window limits the packets in
+/// flight: for unreliable services, and for responses that are longer than the window. Without pauses, the buffer of
+/// the receiving socket would drop most of a large message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pacer {
     left: u32,
@@ -26,8 +26,8 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// Returns whether a packet may be sent now, and then counts it. A burst has `burst` packets; the next burst begins after
-    /// `interval` for each of them.
+    /// Returns whether a packet may be sent at `now`, and counts it as sent if so. A burst has `burst` packets. The next
+    /// burst begins when `interval` has passed for each packet of this one.
     pub(super) fn take(&mut self, now: Time, burst: u32, interval: Duration) -> bool {
         if self.left == 0 {
             self.paused = now < self.again;
@@ -66,20 +66,20 @@ impl Pause {
         self.wished = Some(length);
     }
 
-    /// Begins the pause that was requested, if any.
+    /// Begins the pause that was requested, if one was. Calls `now` only in that case.
     pub(super) fn begin(&mut self, now: impl FnOnce() -> Time) {
         if let Some(length) = self.wished.take() {
             self.end = Some(now() + length);
         }
     }
 
-    /// Returns the end of the pause, if one is in progress.
+    /// Returns the time at which the present pause ends, or `None` if no pause is in progress.
     #[inline]
     pub(super) fn end(&self) -> Option<Time> {
         self.end
     }
 
-    /// Ends the pause if it has expired.
+    /// Ends the present pause if its time is over at `now`.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.end.is_some_and(|end| end <= now) {
             self.end = None;

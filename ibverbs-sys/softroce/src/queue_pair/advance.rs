@@ -1,4 +1,4 @@
-//! Execution and transmission of queued requests: first requests that need no packets, then the others as packets.
+//! Execution and transmission of queued send requests: first requests that need no packets, then the others as packets.
 
 use super::QueuePair;
 use super::device::Outgoing;
@@ -8,8 +8,9 @@ use crate::proto::{Counter, Step, Time};
 use crate::spin::MutexGuard;
 
 impl QueuePair {
-    /// Executes queued requests that need neither packets nor ring messages:
-    /// requests within this process, and one-sided requests in shared memory. Returns the next step of the send queue.
+    /// Executes queued requests that need neither packets nor ring messages (short messages in the ring shared with a peer
+    /// process): requests within this process, and one-sided requests in shared memory. Returns the next step for the send
+    /// queue.
     pub(super) fn move_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> Step {
         loop {
             let step = mine.transport.next_step(|| self.device().now());
@@ -27,8 +28,8 @@ impl QueuePair {
         }
     }
 
-    /// Passes all packets and ring messages that may be sent now to
-    /// `outgoing`. They are sent before the queue pair is unlocked, so messages of another thread cannot overtake them.
+    /// Passes to `outgoing` all packets and ring messages (short messages in the ring shared with a peer process) that may
+    /// be sent now. They are sent before the queue pair is unlocked, so messages of another thread cannot overtake them.
     pub(super) fn transmit_queued(
         &self,
         inner: &mut Inner,
@@ -48,8 +49,8 @@ impl QueuePair {
         }
     }
 
-    /// Passes packets to `outgoing`. Returns `true` if packets were sent and the next message must be sent as a ring message (short
-    /// message in the ring shared with a peer process) or executed directly.
+    /// Passes packets to `outgoing`. Returns `true` if packets were sent, and the next message needs no packets: it is sent
+    /// as a ring message (short message in the ring shared with a peer process) or executed directly.
     fn transmit_packets(&self, inner: &mut Inner, now: Time, outgoing: &mut impl Outgoing) -> bool {
         self.choose_packets_way(inner, outgoing);
         let mut has_sent = false;

@@ -4,10 +4,11 @@ use super::draft::{Address, Draft, Rules};
 use super::error::PostError;
 use crate::proto::{Inline, Segment, SendOperation, SendRequest};
 
-/// A batch: the send requests between `ibv_wr_start` and `ibv_wr_complete`. Only one thread at a time builds a batch
-/// (`ibv_wr_post(3)`).
+/// A batch: the send requests that a program builds between `ibv_wr_start` and `ibv_wr_complete`. Only one thread at a
+/// time builds a batch (`ibv_wr_post(3)`).
 ///
-/// The calls in between return no errors. The first error is stored, and `ibv_wr_complete` returns it and posts nothing.
+/// The functions that build the requests return no errors. The first error is stored; `ibv_wr_complete` then returns it
+/// and posts nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     content: Mutex<Content>,
@@ -19,7 +20,7 @@ struct Content {
     /// Set from `ibv_wr_start` until `ibv_wr_complete` or `ibv_wr_abort`.
     started: bool,
     requests: Vec<SendRequest>,
-    /// The last request of the batch, whose data and address may still be set.
+    /// The last request of the batch, which is not finished: its data and address may still be set.
     draft: Option<Draft>,
     error: Option<PostError>,
 }
@@ -34,16 +35,16 @@ impl Batch {
         content.started = true;
     }
 
-    /// Begins a request in the batch. Finishes the previous request.
+    /// Finishes the previous request of the batch, and begins a request with `operation`.
     pub(crate) fn begin(&self, rules: &Rules, id: u64, flags: u32, operation: SendOperation) {
         let mut content = self.content.lock();
         content.close(rules);
-        // The data setters determine whether data is inline, not the flag.
+        // The function that sets the data determines if data is inline. This flag does not.
         let flags = flags & !super::SendFlags::INLINE.bits();
         content.draft = Some(Draft::new(id, flags, operation));
     }
 
-    /// Records a request type that the device does not support, so that the batch fails.
+    /// Records that the program wanted a request that the device does not support, so that the batch fails.
     pub(crate) fn refuse(&self, rules: &Rules) {
         let mut content = self.content.lock();
         content.close(rules);
@@ -55,27 +56,28 @@ impl Batch {
         self.content.lock().error.get_or_insert(error);
     }
 
-    /// Sets the data of the current request to segments of memory regions.
+    /// Sets the data of the last request of the batch to segments of memory regions.
     pub(crate) fn gather(&self, segments: impl Iterator<Item = Segment>) {
         self.set(|draft| draft.gather(segments));
     }
 
-    /// Sets the data of the current request to inline bytes.
+    /// Sets the data of the last request of the batch to inline bytes.
     pub(crate) fn inline(&self, data: Inline) {
         self.set(|draft| draft.inline(data));
     }
 
-    /// Sets the destination of the current datagram.
+    /// Sets the destination of the last request of the batch, which is a datagram.
     pub(crate) fn address(&self, address: Address) {
         self.set(|draft| draft.address(address));
     }
 
-    /// Sets the number of the XRC shared receive queue to which the current request is addressed.
+    /// Sets the number of the XRC shared receive queue to which the last request of the batch is addressed.
     pub(crate) fn xrc_srq(&self, number: u32) {
         self.set(|draft| draft.xrc_srq(number));
     }
 
-    /// Ends the batch, and posts its requests with `post` unless an error was recorded. Another thread may then begin a batch.
+    /// Ends the batch. If no error was recorded, passes the requests of the batch to `post`. Another thread may then begin
+    /// a batch.
     pub(crate) fn complete(
         &self,
         rules: &Rules,
@@ -103,14 +105,14 @@ impl Batch {
         let mut content = self.content.lock();
         match &mut content.draft {
             Some(draft) => set(draft),
-            // No request was begun. If the request was refused, its error is already stored.
+            // No request was begun before this setter. If the device refused the request, its error is already stored.
             None => content.error = content.error.or(Some(PostError::Order)),
         }
     }
 }
 
 impl Content {
-    /// Finishes the current request of the batch, if there is one.
+    /// Finishes the last request of the batch, if it is not finished.
     fn close(&mut self, rules: &Rules) {
         let Some(draft) = self.draft.take() else {
             return;

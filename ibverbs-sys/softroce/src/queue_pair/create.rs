@@ -11,7 +11,7 @@ use crate::proto::Service;
 use crate::receive::SharedReceiveQueue;
 use crate::xrc::XrcDomain;
 
-/// Attributes of a queue pair to create.
+/// Attributes with which a queue pair is created.
 #[derive(Debug)]
 pub(crate) struct Creation<'a> {
     /// The open device that creates the queue pair.
@@ -23,11 +23,11 @@ pub(crate) struct Creation<'a> {
     pub(crate) shared_queue: Option<&'a Arc<SharedReceiveQueue>>,
     pub(crate) xrc: Option<&'a Arc<XrcDomain>>,
     pub(crate) capabilities: ibv_qp_cap,
-    /// Set if every send request generates a completion.
+    /// Set if every send request generates a completion, even if it is not signaled.
     pub(crate) signal_all: bool,
 }
 
-/// Returns the service of a queue pair type. Fails if the device does not support the type.
+/// Returns the transport service for a queue pair type of the C ABI. Fails if the device does not support the type.
 pub(crate) fn service_of(kind: ibv_qp_type) -> Result<Service, CreateError> {
     Ok(match kind {
         ibv_qp_type::IBV_QPT_RC => Service::ReliableConnection,
@@ -43,8 +43,8 @@ pub(crate) fn service_of(kind: ibv_qp_type) -> Result<Service, CreateError> {
 }
 
 impl Creation<'_> {
-    /// Checks that the objects which the service requires are present, and that the capabilities are within the device's
-    /// limits. Returns the capabilities that the queue pair gets.
+    /// Checks that the objects that the service requires are present, and that the requested capabilities are within the
+    /// limits of the device. Returns the capabilities that the queue pair gets.
     pub(super) fn check(&self) -> Result<ibv_qp_cap, CreateError> {
         let has_receives = match self.service {
             Service::XrcTarget => {
@@ -82,7 +82,7 @@ impl Creation<'_> {
             limit("max_recv_wr", capabilities.max_recv_wr, MAX_QP_WR)?;
             limit("max_recv_sge", capabilities.max_recv_sge, MAX_SGE)?;
         } else {
-            // The values are ignored (ibv_create_qp(3)): the queue pair has no receive queue of its own.
+            // The program's values are ignored (ibv_create_qp(3)): the queue pair has no receive queue of its own.
             capabilities.max_recv_wr = 0;
             capabilities.max_recv_sge = 0;
         }

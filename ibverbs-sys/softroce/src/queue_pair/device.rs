@@ -10,15 +10,15 @@ use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::receive;
 use crate::same_host::{HostPeers, Link};
 
-/// The services that a queue pair requires from its NIC: memory, GIDs, time, counters, and the paths to other queue pairs.
+/// Functions of the NIC that a queue pair calls: memory, GIDs, time, counters, and the paths to other queue pairs.
 pub trait Device: fmt::Debug + Send + Sync {
     /// Returns the registry of the NIC's memory regions and windows.
     fn memory(&self) -> &memory::Registry;
 
-    /// Returns the directory of shared receive queues by number. XRC requests name these queues by their numbers.
+    /// Returns the shared receive queues of the NIC, found by number. XRC requests name these queues by their numbers.
     fn shared_queues(&self) -> &receive::Directory;
 
-    /// Returns the maximum path MTU of the port.
+    /// Returns the active MTU of the port, the maximum path MTU of queue pairs.
     fn mtu(&self) -> Mtu;
 
     /// Returns an entry of the GID table, or `None` if the entry is empty or does not exist.
@@ -28,14 +28,14 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// IPv6).
     fn reaches(&self, path: &Path) -> bool;
 
-    /// Begins to receive packets from the queue pair `_number` at the end of a path. Called once for each local queue pair that
-    /// is connected to it.
+    /// Begins to accept packets from the queue pair with the number `_number` to which `_path` leads. Called once for each
+    /// local queue pair that is connected to that queue pair.
     fn connect(&self, _path: &Path, _number: u32) {}
 
     /// Reverses one call of [`connect`](Self::connect).
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
-    /// Returns the maximum number of unacknowledged packets of this size in flight to a peer.
+    /// Returns the maximum number of unacknowledged packets with the path MTU `mtu` that may be in flight to a peer.
     fn window(&self, mtu: Mtu) -> u32;
 
     /// Returns the current time.
@@ -46,10 +46,10 @@ pub trait Device: fmt::Debug + Send + Sync {
         self.now()
     }
 
-    /// Adds a number to a counter of the device.
+    /// Adds `by` to a counter of the device.
     fn count(&self, counter: Counter, by: u64);
 
-    /// Creates a set of local counters for an owner that counts often.
+    /// Creates counters for an owner that counts often. The owner's counts are included in the totals of the device.
     fn tally(&self) -> Tally;
 
     /// Returns whether messages to queue pairs of this process are currently executed directly, without packets.
@@ -57,8 +57,8 @@ pub trait Device: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns the queue pair of this NIC that packets on a path to queue pair number `_number` would reach, or `None` if the
-    /// NIC has no such queue pair.
+    /// Returns the queue pair of this NIC that packets on `_path` to the queue pair number `_number` would reach, or `None`
+    /// if they would not reach a queue pair of this NIC.
     fn host_peer(&self, _path: &Path, _number: u32) -> Option<HostPeer> {
         None
     }
@@ -68,28 +68,29 @@ pub trait Device: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns the link (shared memory) to the process that packets on a path to queue pair number `_number` would reach.
-    /// Returns `None` if no memory is shared with that process.
+    /// Returns the link (shared memory) to the process that packets on `_path` to the queue pair number `_number` would
+    /// reach. Returns `None` if no memory is shared with that process.
     fn partner(&self, _path: &Path, _number: u32) -> Option<Arc<Link>> {
         None
     }
 
-    /// Returns the links to other processes of the host, or `None` if this NIC does not share memory with other processes.
+    /// Returns the links (shared memory) to other processes of the host, or `None` if this NIC shares no memory with other
+    /// processes.
     fn host_peers(&self) -> Option<&HostPeers> {
         None
     }
 
-    /// Returns the GRH of a packet on a path to queue pair number `_number`, as its receiver would see it. `_length` is the
-    /// number of bytes after the UDP header.
+    /// Returns the GRH that the receiver of a packet on `_path` to the queue pair number `_number` would see. `_length` is
+    /// the number of bytes after the UDP header.
     fn global_route(&self, _path: &Path, _number: u32, _length: usize) -> [u8; 40] {
         [0; 40]
     }
 }
 
-/// A queue pair of the same NIC, found at the end of a path.
+/// A queue pair of the same NIC to which a path leads.
 #[derive(Debug)]
 pub struct HostPeer {
-    /// Queue pair at the end of the path.
+    /// Queue pair to which the path leads.
     pub queue_pair: Arc<QueuePair>,
     /// Index of the local GID at which the packets arrive.
     pub local: u8,
@@ -97,7 +98,7 @@ pub struct HostPeer {
     pub source: Ipv6Addr,
 }
 
-/// Sends the packets that a queue pair produces.
+/// Receiver of the packets that a queue pair produces, which sends them.
 pub(crate) trait Outgoing {
     /// Adds the packet that `write` appends to the buffer, from the BTH to the pad. `write` returns the packet's path, or
     /// `None` if there is no packet. Returns whether a packet was added.
@@ -121,13 +122,14 @@ pub(crate) trait Outgoing {
     /// Makes datagrams that are added from now on use memory that is shared with their receivers, where there is such memory.
     fn share_datagrams(&mut self) {}
 
-    /// Makes packets that are added from now on use a link (shared memory with another process). All packets are of one queue
-    /// pair. `tag` is a number that identifies the packets' GIDs to the peer process.
+    /// Makes packets that are added from now on use a link (shared memory with another process). All of them must be sent
+    /// by the queue pair with the number `queue_pair`. From `tag`, the peer process gets the GIDs of the packets.
     fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         let _ = (link, tag, queue_pair);
     }
 
-    /// Returns the number and the length of packets that were sent through shared memory since the last call, and resets both.
+    /// Returns the number and the length of packets that were sent through shared memory since the last call of this
+    /// function.
     fn take_shares(&mut self) -> Shares {
         Shares::default()
     }

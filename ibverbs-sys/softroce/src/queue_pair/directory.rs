@@ -11,27 +11,28 @@ use crate::limits::MAX_QP;
 use crate::number;
 use crate::random::Permutation;
 
-/// The directory of the queue pairs of a NIC, by their numbers.
+/// The queue pairs of a NIC, found by their numbers.
 ///
-/// The four high bits of a number identify the NIC's UDP port, so a peer finds the port from the number. The low 20 bits are
-/// assigned in a random order that contains each value once. So other processes cannot predict them, and a number is reused as
-/// late as possible: late packets for a destroyed queue pair are dropped. Numbers whose published record is in use are skipped.
+/// The four high bits of a number identify the NIC's UDP port, so a peer finds the port from the number. The low 20
+/// bits are assigned in a random order that contains each value once. So other processes cannot predict them, and a
+/// number is reused as late as possible: late packets for a destroyed queue pair are dropped. A number is skipped if
+/// another queue pair uses the published record for it.
 ///
-/// The low bits of consecutively assigned numbers differ, because threads choose by these bits the words in which they mark
-/// their accesses to shared data.
+/// The low bits of consecutively assigned numbers differ, because they determine the words in which threads mark their
+/// accesses to shared data.
 pub struct Directory<T = QueuePair> {
     slot: u32,
     order: Order,
     next: AtomicU32,
     queue_pairs: RwLock<Listed<T>>,
-    /// Number that changes with each insertion and removal.
+    /// Number that changes whenever a queue pair is inserted or removed.
     version: AtomicU64,
 }
 
 /// Queue pairs by the indices of their records, each with its number.
 type Listed<T> = HashMap<u32, (u32, Arc<T>), BuildHasherDefault<Spread>>;
 
-/// The cached result of a caller's last lookup in the directory.
+/// Cache of the result of the last lookup by a caller.
 #[derive(Debug)]
 pub struct Recent<T = QueuePair> {
     number: u32,
@@ -44,7 +45,7 @@ pub struct Recent<T = QueuePair> {
 #[error("there are no more queue pairs")]
 pub struct Exhausted;
 
-/// A fast hash function for queue pair numbers. Resistance to attacks is not needed, because the directory itself assigns the
+/// A fast hash function for queue pair numbers. It need not resist attacks, because the directory itself assigns the
 /// numbers.
 #[derive(Debug, Default)]
 struct Spread(u64);
@@ -79,7 +80,7 @@ impl<T> Directory<T> {
         }
     }
 
-    /// Assigns a number, calls `make` to create the queue pair with this number, and inserts the queue pair.
+    /// Assigns a free number, calls `make` to create the queue pair with this number, and inserts the queue pair.
     pub fn insert<E: From<Exhausted>>(
         &self,
         make: impl FnOnce(u32) -> Result<Arc<T>, E>,
@@ -88,7 +89,7 @@ impl<T> Directory<T> {
         if queue_pairs.len() >= MAX_QP {
             return Err(Exhausted.into());
         }
-        // There are as many records as queue pairs are allowed, and 16 numbers for each record.
+        // A free number is found: there are as many records as queue pairs may exist, and 16 numbers for each record.
         let number = (0..number::COUNT)
             .map(|_| self.next.fetch_add(1, Ordering::Relaxed) % number::COUNT)
             .map(|next| self.slot | self.order.number(next))
@@ -100,15 +101,15 @@ impl<T> Directory<T> {
         Ok(queue_pair)
     }
 
-    /// Returns the queue pair with this number, or `None` if there is none.
+    /// Returns the queue pair with the number `number`, or `None` if there is none.
     pub fn find(&self, number: u32) -> Option<Arc<T>> {
         let queue_pairs = self.queue_pairs.read();
         let (found, queue_pair) = queue_pairs.get(&key(number))?;
         (*found == number).then(|| Arc::clone(queue_pair))
     }
 
-    /// Returns the queue pair with this number. If `recent` holds the result of a lookup of the same number, takes no lock and
-    /// changes no reference count.
+    /// Returns the queue pair with the number `number`. If `recent` holds the result of an earlier lookup of this number
+    /// that is still valid, takes no lock and changes no reference count.
     #[inline]
     pub fn find_again<'r>(&self, number: u32, recent: &'r mut Recent<T>) -> Option<&'r Arc<T>> {
         let version = self.version.load(Ordering::Acquire);
@@ -122,7 +123,8 @@ impl<T> Directory<T> {
         recent.found.as_ref()
     }
 
-    /// Removes a queue pair, so that packets no longer find it. Returns the queue pair, or `None` if there is none.
+    /// Removes the queue pair with the number `number`, so that packets no longer find it, and returns it. Returns `None`
+    /// if there is none.
     pub fn remove(&self, number: u32) -> Option<Arc<T>> {
         let mut queue_pairs = self.queue_pairs.write();
         self.version.fetch_add(1, Ordering::Release);
@@ -158,7 +160,7 @@ struct Order {
     low: Permutation,
 }
 
-/// Number of low bits that differ among 2^`LOW` consecutively assigned numbers.
+/// Number of low bits that are different in 2^`LOW` consecutively assigned numbers.
 const LOW: u32 = 5;
 
 impl Order {
@@ -169,10 +171,10 @@ impl Order {
         }
     }
 
-    /// Returns the low 20 bits of the number that is assigned as number `turn` in the order.
+    /// Returns the low 20 bits of the `turn`th number that is assigned.
     fn number(&self, turn: u32) -> u32 {
         let (high, low) = (turn >> LOW, turn & ((1 << LOW) - 1));
-        // Each half selects the permutation of the other half, so the whole is a permutation.
+        // Each half of the number selects the permutation of the other half, so the whole mapping is a permutation.
         let low = self.low.apply(high, low);
         self.high.apply(low, high) << LOW | low
     }
@@ -254,7 +256,8 @@ mod tests {
         assert_eq!(insert(&directory), Ok(first));
     }
 
-    /// Checks that numbers look random. The probability that random numbers fail is below 2^-60.
+    /// Checks that queue pair numbers look random. Truly random numbers would fail this test with a probability below
+    /// 2^-60.
     #[test]
     fn numbers_cannot_be_foreseen() {
         let [one, other] = [(); 2].map(|()| {
@@ -310,10 +313,10 @@ mod tests {
                 &number
             );
         }
-        // A removed queue pair is not found, although the last lookup found it.
+        // A removed queue pair must not be found, although the cache contains it.
         directory.remove(one);
         assert_eq!(directory.find_again(one, &mut recent), None);
-        // A new queue pair is found, although the last lookup of its number found none.
+        // A new queue pair must be found, although the cache says that there is none with its number.
         let next = directory.next.load(Ordering::Relaxed);
         let next = directory.slot | directory.order.number(next);
         assert_eq!(directory.find_again(next, &mut recent), None);

@@ -7,7 +7,7 @@ use crate::proto::{
 };
 
 bitflags! {
-    /// Bits of `ibv_send_flags`.
+    /// Flags of a send request: the bits of `ibv_send_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct SendFlags: u32 {
         const FENCE = 1;
@@ -18,7 +18,8 @@ bitflags! {
     }
 }
 
-/// Properties of a queue pair that determine which requests can be posted. They are fixed at creation.
+/// Properties of a queue pair that determine which requests the program may post. They are fixed when the queue
+/// pair is created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) service: Service,
@@ -44,7 +45,7 @@ impl Rules {
             .ok_or(PostError::Inline)
     }
 
-    /// Returns whether this type of queue pair supports an operation, according to the table of `ibv_post_send(3)`.
+    /// Returns whether queue pairs of this service support `operation`, by the table of `ibv_post_send(3)`.
     #[inline]
     fn allows(&self, operation: &SendOperation) -> bool {
         match self.service {
@@ -76,7 +77,7 @@ fn within(number: usize, most: u32) -> Result<usize, PostError> {
     }
 }
 
-/// Destination of a datagram.
+/// Destination of a datagram: the path, the queue pair number and the queue key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) path: Path,
@@ -84,7 +85,7 @@ pub(crate) struct Address {
     pub(crate) queue_key: u32,
 }
 
-/// A send request under construction, before it is checked.
+/// A send request that is being built and has not been checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     id: u64,
@@ -97,7 +98,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// Creates a send request without data. A datagram is a plain send with an [`Address`].
+    /// Creates a send request without data. For a datagram, `operation` is a send, and an [`Address`] is set later.
     #[inline]
     pub(crate) fn new(id: u64, flags: u32, operation: SendOperation) -> Self {
         Self {
@@ -145,7 +146,7 @@ impl Draft {
         }
         let flags = SendFlags::from_bits(self.flags).ok_or(PostError::Flags)?;
         if flags.contains(SendFlags::IP_CHECKSUM) {
-            // The device does not report IBV_DEVICE_UD_IP_CSUM.
+            // The device does not report `IBV_DEVICE_UD_IP_CSUM`, so the flag is invalid.
             return Err(PostError::Flags);
         }
         let is_inline = matches!(self.payload, Payload::Inline(_));
@@ -154,7 +155,7 @@ impl Draft {
             SendOperation::Send { .. } => solicited = true,
             SendOperation::Write { immediate, .. } => solicited = immediate.is_some(),
             _ if is_inline => return Err(PostError::Inline),
-            // The result is exactly eight bytes (IBTA 9.4.5).
+            // The result of an atomic has exactly eight bytes (IBTA 9.4.5).
             SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. }
                 if self.length != 8 =>
             {
@@ -178,7 +179,7 @@ impl Draft {
             (_, operation) => operation,
         };
         let xrc_srq = match (rules.service, &operation) {
-            // Local operations have no destination.
+            // Local operations have no destination, so the address is ignored.
             (_, SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. }) => None,
             (Service::XrcInitiator, _) => Some(self.xrc_srq.ok_or(PostError::Order)?),
             _ => None,
@@ -316,7 +317,8 @@ pub(super) mod tests {
         ]
     }
 
-    /// Returns a complete request, valid for any queue pair type that supports the operation.
+    /// Returns a request whose fields are all set, so that it is valid for each queue pair type that supports the
+    /// operation.
     fn draft(operation: SendOperation) -> Draft {
         let length = match operation {
             SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => 0,

@@ -4,7 +4,7 @@ use super::Exhausted;
 use super::transition::Mask;
 use crate::proto::State;
 
-/// Reason why `ibv_modify_qp` did not modify a queue pair.
+/// Reason why `ibv_modify_qp` fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ModifyError {
@@ -49,7 +49,7 @@ impl ModifyError {
     }
 }
 
-/// Reason why `ibv_create_qp` did not create a queue pair.
+/// Reason why `ibv_create_qp` fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum CreateError {
@@ -88,7 +88,7 @@ impl CreateError {
     }
 }
 
-/// Reason why a request was not posted: an immediate error of IBTA 11.4.1.
+/// Reason why a request cannot be posted: an immediate error of IBTA 11.4.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum PostError {

@@ -9,9 +9,9 @@ use crate::context::{Context, Element};
 /// A reference from an open device to a queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
-    /// Open device that holds the reference.
+    /// Open device of the program that refers to the queue pair.
     pub(crate) context: Arc<Context>,
-    /// The C object that asynchronous events name.
+    /// Subject of asynchronous events: the C object of the queue pair in this open device.
     pub(crate) element: Arc<Element>,
 }
 
@@ -24,7 +24,8 @@ impl Handles {
         Self(Mutex::new(SmallVec::from_buf([first])))
     }
 
-    /// Adds a reference of an open device. Returns `false` if the last reference was already removed.
+    /// Adds the reference of an open device. Returns `false` if the last reference was removed before, so that the queue
+    /// pair is being destroyed.
     pub(super) fn add(&self, handle: Handle) -> bool {
         let mut handles = self.0.lock();
         let alive = !handles.is_empty();
@@ -34,14 +35,14 @@ impl Handles {
         alive
     }
 
-    /// Removes a reference. Returns whether no reference is left.
+    /// Removes the reference whose C object is `element`. Returns whether no reference is left.
     pub(super) fn remove(&self, element: &Arc<Element>) -> bool {
         let mut handles = self.0.lock();
         handles.retain(|handle| !Arc::ptr_eq(&handle.element, element));
         handles.is_empty()
     }
 
-    /// Removes all references of an open device. Returns `true` if references were removed and none is left.
+    /// Removes all references of the open device `context`. Returns `true` if at least one was removed and none is left.
     pub(super) fn remove_all(&self, context: &Arc<Context>) -> bool {
         let mut handles = self.0.lock();
         let before = handles.len();

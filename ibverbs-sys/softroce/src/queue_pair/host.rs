@@ -17,10 +17,10 @@ use crate::receive::{ReceiveQueue, SharedReceiveQueue};
 use crate::transfer::{Carrier, Kind, Peer, Portion, Transfer, Work, choose, depends_on_memory};
 use crate::xrc::XrcDomain;
 
-/// The objects that a queue pair holds until its destruction.
+/// The objects that a queue pair uses, and keeps in use until it is destroyed.
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// Protection domain; `None` for an XRC target, which uses the domains of the shared receive queues that requests name.
+    /// Protection domain. `None` for an XRC target, whose requests name shared receive queues with domains of their own.
     pub(super) domain: Option<Held<ProtectionDomain>>,
     pub(super) send_queue: Option<Held<CompletionQueue>>,
     pub(super) receive_queue: Option<Held<CompletionQueue>>,
@@ -30,44 +30,44 @@ pub(super) struct Attached {
     pub(super) named: Cell<Option<DomainId>>,
 }
 
-/// Source of the receive requests of a queue pair.
+/// Queue from which the transport takes the receive requests of a queue pair.
 #[derive(Debug)]
 pub(super) enum Receives {
-    /// The queue pair's own queue, protected by the queue pair's lock.
+    /// Receive queue of the queue pair itself, protected by the queue pair's lock.
     Own(RefCell<ReceiveQueue>),
     Shared(Held<SharedReceiveQueue>),
-    /// The shared receive queues that XRC requests name; no queue for an XRC initiator.
+    /// Shared receive queues that XRC requests name. An XRC initiator takes no receives.
     Named,
 }
 
-/// State of a queue pair that events of the transport have changed.
+/// Results of transport events that the queue pair must handle, or that the transport asks for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Notes {
-    /// Set while the send queue has not drained.
+    /// Set while requests are in progress in the send queue drained state.
     pub(super) draining: bool,
-    /// Set if the program has requested an event when the send queue has drained.
+    /// Set if the program wants an event when the send queue has drained.
     pub(super) notify_drained: bool,
     /// Set if a completion was lost because its completion queue was full.
     pub(super) overrun: bool,
-    /// Location of the peer of the next request: in this process, on this host, or elsewhere.
+    /// Location of the queue pair to which the next request goes: in this process, on this host, or elsewhere.
     pub(super) peer: Peer,
     /// Set if the last one-sided request could not be executed in the memory of the peer process.
     pub(super) is_out_of_reach: bool,
 }
 
-/// The services of the device, the memory and the queues that the transport uses during one call.
+/// Parts of the queue pair and the device that the transport uses during one call.
 pub(super) struct Surroundings<'a> {
     pub(super) number: u32,
     pub(super) device: &'a dyn Device,
     pub(super) handles: &'a Handles,
     pub(super) attached: &'a Attached,
     pub(super) notes: &'a mut Notes,
-    /// Set while packets are sent, which may include responses to earlier requests.
+    /// Set while packets are sent, which may be responses to earlier requests of the peer.
     pub(super) answering: bool,
 }
 
 impl Surroundings<'_> {
-    /// Returns the memory that requests of this side may access.
+    /// Returns the memory that requests of this queue pair may access with local keys.
     fn local(&self) -> Result<View<'_>, LocalFault> {
         let domain = match &self.attached.domain {
             Some(domain) => Some(domain.id()),
@@ -79,9 +79,9 @@ impl Surroundings<'_> {
 
     /// Calls `access` with the memory that requests of the peer may access.
     ///
-    /// An XRC target has no protection domain: the keys of a request belong to the domain of the shared receive queue that the
-    /// request names (IBTA annex A14). The response to an accepted read is sent later. By then the peer may have named other
-    /// queues, so the domains of all queues are tried.
+    /// An XRC target has no protection domain: the keys in a request belong to the domain of the shared receive queue that
+    /// the request names (IBTA annex A14). When the response to a read is sent, the peer may have named other queues. So
+    /// `access` is also tried with the domains of all other queues.
     fn remote<T>(
         &self,
         mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,
@@ -111,8 +111,8 @@ impl Surroundings<'_> {
         result
     }
 
-    /// Calls `act` with `length` bytes from `offset` of a local message that is spread over the segments of `list`. Returns
-    /// `None` if the queue pair may not access the bytes.
+    /// Calls `act` with the memory of the `length` bytes at `offset` of a local message, which is spread over the segments
+    /// of `list`. Returns `None` if the queue pair may not access the bytes.
     pub(super) fn with_segments<T>(
         &self,
         list: &[Segment],
@@ -125,7 +125,7 @@ impl Surroundings<'_> {
         memory.with_segments(list, offset, length as usize, write, act)
     }
 
-    /// Copies a portion of a local message's data to the memory ranges `to`. Returns `None` if the data cannot be read.
+    /// Copies the bytes `portion` of a local message to the memory ranges `to`. Returns `None` if the bytes cannot be read.
     #[inline]
     pub(super) fn copy_out(&self, portion: Portion<'_>, to: &[Piece<'_>]) -> Option<()> {
         let (offset, length) = (portion.offset, portion.length as usize);
@@ -144,8 +144,8 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Copies `length` bytes of the memory ranges `from` to the segments of a local message, starting at `offset`. Returns
-    /// `None` if the segments cannot be written.
+    /// Copies the memory ranges `from` to the `length` bytes at `offset` of a local message, which is spread over the
+    /// segments of `list`. Returns `None` if the segments cannot be written.
     #[inline]
     pub(super) fn copy_in(
         &self,
@@ -171,7 +171,7 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Returns the shared receive queue with this number, if it belongs to the queue pair's XRC domain.
+    /// Returns the shared receive queue with the number `number`, if it belongs to the XRC domain of the queue pair.
     fn xrc_queue(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
         let domain = self.attached.xrc.as_ref()?.id();
         self.device
@@ -181,7 +181,7 @@ impl Surroundings<'_> {
     }
 }
 
-/// Adds completions to a completion queue. Records an overrun if the queue is full.
+/// Adds completions to a completion queue. If the queue is full, records that a completion was lost.
 #[inline]
 fn complete(
     queue: &CompletionQueue,

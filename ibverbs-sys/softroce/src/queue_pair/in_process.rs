@@ -1,14 +1,15 @@
-//! Messages between two queue pairs of this NIC: the posting thread copies the bytes and completes both sides.
+//! Messages between two queue pairs of this NIC: the thread that posts a message copies its bytes and completes both
+//! sides.
 //!
-//! The thread holds the locks of both queue pairs meanwhile. A thread without a lock may wait for the lock at the lower
-//! address, and then for the other one; so two threads that post towards each other cannot deadlock. Usually a thread holds its
-//! own lock already and finds the other one free, in any order. After about 64 KiB or 64 messages, both queue pairs are
-//! unlocked for other threads.
+//! The thread holds the locks of both queue pairs meanwhile. If it needs both and holds none, it waits for the lock at
+//! the lower address first; so two threads that post towards each other cannot deadlock. Usually a thread holds the
+//! lock of its own queue pair already, and finds the other lock free. After about 64 KiB or 64 messages, both queue
+//! pairs are unlocked for other threads.
 //!
-//! No handshake is necessary. Both sides keep the sequence numbers that packets would have. A part of a message is moved
-//! directly if both sides expect the same sequence number and no packets are in flight. Otherwise packets are sent, which
-//! detect errors and missing responses with the retries of the attributes. Once the packets are acknowledged, the next part is
-//! moved directly.
+//! No handshake is necessary. Both sides keep the sequence numbers that packets would have. A range of a message is
+//! moved directly if both sides expect the same sequence number and no packets are in flight. Otherwise packets are
+//! sent, which detect errors and missing responses with the retries of the attributes. Once the packets are
+//! acknowledged, the next range is moved directly.
 
 use std::net::Ipv6Addr;
 use std::ptr;
@@ -22,35 +23,35 @@ use crate::proto::{self, Data, Outcome, Part, Path, SendOperation, Service, Step
 use crate::spin::MutexGuard;
 use crate::transfer::{Carrier, Peer, Transfer, Volume, in_process};
 
-/// The destination queue pair, in the same NIC, of messages that are executed directly.
+/// A destination queue pair in the same NIC, in which messages are executed directly.
 pub(super) struct Link {
     peer: Arc<QueuePair>,
     /// The path to the destination queue pair.
     path: Path,
     number: u32,
-    /// Index of the destination's GID at which packets from this queue pair would arrive.
+    /// Index of the destination's GID to which packets from this queue pair would be addressed.
     local: u8,
     source: Ipv6Addr,
-    /// Version of the sending queue pair for which this cached destination is valid.
+    /// Version of the sending queue pair. The cached destination is valid while the queue pair has this version.
     own: u64,
-    /// Version of the destination queue pair at which the two were found to be connected to each other; `None` before the first
-    /// check.
+    /// Version that the destination queue pair had when the two were found to be connected to each other. `None` before the
+    /// first check.
     theirs: Option<u64>,
 }
 
-/// Maximum messages and bytes that are executed directly before both queue pairs are unlocked for other threads.
+/// Maximum number of messages that are executed directly before both queue pairs are unlocked for other threads.
 const MESSAGES: u64 = 64;
 const BYTES: u64 = 64 << 10;
 
 impl QueuePair {
-    /// Returns whether messages are executed directly in a queue pair of this process. Depends on the destination that was
-    /// found last.
+    /// Returns whether messages are executed directly in a queue pair of this process, by the destination that was found
+    /// last.
     pub(crate) fn is_direct(&self) -> bool {
         self.device().is_direct() && self.inner.lock().link.is_some()
     }
 
-    /// Removes and returns the cached destination queue pair of the next message, or finds it. Returns `None` if the
-    /// destination is not in this process. The caller stores the destination again.
+    /// Takes the cached destination of the next message, or looks the destination up. Returns `None` if it is not in this
+    /// process. The caller stores the destination in the cache again.
     pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<Link>> {
         let may_have_one =
             mine.partner.is_none() && self.device().is_direct() && has_direct(self.service());
@@ -93,12 +94,12 @@ impl QueuePair {
         })
     }
 
-    /// Executes messages, or parts of long ones, directly in the destination queue pair of this process. Returns the next step
-    /// of the send queue.
+    /// Executes messages, or ranges of long ones, directly in the destination queue pair of this process. Returns the next
+    /// step for the send queue.
     pub(super) fn move_to(&self, mine: &mut MutexGuard<'_, Inner>, mut link: Box<Link>) -> Step {
         let mut theirs = self.lock_peer(mine, &link.peer);
         if mine.version != link.own {
-            // Another thread has modified this queue pair while it was unlocked.
+            // Another thread has modified this queue pair while it was unlocked, so the destination must be found again.
             return Step::Moved;
         }
         let version = theirs.version;
@@ -127,8 +128,8 @@ impl QueuePair {
         }
     }
 
-    /// Executes messages, or parts of long ones, until none is left or other threads should get the locks. Returns the next
-    /// step of the send queue.
+    /// Executes messages, or ranges of long ones, until none is left or until other threads should get the locks. Returns
+    /// the next step for the send queue.
     fn move_parts(&self, mine: &mut Inner, link: &Link, theirs: &mut Inner) -> Step {
         let peer = &*link.peer;
         let (Some(attached), Some(their_attached)) = (&mine.attached, &theirs.attached) else {
@@ -182,7 +183,7 @@ impl QueuePair {
     }
 }
 
-/// The destination queue pair, while both queue pairs are locked.
+/// The destination queue pair of a direct transfer, while both queue pairs are locked.
 struct End<'a, 'h> {
     link: &'a Link,
     transport: &'a mut proto::QueuePair,
@@ -192,7 +193,7 @@ struct End<'a, 'h> {
 }
 
 impl<'h> End<'_, 'h> {
-    /// Returns whether a part of a message is addressed to this destination.
+    /// Returns whether a range of a message goes to this destination.
     fn is_for(&self, part: &Part<'_>) -> bool {
         match part.request.operation {
             SendOperation::Datagram {
@@ -211,11 +212,11 @@ impl<'h> End<'_, 'h> {
                 immediate,
                 ..
             } => {
-                // BTH, DETH, immediate data, and the message with its pad.
+                // The headers and payload behind UDP: BTH, DETH, immediate data, and the message with its pad.
                 let headers = 20 + 4 * usize::from(immediate.is_some());
                 let length = headers + part.length.next_multiple_of(4) as usize;
                 let route = self.host.device.global_route(&path, destination, length);
-                // The bytes of a datagram are first gathered in a buffer.
+                // The bytes of a datagram are first gathered in a buffer, which costs one more copy.
                 if let Data::Gathered(_) = part.request.payload.data() {
                     copies = 2;
                 }
@@ -231,18 +232,18 @@ impl<'h> End<'_, 'h> {
     }
 }
 
-/// Returns whether messages of this service can be executed directly between two queue pairs of this process.
+/// Returns whether messages of `service` can be executed directly between two queue pairs of this process.
 fn has_direct(service: Service) -> bool {
     match service {
         Service::ReliableConnection
         | Service::UnreliableConnection
         | Service::UnreliableDatagram => true,
-        // The memory that an XRC target can access depends on the queue that each request names.
+        // The memory that requests to an XRC target may access depends on the queue that each request names.
         Service::XrcInitiator | Service::XrcTarget => false,
     }
 }
 
-/// Returns whether the two queue pairs are connected to each other: packets of each would reach and be accepted by the other.
+/// Returns whether the two queue pairs are connected to each other, so that each would accept packets from the other.
 fn connected(mine: &Inner, theirs: &Inner, link: &Link) -> bool {
     let datagrams = mine.transport.service() == Service::UnreliableDatagram;
     let back = theirs.transport.attributes().path;

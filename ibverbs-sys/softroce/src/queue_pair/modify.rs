@@ -13,7 +13,7 @@ use crate::proto::{AccessFlags, Attributes, Mtu, Path, Sequence, Service, State}
 /// The arguments of `ibv_modify_qp`.
 #[derive(Clone, Copy)]
 pub(crate) struct Modification<'a> {
-    /// The attribute mask as passed by the caller.
+    /// The attribute mask that the program has passed.
     pub(crate) mask: u32,
     /// The attribute values.
     pub(crate) values: &'a ibv_qp_attr,
@@ -21,14 +21,14 @@ pub(crate) struct Modification<'a> {
     pub(crate) destination: Ipv6Addr,
 }
 
-/// The state of a queue pair before a modification.
+/// Properties of a queue pair before a modification that the checks use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Present {
     pub(super) service: Service,
     pub(super) state: State,
-    /// Set if the queue pair is in SQD and has not drained yet.
+    /// Set if the queue pair is in SQD and requests that were started before are still in progress.
     pub(super) draining: bool,
-    /// The port that the queue pair was bound to.
+    /// The number of the port to which the queue pair is bound.
     pub(super) port: u8,
 }
 
@@ -37,13 +37,13 @@ pub(super) struct Present {
 pub(super) struct Plan {
     /// State to enter; `None` if the state does not change.
     pub(super) enter: Option<State>,
-    /// Other attributes to set.
+    /// Attributes to set besides the state.
     pub(super) set: Mask,
-    /// Path to the peer, if it is to be set.
+    /// Path to the peer, if the modification sets it.
     path: Option<Path>,
 }
 
-/// Checks a modification completely before the queue pair is changed. Returns the changes to apply.
+/// Checks a modification completely, before the queue pair is changed. Returns the changes that must then be applied.
 pub(super) fn check(
     present: Present,
     wanted: &Modification<'_>,
@@ -71,7 +71,8 @@ pub(super) fn check(
     if !(rule.required | rule.optional).contains(set) {
         return Err(ModifyError::Excess(set - rule.required - rule.optional));
     }
-    // Attributes must not change under requests in progress (IBTA 10.3.1.5). RESET and ERROR may be entered at any time.
+    // Attributes must not change while requests are in progress (IBTA 10.3.1.5). RESET and ERROR may be entered at any
+    // time.
     if present.draining && !matches!(to, State::Reset | State::Error) {
         return Err(ModifyError::Draining);
     }
@@ -210,7 +211,7 @@ impl Plan {
         }
     }
 
-    /// Stores the new attribute values, which `ibv_query_qp` returns.
+    /// Stores the attribute values of the program, which `ibv_query_qp` returns.
     pub(super) fn remember(&self, values: &ibv_qp_attr, as_set: &mut ibv_qp_attr) {
         macro_rules! remember {
             ($($attribute:ident => $($field:ident),+;)+) => {
@@ -238,8 +239,8 @@ impl Plan {
     }
 }
 
-/// Returns the timeout that a code of `ibv_qp_attr` stands for: 4.096 µs times a power of two, or `None` (no timeout) for 0
-/// (IBTA 9.9.2.1.1).
+/// Returns the duration for a timeout code of `ibv_qp_attr`: 4.096 µs times a power of two, or `None` (no timeout) for
+/// 0 (IBTA 9.9.2.1.1).
 fn timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << code))
 }
@@ -310,7 +311,7 @@ mod tests {
 
     const PEER: Ipv6Addr = Ipv4Addr::new(127, 4, 5, 6).to_ipv6_mapped();
 
-    /// Returns valid values for all attributes.
+    /// Returns attribute values that are valid for all attributes.
     fn values() -> ibv_qp_attr {
         let mut values = ibv_qp_attr {
             path_mtu: ibv_mtu::IBV_MTU_1024,
@@ -365,8 +366,8 @@ mod tests {
         check(present, &wanted, &TestDevice::default())
     }
 
-    /// Checks for every service, pair of states and attribute that a missing required attribute or an added illegal one is an
-    /// error.
+    /// Checks for every service and every pair of states that each attribute is required, allowed or illegal as specified:
+    /// a missing required attribute or an added illegal one must be an error.
     #[test]
     fn each_attribute_is_required_allowed_or_refused() {
         let mut cases = 0;

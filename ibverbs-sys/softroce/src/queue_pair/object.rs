@@ -23,14 +23,14 @@ use crate::spin::Mutex;
 use crate::timers::Alarm;
 use crate::wire::Run;
 
-/// A queue pair: `ibv_qp`.
+/// A queue pair (`ibv_qp`).
 ///
-/// A single lock protects all mutable state. It is taken before the locks of receive queues and completion queues. Only a
-/// thread that moves messages between two queue pairs of this process holds the locks of both; module `in_process` defines the
-/// order.
+/// A single lock protects all mutable state. It is taken before the locks of receive queues and completion queues. Only
+/// a thread that moves messages between two queue pairs of this process holds the locks of both; module `in_process`
+/// defines the order.
 ///
-/// Destruction releases the objects that the queue pair uses at once. Functions that are called through remaining references
-/// then do nothing.
+/// When the queue pair is destroyed, it releases the objects that it uses at once. Functions that are called later
+/// through remaining references do nothing.
 pub struct QueuePair {
     number: u32,
     rules: Rules,
@@ -46,14 +46,14 @@ pub struct QueuePair {
 
 pub(super) struct Inner {
     pub(super) transport: proto::QueuePair,
-    /// Attributes as they were last set, for `ibv_query_qp`.
+    /// Attribute values as the program has set them, for `ibv_query_qp`.
     as_set: ibv_qp_attr,
     /// Objects that the queue pair uses; `None` after its destruction.
     pub(super) attached: Option<Attached>,
     pub(super) notes: Notes,
     /// Number that changes with each modification by the program. The cached `link` and `partner` are valid for one version.
     pub(super) version: u64,
-    /// Cached destination in this process, to which messages are delivered directly.
+    /// Cached destination in this process, in which messages are executed directly.
     pub(super) link: Option<Box<Link>>,
     /// Cached peer in another process that shares memory with this one.
     pub(super) partner: Option<Partner>,
@@ -64,7 +64,7 @@ pub(super) struct Inner {
 }
 
 impl QueuePair {
-    /// Creates a queue pair with this number, in the RESET state.
+    /// Creates a queue pair with the number `number`, in the RESET state.
     pub(crate) fn new(
         number: u32,
         device: &Arc<dyn Device>,
@@ -138,17 +138,18 @@ impl QueuePair {
         self.number
     }
 
-    /// Returns the service of the queue pair.
+    /// Returns the transport service of the queue pair.
     pub fn service(&self) -> Service {
         self.rules.service
     }
 
-    /// Returns the current state, which may change without an action of the program.
+    /// Returns the current state. The device may change it without an action of the program.
     pub fn state(&self) -> State {
         self.inner.lock().transport.state()
     }
 
-    /// Returns the path to the connected queue pair and its number, or `None` for UD and before a path is set.
+    /// Returns the path to the connected queue pair and the number of that queue pair. Returns `None` for UD, and before a
+    /// path is set.
     pub(crate) fn peer(&self) -> Option<(Path, u32)> {
         self.peer_of(&self.inner.lock())
     }
@@ -163,7 +164,7 @@ impl QueuePair {
         self.rules.capabilities
     }
 
-    /// Returns whether every send request generates a completion.
+    /// Returns whether every send request generates a completion, even if it is not signaled.
     pub(crate) fn signal_all(&self) -> bool {
         self.signal_all
     }
@@ -250,8 +251,7 @@ impl QueuePair {
         }
     }
 
-    /// Receives a run of packets (one packet, or several packets of one message). The caller has to transmit the responses
-    /// afterwards.
+    /// Receives one packet, or a run (several packets of one message). The caller must then transmit the responses.
     pub fn receive(&self, now: Time, arrival: &Arrival, run: &Run<'_>) {
         let mut inner = self.inner.lock();
         #[cfg(any(test, feature = "sim"))]
@@ -288,8 +288,8 @@ impl QueuePair {
         inner.transport.next_timeout()
     }
 
-    /// Records that the peer process has freed space in the shared ring, so that this queue pair may send again. Another queue
-    /// pair may already have used the space. Does nothing if the link to the peer has ended.
+    /// Records that the peer process has freed space in the shared ring, so that this queue pair may send again. Another
+    /// queue pair may have used the space already. Does nothing if the link (shared memory) to the peer has ended.
     pub(crate) fn room_came(&self) {
         let mut inner = self.inner.lock();
         if (inner.partner.as_ref()).is_some_and(|partner| !partner.link.is_dead()) {
@@ -297,18 +297,18 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether only an acknowledgement has to be transmitted that may be delayed and combined with a message of the
-    /// program.
+    /// Returns whether nothing has to be transmitted except an acknowledgement that may be delayed, so that a message of
+    /// the program carries it.
     pub(crate) fn may_rest(&self) -> bool {
         self.inner.lock().transport.may_rest()
     }
 
-    /// Returns whether an acknowledgement has to be transmitted.
+    /// Returns whether an acknowledgement has to be transmitted, now or later.
     pub(crate) fn owes(&self) -> bool {
         self.inner.lock().transport.owes()
     }
 
-    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) has to be called next.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) must be called next.
     pub fn next_timeout(&self) -> Option<Time> {
         self.inner.lock().transport.next_timeout()
     }
@@ -318,8 +318,8 @@ impl QueuePair {
         &self.alarm
     }
 
-    /// Performs the timeout actions that are due at `now`, such as retransmission. The caller has to transmit the resulting
-    /// packets afterwards.
+    /// Handles the timeouts that are due at `now`, for example by retransmission. The caller must then transmit the
+    /// packets.
     pub fn handle_timeout(&self, now: Time) {
         let mut inner = self.inner.lock();
         self.with(&mut inner, |transport, host| {
@@ -327,7 +327,7 @@ impl QueuePair {
         });
     }
 
-    /// Enters the error state after a failure of the device, which flushes all requests.
+    /// Moves the queue pair to the error state, which flushes all requests, because the device has failed.
     pub(crate) fn fail(&self) {
         let mut inner = self.inner.lock();
         if !matches!(inner.transport.state(), State::Reset | State::Error) {
@@ -340,19 +340,20 @@ impl QueuePair {
         self.handles.add(handle)
     }
 
-    /// Removes a reference of an open device to the queue pair. Returns whether it was the last reference.
+    /// Removes the reference of an open device, whose C object is `element`. Returns whether it was the last reference.
     pub(crate) fn release(&self, element: &Arc<Element>) -> bool {
         self.handles.remove(element)
     }
 
-    /// Removes all references of a closed device to the queue pair. Returns `true` if references were removed and none is left.
+    /// Removes all references of an open device that is being closed. Returns `true` if references were removed and none is
+    /// left.
     pub(crate) fn abandon(&self, context: &Arc<Context>) -> bool {
         self.handles.remove_all(context)
     }
 
     /// Destroys the queue pair: drops its requests, removes their completions from the completion queues, and releases the
-    /// objects that it uses. Before the call, the queue pair must be removed from the directory, and [`vacate`](Self::vacate)
-    /// must have returned.
+    /// objects that it uses. The caller must have removed the queue pair from the directory, and must have called
+    /// [`vacate`](Self::vacate).
     pub(crate) fn close(&self) {
         let mut inner = self.inner.lock();
         let peer = self.peer_of(&inner);
@@ -371,8 +372,8 @@ impl QueuePair {
         (self.service() != Service::UnreliableDatagram).then_some((path, attributes.destination))
     }
 
-    /// Connects the device to the path of a new peer and disconnects it from the old one. The queue pair must not be locked,
-    /// because the device makes system calls.
+    /// Makes the device accept packets of the new peer, and no longer those of the old peer. The queue pair must not be
+    /// locked, because the device makes system calls.
     fn change_peer(&self, old: Option<(Path, u32)>, new: Option<(Path, u32)>) {
         if let Some((path, number)) = new {
             self.device.connect(&path, number);
@@ -387,7 +388,7 @@ impl QueuePair {
         self.with(inner, |transport, host| transport.enter(state, now, host));
     }
 
-    /// Resets all state and attributes to their initial values.
+    /// Sets the attributes, the caches and the notes to their initial values, as for a new queue pair.
     fn forget(&self, inner: &mut Inner) {
         inner.version += 1;
         inner.link = None;
@@ -421,7 +422,7 @@ impl QueuePair {
         }
     }
 
-    /// Calls `act` with the transport and the services that it needs. Returns `None` if the queue pair is destroyed.
+    /// Calls `act` with the transport and its environment. Returns `None` if the queue pair was destroyed.
     pub(super) fn with<T>(
         &self,
         inner: &mut Inner,
@@ -437,13 +438,13 @@ impl QueuePair {
         let result = act(transport, &mut host);
         self.fail_if_overrun(transport, &mut host);
         if transport.state() == State::Error {
-            // This does not wait for peers that still use the queue pair's memory: a later reset or destruction does.
+            // This does not wait for peers that still access memory through the queue pair: a later reset or destruction does.
             self.publish(inner);
         }
         Some(result)
     }
 
-    /// Returns the services that the transport needs for one call.
+    /// Returns the environment that the transport needs for one call.
     pub(super) fn surroundings<'a>(
         &'a self,
         attached: &'a Attached,
@@ -459,8 +460,8 @@ impl QueuePair {
         }
     }
 
-    /// Enters the error state if a completion was lost because its completion queue was full, since its request cannot be
-    /// reported any more (IBTA 11.6.3.2).
+    /// Moves the queue pair to the error state if a completion was lost because its completion queue was full: the program
+    /// would never learn that the request has completed (IBTA 11.6.3.2).
     pub(super) fn fail_if_overrun(
         &self,
         transport: &mut proto::QueuePair,
@@ -475,7 +476,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the NIC of the queue pair.
+    /// Returns the NIC to which the queue pair belongs.
     pub(super) fn device(&self) -> &dyn Device {
         &*self.device
     }

@@ -16,9 +16,9 @@ use crate::spin::MutexGuard;
 pub(crate) struct Sender<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,
-    /// Set if ring messages were sent, and the peer has not been woken yet.
+    /// Set if ring messages were sent and the peer process must still be woken.
     has_sent: bool,
-    /// Set if a request was queued.
+    /// Set if a request was added to the queue instead of being executed or sent at once.
     has_queued: bool,
     /// Number of requests that were executed while they were posted. They count against the queue's capacity until the sender
     /// is dropped.
@@ -46,7 +46,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts the binding of a type 1 window (`ibv_bind_mw`). The caller has to transmit the request.
+    /// Posts a request to bind a type 1 window (`ibv_bind_mw`). The caller must then transmit the request.
     pub(crate) fn post_bind(
         &self,
         id: u64,
@@ -59,8 +59,8 @@ impl QueuePair {
 }
 
 impl Sender<'_> {
-    /// Posts a message and sends it at once as a ring message, if the message
-    /// is suitable and no earlier request has to be sent first. Returns whether it was sent; if not, nothing was posted.
+    /// Posts a message, and sends it at once as a ring message (short message in the ring shared with a peer process).
+    /// Returns `false`, and posts nothing, if the message is not suitable or an earlier request must be sent first.
     #[inline]
     pub(crate) fn post_ring_message(&mut self, message: &Posted, data: Data<'_>) -> bool {
         let sent = self.ready(1).is_ok()
@@ -71,20 +71,20 @@ impl Sender<'_> {
         sent
     }
 
-    /// Returns whether this sender has neither queued a request nor sent a ring message (short message in the ring shared with a peer
-    /// process) for which the peer still has to be woken.
+    /// Returns whether this sender has nothing left to do: it has neither queued a request nor sent a ring message (short
+    /// message in the ring shared with a peer process) for which the peer must still be woken.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_sent && !self.has_queued
     }
 
-    /// Wakes the peer process, if it sleeps, to receive the ring messages that were sent. Returns
-    /// `true` if ring messages were sent and the queue pair has no other message to send.
+    /// Wakes the peer process, if it sleeps, to receive ring messages (short messages in the shared ring). Returns `true`
+    /// if ring messages were sent and the queue pair has no other message to send.
     #[inline]
     pub(crate) fn flush_ring_messages(&mut self) -> bool {
         std::mem::take(&mut self.has_sent) && self.queue_pair.flush_ring_messages(&self.inner)
     }
 
-    /// Executes requests of a list directly, up to the first request that has to be queued. Returns the number of executed
+    /// Executes requests of `list` directly, up to the first request that must be queued. Returns the number of executed
     /// requests.
     #[inline]
     pub(crate) fn execute<'l>(&mut self, list: &mut impl List<'l>) -> usize {
@@ -97,7 +97,7 @@ impl Sender<'_> {
             if done == 0 || list.peek().is_none() {
                 return self.done - before;
             }
-            // Lets other threads lock the queue pair.
+            // Other threads may lock the queue pair in between.
             MutexGuard::bump(&mut self.inner);
         }
     }
@@ -121,7 +121,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Posts all requests. Posts no request, and fails, if the send queue has too little space.
+    /// Posts all requests in order. If the send queue has too little space for all of them, posts none and fails.
     pub(crate) fn post_all(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
         self.ready(requests.len())?;
         let done = self.execute(&mut &requests[..]);
@@ -135,28 +135,28 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Executes queued requests that need neither packets nor ring messages.
-    /// Returns the next step of the send queue.
+    /// Executes queued requests that need neither packets nor ring messages (short messages in the ring shared with a peer
+    /// process). Returns the next step for the send queue.
     pub(crate) fn move_queued(&mut self) -> Step {
         self.queue_pair.move_queued(&mut self.inner)
     }
 
-    /// Returns whether posted requests may wait until a response arrives, to be sent together with later requests. Always
-    /// returns `false` for a peer process that shares memory, where waiting has no advantage.
+    /// Returns whether posted requests may wait until a response arrives, to be sent together with later requests. If the
+    /// peer shares memory with this process, waiting has no advantage, and the result is `false`.
     pub(crate) fn may_wait(&self) -> bool {
         self.inner.partner.is_none() && self.inner.transport.may_wait()
     }
 
-    /// Passes all packets and ring messages that may be sent now to
-    /// `outgoing`. They are sent before the queue pair is unlocked.
+    /// Passes to `outgoing` all packets and ring messages (short messages in the ring shared with a peer process) that may
+    /// be sent now. They are sent before the queue pair is unlocked.
     pub(crate) fn transmit(&mut self, now: impl FnOnce() -> Time, outgoing: &mut impl Outgoing) {
         (self.queue_pair).transmit_queued(&mut self.inner, now, outgoing);
     }
 
-    /// Sets the response timeout after only ring messages were sent. Returns
-    /// the time for which the queue pair has to be added to the NIC's timers. Returns `None` if no response is awaited, or if
-    /// the timers already contain the queue pair. In the second case the timeout starts when that earlier timer expires, so the
-    /// peer has up to twice the timeout; the specification allows four times (IBTA 9.7.6.1.3).
+    /// Sets the response timeout, if nothing but ring messages (short messages in the ring shared with a peer process) was
+    /// sent. Returns the time for which the queue pair must be added to the NIC's timers. Returns `None` if no response is
+    /// awaited, or if the timers contain the queue pair already. In the second case the timeout starts when that earlier
+    /// timer expires, so the peer has up to twice the timeout; the specification allows four times (IBTA 9.7.6.1.3).
     #[inline(always)]
     pub(crate) fn answer_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         if !self.inner.transport.is_unarmed() || self.queue_pair.alarm().is_noted() {

@@ -1,12 +1,12 @@
 //! Execution of one-sided requests (RDMA reads, writes and atomics) while they are posted, directly in the memory of another
 //! process of the host.
 //!
-//! A request is executed if it is one-sided, all requests before it are complete, and the connection to the peer is known. The
-//! first request of a list that does not meet these conditions, and all after it, are queued.
+//! A request is executed if it is one-sided, all requests before it are complete, and the connection to the peer is
+//! known. The first request of a list for which this is not true, and all after it, are queued.
 //!
-//! The requests of a list share the fixed costs: the locks of the queue pair and of the completion queue, the read lock on the
-//! regions, a [`Visit`](crate::same_host::Visit) (period of access to the peer's memory), and the update of the sequence
-//! numbers.
+//! The requests of a list share costs that do not depend on their number: the locks of the queue pair and of the
+//! completion queue, the read lock on the regions, a [`Visit`](crate::same_host::Visit) (period of access to the peer's
+//! memory), and the update of the sequence numbers.
 
 use std::iter;
 
@@ -21,28 +21,29 @@ use crate::transfer::{self, Kind, OneSided, Peer, STRIDE, Transfer, Undone, Volu
 
 /// A list of requests that are posted together, in order.
 pub(crate) trait List<'a> {
-    /// Returns the current request. Returns `None` at the end of the list, or if the request may not be posted or is not
+    /// Returns the current request. Returns `None` after the last one, or if the request may not be posted or is not
     /// one-sided.
     fn peek(&self) -> Option<OneSided<'a>>;
 
-    /// Removes the current request, and returns the next one. Returns `None` in the same cases as [`peek`](Self::peek).
+    /// Moves to the next request, and returns it. Returns `None` in the same cases as [`peek`](Self::peek).
     fn advance(&mut self) -> Option<OneSided<'a>>;
 }
 
-/// An executed request whose completion has not been reported yet.
+/// A request that was executed, and whose completion is still to be reported.
 struct Ended {
     id: u64,
     work: Work,
     length: u32,
 }
 
-/// Maximum requests that are executed during one [`Visit`](crate::same_host::Visit) (period of access to the peer's memory).
+/// Maximum number of requests that are executed during one [`Visit`](crate::same_host::Visit) (period of access to the
+/// peer's memory).
 const MAX_REQUESTS: usize = 64;
 
 impl QueuePair {
-    /// Executes requests of a list in the peer's memory, up to `max_requests` or the first request that has to be queued,
-    /// within one [`Visit`](crate::same_host::Visit) (period of access to that memory). Returns the number of executed
-    /// requests.
+    /// Executes requests of `list` in the memory of the peer, within one [`Visit`](crate::same_host::Visit) (period of
+    /// access to that memory). Stops after `max_requests`, or at the first request that must be queued. Returns the number
+    /// of executed requests.
     pub(super) fn execute_posted<'a>(
         &self,
         mine: &mut Inner,

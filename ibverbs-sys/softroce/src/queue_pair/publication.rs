@@ -1,4 +1,4 @@
-//! The record of a queue pair that other processes of the host read to access the queue pair's memory directly.
+//! The published record of a queue pair. Other processes of the host read it to access memory through the queue pair.
 
 use super::QueuePair;
 use super::object::Inner;
@@ -9,7 +9,7 @@ use crate::same_host;
 /// State of the published record of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Publication {
-    /// The record of this queue pair that is currently published to other processes; `None` if it is not published.
+    /// Content of the published record at present; `None` if the queue pair is not published.
     record: Option<same_host::QueuePair>,
     /// Set if other processes may be using a record that is published now or was published before.
     may_be_used: bool,
@@ -28,7 +28,7 @@ impl QueuePair {
         )
     }
 
-    /// Updates the published record after a change of the queue pair.
+    /// Publishes, replaces or retracts the record of the queue pair, as a change of the queue pair requires.
     pub(super) fn publish(&self, inner: &mut Inner) {
         let Some(host_peers) = self.device().host_peers() else {
             return;
@@ -56,7 +56,7 @@ impl QueuePair {
         let Some(host_peers) = self.device().host_peers() else {
             return Ok(());
         };
-        // The wait is also needed if no record is published now: a queue pair that entered the error state did not wait.
+        // The wait is also needed if the record was retracted before: a queue pair that enters the error state does not wait.
         {
             let publication = &mut self.inner.lock().publication;
             if !std::mem::take(&mut publication.may_be_used) {
@@ -73,7 +73,7 @@ impl QueuePair {
         result
     }
 
-    /// Publishes the record again, after a reset or destruction of the queue pair was given up.
+    /// Publishes the record again, because the queue pair will be neither reset nor destroyed.
     pub(crate) fn stay(&self) {
         let mut inner = self.inner.lock();
         inner.publication.may_be_used = true;

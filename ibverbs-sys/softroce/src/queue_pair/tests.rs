@@ -148,7 +148,8 @@ impl Bench {
         self.device.shared_queues.insert(make).unwrap()
     }
 
-    /// Delivers all packets, in order, until no packet is left.
+    /// Delivers all packets in order, and the packets that are sent in response, until no packet is
+    /// left.
     fn run(&self, wire: &mut Wire, queue_pairs: &[&Arc<QueuePair>]) {
         let now = Time::from_nanos(1);
         for queue_pair in queue_pairs {
@@ -184,7 +185,8 @@ impl Bench {
         self.completions(&self.receive_queue)
     }
 
-    /// Returns the pending events of queue pairs and of completion queues.
+    /// Fetches the pending asynchronous events of queue pairs and completion queues, and returns their
+    /// types.
     fn events(&self) -> Vec<ibv_event_type> {
         let mut events = Vec::new();
         let at_once = Timespec {
@@ -255,7 +257,7 @@ fn modify(queue_pair: &QueuePair, mask: Mask, values: &ibv_qp_attr) -> Result<St
     })
 }
 
-/// Moves a queue pair through all states up to the state `to`.
+/// Moves a queue pair from RESET, state by state, to the state `to`.
 fn bring(queue_pair: &QueuePair, peer: u32, to: State) {
     let way = [
         State::Init,
@@ -398,7 +400,7 @@ fn messages_go_from_one_to_the_other() {
         let sent: Vec<_> = (0..3).map(|id| (id, OK, Work::Send)).collect();
         let received: Vec<_> = (10..13).map(|id| (id, OK, Work::Receive)).collect();
         assert_eq!((bench.sent(), bench.received()), (sent, received));
-        // Sequence numbers wrap, and the query returns the current numbers.
+        // Sequence numbers wrap to zero, and the query returns the current ones.
         assert_eq!((one.query().sq_psn, two.query().rq_psn), (1, 1));
     }
 }
@@ -503,7 +505,7 @@ fn a_query_tells_what_was_set_and_a_reset_forgets_it() {
     assert_eq!(told.qp_state, ibv_qp_state::IBV_QPS_RESET);
     assert_eq!((told.dest_qp_num, told.port_num, told.timeout), (0, 0, 0));
     assert_eq!(told.cap.max_send_wr, 3);
-    // Earlier requests do not complete, and the queue pair can be used again.
+    // Requests from before the reset must not complete, and the queue pair must be usable again.
     enter(&one, 8, State::Init).unwrap();
     enter(&one, 8, State::Error).unwrap();
     assert!(bench.sent().is_empty() && bench.received().is_empty());
@@ -559,7 +561,8 @@ fn draining_is_told_to_who_asked() {
         let event = ibv_event_type::IBV_EVENT_SQ_DRAINED;
         assert_eq!(bench.events(), if asked { vec![event] } else { vec![] });
 
-        // A request that is posted meanwhile is sent when the queue pair sends again.
+        // A request that is posted while the send queue drains must be sent once the queue pair is ready to
+        // send again.
         two.receiver().post(room(&bench, 3)).unwrap();
         post(&one, 4).unwrap();
         bench.run(&mut wire, &[&one, &two]);
@@ -634,7 +637,7 @@ fn a_destroyed_queue_pair_is_dead_at_once() {
     assert_eq!(bench.domain.usage().close(), Err(Refusal::Busy));
 
     two.close();
-    // A thread of the device, and its timers, may still have a reference.
+    // A thread of the device, or its timers, may still refer to a destroyed queue pair.
     let bytes = wire.0.pop_front().unwrap();
     let now = Time::from_nanos(1);
     let packet = Packet::parse(&bytes).unwrap();
@@ -785,7 +788,7 @@ fn a_window_is_bound_by_a_request() {
     assert_eq!(refused, Err(PostError::Operation));
     one.post_bind(5, 0, binding(window)).unwrap();
     one.transmit(|| Time::from_nanos(1), &mut Wire::default());
-    // The region has no bind access.
+    // The region does not permit binding windows to it.
     let failed = CompletionStatus::MemoryWindowBind;
     assert_eq!(bench.sent(), [(5, failed, Work::Bind)]);
 }

@@ -1,5 +1,5 @@
-//! The legal state transitions of queue pairs, and the attributes of each: the tables of IBTA 10.3.1 and 11.2.5.2, with the
-//! attribute names of `ibv_modify_qp(3)`.
+//! The legal state transitions of queue pairs, and the attributes that each transition requires or permits: the tables
+//! of IBTA 10.3.1 and 11.2.5.2, with the attribute names of `ibv_modify_qp(3)`.
 
 use bitflags::bitflags;
 
@@ -34,7 +34,7 @@ bitflags! {
     }
 }
 
-/// The attributes that must or may be set in a state transition, besides the state.
+/// The attributes that a program must or may set in a state transition, besides the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     /// Attributes that must be set.
@@ -64,7 +64,7 @@ impl Rule {
     }
 }
 
-/// Returns the rule of a transition, or `None` if the transition is illegal.
+/// Returns the rule for the transition from the state `from` to the state `to`, or `None` if the transition is illegal.
 pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rule> {
     Some(match (from, to) {
         // RESET can be entered from all states, and ERROR from all states except RESET.
@@ -96,8 +96,8 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
     })
 }
 
-/// Returns the attributes that are accepted and ignored for this end of an XRC connection. Programs set the same attributes at
-/// both ends, and other providers accept them, too.
+/// Returns the attributes that are accepted and ignored for an XRC queue pair of this service. Programs set the same
+/// attributes on both sides of an XRC connection, and other providers accept them, too.
 pub(crate) const fn ignored(service: Service) -> Mask {
     match service {
         Service::XrcInitiator => Mask::MAX_ACCEPTED.union(Mask::MIN_RNR_TIMER),
@@ -150,7 +150,7 @@ const fn to_send(service: Service) -> Mask {
     }
 }
 
-/// Returns the attributes that may be set on the transition to RTS and in RTS.
+/// Returns the attributes that a program may set at the transition to RTS and in RTS.
 const fn running(service: Service) -> Mask {
     let connected = Mask::CURRENT_STATE
         .union(Mask::ALTERNATE_PATH)
@@ -163,7 +163,7 @@ const fn running(service: Service) -> Mask {
     }
 }
 
-/// Returns the attributes that may be set in SQD.
+/// Returns the attributes that a program may set in SQD.
 const fn drained(service: Service) -> Mask {
     let connected = Mask::ADDRESS
         .union(Mask::ALTERNATE_PATH)
@@ -207,7 +207,7 @@ pub(super) mod tests {
         State::Error,
     ];
 
-    /// Compares the legal transitions with a table that was copied from the diagram of IBTA 10.3.1.
+    /// Checks that the legal transitions are those of a table that was copied from the diagram of IBTA 10.3.1.
     #[test]
     fn the_transitions_are_those_of_the_diagram() {
         let diagram = [
@@ -236,7 +236,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Compares the required attributes with the lists of `ibv_modify_qp(3)`.
+    /// Checks that the required attributes are those that `ibv_modify_qp(3)` lists.
     #[test]
     fn the_required_attributes_are_those_of_the_manual() {
         let required = |service, from, to| {
@@ -270,7 +270,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Compares the optional attributes with IBTA table 91, by the numbers of `ibv_qp_attr_mask`.
+    /// Checks that the optional attributes are those of IBTA table 91, by their numbers in `ibv_qp_attr_mask`.
     #[test]
     fn the_optional_attributes_are_those_of_the_specification() {
         use State::{Init, ReadyToReceive, ReadyToSend, SendQueueDrained, SendQueueError};

@@ -21,7 +21,7 @@ struct Numbered {
 }
 
 impl Directory {
-    /// Creates a shared receive queue by a call of `make` with a free number, and adds the queue to the directory. A number is
+    /// Calls `make` with a free number to create a shared receive queue, and adds the queue to the directory. A number is
     /// reused as late as possible.
     pub fn insert(
         &self,
@@ -31,7 +31,7 @@ impl Directory {
         if numbered.queues.len() >= limits::MAX_SRQ {
             return Err(Refusal::Exhausted);
         }
-        // 24 bits are far more than the maximum number of queues, so a free number is near.
+        // There are far more numbers of 24 bits than queues may exist, so a free number is found soon.
         let mut number = numbered.last;
         loop {
             number = (number + 1) & 0xff_ffff;
@@ -63,7 +63,7 @@ impl Directory {
             .collect()
     }
 
-    /// Removes a shared receive queue from the directory.
+    /// Removes the shared receive queue with the number `number` from the directory.
     pub fn remove(&self, number: u32) {
         self.queues.write().queues.remove(&number);
     }

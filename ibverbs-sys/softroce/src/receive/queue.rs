@@ -35,7 +35,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Removes and returns the oldest receive request.
+    /// Removes the oldest receive request, and returns it. Returns `None` if no request is posted.
     #[inline]
     pub fn take(&mut self) -> Option<ReceiveRequest> {
         self.requests.pop_front()
@@ -46,17 +46,17 @@ impl ReceiveQueue {
         self.requests.clear();
     }
 
-    /// Returns the maximum number of requests.
+    /// Returns the maximum number of receive requests that the queue can contain.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Returns the maximum number of scatter/gather elements of a request.
+    /// Returns the maximum number of scatter/gather elements that a receive request may have.
     pub fn max_segments(&self) -> u32 {
         self.max_segments
     }
 
-    /// Returns the number of posted requests that have not been taken.
+    /// Returns the number of receive requests that were posted and not taken.
     pub fn len(&self) -> usize {
         self.requests.len()
     }

@@ -12,7 +12,7 @@ use crate::proto::ReceiveRequest;
 
 use super::Full;
 
-/// Shared receive queue: `ibv_srq`.
+/// A shared receive queue (`ibv_srq`): receive requests that several queue pairs take from.
 pub struct SharedReceiveQueue {
     number: u32,
     domain: Arc<ProtectionDomain>,
@@ -35,7 +35,7 @@ pub struct XrcBinding {
 struct State {
     requests: VecDeque<ReceiveRequest>,
     capacity: u32,
-    /// Number of requests below which an event is raised once. 0 if no event is armed.
+    /// Number of requests: when fewer are left, an event is raised once. 0 if no event is armed.
     limit: u32,
 }
 
@@ -78,8 +78,8 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// Removes and returns the oldest receive request. Raises the armed limit event if fewer requests are left than the limit
-    /// (IBTA 10.2.9.4, `ibv_modify_srq(3)`).
+    /// Removes the oldest receive request, and returns it. If the limit event is armed and fewer requests than the limit
+    /// are left, raises the event (IBTA 10.2.9.4, `ibv_modify_srq(3)`).
     pub fn take(&self) -> Option<ReceiveRequest> {
         let mut state = self.state.lock();
         let request = state.requests.pop_front()?;
@@ -93,8 +93,8 @@ impl SharedReceiveQueue {
         Some(request)
     }
 
-    /// Changes the capacity and the event limit; `None` leaves a value unchanged. On an error, nothing is changed
-    /// (`ibv_modify_srq(3)`).
+    /// Changes the capacity and the limit of the event (`ibv_modify_srq(3)`). `None` leaves a value unchanged. If a new
+    /// value is invalid, changes nothing.
     pub fn modify(&self, capacity: Option<u32>, limit: Option<u32>) -> Result<(), Refusal> {
         let mut state = self.state.lock();
         let new_capacity = capacity.unwrap_or(state.capacity);
@@ -108,17 +108,17 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// Returns the maximum number of requests.
+    /// Returns the maximum number of receive requests that the queue can contain.
     pub fn capacity(&self) -> u32 {
         self.state.lock().capacity
     }
 
-    /// Returns the limit of the armed event in requests, or 0 if no event is armed.
+    /// Returns the number of requests below which the armed event is raised, or 0 if no event is armed.
     pub fn limit(&self) -> u32 {
         self.state.lock().limit
     }
 
-    /// Returns the maximum number of scatter/gather elements of a request.
+    /// Returns the maximum number of scatter/gather elements that a receive request may have.
     pub fn max_segments(&self) -> u32 {
         self.max_segments
     }
@@ -128,7 +128,7 @@ impl SharedReceiveQueue {
         self.number
     }
 
-    /// Returns the protection domain that the keys of posted receives must belong to.
+    /// Returns the ID of the protection domain to which the local keys of posted receives must belong.
     pub fn domain(&self) -> DomainId {
         self.domain.id()
     }
@@ -199,7 +199,7 @@ mod tests {
         SharedReceiveQueue::new(1, &domain(), capacity, 1, None).unwrap()
     }
 
-    /// Returns whether the limit event of the queue was raised, and acknowledges the event.
+    /// Returns whether the limit event of `queue` was raised. Fetches and acknowledges the event.
     fn was_reached(queue: &SharedReceiveQueue) -> bool {
         let Ok(event) = queue.domain.context().next_event() else {
             return false;

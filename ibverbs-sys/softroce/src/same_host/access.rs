@@ -1,13 +1,13 @@
 #![forbid(unsafe_code)]
 //! One-sided reads and writes: this process copies directly from and to the mapped memory of a peer process.
 //!
-//! A [`Visit`] brackets such copies. While a visit exists, this process occupies a lane, a shared word that the peer polls. A
-//! peer that retracts memory waits until all lanes that were occupied at that moment are free, so published memory that a visit
-//! finds stays valid until the visit ends. Beginning a visit has a fixed cost, so several copies share one visit. The length of
-//! a visit is limited, because a peer may wait for its end.
+//! While this process copies, a [`Visit`] exists and occupies a lane, a shared word that the peer polls. A peer that
+//! retracts memory waits until all lanes that were occupied at that moment are free. So published memory that a visit
+//! finds stays valid until the visit ends. Beginning a visit has a fixed cost, so several copies share one visit. The
+//! length of a visit is limited, because a peer may wait for its end.
 //!
-//! The peer's records that a visit has read are cached in a [`Knowledge`] with their versions, and are read again only after a
-//! change.
+//! The records of the peer that a visit has read are cached in a [`Knowledge`], with their versions. They are read
+//! again only after the peer has changed them.
 
 use std::net::Ipv6Addr;
 use std::ops::Range;
@@ -40,7 +40,7 @@ pub(crate) struct Target {
     pub(crate) is_unreliable: bool,
 }
 
-/// The state of a connection, as published by the peer of a [`Target`].
+/// State of the connection between the two queue pairs of a [`Target`], as the peer has published it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Connection {
     /// Generation number, which changes each time that the peer's queue pair becomes ready to receive.
@@ -54,7 +54,7 @@ pub(crate) struct Connection {
 pub(crate) enum Access<'a> {
     /// Copies these bytes of this process to the peer's memory.
     Put(&'a [Piece<'a>]),
-    /// Copies bytes of the peer's memory to these pieces of this process's memory.
+    /// Copies from the peer's memory to these memory ranges of this process.
     Get(&'a [Piece<'a>]),
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum Access<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Knowledge {
     queue_pair: Option<Reach>,
-    /// The memory region of the last access. If the region is in the peer's arena (shared file), it is inside `map`.
+    /// The memory region of the last access. If it is in the peer's arena (shared file), the mapping `map` contains it.
     region: Option<Extent>,
     map: Option<(Range<u64>, Arc<Map>)>,
 }
@@ -70,9 +70,9 @@ pub(crate) struct Knowledge {
 /// Cached record of a peer's queue pair: its connection, access flags and protection domain.
 #[derive(Clone, Copy, Debug)]
 struct Reach {
-    /// Version of the record.
+    /// Version that the record of the queue pair had when it was read.
     version: u64,
-    /// Number of the local queue pair whose requests the peer's queue pair accepts.
+    /// Number of the local queue pair from which the peer's queue pair accepts requests.
     peer: u32,
     generation: u32,
     access: AccessFlags,
@@ -82,9 +82,9 @@ struct Reach {
 /// Cached record of a peer's memory region or memory window.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
-    /// Index of the record in the peer's table of regions.
+    /// Index of the record in the peer's table of regions and windows.
     slot: u32,
-    /// Version of the record.
+    /// Version that the record of the region or window had when it was read.
     version: u64,
     key: u32,
     access: AccessFlags,
@@ -93,17 +93,17 @@ struct Extent {
     bytes: Bytes,
 }
 
-/// Location of the first byte of a peer's memory region.
+/// Location of the first byte of a peer's memory region, which determines how the memory is copied.
 #[derive(Clone, Copy, Debug)]
 enum Bytes {
-    /// Offset in the part of the peer's arena (shared file) that this process has mapped.
+    /// Offset in the range of the peer's arena (shared file) that this process has mapped.
     Mapped(usize),
-    /// Address in the peer's process, whose memory only the kernel can copy.
+    /// Address in the peer process, from and to whose memory only the kernel can copy.
     Process(u64),
 }
 
-/// A period in which this process copies from and to a peer's memory. A peer that retracts memory waits until the visit is
-/// dropped.
+/// A period in which this process copies from and to a peer's memory. If the peer retracts memory meanwhile, it waits
+/// until the visit is dropped.
 #[derive(Debug)]
 pub(crate) struct Visit<'a> {
     link: &'a Link,
@@ -111,13 +111,14 @@ pub(crate) struct Visit<'a> {
     number: u32,
     access: AccessFlags,
     domain: u64,
-    /// Remaining length of the visit, in bytes. The overhead of requests and system calls also counts as bytes.
+    /// Number of bytes that may still be copied in this visit. The overhead of requests and system calls also counts as
+    /// bytes.
     left: usize,
     _lane: Lane<'a>,
 }
 
-/// Maximum length in bytes of a [`Visit`] (period of access to a peer's memory). The overhead of requests and system calls
-/// counts, too.
+/// Maximum number of bytes that are copied in a [`Visit`] (period of access to a peer's memory). The overhead of
+/// requests and system calls also counts as bytes.
 const LONG: usize = 64 << 10;
 
 /// Overhead of a one-sided request, expressed as the number of bytes that can be copied in the same time.
@@ -127,8 +128,8 @@ const REQUEST: usize = 512;
 const CALL: usize = 8 << 10;
 
 impl Link {
-    /// Returns the connection that the peer has published for a queue pair, or `None` if the queue pair is not published or not
-    /// connected to the local one.
+    /// Returns the state of the connection that the peer has published for the queue pair of `target`. Returns `None` if
+    /// that queue pair is not published, or is not connected to the local one.
     pub(crate) fn connection(&self, target: &Target) -> Option<Connection> {
         let (_, told) = self.tables().queue_pair(target.number)?;
         let is_connected = told.peer == target.own_number
@@ -142,7 +143,7 @@ impl Link {
     }
 
     /// Begins a [`Visit`]: a period in which this process may copy from and to the memory that the peer's queue pair makes
-    /// accessible. Returns `None` if the connection of the peer's queue pair no longer has this generation number.
+    /// accessible. Returns `None` if the peer's queue pair no longer has the connection with this generation number.
     #[inline]
     pub(crate) fn visit<'a>(
         &'a self,
@@ -187,14 +188,14 @@ impl Link {
 }
 
 impl Visit<'_> {
-    /// Returns whether the visit has reached its maximum length. The caller must then end the visit, and may begin another one.
+    /// Returns whether the visit has reached its maximum length. The caller must then drop it, and may begin another one.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.left == 0
     }
 
-    /// Performs an RDMA read or write by copying the bytes directly from or to the peer's memory. Returns `None` if the peer
-    /// did not permit the copy or this process cannot perform it; a part of the bytes may have been copied in that case.
+    /// Executes an RDMA read or write: copies bytes directly from or to the peer's memory. Returns `None` if the peer does
+    /// not permit the copy, or if this process cannot perform it. Some of the bytes may have been copied in that case.
     #[inline]
     pub(crate) fn access(&mut self, remote: Remote, access: Access<'_>) -> Option<()> {
         let (right, pieces) = match access {
@@ -221,8 +222,8 @@ impl Visit<'_> {
         }
     }
 
-    /// Copies a part of a message that the peer's queue pair sends from the peer's memory to `pieces`. Returns `None` if not
-    /// all bytes could be copied.
+    /// Copies the payload of a message that the peer's queue pair sends, or a range of it, from the peer's memory to the
+    /// memory ranges `pieces`. Returns `None` if not all bytes could be copied.
     #[inline]
     pub(crate) fn fetch(&mut self, segment: &Segment, pieces: &[Piece<'_>]) -> Option<()> {
         let remote = Remote {
@@ -245,8 +246,8 @@ impl Visit<'_> {
         }
     }
 
-    /// Returns whether the peer has not changed the record of its queue pair since this visit began. If so, the bytes that
-    /// [`fetch`](Self::fetch) has copied belong to a send request that had not completed.
+    /// Returns whether the peer has left the record of its queue pair unchanged since this visit began. If so, the bytes
+    /// that [`fetch`](Self::fetch) has copied are those of a send request that had not completed.
     pub(crate) fn was_valid(&self) -> bool {
         #[cfg(any(test, feature = "sim"))]
         stops::pass(StopPoint::Copied);
@@ -297,8 +298,8 @@ impl Visit<'_> {
             .map(drop)
     }
 
-    /// Returns the location of `length` bytes of the peer's memory, or `None` if the peer has not published them with the
-    /// access flag `right`.
+    /// Returns the location of the `length` bytes that `remote` names in the peer's memory, or `None` if the peer has not
+    /// published them with the access flag `right`.
     #[inline]
     fn find(&mut self, remote: Remote, length: usize, right: AccessFlags) -> Option<Bytes> {
         let known = self.known.region.as_ref().filter(|known| {
@@ -318,8 +319,8 @@ impl Visit<'_> {
         })
     }
 
-    /// Reads the peer's record of the region or window with a key into the cache. Returns `None` if no such record is
-    /// accessible to this queue pair.
+    /// Reads the peer's record of the region or window with the key `key` into the cache. Returns `None` if this queue pair
+    /// may not access a region or window with that key.
     #[inline(never)]
     fn learn(&mut self, key: u32) -> Option<&Extent> {
         self.known.region = None;
@@ -345,8 +346,8 @@ impl Visit<'_> {
         }))
     }
 
-    /// Returns the offset of a region in the mapped part of the peer's arena (shared file). Maps the part if necessary. Returns
-    /// `None` if the part does not contain the whole region.
+    /// Returns the offset of a region in the mapped range of the peer's arena (shared file). Maps another range if the
+    /// region is not in the present one. Returns `None` if the whole region cannot be mapped.
     fn locate(&mut self, region: &Published) -> Option<usize> {
         let place = region.place.as_ref()?;
         let end = place.offset.checked_add(region.length)?;
@@ -365,8 +366,8 @@ impl Visit<'_> {
 }
 
 impl Extent {
-    /// Returns the offset in the region of the `length` bytes that start at `address`, or `None` if not all of them are inside
-    /// the region.
+    /// Returns the offset in the region of the byte that requests name by `address`. Returns `None` if not all of the
+    /// `length` bytes from there on are inside the region.
     #[inline]
     fn offset(&self, address: u64, length: u64) -> Option<u64> {
         let offset = address.checked_sub(self.start)?;

@@ -1,8 +1,10 @@
 #![forbid(unsafe_code)]
-//! Limits on the resources that other processes of the host can take from this one by handshakes.
+//! Limits for handshakes with other processes of the host: how much time, memory and how many descriptors of this
+//! process they can take.
 //!
-//! Every process in the same network namespace can connect to this process's listeners, and a process of the same user can
-//! perform the whole handshake as often as it likes. So each resource that a handshake takes has a limit:
+//! Every process in the same network namespace can connect to the sockets on which this process listens, and a process
+//! of the same user can perform the whole handshake as often as it likes. So each resource that a handshake takes has a
+//! limit:
 //!
 //! | resource | bounded by |
 //! |---|---|
@@ -11,8 +13,9 @@
 //! | memory and descriptors of unfinished handshakes | [`MAX_WELCOMED`] |
 //! | memory and descriptors of links | [`MAX_LINKS`], [`MAX_LINKS_PER_PROCESS`], [`is_short_of_descriptors`] |
 //!
-//! Connections of other users are closed when they are accepted: no message of such a process is received. A connection that
-//! exceeds a rate is not refused. It waits in the listener's queue, or with its first message unread.
+//! A connection from a process of another user is closed when it is accepted: no message of such a process is received.
+//! A connection that exceeds a rate limit is not refused. It waits in the kernel's queue, or with its first message
+//! unread.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -21,60 +24,60 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::descriptor::Descriptor;
 
-/// Maximum time that a peer may take for its part of a handshake. The engine (background thread) of the peer answers within
-/// microseconds if it runs. Half a second suffices if that thread has to wait for a processor, and is short enough for a
-/// program that waits in a verb.
+/// Maximum time that a peer may take for its messages in a handshake. The engine (background thread) of the peer
+/// answers within microseconds if it runs. Half a second suffices if that thread must wait for a processor, and is
+/// short enough for a program that waits in a verb.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Time after which a handshake with a peer that refused or did not answer is tried again. A program that often connects to
-/// such a peer thus seldom waits for [`HANDSHAKE_TIMEOUT`].
+/// Time after which a handshake is tried again with a peer that refused it or did not answer. So a program that often
+/// connects to such a peer seldom waits for [`HANDSHAKE_TIMEOUT`].
 pub(super) const RETRY_COOLDOWN: Duration = Duration::from_secs(1);
 
-/// Maximum connections without a finished handshake, and the length of the kernel's queue of connections that were not
-/// accepted. The limit exceeds the number of processes that usually start at the same moment. Each connection holds one
+/// Maximum number of connections whose handshake is not finished, and maximum number of connections in the kernel's
+/// queue that were not accepted. Usually fewer processes start at the same moment. Each connection holds one
 /// descriptor.
 pub(super) const MAX_PENDING_HANDSHAKES: usize = 64;
 
-/// Maximum connections of a single process without a finished handshake. A process needs one connection for each of its threads
-/// that look up different addresses of this process at the same time.
+/// Maximum number of connections from a single process whose handshake is not finished. A process needs one connection
+/// for each of its threads that look up different addresses of this process at the same time.
 pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 
-/// Maximum pending handshakes that were answered with `Welcome`. Each holds eight descriptors and two mappings; 16 of them stay
-/// far below the usual limit of 1024 descriptors. A handshake is in this state for a single round trip. So the oldest handshake
-/// is given up to make room: at [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
+/// Maximum number of pending handshakes in which `Welcome` was sent. Each holds eight descriptors and two mappings; 16
+/// of them stay far below the usual limit of 1024 descriptors. A handshake is in this state for a single round trip. So
+/// the oldest one is given up if there are too many: at [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
 pub(super) const MAX_WELCOMED: usize = 16;
 
-/// Maximum links (shared memory with other processes) of this process. The limit exceeds the number of processes that one host
-/// usually runs. Each link holds six descriptors and 1.3 MiB.
+/// Maximum number of links (shared memory with other processes) of this process. Usually, fewer processes run on one
+/// host. Each link holds six descriptors and 1.3 MiB.
 pub(super) const MAX_LINKS: usize = 1024;
 
-/// Maximum links (shared memory) with a single process. Two processes need one link. A second one replaces a link that has
-/// ended for only one of the two processes.
+/// Maximum number of links (shared memory) with a single process. Two processes need one link. A second link can exist
+/// while the first one has ended for only one of the two processes.
 pub(super) const MAX_LINKS_PER_PROCESS: usize = 2;
 
-/// Maximum connections that are accepted per second. To accept and refuse a connection takes less than 20 us, so a flood of
-/// connections takes less than 2 % of a processor's time. A full kernel queue of [`MAX_PENDING_HANDSHAKES`] connections is
-/// accepted in 64 ms.
+/// Maximum number of connections that are accepted per second. Accepting and refusing a connection takes less than 20
+/// us, so a flood of connections takes less than 2 % of a processor's time. A full kernel queue of
+/// [`MAX_PENDING_HANDSHAKES`] connections is accepted in 64 ms.
 pub(super) const CONNECTIONS_PER_SECOND: u32 = 1000;
 
-/// Maximum handshakes that are answered per second. To answer a handshake takes less than 400 us, mostly to map memory, so a
-/// flood of handshakes takes less than 10 % of a processor's time. [`MAX_PENDING_HANDSHAKES`] handshakes are answered in
-/// 256 ms, which is within the [`HANDSHAKE_TIMEOUT`] of the last one.
+/// Maximum number of handshakes that are answered per second. Answering a handshake takes less than 400 us, mostly to
+/// map memory, so a flood of handshakes takes less than 10 % of a processor's time. [`MAX_PENDING_HANDSHAKES`]
+/// handshakes are answered in 256 ms, which is within the [`HANDSHAKE_TIMEOUT`] of the last one.
 pub(super) const HANDSHAKES_PER_SECOND: u32 = 250;
 
-/// Maximum operations that a rate limit allows at once after a pause, for example for processes that start at the same moment.
-/// The directory's lock is held for a whole burst, which takes a few milliseconds.
+/// Maximum number of operations that a rate limit allows at once after a pause, for example when processes start at the
+/// same moment. The lock of the directory of peers is held for such a burst, which takes a few milliseconds.
 pub(super) const BURST: u32 = 16;
 
-/// Delay before further connections are accepted, after `accept` has failed for lack of descriptors or memory, or when no
-/// pending connection could be closed to free its entry.
+/// Time for which no connection is accepted, after `accept` has failed for lack of descriptors or memory, or after no
+/// pending connection could be closed to make room.
 pub(super) const ACCEPT_COOLDOWN: Duration = Duration::from_millis(10);
 
 /// A limit on the rate of an operation: `per_second` in the long run, and [`BURST`] operations at once.
 #[derive(Debug)]
 pub(super) struct RateLimit {
     interval: Duration,
-    /// Time from which a whole [`BURST`] of operations is allowed again.
+    /// Time from which on a burst of [`BURST`] operations is allowed again.
     full_at: Instant,
 }
 
@@ -103,9 +106,9 @@ impl RateLimit {
     }
 }
 
-/// Returns whether this process has few free descriptors: the number of the new descriptor is in the last quarter of the
-/// permitted numbers. The kernel assigns the lowest free number, so all lower ones are in use; the last quarter is reserved for
-/// the program.
+/// Returns whether this process has few free descriptors: the number of the descriptor `newest` is in the last quarter
+/// of the permitted numbers. The kernel assigns the lowest free number, so all lower ones are in use. The last quarter
+/// is reserved for the program.
 pub(super) fn is_short_of_descriptors(newest: &Descriptor) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     u64::try_from(newest.as_raw_fd()).is_ok_and(|number| number >= limit / 4 * 3)

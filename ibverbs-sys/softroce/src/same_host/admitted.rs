@@ -1,15 +1,16 @@
 #![forbid(unsafe_code)]
 //! The list of peer processes that may copy from and to memory of this process.
 //!
-//! A thread that retracts a region, a window or a queue pair waits until these peers have finished their copies. Therefore each
-//! peer is added before it receives the permission to copy, and removed once it can no longer copy.
+//! A thread that retracts a region, a window or a queue pair waits until these peers have finished their copies.
+//! Therefore each peer is added to the list before it gets the permission to copy, and is removed once it can no longer
+//! copy.
 
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 
-/// The peer processes that are permitted to copy from and to memory of this process. Each is represented by a `T`.
+/// The peer processes that may copy from and to memory of this process. A `T` represents one peer.
 #[derive(Debug)]
 pub(super) struct Admitted<T> {
-    /// Number of peers that were ever admitted.
+    /// Number of peers that were ever added to the list.
     count: AtomicU64,
     present: Mutex<Vec<T>>,
 }
@@ -30,7 +31,7 @@ impl<T: Clone> Admitted<T> {
         tell()
     }
 
-    /// Returns all peer processes that may still copy from or to memory that the caller has retracted before this call.
+    /// Returns all peer processes that may still be copying from or to memory that the caller has retracted.
     pub(super) fn all(&self) -> Vec<T> {
         // This fence pairs with the update of `count` in `admit`. A peer that this thread does not find receives its permission
         // later, and so sees that the memory was retracted.
@@ -88,7 +89,8 @@ mod models {
         told: AtomicU64,
     }
 
-    /// Checks that a peer that is admitted during a retraction has finished its copy or does not begin one.
+    /// Checks that a peer that gets the permission to copy while memory is retracted is waited for, or does not copy from
+    /// the memory.
     #[test]
     fn who_is_admitted_meanwhile_is_waited_for() {
         loom::model(|| {

@@ -1,13 +1,14 @@
 #![forbid(unsafe_code)]
-//! The backlog of a link: queue pairs that wait for free space in the ring (shared message queue) to the peer.
+//! The backlog of a link (shared memory with a peer process): queue pairs that wait for free space in the ring to the
+//! peer.
 //!
-//! A queue pair checks for free space before it composes a packet or a ring message (short message without packet headers). If there
-//! is no space, the backlog records the queue pair, and its messages stay in the send queue: nothing is lost, and nothing is
-//! sent twice. This process also requests a wakeup, which the peer sends when it has freed space. The thread that receives then
-//! resumes all recorded queue pairs.
+//! A queue pair checks for free space before it composes a packet or a ring message (short message without packet
+//! headers). If there is no space, the backlog records the queue pair, and its messages stay in the send queue: nothing
+//! is lost, and nothing is sent twice. This process also requests that the peer wakes it when the peer has freed space.
+//! The thread that receives then resumes all recorded queue pairs.
 //!
-//! Another thread may take the space between the check and the packet. The backlog keeps such a packet, and sends it before any
-//! other packet of the link.
+//! After a queue pair has found space, another thread may take it before the packet is sent. The backlog keeps such a
+//! packet, and sends it before all other packets of the link.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,7 @@ use super::link::{Failure, Link};
 use super::ring::CHUNK;
 use crate::transfer::PART_CHUNKS;
 
-/// Maximum length of a message, in chunks (cache lines of payload) of the ring.
+/// Maximum length of a message, as the number of chunks (cache lines of payload) that it takes in the ring.
 const MOST: u16 = {
     let part = PART_CHUNKS as usize;
     assert!(part >= super::link::LONGEST);
@@ -28,7 +29,7 @@ const MOST: u16 = {
 /// Queue pairs and packets that wait for free space in the ring that is shared with a peer process.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    /// Set while a queue pair or packet waits. Changes only under the lock.
+    /// Set while a queue pair or a packet waits. Written only under the lock.
     is_waiting: AtomicBool,
     waiting: Mutex<Waiting>,
 }
@@ -58,8 +59,8 @@ impl Waiting {
     }
 }
 
-/// A packet that could not be sent because the ring was full, although there was free space when the queue pair composed the
-/// packet.
+/// A packet for which the ring had no space when it was to be sent, although there was space when the queue pair began
+/// to compose it.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) bytes: Box<[u8]>,
@@ -72,8 +73,8 @@ impl Link {
         !self.backlog.is_waiting.load(Ordering::Acquire) && self.sender().may_have_room(MOST)
     }
 
-    /// Returns whether a queue pair may send a packet now. If not, records the queue pair, so that [`resume`](Self::resume)
-    /// resumes it later.
+    /// Returns whether the queue pair with the number `queue_pair` may send a packet now. If not, records the queue pair,
+    /// and [`resume`](Self::resume) resumes it later.
     pub(crate) fn may_send(&self, queue_pair: u32) -> bool {
         if self.has_room() {
             return true;
@@ -96,19 +97,19 @@ impl Link {
         self.backlog.is_waiting.load(Ordering::Acquire)
     }
 
-    /// Returns whether this queue pair waits for free space in the ring.
+    /// Returns whether the queue pair with the number `queue_pair` waits for free space in the ring.
     pub(crate) fn has_waiting(&self, queue_pair: u32) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
     }
 
-    /// Returns whether queue pairs that wait for space still have to be resumed after the end of the link, so that they use
-    /// another path. A queue pair that checks for space after the end is not recorded.
+    /// Returns whether queue pairs are still recorded that wait for space. After the link has ended, they must be resumed,
+    /// so that they use another path. No queue pair is recorded after the end.
     pub(super) fn owes_news(&self) -> bool {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }
 
-    /// Stores a packet for which the ring had no space, and sends it when there is space.
+    /// Keeps a packet for which the ring had no space, and sends it as soon as there is space.
     pub(crate) fn keep(&self, tag: u16, what: Kept) {
         let mut waiting = self.backlog.waiting.lock();
         self.backlog.is_waiting.store(true, Ordering::Release);
@@ -116,15 +117,16 @@ impl Link {
         self.settle(&mut waiting);
     }
 
-    /// Returns whether [`resume`](Self::resume) can proceed: a queue pair or packet waits, and the ring has free space or the
-    /// link has ended. If there is no space, requests a wakeup that the peer sends when it has freed space.
+    /// Returns whether [`resume`](Self::resume) has something to do: a queue pair or packet waits, and the ring has free
+    /// space or the link has ended. If there is no space, requests that the peer wakes this process when it has freed
+    /// space.
     pub(crate) fn can_resume(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.is_dead() || self.sender().starve(MOST))
     }
 
-    /// Sends the stored packets, and calls `go_on` with each waiting queue pair, if the ring has free space or the link has
-    /// ended.
+    /// Sends the kept packets, and calls `go_on` with the number of each waiting queue pair. Does nothing unless the ring
+    /// has free space or the link has ended.
     pub(crate) fn resume(&self, go_on: impl FnMut(u32)) {
         if !self.can_resume() {
             return;
@@ -140,8 +142,9 @@ impl Link {
         queue_pairs.into_iter().for_each(go_on);
     }
 
-    /// Sends the stored packets. Returns whether all were sent and the ring has space for another packet. If not, requests a
-    /// wakeup that the peer sends when it has freed space. After the end of the link, drops the packets and returns `true`.
+    /// Sends the kept packets. Returns whether all were sent and the ring has space for another packet. If not, requests
+    /// that the peer wakes this process when it has freed space. After the link has ended, drops the packets and returns
+    /// `true`.
     fn settle(&self, waiting: &mut Waiting) -> bool {
         while !self.is_dead() {
             let Some((tag, kept)) = waiting.kept.front() else {
@@ -154,7 +157,7 @@ impl Link {
                 return false;
             }
         }
-        // The link has ended. Unacknowledged messages are retransmitted by another path.
+        // The link has ended. Messages without an acknowledgement are sent again by another path.
         waiting.kept.clear();
         true
     }

@@ -1,12 +1,12 @@
 #![forbid(unsafe_code)]
 //! Tables that a process publishes and its peers read without a lock.
 //!
-//! A [`Board`] is an array of records of one cache line each. The first word of a record is the version, as in a sequence lock.
-//! The version is odd while the record holds nothing valid, and grows with every change. A reader that finds the same even
-//! version before and after it reads the other words has read a consistent record.
+//! A [`Board`] is an array of records of one cache line each. The first word of a record is its version, as in a
+//! sequence lock. The version is odd while the record has no valid content, and grows with every change. A reader has
+//! read a consistent record if it finds the same even version before and after it reads the other words.
 //!
-//! This module does not keep the published memory valid while a peer uses it; [`epoch`](crate::epoch) does: a thread that
-//! retracts a record then waits for the peers that may have read the record before.
+//! This module does not ensure that the published memory stays valid while a peer uses it. [`epoch`](crate::epoch)
+//! does: a thread that retracts a record then waits for the peers that may have read the record before.
 
 use std::ops::Deref;
 
@@ -35,13 +35,13 @@ impl<R: Deref<Target = [Record]>> Board<R> {
         for (word, &value) in words.iter().zip(content) {
             word.store(value, Ordering::Relaxed);
         }
-        // Never 0, which is the version of a record that was never published.
+        // The new version is never 0, which means that a record was never published.
         let after = before.wrapping_add(1).max(2);
         version.store(after, Ordering::Release);
     }
 
-    /// Marks a record as empty, and returns its new version, or 0 if `index` is out of range. Later reads return `None`. The
-    /// caller then has to wait for peer processes that have read the record before.
+    /// Marks a record as empty, so that later reads return `None`. Returns the new version of the record, or 0 if `index`
+    /// is out of range. The caller must then wait for peer processes that have read the record before.
     pub(super) fn retract(&self, index: usize) -> u64 {
         let Some(Record([version, ..])) = self.0.get(index) else {
             return 0;
@@ -53,7 +53,8 @@ impl<R: Deref<Target = [Record]>> Board<R> {
         value
     }
 
-    /// Returns the content of a record in the table, or `None` if the record is empty or changes during the read.
+    /// Returns the content of the record with the index `index`, or `None` if the record is empty or changes during the
+    /// read.
     pub(super) fn read(&self, index: usize) -> Option<[u64; WORDS]> {
         self.find(index).map(|(_, content)| content)
     }

@@ -1,9 +1,9 @@
 #![forbid(unsafe_code)]
 //! A peer process that may copy from and to memory of this process, and the wait until its copies have ended.
 //!
-//! A peer counts as a copying peer from before it receives the permission to copy until it has closed its end of the connection. In
-//! the peer's process, a [`Link`](super::link::Link) closes that end when no thread can copy through the link any more. The
-//! state of the link in this process has no influence.
+//! A peer counts as a copying peer from before it gets the permission to copy until it has closed its side of the
+//! connection. In the peer process, a [`Link`](super::link::Link) closes that side when no thread can copy through the
+//! link any more. The state of the link in this process does not matter.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::descriptor::Descriptor;
 use crate::epoch::{Lanes, Occupied};
 use crate::sync::Line;
 
-/// Time for which a thread that waits for a peer's copy spins, and the length of each sleep after that. Most copies end within
-/// this time.
+/// Time for which a thread spins that waits for a peer's copy, and then the length of each sleep. Most copies end while
+/// the thread spins.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
 /// Maximum time that this process waits for a peer to finish a copy if the peer is stopped by a signal or a debugger.
@@ -31,24 +31,24 @@ const MAX_WAIT_FOR_STOPPED: Duration = Duration::from_secs(1);
 /// is frozen by its cgroup does not, and is not reported as stopped.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// The process at the other end of a connection.
+/// The process on the other side of a connection.
 #[derive(Debug)]
 pub(super) struct Process {
     /// Process ID.
     pub(super) number: Pid,
     /// ID of the thread by which the kernel finds the memory of the process; see [`process`].
     pub(super) thread: Pid,
-    /// Permission of the kernel to copy from and to the memory of the other process.
+    /// Result of the check if the kernel permits this process to copy from and to the memory of the other process.
     pub(super) copies: process::KernelCopies,
-    /// Connection that ends with the process, or when the process calls `exec`.
+    /// Connection that is closed when the other process ends or calls `exec`.
     pub(super) socket: Descriptor,
-    /// Descriptor that is readable when the process has ended; `None` if the system has no such descriptors.
+    /// Descriptor that becomes readable when the process has ended. `None` if the system does not have such descriptors.
     pub(super) handle: Option<Descriptor>,
 }
 
 impl Process {
-    /// Opens a descriptor that is readable when a process has ended. Returns `None` if the system cannot open one. The
-    /// descriptor reports the end even if another process holds the process's end of the connection open.
+    /// Opens a descriptor that becomes readable when the process with the ID `number` has ended. Returns `None` if the
+    /// system cannot open one. The descriptor reports the end even if another process holds the same connection open.
     pub(super) fn open_handle(number: Pid) -> Option<Descriptor> {
         Descriptor::open(|| pidfd_open(number, PidfdFlags::empty())).ok()
     }
@@ -67,7 +67,7 @@ impl CopyingPeer {
         Self { process, lanes }
     }
 
-    /// Returns whether the peer has closed its end of the connection or the peer's process has ended.
+    /// Returns whether the peer has closed its side of the connection, or the peer process has ended.
     pub(super) fn is_gone(&self) -> bool {
         let Process { socket, handle, .. } = &self.process;
         let mut descriptors: Vec<_> = [
@@ -104,7 +104,7 @@ impl CopyingPeer {
     }
 }
 
-/// Copies by one peer that were in progress when [`Copies::of`] was called.
+/// Copies by one peer that were in progress when [`Copies::of`] was called, and the wait for them.
 #[derive(Debug)]
 pub(super) struct Copies {
     copying_peer: Arc<CopyingPeer>,
@@ -112,11 +112,11 @@ pub(super) struct Copies {
     wait: Wait,
 }
 
-/// Start of a wait until a peer's copies have ended, and the time since when the peer is stopped.
+/// A wait until a peer's copies have ended: when it began, and since when the peer is stopped.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     since: Instant,
-    /// Time since when the peer was found stopped at each check; `None` if the last check found that the peer runs.
+    /// Time since which each check found the peer stopped. `None` if the last check found the peer running.
     stopped: Option<Instant>,
 }
 
@@ -133,13 +133,13 @@ impl Copies {
         }
     }
 
-    /// Checks whether the peer's copies have ended. Returns `Some(true)` if they have ended or the peer is gone, `None` if a
-    /// copy is still in progress, and `Some(false)` if the wait has exceeded its limit.
+    /// Checks whether the peer's copies have ended. Returns `Some(true)` if they have ended or the peer is gone,
+    /// `Some(false)` if the time limit of the wait is exceeded, and `None` if the caller must check again.
     pub(super) fn poll(&mut self) -> Option<bool> {
         if self.occupied.are_left(Lanes(&self.copying_peer.lanes)) {
             return Some(true);
         }
-        // Most copies end within this time, without a system call.
+        // Most copies end within this time, so no system call is made before.
         (self.wait.since.elapsed() > SPIN_TIME)
             .then(|| self.wait.outlook(&self.copying_peer))
             .flatten()
@@ -150,8 +150,8 @@ impl Copies {
         self.wait.since.elapsed()
     }
 
-    /// Waits until the peer's copies have ended or the peer is gone, and returns `true`. Returns `false` if the wait has
-    /// exceeded its limit: then the peer was stopped during a copy, and may finish that copy at any later time.
+    /// Waits until the peer's copies have ended or the peer is gone, and returns `true`. Returns `false` if the time limit
+    /// is exceeded. Then the peer was stopped during a copy, and may finish that copy at any later time.
     pub(super) fn wait(self) -> bool {
         let Self {
             copying_peer,
@@ -161,7 +161,7 @@ impl Copies {
         let mut outlook = None;
         let are_left = occupied.wait(Lanes(&copying_peer.lanes), || {
             if wait.since.elapsed() > SPIN_TIME {
-                // The peer is stopped, or waits for a processor.
+                // The peer may be stopped, or may wait for a processor.
                 thread::sleep(SPIN_TIME);
             }
             outlook = wait.outlook(&copying_peer);
@@ -172,8 +172,8 @@ impl Copies {
 }
 
 impl Wait {
-    /// Checks whether to go on waiting, and returns `None` if so. Returns `Some(true)` if the peer is gone, and `Some(false)`
-    /// if the wait has exceeded its limit.
+    /// Returns `Some(true)` if the peer is gone, `Some(false)` if the time limit of the wait is exceeded, and `None` if the
+    /// caller must go on waiting.
     fn outlook(&mut self, copying_peer: &CopyingPeer) -> Option<bool> {
         if copying_peer.is_gone() {
             return Some(true);

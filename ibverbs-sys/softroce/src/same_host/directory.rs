@@ -1,9 +1,9 @@
 #![forbid(unsafe_code)]
 //! The directory of a process: the other processes of the host, and the links (shared memory) to them.
 //!
-//! Threads of the program look up links by the socket address of a process, and perform a [`handshake`] with an unknown
-//! process. The engine (background thread) [continues](Directory::attend) handshakes that other processes begin, and removes
-//! links that have ended.
+//! Threads of the program look up the link to a process by a socket address of the process, and perform a [`handshake`]
+//! if the process is unknown. The engine (background thread) [continues](Directory::attend) handshakes that other
+//! processes have begun, and removes links that have ended.
 
 use std::fmt;
 use std::io;
@@ -38,25 +38,26 @@ pub(crate) struct Directory {
     local: Local,
     listeners: Vec<Descriptor>,
     state: Mutex<State>,
-    /// Notified when a link (shared memory with another process) was added, or a handshake has ended.
+    /// Condition variable, which is notified when a link (shared memory with another process) was added or a handshake has
+    /// ended.
     changed: Condvar,
-    /// Timer that expires when the deferred wakeups of peers have to be sent.
+    /// Timer that expires when the engine must send the deferred wakeups of peers.
     wake_timer: Timer,
-    /// Set while `wake_timer` runs, and from its expiry until the deferred wakeups are sent.
+    /// Set from the start of `wake_timer` until the deferred wakeups are sent.
     is_reminded: AtomicBool,
-    /// Timer that expires when pending handshakes have to be continued or given up.
+    /// Timer that expires when the engine must continue pending handshakes or give them up.
     handshake_timer: Timer,
 }
 
 struct State {
     links: Links,
     handshakes: Handshakes,
-    /// Time at which the timer for handshakes expires; `None` if the timer is not set.
+    /// Time for which `handshake_timer` is set, or `None` if it is not set.
     timer: Option<Instant>,
 }
 
 impl Directory {
-    /// Creates the directory, and listens on an abstract Unix socket for each of this process's addresses.
+    /// Creates the directory, and listens on an abstract Unix socket for each UDP address of this process.
     pub(crate) fn open(own: Own) -> io::Result<Self> {
         if own.addresses.is_empty() || !has_room(&own.addresses, &own.gids) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -83,8 +84,9 @@ impl Directory {
         })
     }
 
-    /// Returns the link to the process that has a socket address. Performs a handshake if there is no link, unless the process
-    /// declined less than [`RETRY_COOLDOWN`] ago. Returns `None` if no process has the address or the process declines.
+    /// Returns the link to the process that has the socket address `address`. If there is no link, performs a handshake,
+    /// unless the process declined one less than [`RETRY_COOLDOWN`] ago. Returns `None` if no process has the address or if
+    /// the process declines.
     pub(crate) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
         if self.local.has_address(address) && !self.local.own.is_peer {
             return None;
@@ -101,7 +103,7 @@ impl Directory {
                     }
                     continue;
                 }
-                // The peer has begun a handshake that is about to end. A second handshake would make a second link.
+                // The peer has begun a handshake that is nearly finished. A second handshake would create a second link.
                 _ if state.handshakes.is_welcomed(address) => {
                     if self.changed.wait_until(&mut state, deadline).timed_out() {
                         return None;
@@ -130,7 +132,7 @@ impl Directory {
                 }
                 Ok(Outcome::Declined) | Err(_) => {}
             }
-            // A handshake that the peer has begun may have added a link meanwhile.
+            // A handshake that the peer has begun may have added a link while the state was unlocked.
             if state.links.is_asked(address) {
                 state.links.note_declined(address, Instant::now());
                 self.changed.notify_all();
@@ -139,7 +141,7 @@ impl Directory {
         }
     }
 
-    /// Returns the links to all peers.
+    /// Returns the links (shared memory) to all peer processes.
     pub(crate) fn everyone(&self) -> Vec<Arc<Link>> {
         self.state.lock().links.all().to_vec()
     }
@@ -149,8 +151,8 @@ impl Directory {
         self.local.copying_peers()
     }
 
-    /// Continues handshakes that other processes have begun, removes links that have ended, and sends deferred wakeups that are
-    /// due. Returns whether the set of links has changed. Only the engine's thread calls this function.
+    /// Continues handshakes that other processes have begun, removes links that have ended, and sends deferred wakeups that
+    /// are due. Returns whether a link was added or removed. Only the engine's thread calls this function.
     pub(crate) fn attend(&self) -> bool {
         self.local.note_engine();
         let taken = self.local.events.take();
@@ -211,8 +213,8 @@ impl Directory {
         self.handshake_timer.set(after.unwrap_or_default());
     }
 
-    /// Starts the timer for deferred wakeups: the engine sends them [`MAX_WAKE_DELAY`] from now. Does nothing if the timer
-    /// already runs.
+    /// Ensures that the engine sends the deferred wakeups of peers, at most [`MAX_WAKE_DELAY`] from now. Does nothing if
+    /// the timer for this runs already.
     pub(crate) fn remind(&self) {
         if self.is_reminded.load(Ordering::Relaxed) || self.is_reminded.swap(true, Ordering::AcqRel)
         {
@@ -226,7 +228,7 @@ impl Directory {
         self.local.events.descriptor()
     }
 
-    /// Wakes this process's engine.
+    /// Wakes the engine (background thread) of this process.
     pub(crate) fn ring(&self) {
         self.local.ring();
     }
@@ -234,7 +236,7 @@ impl Directory {
 
 #[cfg(any(test, fuzzing))]
 impl Directory {
-    /// Resets the rate limits of handshakes, so that a whole burst is allowed.
+    /// Resets the rate limits of handshakes, so that they allow a full burst at once.
     pub(super) fn reset_limits(&self) {
         self.state.lock().handshakes.reset_limits(Instant::now());
     }
@@ -248,7 +250,7 @@ impl Directory {
         }
     }
 
-    /// Returns whether there is no link, no pending handshake and no peer that may copy from or to memory of this process.
+    /// Returns whether this process has no link, no pending handshake, and no peer that may copy from or to its memory.
     pub(super) fn is_alone(&self) -> bool {
         let state = self.state.lock();
         state.handshakes.is_empty()

@@ -1,8 +1,10 @@
 #![forbid(unsafe_code)]
-//! Events that the engine (background thread) waits for on behalf of the directory: an epoll set, and timers in the set.
+//! Events for which the engine (background thread) waits on behalf of the directory of peers: an epoll set, and timers
+//! in the set.
 //!
-//! The epoll set is itself a descriptor that is readable while an event has not been taken. So the engine waits for the set
-//! alone. The set is edge-triggered: [`Events::take`] reports each event once.
+//! The epoll set is itself a descriptor, which is readable until all events are taken. So the engine need not wait for
+//! the descriptors in the set, but only for the set. The set is edge-triggered: [`Events::take`] returns each event
+//! once.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -22,7 +24,7 @@ pub(super) struct Events {
     epoll: Descriptor,
 }
 
-/// The kind of a descriptor in the epoll set, stored as the data of its events.
+/// Kind of descriptor in the epoll set. It is stored with the descriptor, and its events contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Source {
@@ -32,12 +34,12 @@ pub(super) enum Source {
     Peer = 1,
 }
 
-/// The kinds of events that [`Events::take`] has taken.
+/// Kinds of events that occurred before a call of [`Events::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
-    /// Set if there was an event of any source.
+    /// Set if at least one event occurred.
     pub(super) any: bool,
-    /// Set if a peer may have ended.
+    /// Set if a peer may have ended, because a descriptor that reports this had an event.
     pub(super) peer: bool,
 }
 
@@ -64,7 +66,8 @@ impl Events {
         let _ = epoll::delete(&self.epoll, descriptor);
     }
 
-    /// Takes the events that have occurred, without blocking. After an error, the result reports all kinds of events.
+    /// Takes the events that have occurred, without blocking. If this fails, the result says that all kinds of events have
+    /// occurred.
     pub(super) fn take(&self) -> Taken {
         let mut events = [MaybeUninit::uninit(); 16];
         let now = Timespec {
@@ -119,7 +122,7 @@ impl Timer {
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
     }
 
-    /// Clears the expiry of the timer, if it has expired, so that the descriptor is not readable any more.
+    /// Makes the descriptor of an expired timer unreadable again.
     pub(super) fn clear(&self) {
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
     }

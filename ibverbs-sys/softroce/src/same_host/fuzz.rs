@@ -1,4 +1,5 @@
-//! Fuzz targets for a hostile peer process of the same host: messages to the listener, and writes to shared memory.
+//! Fuzz targets for a hostile peer process of the same host, which sends messages to the listener and writes to shared
+//! memory.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -32,7 +33,7 @@ use crate::transfer::{Atomic, Form, PartOf, RingMessage, Short};
 /// Maximum number of steps that one fuzzer input can cause.
 const STEPS: usize = 100;
 
-/// A simulated process that listens for connections, and the descriptors that other processes may send to it.
+/// A simulated process that listens for connections, with descriptors that hostile processes may send to it.
 struct Listener {
     directory: Directory,
     name: SocketAddrUnix,
@@ -40,7 +41,7 @@ struct Listener {
     tables: Descriptor,
     wake_eventfd: OwnedFd,
     socket: OwnedFd,
-    /// ID of a thread of this process that is not the main thread.
+    /// ID of a thread of this process. A handshake is valid only with a thread that is not the main thread.
     thread: i32,
 }
 
@@ -70,7 +71,7 @@ impl Listener {
         })
     }
 
-    /// Returns descriptors to send with a handshake message. Most of them are valid.
+    /// Returns descriptors that are sent with a handshake message. Usually they are valid.
     fn descriptors(&self, input: &mut Input<'_>) -> Vec<BorrowedFd<'_>> {
         let [segment, tables] = [&self.segment, &self.tables].map(AsFd::as_fd);
         let [wake_eventfd, socket] = [&self.wake_eventfd, &self.socket].map(AsFd::as_fd);
@@ -93,8 +94,8 @@ impl Listener {
     }
 }
 
-/// Fuzzes a listener with several connections. Each connection sends messages with descriptors: valid messages, changed ones,
-/// or arbitrary bytes.
+/// Sends messages with descriptors to a listener by several connections, as `bytes` determines: valid messages, changed
+/// ones, or arbitrary bytes.
 pub fn handshake(bytes: &[u8]) {
     if let Some(handshake_message) = HandshakeMessage::decode(bytes) {
         assert_eq!(handshake_message.encode(), bytes);
@@ -111,7 +112,7 @@ pub fn handshake(bytes: &[u8]) {
         }
         let handshake = &mut handshakes[input.below(4)];
         match (input.below(8), handshake.as_ref()) {
-            // There are at most as many connections as are accepted at once: no other thread accepts them while this one waits.
+            // No more connections are made than are accepted at once: while this thread waits, no other thread accepts connections.
             (_, None) if connections == BURST => {}
             (_, None) => {
                 connections += 1;
@@ -125,14 +126,15 @@ pub fn handshake(bytes: &[u8]) {
             (1, Some(socket)) => {
                 let length = input.below(256);
                 let bytes = input.some(length);
-                // A valid message is not sent here: its answer could write to an arbitrary address of this process.
+                // A valid message is not sent here: the receiver's check of its access to memory could write to an arbitrary address of
+                // this process.
                 if HandshakeMessage::decode(bytes).is_none() {
                     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                     let _ = rustix::net::send(socket, bytes, flags);
                 }
             }
             (2 | 3, Some(socket)) => {
-                // Receives the answer, and checks that the peer could read this process.
+                // Receives the answer. A `Welcome` is valid only if the peer could read the memory of this process.
                 if let Ok((handshake_message, _)) = HandshakeMessage::receive(socket.as_fd())
                     && handshake_message.word == Word::Welcome
                 {
@@ -193,7 +195,7 @@ fn handshake_message(input: &mut Input<'_>, thread: i32) -> HandshakeMessage {
         word,
         addresses: addresses.collect(),
         probe: match input.below(4) {
-            // None of these addresses is mapped: this process would write to a mapped one.
+            // These addresses are not mapped. If one were, the check of the access would write to the memory of this process.
             0 => input.one_of(&[0, 8, 1 << 63, u64::MAX, u64::MAX - 15]),
             _ => process::word(),
         },
@@ -203,8 +205,8 @@ fn handshake_message(input: &mut Input<'_>, thread: i32) -> HandshakeMessage {
     }
 }
 
-/// Fuzzes a link (shared memory of two processes) whose peer sends arbitrary messages, and writes arbitrary words to the shared
-/// memory.
+/// Receives from a link (shared memory of two processes) whose peer sends arbitrary messages, and writes arbitrary
+/// words to the shared memory.
 pub fn ring(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (here, there, file) = testing::links().expect("a link");
@@ -280,7 +282,7 @@ pub fn ring(bytes: &[u8]) {
                     .push(input.half() & 0x7fff, &words, chunks, |_| Ok::<_, ()>(()));
             }
             4..7 => {
-                // Selects any word, or one of the words that contain positions.
+                // The write goes to an arbitrary word, or to one of the words that contain positions.
                 let at = match input.below(4) {
                     0 => input.word() as usize % (segment::LENGTH / 8),
                     side => (side - 1) * segment::LENGTH / 2 / 8 + input.below(256),
@@ -325,7 +327,7 @@ pub fn ring(bytes: &[u8]) {
             }
         }
     }
-    // After the end of the link, the remaining messages are received, even if the peer continues to send.
+    // After the link has ended, the remaining messages must be received, and no more, even if the peer continues to send.
     here.end();
     for _ in 0..100 {
         receive(64);
@@ -389,7 +391,7 @@ pub fn tables(bytes: &[u8]) {
     let mut known = Knowledge::default();
     let mut memory = vec![0_u8; 1 << 14];
     let gid = u128::from(Ipv6Addr::LOCALHOST) as u64;
-    // The records begin with a valid connection and a valid region.
+    // At first, the records contain a valid connection and a valid region.
     let queue_pair = [2, 0xf << 56 | 5 << 24 | 9, 0, 1, 0, gid, 0, gid];
     let region = [2, 3 << 32 | 0xf << 25, 1, 0, 4096, 0, 0, 1];
     let queue_pairs = [5 * 64, 5 * 64 + 64];

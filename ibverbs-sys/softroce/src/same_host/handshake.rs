@@ -8,10 +8,10 @@
 //! | checks its [access](process::reach) to the responder's memory, sends `Ready` | |
 //! | | adds the link |
 //!
-//! Each process checks whether the kernel permits copies from and to the memory of the other process. If the kernel forbids
-//! that, data in the program's own memory is sent through the ring. If the other process is of another user, or one of the two
-//! does not permit others to read its memory ([`is_dumpable`](process::is_dumpable)), no memory is shared, and packets use the
-//! network.
+//! Each process checks whether the kernel permits it to copy from and to the memory of the other process. If the kernel
+//! does not, data in the program's own memory is sent through the ring. If the other process is of another user, or one
+//! of the two does not permit others to read its memory ([`is_dumpable`](process::is_dumpable)), no memory is shared,
+//! and packets use the network.
 
 use std::io;
 use std::net::SocketAddr;
@@ -35,11 +35,12 @@ use crate::descriptor::{self, Descriptor};
 pub(super) enum Outcome {
     Linked(Arc<Link>),
     Declined,
-    /// The peer is performing a handshake with this process at the same time, and the peer's handshake takes precedence.
+    /// The peer has begun a handshake with this process at the same time, and that handshake takes precedence.
     Waits,
 }
 
-/// Performs a handshake with the process that has an address, and waits for its result for at most [`HANDSHAKE_TIMEOUT`].
+/// Performs a handshake with the process that has the socket address `address`. Waits for at most
+/// [`HANDSHAKE_TIMEOUT`].
 pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
     // The program may have closed or replaced descriptors of the device, which must not be passed to a peer then.
     if !descriptor::check_all() || !process::is_dumpable() {
@@ -87,8 +88,8 @@ pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
     Ok(Outcome::Linked(link))
 }
 
-/// Continues the pending handshakes that other processes have begun. Returns whether a handshake has ended, so that threads
-/// that wait for one must be notified.
+/// Continues the pending handshakes that other processes have begun. Returns `true` if a handshake has ended. Threads
+/// that wait for one must then be notified.
 pub(super) fn answer(
     local: &Local,
     links: &mut Links,
@@ -141,8 +142,8 @@ fn receive(
     }
 }
 
-/// Answers a `Hello` with `Welcome`, and returns the new link (shared memory with the peer). Fails with the type of the message
-/// that refuses the peer.
+/// Answers a `Hello` with `Welcome`, and returns the new link (shared memory with the peer). If the peer must be
+/// refused, fails with the type of the message to send.
 fn welcome(
     local: &Local,
     links: &Links,
@@ -165,7 +166,8 @@ fn welcome(
     {
         return Err(Word::Later);
     }
-    // Of two simultaneous handshakes, both processes keep the one that the process with the lower address began.
+    // If two processes begin a handshake with each other at once, both keep the one that the process with the lower address
+    // has begun.
     if handshake_message
         .addresses
         .iter()

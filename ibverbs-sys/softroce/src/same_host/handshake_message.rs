@@ -21,11 +21,12 @@ pub(super) enum Word {
     Hello,
     /// Accepts a `Hello`, and passes the descriptors of the sender.
     Welcome,
-    /// Last message: the sender can reach the memory of the peer.
+    /// Last message: the sender has found that it can reach the memory of its receiver.
     Ready,
     /// Refuses to share memory with the receiver.
     Sorry,
-    /// Refuses a `Hello` for now, because the sender of `Later` already has a link or another handshake with the peer.
+    /// Refuses a `Hello` for now, because the sender of `Later` has a link to the peer already, or performs another
+    /// handshake with it.
     Later,
 }
 
@@ -38,7 +39,7 @@ pub(super) struct HandshakeMessage {
     pub(super) probe: u64,
     /// ID of the sender's engine thread, by which the kernel finds the sender's memory.
     pub(super) thread: i32,
-    /// Number that memory keys of the sender add to an index of its table of regions.
+    /// Number that the sender adds to an index of its table of regions to form the index in a memory key.
     pub(super) key_base: u32,
     /// Addresses of the sender's UDP sockets.
     pub(super) addresses: Vec<SocketAddr>,
@@ -46,16 +47,17 @@ pub(super) struct HandshakeMessage {
     pub(super) gids: Vec<Ipv6Addr>,
 }
 
-/// First bytes of each handshake message. The last byte is the version of all shared formats, not only of the messages.
+/// First bytes of each handshake message. The last of them is the version of the formats of messages and of all shared
+/// memory.
 const HEAD: [u8; 8] = *b"sroce\0\0\x04";
 
-/// Maximum descriptors of a handshake message.
+/// Maximum number of descriptors that accompany a handshake message.
 const DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 
 /// Maximum length of a handshake message in bytes.
 const LONGEST: usize = 2048;
 
-/// Maximum entries in the list of addresses and in the list of GIDs of a handshake message.
+/// Maximum number of entries in the list of addresses, and in the list of GIDs, of a handshake message.
 const LIST: usize = 16;
 
 const WORDS: [Word; 5] = [
@@ -67,7 +69,7 @@ const WORDS: [Word; 5] = [
 ];
 
 impl HandshakeMessage {
-    /// Creates a handshake message that does not describe this process.
+    /// Creates a handshake message that has only a type, and no description of this process.
     pub(super) fn only(word: Word) -> Self {
         Self {
             word,
@@ -161,7 +163,7 @@ impl HandshakeMessage {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut room = [io::IoSliceMut::new(&mut bytes)];
-        // The capacity suffices for all descriptors: nothing is allocated while files are opened.
+        // The capacity suffices for all descriptors, so nothing is allocated while `opening` prevents forks.
         let mut descriptors = Vec::with_capacity(DESCRIPTORS);
         let opening = Opening::begin();
         let message = recvmsg(socket, &mut room, &mut control, flags)?;
@@ -192,13 +194,14 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*first)
 }
 
-/// Removes the length of a list from `bytes`, and returns it. Returns `None` if the list is too long.
+/// Removes the length of a list from the beginning of `bytes` and returns it. Returns `None` if no message may have
+/// such a long list.
 fn count(bytes: &mut &[u8]) -> Option<usize> {
     let [count] = take(bytes)?;
     Some(usize::from(count)).filter(|&count| count <= LIST)
 }
 
-/// Returns whether the lists of addresses and of GIDs fit into a handshake message.
+/// Returns whether both lists are short enough for a handshake message.
 pub(super) fn has_room(addresses: &[SocketAddr], gids: &[Ipv6Addr]) -> bool {
     addresses.len() <= LIST && gids.len() <= LIST
 }

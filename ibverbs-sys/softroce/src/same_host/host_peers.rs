@@ -28,17 +28,18 @@ pub struct HostPeers {
     directory: Directory,
     publication: Arc<Publication>,
     withdrawals: Withdrawals,
-    /// Links (shared memory with other processes) by the socket addresses of the peers. A peer may have several addresses.
+    /// Links (shared memory with other processes), found by a socket address of the peer. A peer may have several
+    /// addresses.
     by_address: RwLock<HashMap<SocketAddr, Arc<Link>>>,
     pub(super) links: RwLock<Arc<[Arc<Link>]>>,
     count: AtomicUsize,
-    /// Number of times that the set of links has changed.
+    /// Number of times that links were added or removed.
     version: AtomicUsize,
     wake_eventfds: Arc<WakeEventfds>,
     pub(super) wake_target: WakeTarget,
 }
 
-/// A cached list of all links (shared memory with other processes), with the version of the set of links.
+/// A cached list of all links (shared memory with other processes), and the number of changes at the time of caching.
 #[derive(Debug)]
 pub(crate) struct Known {
     version: usize,
@@ -46,7 +47,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Creates an empty list.
+    /// Creates a list without links, which is out of date once there is one.
     pub(crate) fn nobody() -> Self {
         Self {
             version: 0,
@@ -54,7 +55,7 @@ impl Known {
         }
     }
 
-    /// Returns the links in the list.
+    /// Returns the links that the cached list contains.
     pub(crate) fn links(&self) -> &[Arc<Link>] {
         &self.links
     }
@@ -89,7 +90,7 @@ const SHORTEST: Duration = Duration::from_micros(10);
 const LONGEST: Duration = Duration::from_millis(1);
 
 impl HostPeers {
-    /// Creates the directory of other processes, and listens for their connections.
+    /// Listens for connections of other processes of the host, and creates the (empty) directory of them.
     pub(crate) fn open(own: Own) -> io::Result<Self> {
         let publication = Arc::clone(&own.publication);
         Ok(Self {
@@ -105,16 +106,19 @@ impl HostPeers {
         })
     }
 
-    /// Establishes a link (shared memory) to the process that has a socket address, by a handshake if there is no link yet.
+    /// Establishes a link (shared memory) to the process that has the socket address `address`. Performs a handshake if
+    /// there is no link yet.
     pub(crate) fn meet(&self, address: SocketAddr) {
         if self.directory.link(address).is_some() {
             self.refresh();
-            // Wakes the engine: the peer does not repeat the wakeup for a message that arrived before the engine knew the link.
+            // The engine must look for messages: for a message that arrived before the engine knew the link, the peer sends no
+            // second wakeup.
             self.directory.ring();
         }
     }
 
-    /// Returns the link (shared memory) to the process that has a socket address, or `None` if there is no live link.
+    /// Returns the link (shared memory) to the process that has the socket address `address`, or `None` if there is no live
+    /// link.
     pub(crate) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
@@ -131,7 +135,7 @@ impl HostPeers {
         (self.count.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&self.links.read()))
     }
 
-    /// Updates a list of all links, if the set of links has changed since the last update.
+    /// Updates the cached list `known` of all links, if links were added or removed since the last update.
     #[inline]
     pub(crate) fn refresh_links(&self, known: &mut Known) {
         let version = self.version.load(Ordering::Acquire);
@@ -151,13 +155,13 @@ impl HostPeers {
         }
     }
 
-    /// Returns the descriptor that is readable while [`attend`](Self::attend) has to be called.
+    /// Returns the descriptor that is readable while [`attend`](Self::attend) must be called.
     pub(crate) fn heard(&self) -> BorrowedFd<'_> {
         self.directory.heard()
     }
 
-    /// Assigns an eventfd to a completion channel, by which peers wake threads that wait at the channel. Returns `None` if all
-    /// eventfds are in use.
+    /// Assigns a free eventfd to a completion channel. Peers use it to wake threads that wait on the channel. Returns
+    /// `None` if all eventfds are in use.
     pub(crate) fn wake_eventfd(&self) -> Option<WakeEventfd> {
         self.wake_eventfds.take()
     }
@@ -172,7 +176,8 @@ impl HostPeers {
         self.directory.ring();
     }
 
-    /// Retracts the record of a region or window from peers. Returns the record's version, which each publication changes.
+    /// Removes the record of a region or window from the published table. Returns the version of the record, which changes
+    /// when the record is published again.
     pub(super) fn retract_region(&self, slot: u32) -> u64 {
         self.publication.retract_region(slot)
     }
@@ -182,12 +187,12 @@ impl HostPeers {
         self.publication.publish_queue_pair(queue_pair);
     }
 
-    /// Retracts a queue pair from peer processes. Returns whether it was published.
+    /// Removes a queue pair from the published table. Returns whether it was published.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         self.publication.retract_queue_pair(number)
     }
 
-    /// Waits until peers have finished all copies that may use memory or queue pairs retracted before this call.
+    /// Waits until peers have finished all copies that may use memory or queue pairs that the caller has retracted.
     ///
     /// # Errors
     /// [`Refusal::Busy`] if a peer was stopped during a copy, and the copy has not ended within the time limit.
@@ -197,10 +202,11 @@ impl HostPeers {
         are_over.then_some(()).ok_or(Refusal::Busy)
     }
 
-    /// Returns the peers' copies in progress that may use memory or queue pairs retracted before this call.
+    /// Returns the copies by peers that are in progress, and that may use memory or queue pairs that the caller has
+    /// retracted.
     pub(super) fn accesses(&self) -> Accesses {
         let copying_peers = self.directory.copying_peers();
-        // The lanes of all peers are read first, so copies of one peer can end while this thread waits for another peer.
+        // The state of all peers is read first. So copies of one peer can end while this thread waits for another peer.
         Accesses(copying_peers.into_iter().map(Copies::of).collect())
     }
 

@@ -35,14 +35,14 @@ use crate::transfer::{self, Form, PART_CHUNKS, RingMessage, Unsent};
 /// Identity and resources of a peer, as received in the handshake.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// The number of the peer's UDP port, counted from the base port, which is a part of its queue pair numbers; `None` if the
-    /// numbers may be any.
+    /// Number of the peer's UDP port in the port range, which the peer's queue pair numbers contain. `None` if the peer may
+    /// use all queue pair numbers.
     pub(super) slot: Option<u8>,
     /// Addresses of the peer's UDP sockets.
     pub(super) addresses: Vec<SocketAddr>,
     /// GID table of the peer's device.
     pub(super) gids: Vec<Ipv6Addr>,
-    /// Number that memory keys of the peer add to an index of its table of regions.
+    /// Number that the peer adds to an index of its table of regions to form the index in a memory key.
     pub(super) key_base: u32,
     /// Tables in which the peer publishes its regions and queue pairs.
     pub(super) tables: Tables,
@@ -54,19 +54,20 @@ pub(super) struct Peer {
     pub(super) channels: Vec<Descriptor>,
 }
 
-/// A link: shared memory between this process and another process of the same host, for packets and other messages.
+/// A link: memory that this process shares with another process of the same host, and through which packets and other
+/// messages go.
 pub struct Link {
     peer: Peer,
     copying_peer: Arc<CopyingPeer>,
     side: Shared,
     inbound: spin::Mutex<Inbound>,
-    /// The number of the slot (cache line of the ring) for the next message. Equals the receiver's number, and is read without
-    /// the lock.
+    /// Number of the slot (cache line of the ring) in which the next message arrives. A copy of the receiver's number,
+    /// which can be read without the lock.
     next: AtomicU32,
     pub(super) backlog: Backlog,
-    /// Set while a wakeup of the peer is deferred.
+    /// Set while a wakeup of the peer is deferred to a later time.
     owes_waking: AtomicBool,
-    /// Mapped parts of the peer's arena (shared file of regions), with their byte ranges in the file.
+    /// Mapped ranges of the peer's arena (shared file of regions), with their positions in the file.
     maps: RwLock<Vec<(Range<u64>, Arc<Map>)>>,
     is_dead: AtomicBool,
     start: Instant,
@@ -76,7 +77,7 @@ pub struct Link {
     failures: Arc<Failures>,
 }
 
-/// Flag and eventfd that notify this process's engine (background thread) that a link to a peer has failed.
+/// By this flag and eventfd, links notify the engine (background thread) of this process that they have failed.
 #[derive(Debug)]
 pub(super) struct Failures {
     /// The eventfd that wakes the engine.
@@ -104,21 +105,20 @@ impl Failures {
     }
 }
 
-/// The receiving end of a link. Only one thread at a time uses it.
+/// The receiving side of a link. Only one thread at a time uses it.
 struct Inbound {
     receiver: Receiver,
     /// Buffer for packets that are longer than a slot (one cache line of the ring).
     bytes: Box<[u8]>,
     /// Set after the peer has violated the protocol. No messages are received after a violation.
     is_broken: bool,
-    /// Number of the first slot (cache line of the ring) that is not received, because it was published after the end of the
-    /// link; `None` before the end.
+    /// Number of the first slot (cache line of the ring) that is not received any more, because the peer published it after
+    /// the link had ended. `None` before the link has ended.
     end: Option<u32>,
 }
 
 impl Inbound {
-    /// Records the number of messages that have arrived before the end of the link. Messages that arrive later are not
-    /// received.
+    /// Notes which messages have arrived when the link ends. Messages that arrive later are not received.
     #[cold]
     fn close(&mut self) {
         if self.end.is_none() {
@@ -126,8 +126,8 @@ impl Inbound {
         }
     }
 
-    /// Returns the maximum number of messages that may still be received: 0 after a protocol violation, and `usize::MAX` before
-    /// the end of the link.
+    /// Returns the maximum number of messages that may still be received: `usize::MAX` before the link has ended, and 0
+    /// after the peer has violated the protocol.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
         match self.end {
@@ -138,7 +138,7 @@ impl Inbound {
     }
 }
 
-/// The parts of the shared memory that all threads of this process use concurrently.
+/// The fields of a link that all threads of this process use concurrently.
 #[derive(Debug)]
 struct Shared {
     sender: Sender,
@@ -153,7 +153,7 @@ struct Shared {
 pub(crate) enum Said<'a> {
     /// The bytes of a packet, and the [annotation](Link::send) that the peer has added.
     Packet(&'a [u8], u64),
-    /// A [`RingMessage`], and the memory of its payload in the ring.
+    /// A [`RingMessage`] (short message without packet headers), and the memory of its payload in the ring.
     RingMessage(&'a RingMessage<'a>, &'a [Piece<'a>]),
 }
 
@@ -166,22 +166,23 @@ pub(crate) enum Failure {
     Dead,
 }
 
-/// Time in nanoseconds for which a peer is assumed to exist after a check. The kernel does not reuse a thread ID within this
-/// time, since it assigns all other IDs first.
+/// Time in nanoseconds for which the peer is assumed to exist after a check. The kernel does not reuse the peer's
+/// thread ID within this time, since it assigns all other IDs first.
 const CHECK_INTERVAL: u64 = 1_000_000;
 
-/// Maximum mapped parts of a peer's arena. Without a limit, a peer could use up the 65,530 mappings that a process may have by
-/// publishing more and more parts. An arena has one part for each 64 MiB, so this limit suffices for 64 GiB. Data of regions
-/// beyond the limit is transferred in packets.
+/// Maximum number of ranges of a peer's arena (shared file of regions) that are mapped. Without a limit, a peer could
+/// use up the 65,530 mappings that a process may have. An arena has one range for each 64 MiB, so this limit suffices
+/// for 64 GiB. Data of regions beyond the limit is transferred in packets.
 const MAX_MAPS: usize = 1024;
 
 /// Maximum length of a packet in bytes: the largest MTU, and the headers.
 pub(crate) const LONGEST: usize = 4096 + 256;
 
-/// Bit of a message's tag that is set for a [`RingMessage`], and clear for a packet.
+/// Bit of a message's tag: set for a [`RingMessage`] (short message without packet headers), and clear for a packet.
 const RING_MESSAGE: u16 = 1 << 15;
 
-/// Maximum length in bytes of a packet that fits into a slot (one cache line of the ring), after the word with the length.
+/// Maximum length in bytes of a packet that fits into a slot (one cache line of the ring), behind the word that
+/// contains the length.
 const SHORT: usize = 8 * (ring::WORDS - 1);
 
 impl Link {
@@ -201,7 +202,7 @@ impl Link {
             own_lanes,
             peer_lanes,
         } = side;
-        // The engine may be asleep already and has not marked this link, because it marks only links that it knows.
+        // The engine may be asleep already. It has not declared that on this link, because it did not know the link then.
         Sleep(&own_sleep.0).declare(Sleeper::Engine);
         Arc::new(Self {
             peer,
@@ -236,8 +237,8 @@ impl Link {
         &self.peer.addresses
     }
 
-    /// Returns the number of the peer's UDP port, counted from the base port, which is a part of its queue pair numbers.
-    /// Returns `None` if the numbers may be any.
+    /// Returns the number of the peer's UDP port in the port range, which the peer's queue pair numbers contain. Returns
+    /// `None` if the peer may use all queue pair numbers.
     pub(crate) fn slot(&self) -> Option<u8> {
         self.peer.slot
     }
@@ -252,7 +253,7 @@ impl Link {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    /// Asks the kernel whether the peer exists, and ends the link if not. Returns whether the link is still alive.
+    /// Checks whether the peer process exists, and ends the link if not. Returns whether the link is still alive.
     pub(crate) fn check(&self) -> bool {
         if !self.is_dead() && self.copying_peer.is_gone() {
             self.end();
@@ -260,8 +261,8 @@ impl Link {
         !self.is_dead()
     }
 
-    /// Returns whether the link is alive and the peer existed at most [`CHECK_INTERVAL`] ago. If so, the peer's thread ID was
-    /// not reused.
+    /// Returns whether the link is alive and the peer has existed within the last [`CHECK_INTERVAL`]. If so, no other
+    /// thread has got the thread ID of the peer.
     pub(super) fn is_fresh(&self) -> bool {
         let now = self.start.elapsed().as_nanos() as u64;
         if now.saturating_sub(self.seen.load(Ordering::Relaxed)) > CHECK_INTERVAL {
@@ -285,7 +286,7 @@ impl Link {
         self.peer.key_base
     }
 
-    /// Returns the peer in its role as a process that copies from and to memory of this process.
+    /// Returns the record of the peer as a process that may copy from and to memory of this process.
     pub(super) fn copying_peer(&self) -> &Arc<CopyingPeer> {
         &self.copying_peer
     }
@@ -299,16 +300,16 @@ impl Link {
     /// this process to copy from and to the peer's memory, or if the peer has ended.
     pub(super) fn thread(&self) -> Option<Pid> {
         let process = &self.copying_peer.process;
-        // Without the check, the thread ID could have been reused by another process.
+        // Without the check, another process could have got the thread ID.
         (process.copies == KernelCopies::Allowed && self.is_fresh()).then_some(process.thread)
     }
 
-    /// Returns the lanes: shared words in which this process marks its copies from and to the peer's memory as in progress.
+    /// Returns the lanes: shared words in which this process marks that it is copying from or to the peer's memory.
     pub(super) fn own_lanes(&self) -> &[Line] {
         &self.side.own_lanes
     }
 
-    /// Marks a copy by this process from or to the peer's memory as in progress, until the returned lane is dropped.
+    /// Marks that this process is copying from or to the peer's memory, until the returned guard is dropped.
     #[cfg(test)]
     pub(crate) fn hold_lane(&self) -> crate::epoch::Lane<'_> {
         crate::epoch::Lanes(self.own_lanes()).enter(0)
@@ -319,11 +320,11 @@ impl Link {
         self.is_dead.store(true, Ordering::Release);
     }
 
-    /// Ends the link to a peer that may still exist, after the peer violated the protocol or did not finish the handshake, and
-    /// notifies the peer.
+    /// Ends the link, and notifies the peer, which may still exist. For a peer that violated the protocol or did not finish
+    /// the handshake.
     pub(super) fn break_off(&self) {
         self.end();
-        // The other direction of the connection stays open, and reports when the peer has closed its end.
+        // Only the sending direction of the connection is closed. The other one reports when the peer has closed its side.
         self.copying_peer.leave();
     }
 
@@ -334,8 +335,8 @@ impl Link {
         self.failures.notify();
     }
 
-    /// Sends a packet with a tag (15 bits, not 0) and an annotation (48 bits of additional data). Does not wake a sleeping
-    /// peer; the next [`flush`](Self::flush) does.
+    /// Sends a packet. `tag` has 15 bits and is not 0; `annotation` is 48 bits of additional data. Does not wake a peer
+    /// that sleeps; the next [`flush`](Self::flush) does.
     pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), Failure> {
         debug_assert!(bytes.len() <= LONGEST && annotation < 1 << 48);
         let mut words = [0; ring::WORDS];
@@ -357,8 +358,8 @@ impl Link {
         self.push(tag, &words, chunks, fill)
     }
 
-    /// Sends a [`RingMessage`] with a tag (15 bits, not 0). Does not wake a sleeping peer; the
-    /// next [`flush`](Self::flush) does.
+    /// Sends a [`RingMessage`] (short message without packet headers). `tag` has 15 bits and is not 0. Does not wake a peer
+    /// that sleeps; the next [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_ring_message(
         &self,
@@ -371,14 +372,14 @@ impl Link {
             0,
             |_| Ok(()),
         ) {
-            // If the peer is gone, the sender finds out by the acknowledgement timeout.
+            // If the link has ended, the acknowledgement timeout of the sender expires.
             Ok(()) | Err(Failure::Dead) => Ok(()),
             Err(Failure::Full) => Err(Unsent::Full),
         }
     }
 
-    /// Sends a [`RingMessage`] with a tag (15 bits, not 0) and a payload of `length` bytes,
-    /// which `fill` writes into the ring. Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
+    /// Sends a [`RingMessage`] with a payload of `length` bytes, which `fill` writes into the ring. `tag` has 15 bits and
+    /// is not 0. Does not wake a peer that sleeps; the next [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_chunks(
         &self,
@@ -403,14 +404,14 @@ impl Link {
             chunks,
             fill,
         ) {
-            // If the peer is gone, the sender finds out by the acknowledgement timeout.
+            // If the link has ended, the acknowledgement timeout of the sender expires.
             Ok(()) | Err(Failure::Dead) => Ok(()),
             Err(Failure::Full) if is_readable => Err(Unsent::Full),
             Err(Failure::Full) => Err(Unsent::Unreadable),
         }
     }
 
-    /// Sends arbitrary words as a [`RingMessage`].
+    /// Sends arbitrary words in place of a [`RingMessage`], for tests with a peer that violates the protocol.
     #[cfg(any(test, fuzzing))]
     pub(super) fn send_words(&self, tag: u16, words: &[u64; ring::WORDS]) -> Result<(), Failure> {
         self.push(tag | RING_MESSAGE, words, 0, |_| Ok(()))
@@ -453,8 +454,8 @@ impl Link {
         if channel.is_some() {
             self.counters.count(Counter::SharedChannelWakings, 1);
         }
-        // An error is ignored. A full counter means that the peer has not taken an earlier wakeup yet. A peer that passed a
-        // wrong descriptor harms only itself.
+        // An error is ignored. A full counter means that the peer has not reacted to an earlier wakeup yet. If a peer has
+        // passed a wrong descriptor, only that peer is harmed.
         let wake_eventfd = channel.unwrap_or(&self.peer.wake_eventfd);
         descriptor::count_up(wake_eventfd.as_fd());
     }
@@ -465,23 +466,24 @@ impl Link {
         self.owes_waking.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a deferred [`flush`](Self::flush) has not been performed yet.
+    /// Returns whether a [`flush`](Self::flush) was deferred and is still to be performed.
     pub(crate) fn owes_waking(&self) -> bool {
         self.owes_waking.load(Ordering::Relaxed)
     }
 
-    /// Returns whether this link needs no service: there is no message to receive, no backlog and no deferred wakeup. Takes no
-    /// lock, so the result may be out of date; a polling thread calls this function again.
+    /// Returns whether a polling thread has nothing to do for this link: there is no message to receive, no queue pair or
+    /// packet that waits for space, and no deferred wakeup. Takes no lock, so the result may be out of date; the thread
+    /// will call this function again.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         let next = self.next.load(Ordering::Relaxed);
         !ring::has_come(&self.side.slots, next) && !self.has_backlog() && !self.owes_waking()
     }
 
-    /// Receives at most `limit` messages, and calls `take` with each tag and message. Returns the number of messages, or `None`
-    /// if another thread is receiving.
+    /// Receives at most `limit` messages, and calls `take` with the tag and the content of each. Returns the number of
+    /// received messages, or `None` if another thread is receiving.
     ///
-    /// After the end of the link, only messages that had arrived before the end are received.
+    /// After the link has ended, only messages that had arrived before are received.
     pub(crate) fn receive(
         &self,
         limit: usize,
@@ -540,7 +542,7 @@ impl Link {
             match popped {
                 Ok(Some(Ok(()))) => count += 1,
                 Ok(None) => {
-                    // After the end of the link, a message that the peer has withdrawn is not received if it appears again.
+                    // After the link has ended, a message that the peer has withdrawn and published again is not received.
                     *end = end.map(|_| receiver.next_slot());
                     break;
                 }
@@ -558,8 +560,8 @@ impl Link {
         Some(count)
     }
 
-    /// Returns whether messages can be received from this link, or waiting messages can be sent. If so, a thread must not
-    /// sleep.
+    /// Returns whether messages can be received from this link, or waiting messages can be sent. In both cases the calling
+    /// thread must not sleep.
     pub(super) fn is_waiting(&self) -> bool {
         self.may_have_messages() || self.can_resume()
     }
@@ -582,14 +584,14 @@ impl Link {
         Sleep(&self.side.own_sleep.0).declare(sleeper);
     }
 
-    /// Marks a thread of this process as awake, so that the peer does not send a wakeup to the thread.
+    /// Marks a thread of this process as awake, so that the peer sends it no wakeup.
     pub(super) fn wake_up(&self, sleeper: Sleeper) {
         Sleep(&self.side.own_sleep.0).end(sleeper);
     }
 
-    /// Returns the mapping that contains a range of bytes of the peer's arena (shared file of regions), and the offset of the
-    /// range in the mapping. Maps the surrounding segment of the file if necessary. Returns `None` if the range is not inside
-    /// the segment, if the file cannot be mapped, or if [`MAX_MAPS`] is reached.
+    /// Returns a mapping of the peer's arena (shared file of regions) that contains the `length` bytes at `offset` of
+    /// `place`, and their offset in the mapping. Maps the surrounding segment of the file if necessary. Returns `None` if
+    /// the bytes are not inside the segment, if the file cannot be mapped, or if [`MAX_MAPS`] is reached.
     pub(super) fn map(
         &self,
         place: &FilePlace,

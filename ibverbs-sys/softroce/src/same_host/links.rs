@@ -1,5 +1,6 @@
 #![forbid(unsafe_code)]
-//! The table of the links (shared memory with other processes) of this process, by the addresses of the peers.
+//! The table of the links (shared memory with other processes) of this process, found by the socket addresses of the
+//! peers.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,28 +16,30 @@ use super::link::Link;
 pub(super) struct Links {
     by_address: HashMap<SocketAddr, Known>,
     links: Vec<Arc<Link>>,
-    /// Set if a link in the table may have ended, so that [`remove_ended`](Self::remove_ended) has to be called again.
+    /// Set if a link in the table may have ended. [`remove_ended`](Self::remove_ended) must then be called again.
     has_ended: bool,
     /// Number of times that links were added or removed.
     changes: u64,
 }
 
-/// State of the process that has an address.
+/// State of the process that has a socket address, as far as this process knows it.
 pub(super) enum Known {
     /// A thread of this process is performing a handshake with the process.
     Asked,
     Linked(Arc<Link>),
-    /// The process refused a link, or did not answer, at this time.
+    /// The process refused to share memory, or did not answer, at this time.
     Declined(Instant),
 }
 
 impl Links {
-    /// Returns the state of the process that has a socket address, or `None` if no handshake with it was ever begun.
+    /// Returns the state of the process that has the socket address `address`, or `None` if no handshake with it was ever
+    /// begun.
     pub(super) fn known(&self, address: SocketAddr) -> Option<&Known> {
         self.by_address.get(&address)
     }
 
-    /// Returns the link (shared memory) to the process that has a socket address, or `None` if there is no live link.
+    /// Returns the link (shared memory) to the process that has the socket address `address`, or `None` if there is no live
+    /// link.
     pub(super) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
         match self.known(address) {
             Some(Known::Linked(link)) if !link.is_dead() => Some(Arc::clone(link)),
@@ -44,22 +47,22 @@ impl Links {
         }
     }
 
-    /// Returns whether a thread of this process is performing a handshake with the process that has this address.
+    /// Returns whether a thread of this process is performing a handshake with the process that has the address `address`.
     pub(super) fn is_asked(&self, address: SocketAddr) -> bool {
         matches!(self.known(address), Some(Known::Asked))
     }
 
-    /// Records that a thread of this process begins a handshake with the process that has this address.
+    /// Records that a thread of this process begins a handshake with the process that has the address `address`.
     pub(super) fn note_asked(&mut self, address: SocketAddr) {
         self.by_address.insert(address, Known::Asked);
     }
 
-    /// Records that the process that has this address refused a link, or did not answer.
+    /// Records that the process with the address `address` refused to share memory, or did not answer, at the time `now`.
     pub(super) fn note_declined(&mut self, address: SocketAddr, now: Instant) {
         self.by_address.insert(address, Known::Declined(now));
     }
 
-    /// Returns the links to all peers.
+    /// Returns the links (shared memory) to all peer processes.
     pub(super) fn all(&self) -> &[Arc<Link>] {
         &self.links
     }
@@ -69,12 +72,13 @@ impl Links {
         self.changes
     }
 
-    /// Returns whether a link in the table may have ended. If so, [`remove_ended`](Self::remove_ended) has to be called.
+    /// Returns whether a link in the table may have ended. [`remove_ended`](Self::remove_ended) must then be called.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Returns whether a process other than `process` already has a link to this process with one of these addresses.
+    /// Returns whether a process other than `process` has a live link to this process with one of the addresses
+    /// `addresses`.
     pub(super) fn is_taken(&self, addresses: &[SocketAddr], process: Pid) -> bool {
         addresses.iter().any(|address| match self.known(*address) {
             Some(Known::Linked(link)) => link.process() != process && link.check(),
@@ -82,8 +86,8 @@ impl Links {
         })
     }
 
-    /// Adds a link. Ends earlier links to the same addresses, since the peer does not use those links any more. An earlier link
-    /// to one of this process's own addresses is the other end of the same shared memory, and stays.
+    /// Adds a link. Ends earlier links to the same addresses, since the peer does not use them any more. Exception: if an
+    /// address is in `own`, this process is its own peer, and the earlier link is the other side of the same shared memory.
     pub(super) fn add(&mut self, link: &Arc<Link>, own: &[SocketAddr]) {
         for &address in link.addresses() {
             let known = Known::Linked(Arc::clone(link));
@@ -98,8 +102,8 @@ impl Links {
         self.changes += 1;
     }
 
-    /// Removes links that have ended, and returns them. A link stays while it has messages that arrived before its end, or
-    /// queue pairs that wait for room in its ring and have not been notified of the end.
+    /// Removes links that have ended, and returns them. A link stays while messages that arrived before its end can be
+    /// received, or while queue pairs that wait for room in its ring were not notified of its end.
     pub(super) fn remove_ended(&mut self) -> Vec<Arc<Link>> {
         let (present, ended): (Vec<_>, Vec<_>) = (self.links.drain(..))
             .partition(|link| link.check() || link.may_have_messages() || link.owes_news());

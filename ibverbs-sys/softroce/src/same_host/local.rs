@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! The identity of this process towards its peers: the resources that it passes in a handshake, and the peers that may copy
-//! from and to the memory of this process.
+//! This process as its peers see it: the resources that it passes in a handshake, and the list of peers that may copy
+//! from and to its memory.
 
 use std::fs;
 use std::io;
@@ -44,11 +44,11 @@ pub(crate) struct Own {
     pub(crate) channels: Arc<WakeEventfds>,
     /// Counters of the wakeups that this process sends.
     pub(crate) counters: Arc<Counters>,
-    /// Set if this process is also a peer of itself, with which it shares memory.
+    /// Set if this process may be a peer of itself, and so shares memory with itself.
     pub(crate) is_peer: bool,
 }
 
-/// State of this process that is common to all its handshakes and links (shared memory with other processes).
+/// State of this process that all its handshakes and links (shared memory with other processes) use.
 pub(super) struct Local {
     pub(super) own: Own,
     pub(super) events: Events,
@@ -58,8 +58,8 @@ pub(super) struct Local {
     failures: Arc<Failures>,
 }
 
-/// The thread ID of this process's engine (background thread), by which peers reach this process's memory. Unset until the
-/// engine runs.
+/// Thread ID of this process's engine (background thread). By this ID, peers reach the memory of the process. Unset
+/// until the engine runs.
 struct Engine {
     thread: OnceLock<Pid>,
     lock: Mutex<()>,
@@ -67,7 +67,7 @@ struct Engine {
 }
 
 impl Engine {
-    /// Records the calling thread as the thread of the engine.
+    /// Records the ID of the calling thread, which is that of the engine, and wakes threads that wait for it.
     fn note_started(&self) {
         if self.thread.get().is_none() {
             let _locked = self.lock.lock();
@@ -76,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// Waits until the engine runs or the deadline has passed.
+    /// Waits until the engine runs, but not longer than until `deadline`.
     fn wait(&self, deadline: Instant) {
         let mut locked = self.lock.lock();
         let is_missing = |_: &mut ()| self.thread.get().is_none();
@@ -100,22 +100,22 @@ impl Local {
         }
     }
 
-    /// Returns whether an address belongs to a socket of this process.
+    /// Returns whether `address` belongs to a socket of this process.
     pub(super) fn has_address(&self, address: SocketAddr) -> bool {
         self.own.addresses.contains(&address)
     }
 
-    /// Records the calling thread as the thread of the engine.
+    /// Records that the calling thread is the engine (background thread).
     pub(super) fn note_engine(&self) {
         self.engine.note_started();
     }
 
-    /// Waits until the engine runs or the deadline has passed.
+    /// Waits until the engine (background thread) runs, but not longer than until `deadline`.
     pub(super) fn wait_for_engine(&self, deadline: Instant) {
         self.engine.wait(deadline);
     }
 
-    /// Wakes this process's engine.
+    /// Wakes the engine (background thread) of this process.
     pub(super) fn ring(&self) {
         descriptor::count_up(self.own.wake_eventfd.as_fd());
     }
@@ -137,8 +137,8 @@ impl Local {
         })
     }
 
-    /// Returns the descriptors that are sent with a [description](Self::describe) of this process: the file of the shared
-    /// memory, if this process has created it; then the tables, the arena and the eventfds of this process.
+    /// Returns the descriptors that accompany a [description](Self::describe) of this process: the file of the link's
+    /// shared memory, if this process has created it, and then the tables, the arena and the eventfds of this process.
     pub(super) fn descriptors<'a>(
         &'a self,
         segment: Option<BorrowedFd<'a>>,
@@ -152,8 +152,8 @@ impl Local {
         segment.into_iter().chain(own).collect()
     }
 
-    /// Creates a [`Peer`] from a peer's handshake message and descriptors, except the descriptor of the shared memory. Checks
-    /// the descriptors, and maps the peer's tables.
+    /// Creates a [`Peer`] from the handshake message and the descriptors that the peer has sent. `descriptors` must not
+    /// include that of the link's shared memory. Checks the descriptors, and maps the tables of the peer.
     pub(super) fn peer(
         &self,
         handshake_message: HandshakeMessage,
@@ -196,8 +196,8 @@ impl Local {
         Link::new(peer, process, side, counters, Arc::clone(&self.failures))
     }
 
-    /// Adds a peer to the processes that may copy from and to memory of this process, then sends the peer the message that
-    /// permits it to copy.
+    /// Adds a peer to the list of processes that may copy from and to memory of this process. Then sends the peer the
+    /// message that permits it to copy.
     pub(super) fn admit(
         &self,
         link: &Link,
@@ -206,7 +206,7 @@ impl Local {
     ) -> io::Result<()> {
         let copying_peer = link.copying_peer();
         for watched in copying_peer.watched() {
-            // If the event cannot be added, the end of the peer is noticed when a thread waits for the peer's copies.
+            // If this fails, the end of the peer is noticed when a thread waits for copies by the peer.
             let _ = self.events.add(watched, Source::Peer);
         }
         let socket = copying_peer.process.socket.as_fd();
@@ -239,15 +239,15 @@ impl Local {
         self.admitted.count(|_| true)
     }
 
-    /// Returns the number of links (shared memory) with a process. Includes links that have ended for this process but possibly
-    /// not for the peer.
+    /// Returns the number of links (shared memory) with the process `process`. Includes links that have ended for this
+    /// process but possibly not for the peer.
     pub(super) fn links_with(&self, process: Pid) -> usize {
         self.admitted
             .count(|copying_peer| copying_peer.process.number == process && !copying_peer.is_gone())
     }
 }
 
-/// Returns whether a descriptor is an eventfd. A write to an eventfd whose counter is not full never blocks.
+/// Returns whether `descriptor` is an eventfd. A write to an eventfd does not block unless its counter is full.
 fn is_wake_eventfd(descriptor: BorrowedFd<'_>) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")

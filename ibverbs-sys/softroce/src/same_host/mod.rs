@@ -1,4 +1,4 @@
-//! Memory that two processes of one host and one user share, and the exchange of messages and data through that memory.
+//! Memory that processes of one host and one user share in pairs, and through which they exchange messages and data.
 //!
 //! | module | contents |
 //! |---|---|

@@ -1,12 +1,12 @@
-//! Loom models of a message whose payload the receiver copies from the memory of the sender: every order in which the two
-//! processes can run, and every value that their loads can return.
+//! Loom models of a message whose payload the receiver copies from the memory of the sender. Loom tries every order in
+//! which the two processes can run, and every value that their loads can return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test --release -p softroce --lib models
 //! ```
 //!
-//! Both sides use the rings, records and lanes of the device. The copied payload is simulated: its words are atomics, because
-//! the sender may write to its memory during a copy whose result is discarded.
+//! Both sides use the rings, records and lanes of the device. The payload is simulated by atomics, because the sender
+//! may write to its memory during a copy whose result is then discarded.
 
 use std::sync::Arc as Shared;
 
@@ -25,17 +25,18 @@ use crate::sync::Line;
 const QUEUE_PAIR: usize = 0;
 const REGION: usize = 1;
 
-/// Contents of the sender's memory: a message's payload, and the bytes that the program writes after a request has failed.
+/// Possible contents of the sender's memory: the payload of a message, and what the program writes after its request
+/// has failed.
 const MESSAGE: u64 = 1;
 const REUSED: u64 = 2;
 
-/// Tags of the messages in the ring: an offer (the description of a message, whose payload the receiver copies), and the two
+/// Tags of messages in the ring: an offer (description of a message whose payload the receiver must copy), and its two
 /// answers.
 const OFFER: u16 = 1;
 const ACCEPTED: u16 = 2;
 const DECLINED: u16 = 3;
 
-/// The memory that both processes share: the sender's records and payloads, and the receiver's lanes.
+/// The memory that both processes can access: the sender's records and payloads, and the receiver's lanes.
 struct World {
     records: Board<Vec<Record>>,
     lanes: Vec<Line>,
@@ -44,27 +45,27 @@ struct World {
     mapping: UnsafeCell<()>,
 }
 
-/// The ends of the two rings that one process uses.
+/// The sides of the two rings that one process uses: it sends in one ring and receives from the other.
 struct Side {
     sender: Producer<Shared<[Slot]>, Shared<[Chunk]>, Shared<Marks>>,
     receiver: Consumer<Shared<[Slot]>, Shared<[Chunk]>, Shared<Marks>>,
 }
 
-/// The process that sends messages.
+/// The process that sends messages, whose payload the other process copies.
 struct Sender {
     world: Arc<World>,
     side: Side,
 }
 
-/// The process that receives messages.
+/// The process that receives messages, and copies their payload.
 struct Receiver {
     world: Arc<World>,
     side: Side,
-    /// Version of the record of the sender's queue pair to which the receiver is connected.
+    /// Version that the record of the sender's queue pair had when the two processes were connected.
     version: u64,
 }
 
-/// Creates a sender and a receiver that are connected, and the memory of the messages.
+/// Creates a sender and a receiver that are connected, and the memory that contains the payloads.
 fn connect() -> (Sender, Receiver) {
     let world = Arc::new(World {
         records: Board(records(2)),
@@ -106,12 +107,13 @@ impl Side {
 }
 
 impl Sender {
-    /// Sends the description of a message in the ring, so that the receiver copies the payload from the sender's memory.
+    /// Sends an offer: the receiver must copy the payload of the message from the sender's memory.
     fn offer(&self) {
         self.side.say(OFFER);
     }
 
-    /// Makes the queue pair fail, completes its requests, and overwrites their memory, as a program does after a completion.
+    /// Makes the sender's queue pair fail, which completes its requests, and overwrites their memory, as a program does
+    /// then.
     fn give_up(&self) {
         self.world.records.retract(QUEUE_PAIR);
         for word in &self.world.bytes {
@@ -119,7 +121,7 @@ impl Sender {
         }
     }
 
-    /// Deregisters the sender's region, and removes its mapping.
+    /// Deregisters the memory region of the payloads, and removes its mapping.
     fn deregister(&self) {
         let World { records, lanes, .. } = &*self.world;
         records.retract(REGION);
@@ -134,8 +136,8 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Receives the next offered message, and answers it. Returns whether the message was accepted, or `None` if there is no
-    /// offer.
+    /// Receives the next offer, copies the payload, and answers. Returns whether the message was accepted, or `None` if
+    /// there is no offer.
     fn take(&mut self) -> Option<bool> {
         let tag = self.side.hear()?;
         assert_eq!(tag, OFFER);
@@ -148,8 +150,8 @@ impl Receiver {
         Some(is_accepted)
     }
 
-    /// Copies the payload of a message from the sender's memory during a visit. Returns `None` if the payload must be
-    /// discarded.
+    /// Copies the payload of a message from the sender's memory. Returns `None` if the bytes must be discarded, because the
+    /// sender may have changed them.
     fn copy(&self) -> Option<[u64; 2]> {
         let World { records, lanes, .. } = &*self.world;
         let _lane = Lanes(lanes).enter(0);
@@ -181,7 +183,7 @@ fn no_message_is_lost_while_nobody_fails() {
                 }
             }
         });
-        // Two parts are in flight at the same time.
+        // Two messages are offered at the same time.
         sender.offer();
         sender.offer();
         let mut answered = 0;
@@ -198,8 +200,8 @@ fn no_message_is_lost_while_nobody_fails() {
     });
 }
 
-/// Checks that if the sender has given up an unanswered message, the receiver has copied the payload before, or declines the
-/// message.
+/// Checks that if the sender gives up a message that was not answered, the receiver has copied the payload before, or
+/// declines.
 #[test]
 fn bytes_that_were_changed_after_the_completion_are_not_accepted() {
     loom::model(|| {
@@ -210,13 +212,13 @@ fn bytes_that_were_changed_after_the_completion_are_not_accepted() {
             Some(answer) => assert_eq!(answer, ACCEPTED),
             None => sender.give_up(),
         }
-        // The message arrived before the receiver checked.
+        // The receiver must find the offer, which arrived before the thread was started.
         assert!(other.join().unwrap().is_some());
     });
 }
 
-/// Checks that a message is not accepted if the sender's queue pair is connected again during the copy, with another record
-/// version and other payloads.
+/// Checks that a message is not accepted if the sender's queue pair fails and is connected again while the receiver
+/// copies. The record then has another version, and the memory other contents.
 #[test]
 fn a_message_of_an_earlier_connection_is_not_accepted() {
     loom::model(|| {
@@ -241,8 +243,8 @@ fn memory_stays_mapped_while_a_message_is_copied() {
     });
 }
 
-/// Checks that if the region is deregistered while its queue pair continues, the message is accepted or declined, and the
-/// deregistration waits for the receiver's copy.
+/// Checks that the receiver can accept or decline a message whose region is deregistered meanwhile while the queue pair
+/// continues, and that the deregistration waits for the copy.
 #[test]
 fn a_region_that_ends_is_not_copied_from() {
     loom::model(|| {

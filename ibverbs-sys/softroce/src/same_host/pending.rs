@@ -1,7 +1,8 @@
 #![forbid(unsafe_code)]
-//! Connections of other processes whose handshakes are not finished.
+//! Connections that other processes have made and whose handshakes are not finished.
 //!
-//! Each connection is a [`Handshake`]. [`Handshakes`] limits their number by the constants of [`admission`](super::admission).
+//! Each connection is a [`Handshake`]. [`Handshakes`] contains all of them, and limits their number by the constants of
+//! [`admission`](super::admission).
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -21,20 +22,21 @@ use super::process;
 use super::sockets;
 use crate::descriptor::Descriptor;
 
-/// A connection of another process whose handshake is not finished.
+/// A connection that another process has made and whose handshake is not finished.
 pub(super) struct Handshake {
     pub(super) socket: Descriptor,
-    /// The process that has connected. It belongs to the same user as this process.
+    /// The process that has made the connection. It belongs to the same user as this process.
     pub(super) process: Pid,
     /// Time at which the connection was accepted.
     since: Instant,
-    /// Set while the peer's first message has arrived but is not received yet, because of the rate limit.
+    /// Set while the first message of the peer has arrived, but is left unread because of the rate limit.
     has_handshake_message: bool,
-    /// The new link (shared memory with the peer), after `Welcome` was sent and until the peer's last message is received.
+    /// The new link (shared memory with the peer). Set from the time when `Welcome` was sent until the last message of the
+    /// peer is received.
     pub(super) welcomed: Option<Arc<Link>>,
 }
 
-/// Readiness of a connection whose handshake is not finished: no data, a message to receive, or the end of the connection.
+/// Content that can be received from a connection: nothing, a message, or the end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
     Nothing,
@@ -43,7 +45,7 @@ enum Pending {
 }
 
 impl Handshake {
-    /// Returns the time at which the handshake is given up.
+    /// Returns the time at which the handshake is given up if it is not finished.
     fn deadline(&self) -> Instant {
         self.since + HANDSHAKE_TIMEOUT
     }
@@ -53,7 +55,7 @@ impl Handshake {
         self.welcomed.is_none() && !self.has_handshake_message
     }
 
-    /// Returns what can be received from the connection: a message, the end of the connection, or nothing. Receives nothing.
+    /// Returns what can be received from the connection, without receiving it.
     fn pending(&self) -> Pending {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(self.socket.as_fd(), &mut [0_u8; 1], flags).map(|(_, length)| length) {
@@ -64,8 +66,8 @@ impl Handshake {
         }
     }
 
-    /// Ends a handshake that was not finished in time. If `Welcome` was sent, the peer may copy from and to memory of this
-    /// process until it has closed its end of the connection.
+    /// Gives up a handshake that was not finished in time. If `Welcome` was sent, the peer may copy from and to memory of
+    /// this process until it has closed its side of the connection.
     fn give_up(self) {
         if let Some(link) = self.welcomed {
             link.break_off();
@@ -73,7 +75,7 @@ impl Handshake {
     }
 }
 
-/// All connections without a finished handshake.
+/// All connections of other processes whose handshakes are not finished.
 pub(super) struct Handshakes {
     all: Vec<Handshake>,
     connections: RateLimit,
@@ -92,7 +94,7 @@ impl Handshakes {
         }
     }
 
-    /// Accepts waiting connections, up to the limits of their rate and number.
+    /// Accepts connections that wait at the listeners, as far as the limits for their rate and number permit.
     pub(super) fn accept(&mut self, listeners: &[Descriptor], events: &Events, now: Instant) {
         self.accept_at = None;
         for listener in listeners {
@@ -141,11 +143,11 @@ impl Handshakes {
         }
     }
 
-    /// Continues all pending handshakes, and gives up those whose deadline has passed. Returns whether a handshake has ended.
+    /// Continues all pending handshakes, and gives up those that were not finished in time. Returns whether a handshake has
+    /// ended.
     ///
-    /// Calls `receive` for each handshake with a waiting message; the function receives the message, and returns whether the
-    /// handshake is still pending. The list that is passed to `receive` does not contain the handshakes that are continued
-    /// later.
+    /// Calls `receive` for each handshake with an unread message. `receive` must receive the message, and return whether
+    /// the handshake is still pending. The list that is passed to `receive` lacks the handshakes that are continued later.
     pub(super) fn advance(
         &mut self,
         now: Instant,
@@ -188,8 +190,9 @@ impl Handshakes {
         self.all.len() < before
     }
 
-    /// Returns whether another connection can be accepted. If the limit is reached, closes the oldest connection that has sent
-    /// no message. Returns `false` if each of the [`MAX_PENDING_HANDSHAKES`] connections has sent a message.
+    /// Makes room for another connection, and returns whether there is room. If the limit is reached, closes the oldest
+    /// connection that has sent no message. Returns `false` if each of [`MAX_PENDING_HANDSHAKES`] connections has sent a
+    /// message.
     fn make_room(&mut self) -> bool {
         if self.all.len() < MAX_PENDING_HANDSHAKES {
             return true;
@@ -205,7 +208,7 @@ impl Handshakes {
         true
     }
 
-    /// Ensures that another handshake may enter the state after `Welcome`. If the limit is reached, gives up the oldest such
+    /// Makes room for another handshake in which `Welcome` is sent. If the limit is reached, gives up the oldest such
     /// handshake.
     pub(super) fn make_room_for_welcomed(&mut self) {
         let welcomed = || {
@@ -232,8 +235,8 @@ impl Handshakes {
         deadlines.chain(unread).chain(self.accept_at).min()
     }
 
-    /// Returns whether a handshake with the process that has an address only lacks the process's last message, because
-    /// `Welcome` was sent.
+    /// Returns whether `Welcome` was sent to the process that has the address `address`, so that only its last message is
+    /// missing.
     pub(super) fn is_welcomed(&self, address: SocketAddr) -> bool {
         let mut addresses = self
             .welcomed()
@@ -242,7 +245,7 @@ impl Handshakes {
         addresses.any(|known| *known == address)
     }
 
-    /// Returns whether `Welcome` was sent on a pending connection of a process.
+    /// Returns whether `Welcome` was sent on a pending connection of the process `process`.
     pub(super) fn has_welcomed(&self, process: Pid) -> bool {
         self.welcomed()
             .any(|handshake| handshake.process == process)
@@ -257,7 +260,7 @@ impl Handshakes {
 
 #[cfg(any(test, fuzzing))]
 impl Handshakes {
-    /// Resets the rate limits of handshakes, so that a whole burst is allowed.
+    /// Resets the rate limits of handshakes, so that they allow a full burst at once.
     pub(super) fn reset_limits(&mut self, now: Instant) {
         self.connections = RateLimit::new(CONNECTIONS_PER_SECOND, now);
         self.beginnings = RateLimit::new(HANDSHAKES_PER_SECOND, now);
@@ -291,7 +294,7 @@ mod tests {
     use super::super::testing;
     use super::*;
 
-    /// Returns a handshake whose peer has sent nothing, and the peer's end of the connection.
+    /// Returns a handshake whose peer has sent nothing, and the peer's side of the connection.
     fn handshake(since: Instant) -> (Handshake, Descriptor) {
         let (socket, end) = testing::connection().unwrap();
         let handshake = Handshake {

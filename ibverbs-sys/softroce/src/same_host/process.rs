@@ -1,24 +1,25 @@
 //! Copies by the kernel between memory of this process and memory of another process.
 //!
 //! # Why memory is addressed by a thread ID
-//! Each call names the process by an ID, from which the kernel finds the memory. A process keeps its process ID when it calls
-//! `exec`. A write that uses the process ID at that moment goes to the memory of the new program. Therefore each call here uses
-//! the ID of the thread of the peer's engine. `exec` ends all threads but the calling one before the new program's memory
-//! exists, and the calling thread then has the process ID. The engine never calls `exec`. So while the engine's thread exists,
-//! its memory is that of the program that performed the handshake; after that, the kernel finds no memory (`ESRCH`).
+//! Each system call for a copy names the other process by an ID, from which the kernel finds the memory. A process
+//! keeps its process ID when it calls `exec`. A write that uses the process ID at that moment goes to the memory of the
+//! new program. Therefore each call uses the ID of the thread of the peer's engine. `exec` ends all threads but the
+//! calling one before the new program's memory exists, and the calling thread then has the process ID. The engine never
+//! calls `exec`. So while the engine's thread exists, its memory is that of the program that performed the handshake;
+//! after that, the kernel finds no memory (`ESRCH`).
 //!
 //! Alternatives that are not used:
 //! - `/proc/PID/mem`: a file that was opened before `exec` stays with the memory of the earlier program. But the kernel copies
 //!   page by page through a page of its own, and writes to read-only mappings, too (`FOLL_FORCE`). Only kernels since 6.12 can
 //!   disable that.
-//! - A word at an address that is rarely mapped, as the first place of each call, since a call ends at a place that is not
-//!   mapped. The kernel would have to find one more page at each call, and a program that maps nearly all addresses would
-//!   defeat the check.
+//! - A word at an address that is rarely mapped, as the first range of each call, since a call ends at a range that is
+//!   not mapped. The kernel would have to find one more page at each call, and a program that maps nearly all addresses
+//!   would defeat the check.
 //! - A word that a separate call reads before or after the copy: the peer may call `exec` between the two calls.
 //!
 //! # Reuse of thread IDs
-//! The kernel gives the engine's thread ID to another thread only after it has given out all other IDs. A
-//! [link](super::link::Link) checks that the peer exists at intervals that are too short for so many new threads.
+//! The kernel gives the thread ID of the engine to another thread only after it has assigned all other IDs. A
+//! [link](super::link::Link) checks that the peer exists so often that fewer threads can be created in between.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -39,9 +40,9 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Splits the range before its last aligned word. Returns the parts and their number: two, or one if the range is not
-    /// longer than a word. The kernel writes the parts in order, so a program that polls the last byte then finds all others
-    /// written.
+    /// Splits the range before its last aligned word. Returns the ranges and their number: two, or one if the range is not
+    /// longer than a word. The kernel writes the ranges in order, so a program that polls the last byte then finds all
+    /// others written.
     fn with_tail(self) -> ([Self; 2], usize) {
         const WORD: usize = size_of::<u64>();
         if self.length <= WORD {
@@ -79,8 +80,8 @@ fn vectors(pieces: &[Piece<'_>]) -> SmallVec<[libc::iovec; 4]> {
         .collect()
 }
 
-/// Copies pieces of this process's memory to another process, the last word after all other bytes. Returns the number of copied
-/// bytes, which is less than the length of the range if a page cannot be written.
+/// Copies memory ranges of this process to another process, the last word after all other bytes. Returns the number of
+/// copied bytes. It is less than the length of the range if a page cannot be written.
 pub(super) fn write(process: Pid, from: &[Piece<'_>], to: Place) -> io::Result<usize> {
     let (parts, count) = to.with_tail();
     let to = parts.map(|place| place.vector());
@@ -100,8 +101,8 @@ pub(super) fn write(process: Pid, from: &[Piece<'_>], to: Place) -> io::Result<u
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Copies bytes of another process to pieces of this process's memory. Returns the number of copied bytes, which is less than
-/// the length of the range if a page cannot be read. Fails if a piece is not writable.
+/// Copies bytes of another process to memory ranges of this process. Returns the number of copied bytes. It is less
+/// than the length of `from` if a page cannot be read. Fails if one of the ranges `to` is not writable.
 pub(super) fn read(process: Pid, from: Place, to: &[Piece<'_>]) -> io::Result<usize> {
     if !to.iter().all(Piece::is_writable) {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -122,8 +123,9 @@ pub(super) fn read(process: Pid, from: Place, to: &[Piece<'_>]) -> io::Result<us
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Returns the process at the other end of a Unix connection: for an accepted connection, the process that has connected; for
-/// an outgoing connection, the process that listens. Returns `None` if the process is of another user or another PID namespace.
+/// Returns the process on the other side of a Unix connection: for an accepted connection, the process that has
+/// connected; for an outgoing connection, the process that listens. Returns `None` if that process belongs to another
+/// user or another PID namespace.
 pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
     let mut who = libc::ucred {
         pid: 0,
@@ -148,11 +150,11 @@ pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
         .flatten()
 }
 
-/// Returns whether a process is stopped by a signal or a debugger. Such a process may stay stopped for an unlimited time.
+/// Returns whether a process is stopped by a signal or a debugger. It may then stay stopped without a time limit.
 pub(super) fn is_stopped(process: Pid) -> bool {
     let number = process.as_raw_nonzero();
     let status = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
-    // The name of the program, in parentheses, may contain any character.
+    // The program's name in parentheses may itself contain parentheses and spaces.
     let state = status.rsplit_once(") ").map(|(_, rest)| rest);
     state.is_some_and(|state| state.starts_with(['T', 't']))
 }
@@ -172,8 +174,8 @@ pub(super) enum KernelCopies {
 }
 
 /// Checks whether the kernel permits this process to copy from and to a peer's memory, by reading the peer's [word] at
-/// `address` and writing it back. Also checks that the thread belongs to the peer and is not its main thread. Returns the
-/// thread's ID and the permission, or `None` if the thread or the address is not valid in the peer.
+/// `address` and writing it back. Also checks that `thread` is a thread of the peer, and not its main thread. Returns
+/// the thread's ID and the permission, or `None` if the thread or the address is not valid in the peer.
 pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<(Pid, KernelCopies)> {
     let thread = (thread > 0).then(|| Pid::from_raw(thread)).flatten()?;
     if thread == process {
@@ -199,13 +201,13 @@ pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<(Pid, Ker
 /// Word of this process that peers read and write back to find out whether the kernel permits their copies.
 static WORD: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the address of the word that peers read and write back in [`reach`].
+/// Returns the address of the word of this process that peers read and write back in [`reach`].
 pub(super) fn word() -> u64 {
     WORD.as_ptr().expose_provenance() as u64
 }
 
-/// Reads a word of another process and writes it back. Returns whether both copies were complete, or the error number if the
-/// kernel refuses a copy.
+/// Reads a word of another process and writes it back. Returns whether both copies were complete. If the kernel refuses
+/// a copy, fails with the error number.
 pub(super) fn probe(process: Pid, address: u64) -> Result<bool, i32> {
     let place = Place { address, length: 8 };
     let mut word = [0; 8];
@@ -222,7 +224,7 @@ mod tests {
         rustix::process::getpid()
     }
 
-    /// Returns the range of addresses of `bytes`, as a place in this process.
+    /// Returns the address range of `bytes` in the form that the copy functions take.
     fn place(bytes: &mut [u8]) -> Place {
         Place {
             address: bytes.as_mut_ptr().expose_provenance() as u64,

@@ -15,16 +15,16 @@ pub(super) use crate::memory::{FilePlace, Published};
 use crate::number;
 use crate::proto::AccessFlags;
 
-/// The record of a queue pair that is ready to receive, as published to the connected peer.
+/// Record in which a process publishes a queue pair that is ready to receive. The connected peer reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePair {
     /// Number of the queue pair.
     pub(crate) number: u32,
-    /// Number of the connected queue pair of the peer.
+    /// Number of the queue pair to which this one is connected.
     pub(crate) peer: u32,
     /// GID of the queue pair.
     pub(crate) own_gid: Ipv6Addr,
-    /// GID of the connected queue pair.
+    /// GID of the queue pair to which this one is connected.
     pub(crate) peer_gid: Ipv6Addr,
     /// Set if the connection is unreliable.
     pub(crate) is_unreliable: bool,
@@ -41,7 +41,7 @@ pub(crate) struct QueuePair {
 /// Unit of the start and the length of an arena segment in a record, in bytes.
 const UNIT: u64 = 2 << 20;
 
-/// Number of records of regions and windows: the maximum number of both, and some more.
+/// Number of records for regions and windows: as many as may exist of both, and some more.
 const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
 
 /// Number of records of queue pairs. Queue pairs that exist at the same time use different records.
@@ -53,7 +53,7 @@ pub(super) const LENGTH: usize = DIFFERENCES_AT + REGIONS;
 /// Offset in the file of the records of regions, in bytes.
 pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
 
-/// Offset in the file of the bytes that map key indices to records, in bytes.
+/// Offset in bytes, in the file of the tables, of the array that maps key indices to records.
 pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record>();
 
 const NUMBER: u64 = 0xff_ffff;
@@ -83,7 +83,7 @@ impl Published {
         ])
     }
 
-    /// Decodes the record of a peer's region or window. The fields are not checked.
+    /// Decodes a peer's record of a region or window. Does not check the fields.
     fn decode(words: &[u64; board::WORDS]) -> Self {
         let &[head, domain, start, length, address, offset, segment] = words;
         let from = (segment >> 32) * UNIT;
@@ -104,7 +104,7 @@ impl Published {
     }
 }
 
-/// Position of the bit in a queue pair's record that is set for an unreliable connection.
+/// Bit number in a queue pair's record: set for an unreliable connection.
 const UNRELIABLE: u32 = 48;
 
 impl QueuePair {
@@ -145,11 +145,11 @@ impl QueuePair {
     }
 }
 
-/// The tables of this process, in a file that peers can map only for reading.
+/// The tables in which this process publishes its memory. Peers can map their file only for reading.
 #[derive(Debug)]
 pub(crate) struct Publication {
     file: Descriptor,
-    /// Number that is added to a table index to form the index in a memory key.
+    /// Number that is added to the index of a record to form the index in a memory key.
     key_base: u32,
     tables: Tables,
 }
@@ -159,7 +159,8 @@ pub(crate) struct Publication {
 pub(super) struct Tables {
     queue_pairs: Board<Part<Record>>,
     regions: Board<Part<Record>>,
-    /// For each index in memory keys: the bits in which the index differs from the record number that the index stands for.
+    /// For each index in memory keys: the bits in which the index differs from the number of the record to which it
+    /// belongs.
     differences: Part<AtomicU8>,
 }
 
@@ -173,46 +174,47 @@ impl Tables {
         })
     }
 
-    /// Maps the tables of a peer for reading.
+    /// Maps the file of a peer's tables for reading.
     pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
         let map = Map::of(file, 0..LENGTH as u64, Rights::Read)?;
         Self::of(map).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Returns the version and the content of the record of a region or window, or `None` if the record is empty.
+    /// Returns the version and the content of the record `slot` of a region or window, or `None` if the record is empty.
     pub(super) fn region(&self, slot: u32) -> Option<(u64, Published)> {
         let (version, words) = self.regions.find(slot as usize)?;
         Some((version, Published::decode(&words)))
     }
 
-    /// Returns the number of the record that an index in memory keys stands for, or `None` if the index is out of range.
+    /// Returns the number of the record to which an index in memory keys belongs, or `None` if the index is out of range.
     #[inline]
     pub(super) fn slot(&self, index: u32) -> Option<u32> {
         let difference = self.differences.get(index as usize)?;
         Some(index ^ u32::from(difference.load(Ordering::Relaxed)))
     }
 
-    /// Returns whether the version of the record of a region or window is still `version`.
+    /// Returns whether the record `slot` of a region or window still has the version `version`.
     #[inline]
     pub(super) fn has_region(&self, slot: u32, version: u64) -> bool {
         self.regions.is_current(slot as usize, version)
     }
 
-    /// Returns the version and the content of a queue pair's record, or `None` if the queue pair is not published.
+    /// Returns the version and the content of the record of the queue pair with the number `number`, or `None` if it is not
+    /// published.
     pub(super) fn queue_pair(&self, number: u32) -> Option<(u64, QueuePair)> {
         let (version, words) = self.queue_pairs.find(number::record(number))?;
         let found = QueuePair::decode(&words);
         (found.number == number).then_some((version, found))
     }
 
-    /// Returns whether the version of a queue pair's record is still `version`.
+    /// Returns whether the record of the queue pair with the number `number` still has the version `version`.
     #[inline]
     pub(super) fn has_queue_pair(&self, number: u32, version: u64) -> bool {
         self.queue_pairs.is_current(number::record(number), version)
     }
 
-    /// Returns whether the version of a queue pair's record has been `version` ever since [`queue_pair`](Self::queue_pair)
-    /// returned it.
+    /// Returns whether the record of a queue pair has had the version `version` without interruption since
+    /// [`queue_pair`](Self::queue_pair) returned that version.
     pub(super) fn had_queue_pair(&self, number: u32, version: u64) -> bool {
         let index = number::record(number);
         self.queue_pairs.was_current(index, version)
@@ -220,7 +222,8 @@ impl Tables {
 }
 
 impl Publication {
-    /// Creates empty tables. The indices in memory keys start at `key_base`.
+    /// Creates empty tables. `key_base` is the number that is added to the index of a record to form the index in a memory
+    /// key.
     pub(crate) fn new(key_base: u32) -> io::Result<Self> {
         let (file, map) = shared::create("softroce-tables", LENGTH, true)?;
         let tables = Tables::of(map).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -231,7 +234,7 @@ impl Publication {
         })
     }
 
-    /// Returns the number that is added to a table index to form the index in a memory key.
+    /// Returns the number that is added to the index of a record to form the index in a memory key.
     pub(crate) fn key_base(&self) -> u32 {
         self.key_base
     }
@@ -259,14 +262,14 @@ impl Publication {
         self.tables.regions.read(slot as usize).is_some()
     }
 
-    /// Publishes a queue pair, and replaces the previous content of its record.
+    /// Publishes a queue pair, and replaces what its record contained before.
     pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
         let index = number::record(queue_pair.number);
         self.tables.queue_pairs.publish(index, &queue_pair.encode());
     }
 
-    /// Retracts a queue pair from peers. Returns whether it was published. If so, the caller has to wait for peers that still
-    /// use the queue pair's memory.
+    /// Marks the record of a queue pair as empty. Returns whether the queue pair was published. If so, the caller must wait
+    /// for peers that still access memory through the queue pair.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         let is_told = self.tables.queue_pair(number).is_some();
         if is_told {

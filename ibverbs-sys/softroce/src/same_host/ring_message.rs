@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The encoding of a ring message (a short message without packet headers) in a slot (one cache line of a ring).
+//! The encoding of ring messages (short messages without packet headers). Each is in a slot (one cache line) of a ring.
 
 use super::ring::WORDS;
 use crate::proto::Sequence;
@@ -24,8 +24,8 @@ const NUMBER: u64 = 0xff_ffff;
 /// length of its payload.
 const SEQUENCE_AT: u32 = 32;
 const LENGTH_AT: u32 = 56;
-/// Bit offset of the partition key in the second word of a slot, above the immediate data; and index of the first word of the
-/// payload. The third word is the acknowledged sequence number.
+/// Positions in the other words of a slot: the bit offset of the partition key, above the immediate data in the second
+/// word, and the index of the first word of the payload. The third word is the acknowledged sequence number.
 const PARTITION_AT: u32 = 32;
 const BYTES_AT: usize = 3;
 
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// Generates the sequence number, immediate data, solicited flag and payload of a message.
+    /// Generates the parts of a message: its sequence number, immediate data, solicited flag and payload.
     fn message() -> impl Strategy<Value = (u32, Option<[u8; 4]>, bool, Vec<u8>)> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..=SHORT);
         (

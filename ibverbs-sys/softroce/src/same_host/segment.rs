@@ -13,20 +13,20 @@ use crate::sync::Line;
 /// Number of slots (cache lines) of a ring, which is the maximum number of messages in flight in one direction.
 const SLOTS: usize = 2048;
 
-/// Number of chunks (cache lines of payload) of a ring, for payloads that do not fit into a slot: 512 KiB.
+/// Number of chunks (cache lines of payload) of a ring. They are 512 KiB, for payloads that do not fit into a slot.
 const CHUNKS: usize = 8192;
 
-/// Number of lanes (shared words that mark a copy as in progress, see [`epoch`](crate::epoch)) of each process. Up to this
-/// number of its threads can copy at the same time without waiting for each other.
+/// Number of lanes of each process (shared words that mark a copy as in progress, see [`epoch`](crate::epoch)). As many
+/// threads can copy at the same time without waiting for each other.
 const LANES: usize = 32;
 
 /// The memory of a ring (message queue) in a mapped file.
 type Ring = Memory<Part<Slot>, Part<Chunk>, One<Marks>>;
 
-/// The sending end of a ring (message queue) in a mapped file.
+/// The sending side of a ring (message queue) in a mapped file.
 pub(super) type Sender = Producer<Part<Slot>, Part<Chunk>, One<Marks>>;
 
-/// The receiving end of a ring (message queue) in a mapped file.
+/// The receiving side of a ring (message queue) in a mapped file.
 pub(super) type Receiver = Consumer<Part<Slot>, Part<Chunk>, One<Marks>>;
 
 /// The memory that two linked processes share, from the perspective of one of them.
@@ -36,9 +36,9 @@ pub(super) struct Side {
     pub(super) receiver: Receiver,
     /// Slots (cache lines for messages) of the ring from which this process receives.
     pub(super) slots: Part<Slot>,
-    /// Word that names the sleeping thread of this process; the peer reads it.
+    /// Word that names the thread of this process that sleeps. The peer reads it to wake the thread.
     pub(super) own_sleep: One<Line>,
-    /// Word that names the sleeping thread of the peer.
+    /// Word that names the thread of the peer that sleeps. This process reads it to wake the thread.
     pub(super) peer_sleep: One<Line>,
     /// Lanes (shared words, see [`epoch`](crate::epoch)) in which this process marks its copies from and to the peer's memory.
     pub(super) own_lanes: Part<Line>,
@@ -55,8 +55,8 @@ pub(super) enum Role {
     Taker,
 }
 
-/// Byte offsets in the shared memory within the part for one direction: the sleep word, the lanes, the slots, the chunks; and
-/// the length of that part.
+/// Byte offsets within the memory of one direction: the sleep word, the lanes, the slots and the chunks. Then the
+/// length of the memory of one direction.
 const SLEEP: usize = size_of::<Marks>();
 const LANE: usize = SLEEP + size_of::<Line>();
 const SLOT: usize = LANE + LANES * size_of::<Line>();
@@ -66,13 +66,13 @@ const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(
 /// Length in bytes of the memory that two linked processes share.
 pub(super) const LENGTH: usize = 2 * DIRECTION;
 
-/// Creates the memory that two processes will share. Returns its file, and the perspective of this process.
+/// Creates the memory that two processes will share. Returns its file, and its mapping as this process uses it.
 pub(super) fn make() -> io::Result<(Descriptor, Side)> {
     let (file, map) = shared::create("softroce-link", LENGTH, false)?;
     Ok((file, Side::of(map, Role::Maker)?))
 }
 
-/// Maps shared memory that a peer process has created. Returns the perspective of this process.
+/// Maps memory that a peer process has created in order to share it. Returns the mapping as this process uses it.
 pub(super) fn take(file: BorrowedFd<'_>) -> io::Result<Side> {
     let map = Map::of(file, 0..LENGTH as u64, Rights::Write)?;
     Side::of(map, Role::Taker)
@@ -83,8 +83,8 @@ fn slots(map: &Arc<Map>, at: usize) -> Option<Part<Slot>> {
     Part::of(map, at + SLOT, SLOTS)
 }
 
-/// Returns what the shared memory contains for the direction that begins at byte offset `at`: the ring, the sleep word of the
-/// receiver, and the lanes of the sender.
+/// Returns the contents of the memory for one direction, which begins at byte offset `at`: the ring, the sleep word of
+/// the receiver, and the lanes of the sender.
 fn direction(map: &Arc<Map>, at: usize) -> Option<(Ring, One<Line>, Part<Line>)> {
     let ring = Memory {
         slots: slots(map, at)?,

@@ -1,8 +1,8 @@
 //! Mappings of memory that other processes have mapped, too. Only this module creates and accesses such mappings.
 //!
-//! Other processes may write to the memory at any time, and may end at any time. So the only references to it are references to
-//! atomics, and its contents are not trusted. An access never faults: each file is in memory, is at least as long as its
-//! mapping, and is sealed against shrinking.
+//! Other processes may write to the memory at any time, and may end at any time. So no references to it exist except to
+//! atomics, and its contents are not trusted. An access never faults: each file is in memory, is at least as long as
+//! its mapping, and is sealed against shrinking.
 
 use std::io;
 use std::marker::PhantomData;
@@ -51,7 +51,8 @@ pub(super) enum Rights {
     Write,
 }
 
-/// A mapping of a range of an in-memory file, unmapped on drop. Children of `fork` do not inherit it.
+/// A mapping of a range of an in-memory file. Dropping this value unmaps the range. Children of `fork` do not inherit
+/// the mapping.
 #[derive(Debug)]
 pub(super) struct Map {
     start: NonNull<c_void>,
@@ -91,10 +92,10 @@ pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Desc
     Ok((file, map))
 }
 
-/// Checks that a mapping of a range of a file's bytes can be accessed without a fault, even if other processes change or close
-/// the file.
+/// Checks that the bytes `range` of a file can be mapped and then accessed without a fault, even if other processes
+/// change or close the file.
 pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
-    /// `TMPFS_MAGIC` of `linux/magic.h`. Huge pages of another file system may be unavailable when they are first accessed.
+    /// `TMPFS_MAGIC` of `linux/magic.h`. In other file systems, a page may be unavailable when it is first accessed.
     const TMPFS: i128 = 0x0102_1994;
     let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     if i128::from(rustix::fs::fstatfs(file)?.f_type) != TMPFS {
@@ -112,7 +113,7 @@ pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> 
 }
 
 impl Map {
-    /// Maps a range of a file's bytes. The start of the range must be a multiple of the page size.
+    /// Maps the bytes `range` of a file. The start of the range must be a multiple of the page size.
     pub(super) fn of(file: BorrowedFd<'_>, range: Range<u64>, rights: Rights) -> io::Result<Self> {
         check(file, &range)?;
         let too_large = |_| io::Error::from_raw_os_error(libc::ENOMEM);
@@ -170,8 +171,9 @@ impl Map {
         unsafe { copy::write(address, data) }.ok()
     }
 
-    /// Copies pieces of this process's memory, one after the other, to the mapping, starting at `offset`, in ascending order.
-    /// Returns `None` if the range is not inside the mapping, if the mapping is read-only, or if a byte could not be copied.
+    /// Copies memory ranges of this process, one after the other, to the mapping, starting at `offset`, in ascending order.
+    /// Returns `None` if the bytes do not fit into the mapping, if the mapping is read-only, or if a byte could not be
+    /// copied.
     #[inline]
     pub(super) fn put(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -188,8 +190,8 @@ impl Map {
         Some(())
     }
 
-    /// Copies bytes of the mapping, starting at `offset`, to pieces of this process's memory. Returns `None` if the range is
-    /// not inside the mapping, if a piece is not writable, or if a byte could not be copied.
+    /// Copies bytes of the mapping, starting at `offset`, to memory ranges of this process. Returns `None` if not all bytes
+    /// are inside the mapping, if a memory range is not writable, or if a byte could not be copied.
     #[inline]
     pub(super) fn get(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -206,7 +208,7 @@ impl Map {
         Some(())
     }
 
-    /// Returns the eight bytes at `offset` as an atomic. Returns `None` if the range is not inside the mapping or not aligned,
+    /// Returns the eight bytes at `offset` as an atomic. Returns `None` if they are not inside the mapping or not aligned,
     /// or if the mapping is read-only.
     #[inline]
     pub(super) fn word(&self, offset: usize) -> Option<&AtomicU64> {
@@ -235,7 +237,7 @@ impl Drop for Map {
     }
 }
 
-/// An array of values in a mapping, which it keeps mapped.
+/// An array of values in a mapping. Holds a reference that keeps the mapping.
 #[derive(Debug)]
 pub(super) struct Part<T> {
     _map: Arc<Map>,
@@ -274,7 +276,7 @@ impl<T> Deref for Part<T> {
     }
 }
 
-/// A single value in a mapping, which it keeps mapped.
+/// A single value in a mapping. Holds a reference that keeps the mapping.
 #[derive(Debug)]
 pub(super) struct One<T>(Part<T>);
 

@@ -19,7 +19,7 @@ use rustix::net::{
 use super::admission::{HANDSHAKE_TIMEOUT, MAX_PENDING_HANDSHAKES};
 use crate::descriptor::Descriptor;
 
-/// Creates a Unix socket that listens on the abstract name of an address of this process.
+/// Creates a Unix socket that listens on the abstract name for `address`, an address of this process.
 pub(super) fn listen_at(address: SocketAddr) -> io::Result<Descriptor> {
     let socket = socket(SocketFlags::NONBLOCK)?;
     bind(&socket, &name(address)?)?;
@@ -36,8 +36,9 @@ pub(super) fn accept(listener: &Descriptor) -> io::Result<Option<Descriptor>> {
     }
 }
 
-/// Connects to the process that has a socket address. If the backlog of that process's listener is full, waits for at most
-/// [`HANDSHAKE_TIMEOUT`]; the kernel serves waiting processes in the order of their requests.
+/// Connects to the process that has the socket address `address`. If the kernel's queue of connections to that process
+/// is full, waits for at most [`HANDSHAKE_TIMEOUT`]; the kernel serves waiting processes in the order of their
+/// requests.
 pub(super) fn connect_to(address: SocketAddr) -> io::Result<Descriptor> {
     let socket = socket(SocketFlags::empty())?;
     set_socket_timeout(&socket, Timeout::Send, Some(HANDSHAKE_TIMEOUT))?;
@@ -45,7 +46,8 @@ pub(super) fn connect_to(address: SocketAddr) -> io::Result<Descriptor> {
     Ok(socket)
 }
 
-/// Waits until a message can be received from the socket or the deadline has passed. Returns whether a message can be received.
+/// Waits until a message can be received from the socket, but not longer than until `deadline`. Returns whether a
+/// message can be received.
 pub(super) fn wait_until_readable(socket: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -67,7 +69,7 @@ fn socket(flags: SocketFlags) -> io::Result<Descriptor> {
     Ok(Descriptor::open(open)?)
 }
 
-/// Returns the abstract Unix name on which the process that has an address listens.
+/// Returns the abstract Unix name on which the process that has the address `address` listens.
 fn name(address: SocketAddr) -> io::Result<SocketAddrUnix> {
     let name = format!("softroce/{address}");
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)

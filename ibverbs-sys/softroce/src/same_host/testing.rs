@@ -1,5 +1,5 @@
-//! Two simulated processes of a host within one process, for tests and fuzz targets: their directories, and both ends of a
-//! link.
+//! Two simulated processes of a host within one process, for tests and fuzz targets: their directories of peers, and
+//! both sides of a link (shared memory) between them.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -22,7 +22,8 @@ use crate::counters::Counters;
 use crate::descriptor::{Descriptor, Opening};
 use crate::memory::Arena;
 
-/// Returns the identity and resources that a simulated process with this address passes to peers in a handshake.
+/// Returns the identity and resources that a simulated process with the address `address` passes to peers in a
+/// handshake.
 pub(super) fn own(address: SocketAddr) -> io::Result<Own> {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -41,7 +42,8 @@ pub(super) fn own(address: SocketAddr) -> io::Result<Own> {
     })
 }
 
-/// Returns both ends of a link (shared memory), and the file of its memory. The first end has created the memory.
+/// Returns both sides of a link (shared memory of two processes), and the file of its memory. The first side has
+/// created the memory.
 pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
     let addresses: [SocketAddr; 2] = [([127, 0, 0, 1], 4791).into(), ([127, 0, 0, 2], 4791).into()];
     let (first, second) = connection()?;
@@ -53,7 +55,8 @@ pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
     Ok((here, there, file))
 }
 
-/// Returns a link to a simulated process that publishes these tables and this arena, and that process's end of the connection.
+/// Returns a link to a simulated process with the tables `tables` and the arena `arena`, and that process's side of the
+/// connection.
 pub(super) fn link_to(
     tables: &Descriptor,
     arena: Descriptor,
@@ -74,7 +77,7 @@ fn link(peer: Peer, process: Process, side: Side) -> io::Result<Arc<Link>> {
     Ok(Link::new(peer, process, side, Arc::default(), failures))
 }
 
-/// Returns both ends of a new Unix connection.
+/// Returns both sides of a new Unix connection.
 pub(super) fn connection() -> io::Result<(Descriptor, Descriptor)> {
     let opening = Opening::begin();
     let flags = SocketFlags::CLOEXEC;
@@ -92,7 +95,7 @@ fn process(number: Pid, socket: Descriptor) -> Process {
     }
 }
 
-/// Returns a description of this process as a peer that has an address.
+/// Returns a description of this process as a peer that has the address `address`.
 fn peer(address: SocketAddr) -> io::Result<Peer> {
     let own = own(address)?;
     let channels = (0..WakeEventfds::COUNT).map(|_| wake_eventfd());

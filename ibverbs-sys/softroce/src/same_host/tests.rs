@@ -1,4 +1,4 @@
-//! Tests of the end of a link whose peer violates the protocol.
+//! Tests of a link (shared memory of two processes) that ends because the peer violates the protocol.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ use crate::transfer::{Form, PART_CHUNKS, PartOf, RingMessage, Short, Unsent};
 /// Maximum time to wait for each step of a test.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Tag and words of an invalid ring message (short message without packet headers).
+/// Tag and words of a ring message (short message without packet headers) that the receiver cannot decode.
 const NONSENSE: (u16, [u64; 7]) = (1 << 15 | 1, [u64::MAX; 7]);
 
 fn send(link: &Link, text: &str) {
@@ -46,7 +46,8 @@ fn received(link: &Link) -> Vec<String> {
     texts
 }
 
-/// Returns a ring message (short message without packet headers) whose payload has `length` bytes, which are in chunks of the ring.
+/// Returns a ring message (short message without packet headers) that announces `length` bytes of payload in chunks of
+/// the ring.
 fn part(length: u32, payload: &mut [u8; 4]) -> RingMessage<'_> {
     *payload = length.to_ne_bytes();
     RingMessage {
@@ -137,7 +138,8 @@ fn what_comes_before_a_message_that_is_none_is_received_and_nothing_behind_it() 
     assert!(!there.check(), "the peer is told");
 }
 
-/// Checks that if the peer claims to have read messages that were never sent, earlier messages are received and no later ones.
+/// Checks that if the peer claims to have read messages that were never sent, the messages that it sent before are
+/// received, and no later ones.
 #[test]
 fn what_comes_before_a_count_that_cannot_be_is_received_and_nothing_later() {
     let (here, there, file) = testing::links().unwrap();
@@ -187,7 +189,7 @@ fn what_is_taken_back_and_comes_again_is_not_received() {
     assert!(!here.may_have_messages());
 }
 
-/// Checks that a peer that publishes only slots without a message does not keep the receiving thread busy.
+/// Checks that a peer that publishes only slots without a message does not keep the receiving thread from other work.
 #[test]
 fn slots_without_a_message_do_not_go_on_for_ever() {
     let (here, there, _) = testing::links().unwrap();
@@ -215,7 +217,7 @@ struct Host {
 }
 
 impl Host {
-    /// Creates two simulated processes. `number` must be different for each test.
+    /// Creates two simulated processes. `number` becomes a part of their addresses, and must be different for each test.
     fn new(number: u8) -> Self {
         let processes = [1, 2].map(|last| {
             let id = std::process::id().to_ne_bytes();
@@ -251,7 +253,7 @@ impl Host {
         }
     }
 
-    /// Returns both ends of a link between the two processes. The first process begins the handshake.
+    /// Returns both sides of a link between the two processes. The first process begins the handshake.
     fn links(&self) -> [Arc<Link>; 2] {
         let [(first, here), (second, there)] = &self.processes;
         let near = until("the process asked gets a link", || here.link(*second));
@@ -308,8 +310,8 @@ fn a_link_that_failed_is_removed_and_replaced_by_another() {
     }
 }
 
-/// Checks that memory is not released to its owner while a peer may still copy from it because the peer has not noticed the end
-/// of the link.
+/// Checks that after a link has failed, a process does not get its memory back while a peer that has not noticed this
+/// may copy from it.
 #[test]
 fn a_copy_by_a_link_that_failed_is_waited_for() {
     let host = Host::new(2);

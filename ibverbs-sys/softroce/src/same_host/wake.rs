@@ -1,34 +1,35 @@
 #![forbid(unsafe_code)]
 //! Wakeups of sleeping peers: a peer is woken only while it sleeps, and only one of its threads.
 //!
-//! A thread that is about to sleep stores its identity in a word that its process shares with one peer, then checks once more
-//! for work. A peer that has sent a message loads the word afterwards, and wakes the thread only if the word names one. The
-//! first peer thread that does so clears the word, so that others do not wake the process, too.
+//! A thread that is about to sleep stores its identity in a word that its process shares with one peer, and then checks
+//! once more for work. A peer that has sent a message loads the word afterwards, and wakes the thread only if the word
+//! names one. The first thread of the peer that does so clears the word, so that the others do not wake the process
+//! again.
 //!
-//! Usually the engine's thread is the one that sleeps. A thread of the program that waits for an event of a completion channel
-//! takes the engine's place: a wakeup by way of the engine would take twice as long. When that thread has its event, the word
-//! names the engine again, which may still be asleep.
+//! Usually the engine (background thread) is the thread that sleeps. While a thread of the program waits for an event
+//! of a completion channel, the word names that thread instead of the engine: a wakeup that goes through the engine
+//! would take twice as long. When the thread has its event, the word names the engine again, which may still be asleep.
 //!
-//! Each pair of processes has words of its own. If a peer ends after it has cleared a word and before it has woken the thread,
-//! no message of another peer is missed, and the end of the peer itself wakes the engine.
+//! Each pair of processes has its own words. If a peer ends after it has cleared a word and before it has woken the
+//! thread, no message of another peer is missed, and the engine is woken because the peer has ended.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The shared word that names the sleeping thread of a process to one peer.
+/// The shared word in which a process tells one peer which of its threads sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sleep<'a>(pub(super) &'a AtomicU64);
 
-/// The thread of a process that sleeps and is to be woken.
+/// The thread of a process that sleeps, and that a peer must wake after it has sent a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sleeper {
     Engine,
-    /// A thread that waits at a completion channel, woken by the eventfd with this number.
+    /// A thread that waits at a completion channel. The eventfd with this index wakes it.
     Channel(usize),
 }
 
 const AWAKE: u64 = 0;
 const ENGINE: u64 = 1;
-/// Value of the sleep word that names the channel with number 0.
+/// Value of the shared word that names the channel whose eventfd has the index 0.
 const CHANNELS: u64 = 2;
 
 impl Sleeper {
@@ -41,8 +42,8 @@ impl Sleeper {
 }
 
 impl Sleep<'_> {
-    /// Stores the identity of a thread that is about to sleep in the word. The thread must check for work afterwards. The
-    /// engine does not replace a thread that waits at a channel.
+    /// Stores in the word that a thread is about to sleep. The thread must check for work afterwards. If the word names a
+    /// thread that waits at a channel, the engine does not replace it.
     pub(super) fn declare(self, sleeper: Sleeper) {
         let order = Ordering::Relaxed;
         match sleeper {
@@ -54,21 +55,21 @@ impl Sleep<'_> {
         fence(Ordering::SeqCst);
     }
 
-    /// Clears the word if it still names this thread, which is awake again.
+    /// Clears the word if it still names the thread `sleeper`, which is awake again.
     pub(super) fn end(self, sleeper: Sleeper) {
         let (word, order) = (sleeper.word(), Ordering::Relaxed);
-        // A load first: usually the peer has woken the thread, and so has cleared the word.
+        // The word is loaded first: usually the peer has woken the thread, and so has cleared the word.
         if self.0.load(order) == word {
             let _ = self.0.compare_exchange(word, AWAKE, order, order);
         }
     }
 
-    /// Clears the word. Returns the peer's thread that has to be woken for messages that were sent before, or `None` if no
-    /// thread sleeps.
+    /// Clears the word, and returns the thread of the peer that must be woken for messages that were sent before. Returns
+    /// `None` if no thread sleeps.
     #[must_use]
     pub(super) fn interrupt(self) -> Option<Sleeper> {
         fence(Ordering::SeqCst);
-        // A load first: usually the peer is awake, and a read does not take the cache line away from it.
+        // The word is loaded first: usually the peer is awake, and a load does not take the cache line away from it.
         if self.0.load(Ordering::Relaxed) == AWAKE {
             return None;
         }
@@ -128,7 +129,8 @@ mod models {
     const ENGINE: Sleeper = Sleeper::Engine;
     const CHANNEL: Sleeper = Sleeper::Channel(0);
 
-    /// Checks that the sleeping thread finds the work, or the other side finds that the thread sleeps.
+    /// Checks that either the thread that goes to sleep finds the work, or the thread that has added the work finds that it
+    /// sleeps.
     #[test]
     fn nobody_sleeps_over_something() {
         for sleeper in [ENGINE, CHANNEL] {
@@ -149,7 +151,7 @@ mod models {
         }
     }
 
-    /// Checks that of two concurrent wakers at least one wakes the thread, and not both for one sleep.
+    /// Checks that if two threads of the peer try to wake a sleeping thread at the same time, exactly one of them does.
     #[test]
     fn one_of_two_rings() {
         loom::model(|| {
@@ -164,8 +166,8 @@ mod models {
         });
     }
 
-    /// Checks that when a thread stops waiting at a channel while the engine falls asleep and a message arrives, one of the two
-    /// threads finds the message or the engine is woken.
+    /// Checks that no message is missed if a thread stops waiting at a channel while the engine falls asleep and a message
+    /// arrives: one of the two threads finds the message, or the engine is woken.
     #[test]
     fn who_goes_leaves_somebody_on_duty() {
         let mut model = loom::model::Builder::new();

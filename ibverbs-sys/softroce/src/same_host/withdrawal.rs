@@ -1,9 +1,9 @@
 #![forbid(unsafe_code)]
-//! Withdrawals of memory windows from peer processes whose copies have not ended yet.
+//! Withdrawals of memory windows that wait until copies by peer processes have ended.
 //!
-//! A work request that binds or invalidates a window cannot wait for the peers' copies, because its queue pair is locked. So
-//! the withdrawal is recorded here, and the request checks its progress again later. [`Accesses`] limits the time that this may
-//! take. The same limit applies to verbs, which block until the copies have ended.
+//! A work request that binds or invalidates a window cannot wait for copies by peers, because its queue pair is locked.
+//! So its withdrawal of the window is recorded here, and the request checks the progress again later. [`Accesses`]
+//! limits the time that this may take. The same limit applies to verbs, which block until the copies have ended.
 
 use parking_lot::Mutex;
 
@@ -17,13 +17,15 @@ pub(super) struct Withdrawals(Mutex<Vec<Pending>>);
 #[derive(Debug)]
 struct Pending {
     slot: u32,
-    /// Version of the retracted record, as returned by [`HostPeers::retract_region`]. Each publication changes the version.
+    /// Version of the window's retracted record, as returned by [`HostPeers::retract_region`]. It changes when the record
+    /// is published again.
     retracted: u64,
     accesses: Accesses,
 }
 
 impl Withdrawals {
-    /// Begins or continues to withdraw a region or window from peers. Returns the progress of the withdrawal.
+    /// Begins or continues to withdraw the region or window in the record `slot` from peers. Returns the progress of the
+    /// withdrawal.
     pub(super) fn poll(&self, slot: u32, host_peers: &HostPeers) -> Withdrawal {
         let mut all = self.0.lock();
         let retracted = host_peers.retract_region(slot);
@@ -43,7 +45,8 @@ impl Withdrawals {
         withdrawal
     }
 
-    /// Removes the pending withdrawal of a region or window. Returns whether there was one.
+    /// Removes the pending withdrawal of the region or window in the record `slot`. Returns `false` if no withdrawal was
+    /// pending.
     pub(super) fn forget(&self, slot: u32) -> bool {
         let mut all = self.0.lock();
         let known = all.iter().position(|pending| pending.slot == slot);

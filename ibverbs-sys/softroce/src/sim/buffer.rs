@@ -6,10 +6,10 @@ use super::content::difference;
 use super::memory::Memory;
 use super::random::Random;
 
-/// Number of guard bytes before and after each memory segment of a buffer. They must not be written.
+/// Number of guard bytes before and after each memory segment of a buffer. Nothing may write to them.
 const GUARD: usize = 16;
 
-/// Number of bytes behind a message, in a buffer longer than the message, that are checked for wrong writes.
+/// Number of bytes behind a message that are checked for wrong writes, if the buffer is longer than the message.
 const LOOK: usize = 64;
 
 /// Local memory of one request, in one or more segments. Each segment is in a memory region of its own, between guard bytes of
@@ -67,13 +67,14 @@ impl Buffer {
         &self.segments
     }
 
-    /// Checks that the buffer begins with `message`, and that the bytes behind it and the guard bytes are still zero.
+    /// Checks that the buffer begins with `message`, and that the other bytes of the buffer and the guard bytes are still
+    /// zero.
     pub(crate) fn check(&self, memory: &Memory, message: &[u8]) -> Result<(), String> {
         self.check_with(memory, message, true)
     }
 
-    /// Checks that the buffer begins with `message`, and that the guard bytes are still zero. The rest of the buffer may
-    /// contain bytes of a longer message that arrived incompletely.
+    /// Checks that the buffer begins with `message`, and that the guard bytes are still zero. The other bytes of the buffer
+    /// may be those of a longer message that has arrived incompletely.
     pub(crate) fn check_reused(&self, memory: &Memory, message: &[u8]) -> Result<(), String> {
         self.check_with(memory, message, false)
     }

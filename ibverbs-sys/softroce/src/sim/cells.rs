@@ -4,11 +4,11 @@ use crate::proto::{AccessFlags, Remote};
 
 use super::memory::Memory;
 
-/// Number of memory words of each kind: words for fetch-and-add, and words for compare-and-swap.
+/// Number of memory words for each of the two kinds of atomics: fetch-and-add, and compare-and-swap.
 pub(crate) const WORDS: usize = 3;
 
-/// Memory words of one node that many requesters change by atomic operations. At the end, the results of the operations prove
-/// that each was executed exactly once.
+/// Memory words of one node that many requesters change by atomic operations. At the end of a run, the results of the
+/// operations prove that each was executed exactly once.
 #[derive(Debug)]
 pub(crate) struct Cells {
     key: u32,
@@ -19,22 +19,22 @@ pub(crate) struct Cells {
 
 #[derive(Debug, Default)]
 struct Added {
-    /// Previous value and addend of each completed addition.
+    /// Pairs of a previous value and an addend: one for each completed addition.
     done: Vec<(u64, u64)>,
-    /// Sum of the addends of failed operations, which may or may not have been executed.
+    /// Sum of the addends of operations that failed. These may or may not have been executed.
     maybe: u64,
 }
 
 #[derive(Debug, Default)]
 struct Swapped {
-    /// New value of each successful swap, by the compared value.
+    /// New value of each swap that found the compared value. The key is the compared value.
     done: HashMap<u64, u64>,
     maybe: HashMap<u64, Vec<u64>>,
-    /// Values that failed swaps found instead of the compared value.
+    /// Values that swaps found when they did not find the compared value.
     refused: Vec<u64>,
 }
 
-/// An atomic operation on one of the words.
+/// An atomic operation on one of the shared words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     Add {
@@ -49,7 +49,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Returns the index of the changed word among the words of the same kind.
+    /// Returns the index of the word that the operation changes, among the words for the same kind of atomics.
     pub(crate) fn word(self) -> usize {
         match self {
             Self::Add { word, .. } | Self::Swap { word, .. } => word,
@@ -65,7 +65,7 @@ impl Change {
         }
     }
 
-    /// Returns the value to compare with in the next swap, after this swap found `was`. Returns `None` for an addition.
+    /// Returns the compared value for the next swap, if this swap found the value `was`. Returns `None` for an addition.
     pub(crate) fn guess(self, was: u64) -> Option<u64> {
         matches!(self, Self::Swap { .. }).then(|| self.leaves(was))
     }
@@ -83,7 +83,7 @@ impl Cells {
         }
     }
 
-    /// Returns the remote address of the word of an operation.
+    /// Returns the remote address and key of the word that an operation changes.
     pub(crate) fn remote(&self, change: Change) -> Remote {
         let index = match change {
             Change::Add { word, .. } => word,
@@ -95,7 +95,7 @@ impl Cells {
         }
     }
 
-    /// Records that an operation completed and returned `was`, the value before the operation.
+    /// Records that an operation completed. `was` is its result, the previous value of the word.
     pub(crate) fn done(&mut self, change: Change, was: u64) -> Result<(), String> {
         match change {
             Change::Add { word, add } => self.added[word].done.push((was, add)),
@@ -115,7 +115,7 @@ impl Cells {
         Ok(())
     }
 
-    /// Records that an operation failed. It may have been executed all the same.
+    /// Records that an operation failed. It may have been executed before the failure.
     pub(crate) fn maybe(&mut self, change: Change) {
         match change {
             Change::Add { word, add } => self.added[word].maybe += add,
@@ -130,7 +130,7 @@ impl Cells {
         }
     }
 
-    /// Checks that each operation was executed exactly once.
+    /// Checks that the results of all operations, and the final values, are those of executing each operation exactly once.
     pub(crate) fn check(&self, memory: &Memory) -> Result<(), String> {
         let values = memory.inspect(self.key, |bytes| {
             let mut values = [0; 2 * WORDS];
@@ -150,8 +150,8 @@ impl Cells {
 }
 
 impl Added {
-    /// Checks that the additions cover the range from zero to the final value `end` without overlaps. Gaps are allowed only for
-    /// failed additions, which may have been executed.
+    /// Checks that the additions together lead from zero to the final value `end`: each found the sum of those before it.
+    /// Gaps are allowed only for failed additions, which may have been executed.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut done = self.done.clone();
         done.sort_unstable();
@@ -173,8 +173,8 @@ impl Added {
 }
 
 impl Swapped {
-    /// Checks that the swaps form a chain from zero to the final value `end`: each compares with the new value of the one
-    /// before.
+    /// Checks that the swaps form a chain from zero to the final value `end`: each compared with the new value of the
+    /// previous swap.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut seen = vec![0];
         let mut done = 0;
@@ -186,8 +186,8 @@ impl Swapped {
             } else if value == end && done == self.done.len() {
                 break;
             } else {
-                // One of the failed swaps was executed after all. Its new value is either the final value, or the compared
-                // value of another swap.
+                // A failed swap was executed before it failed. Its new value is either the final value or the compared value of another
+                // swap.
                 let all = self.maybe.get(&value).map_or(&[][..], Vec::as_slice);
                 let leads_on = |next: &&u64| {
                     **next == end || self.done.contains_key(next) || self.maybe.contains_key(next)

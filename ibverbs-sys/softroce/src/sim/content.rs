@@ -1,7 +1,7 @@
 use super::random::splitmix;
 
-/// Returns the eight bytes with index `index` of message `id`. All bytes of a message are derived from its id, so every byte
-/// can be checked on arrival, and bytes of another message or position are detected.
+/// Returns the `index`th group of eight bytes of message `id`. All bytes of a message are derived from its id, so every
+/// byte can be checked when it arrives, and bytes of another message or position are detected.
 fn word(id: u64, index: u64) -> [u8; 8] {
     let mut state = (id.wrapping_add(1) << 24) ^ index;
     splitmix(&mut state).to_le_bytes()
@@ -21,7 +21,7 @@ pub(crate) fn message(id: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns the first position at which two byte strings differ, or `None` if they are equal.
+/// Returns the first position at which `found` and `expected` differ, or `None` if they are equal.
 pub(crate) fn difference(found: &[u8], expected: &[u8]) -> Option<usize> {
     if found == expected {
         return None;

@@ -11,7 +11,7 @@ use super::requester::{Content, Effect, Expected, PeerWindow, WindowState};
 use super::scenario::Scenario;
 
 impl Scenario<'_> {
-    /// Creates a random request of a reliable service.
+    /// Creates a random request of requester `r`, which has a reliable service.
     pub(super) fn draft_reliable(&mut self, r: usize, id: u64) -> Draft {
         let requester = &mut self.requesters[r];
         let pair = requester.partner.is_some();
@@ -33,7 +33,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates a send to a receive of the peer.
+    /// Creates a send, which consumes a receive of the peer.
     fn draft_send(&mut self, r: usize, id: u64, with_immediate: bool) -> Draft {
         let immediate = with_immediate.then(|| immediate_of(id));
         let operation = SendOperation::Send {
@@ -81,7 +81,7 @@ impl Scenario<'_> {
         let Some(number) = requester.windows.iter().position(bound) else {
             return draft;
         };
-        // A read through the window may have to be repeated.
+        // A read through the window may have to be repeated after a loss, so it must complete before the invalidation.
         draft.fence |= requester.is_reading_anything();
         let window = &mut requester.windows[number];
         window.state = WindowState::Invalidating;
@@ -96,8 +96,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Returns a random location of `length` bytes in the target: its offset, its remote address with the key of the region or
-    /// of a memory window, and the index of the window.
+    /// Returns a random location of `length` bytes in the target (memory of the peer): its offset, its remote address with
+    /// the key of the region or of a memory window, and the index of the window, if there is one.
     fn place_of(
         &mut self,
         r: usize,
@@ -119,13 +119,13 @@ impl Scenario<'_> {
         };
         let mut offset = random.range(range.start as u64, (range.end - length) as u64) as usize;
         if random.percent(30) && range.start == 0 {
-            // Other requests write here too.
+            // Outstanding requests write to these bytes, too.
             offset = random.range(0, (range.end - length).min(256) as u64) as usize;
         }
         let offset = offset / align * align;
         let key = match through {
             Some(number) => requester.windows[number].key,
-            // Zero bytes need no key.
+            // A request for zero bytes needs no valid key.
             None if length == 0 && random.percent(50) => random.bits() as u32,
             None => target.key,
         };
@@ -168,7 +168,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates an atomic on eight bytes of the target.
+    /// Creates an atomic operation on eight bytes of the target (memory of the peer that only this requester changes).
     fn draft_atomic(&mut self, r: usize) -> Draft {
         let (offset, remote, window) = self.place_of(r, 8, 8);
         let requester = &mut self.requesters[r];
@@ -207,7 +207,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates an atomic on a word that several requesters share.
+    /// Creates an atomic operation on a word that several requesters change.
     fn draft_shared(&mut self, r: usize, id: u64) -> Draft {
         let requester = &mut self.requesters[r];
         let word = requester.random.below(WORDS);
@@ -239,7 +239,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates a binding of a memory window that the partner may then use. Returns `None` if no window is free.
+    /// Creates a request that binds a memory window, which the partner may then use. Returns `None` if no window is free.
     fn draft_bind(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let random_key = self.requesters[r].random.range(0, 255) as u32;
@@ -268,8 +268,8 @@ impl Scenario<'_> {
         Some(Draft::new(Work::Bind, SendOperation::Bind(binding), effect))
     }
 
-    /// Creates a local invalidation of a memory window that no outstanding request of the partner uses. Returns `None` if there
-    /// is no such window.
+    /// Creates a local invalidate of a memory window. Outstanding requests of the partner must not use the window. Returns
+    /// `None` if there is no such window.
     fn draft_local_invalidate(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let requester = &mut self.requesters[partner];
@@ -283,14 +283,14 @@ impl Scenario<'_> {
         Some(Draft::new(Work::LocalInvalidate, operation, effect))
     }
 
-    /// Creates a random send or write of an unreliable connection, which the network may lose.
+    /// Creates a random send or write of an unreliable connection. The network may lose its packets.
     pub(super) fn draft_unreliable(&mut self, r: usize, id: u64) -> Draft {
         let random = &mut self.requesters[r].random;
         let with_immediate = random.percent(40);
         if random.percent(50) {
             return self.draft_send(r, id, with_immediate);
         }
-        // Writes may arrive partly or not at all, so each has its own location.
+        // Writes may arrive incompletely or not at all, so each write has a location of its own.
         let mut length = self.draw_length(r);
         let requester = &mut self.requesters[r];
         let offset = requester.cursor;
@@ -315,7 +315,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates a datagram to the partner.
+    /// Creates a datagram to the queue pair of the partner.
     pub(super) fn draft_datagram(&mut self, r: usize, id: u64) -> Draft {
         let length = self.draw_length(r);
         let with_immediate = self.requesters[r].random.percent(40);
@@ -323,7 +323,7 @@ impl Scenario<'_> {
         let (path, destination) = self.way_of(r);
         let random = &mut self.requesters[r].random;
         let wrong_key = random.percent(5);
-        // With the top bit set, the queue pair's own key is sent.
+        // If the top bit is set, the packet contains the queue pair's own key.
         let queue_key = match (wrong_key, random.percent(30)) {
             (true, _) => QUEUE_KEY ^ 1,
             (false, true) => 0x8000_0000,
@@ -353,7 +353,7 @@ fn immediate_of(id: u64) -> [u8; 4] {
     (id as u32).wrapping_mul(0x9e37_79b1).to_be_bytes()
 }
 
-/// Creates the model's record of a message that the peer must receive.
+/// Returns the model's record of a message that the peer must receive.
 pub(super) fn told(
     id: u64,
     content: Content,

@@ -11,15 +11,15 @@ use super::requester::{Content, Effect};
 use super::scenario::{Scenario, Token};
 use super::schedule::Ending;
 
-/// Local or remote key that is never valid.
+/// Memory key that is never valid, neither as a local nor as a remote key.
 const NO_KEY: u32 = 0xdead_be00;
 
-/// Interval between checks whether requests are still outstanding.
+/// Interval between two checks whether requests are still outstanding.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Scenario<'_> {
-    /// Posts the request of requester `r` that is made to fail, if the schedule defines one. All other requests must have been
-    /// posted.
+    /// Posts the request of requester `r` that must fail, if the schedule defines one. All other requests of the requester
+    /// must have been posted before.
     pub(super) fn spoil(&mut self, r: usize) {
         let requester = &mut self.requesters[r];
         let connection = requester.connection;
@@ -139,7 +139,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Discards the receives that the peer of `r` has posted, and calls `post` to post others.
+    /// Discards the receives that the peer of requester `r` has posted, and calls `post`, which posts others.
     fn replace_receives(&mut self, r: usize, post: impl FnOnce(&mut Self, usize)) {
         let Some(partner) = self.requesters[r].partner else {
             return;
@@ -176,7 +176,7 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Creates a request that accesses the peer's memory at `remote` and must fail with one of `statuses`.
+    /// Creates a request that names the peer's memory by `remote`, and that must fail with one of `statuses`.
     fn draft_remote(
         &mut self,
         r: usize,
@@ -227,7 +227,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates a send whose last bytes are in unregistered memory.
+    /// Creates a send whose last bytes are in memory without a valid key.
     fn draft_bad_gather(&mut self, r: usize) -> Draft {
         let operation = SendOperation::Send {
             immediate: None,
@@ -235,7 +235,7 @@ impl Scenario<'_> {
         };
         let fault = Effect::Fault(&[CompletionStatus::LocalProtection]);
         let mut draft = Draft::new(Work::Send, operation, fault);
-        // The peer has room for the whole message.
+        // The message is so short that it fits into the receive of the peer.
         let largest = self.schedule.connections[self.requesters[r].connection].largest;
         let good = u64::from(largest).min(6000) - 10;
         let good = self.requesters[r].random.range(0, good) as usize;

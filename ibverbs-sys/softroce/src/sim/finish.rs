@@ -9,8 +9,8 @@ use super::schedule::{Ending, Kind};
 use super::target::Maybe;
 
 impl Scenario<'_> {
-    /// Checks the final state, when no events are left: `requesters` must have completed all their requests, and all memory
-    /// must have the expected content.
+    /// Checks the state after a run, when no events are left: `requesters` must have completed all their requests, and all
+    /// memory must have the expected content.
     pub(super) fn finish(&mut self, requesters: &[usize]) -> Result<(), String> {
         for &r in requesters {
             let number = self.world.queue_pair(self.requesters[r].place).number();
@@ -74,7 +74,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks that the peer raised an event for an invalid request.
+    /// Checks that the peer of requester `r` has raised an event if the requester's last request was invalid.
     fn check_events(&self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let ending = self.schedule.connections[requester.connection].ending;
@@ -128,8 +128,8 @@ impl Scenario<'_> {
         checked.map_err(|why| format!("what qp {number:#x} wrote: {why}"))
     }
 
-    /// Moves every queue pair to the error state, and checks that each remaining receive and a newly posted request are
-    /// flushed, once and in order.
+    /// Moves every queue pair to the error state. Checks that each remaining receive, and a request that is posted then,
+    /// are flushed once and in order.
     fn flush_all(&mut self) -> Result<(), String> {
         for requester in &mut self.requesters {
             self.broken[requester.connection] = true;
@@ -177,7 +177,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Posts a request to a queue pair in the error state.
+    /// Posts a request of requester `r`, whose queue pair is in the error state.
     fn post_in_error(&mut self, r: usize) {
         let id = self.next_id();
         let operation = SendOperation::Send {

@@ -12,7 +12,7 @@ use super::schedule::Kind;
 /// Maximum length in bytes of a message that may be posted inline.
 const INLINE: usize = 128;
 
-/// A request that is being prepared.
+/// A request that is being prepared, and what the model expects of it.
 pub(super) struct Draft {
     pub(super) work: Work,
     pub(super) operation: SendOperation,
@@ -79,7 +79,8 @@ impl Scenario<'_> {
     pub(super) fn post(&mut self, r: usize, id: u64, draft: Draft) {
         let requester = &mut self.requesters[r];
         let connection = &self.schedule.connections[requester.connection];
-        // The request that fills the queue must be signaled, or the model would not learn that there is room again.
+        // The request that fills the send queue must be signaled. Otherwise the model would not learn that there is
+        // room again.
         let fills = requester.posted.len() + 1 >= connection.depth;
         let signaled = connection.signal_all || requester.random.percent(60) || fills;
         let solicited = requester.random.percent(20);
@@ -142,7 +143,7 @@ impl Scenario<'_> {
             _ => random.range(0, largest),
         };
         let length = length.min(largest);
-        // The budget limits large messages, which make up most of the packets of a schedule.
+        // Large messages make up most of the packets of a schedule, so the budget of the requester limits them.
         if length > requester.budget {
             return random.range(0, largest.min(4096)) as usize;
         }
@@ -152,7 +153,7 @@ impl Scenario<'_> {
         length as usize
     }
 
-    /// Adds the bytes of message `id` to the request, inline or in registered memory.
+    /// Gives the request the bytes of message `id` as its data, inline or in registered memory.
     pub(super) fn with_message(&mut self, r: usize, draft: &mut Draft, id: u64, length: usize) {
         let requester = &mut self.requesters[r];
         let message = content::message(id, length);
@@ -167,7 +168,7 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Adds memory for a response of `length` bytes to the request.
+    /// Gives the request registered memory for a response of `length` bytes.
     pub(super) fn with_room(&mut self, r: usize, draft: &mut Draft, length: usize) {
         let requester = &mut self.requesters[r];
         let memory = self.world.memory(requester.place.node);

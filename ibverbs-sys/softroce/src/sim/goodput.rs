@@ -12,13 +12,13 @@ use super::random::Random;
 use super::schedule::ack_delay;
 use super::world::{Happening, Notice, Place, World};
 
-/// Loss rates of the table's columns, in lost packets per million.
+/// Loss rates for the columns of the goodput table, in lost packets per million.
 const LOSSES: [u32; 5] = [0, 1000, 10_000, 30_000, 100_000];
 
-/// Number of simulation seeds over which each value of the table is averaged.
+/// Number of simulation seeds. Each value of the table is the average over them.
 const SEEDS: u64 = 3;
 
-/// Maximum number of requests in the send queue.
+/// Maximum number of requests that are in the send queue at the same time.
 const DEPTH: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +39,8 @@ struct Row {
     backlog: u64,
 }
 
-/// Returns a table of goodput by loss rate, in Mbit/s of virtual time. The values depend only on the transport, so a change of
-/// the transport that improves or worsens the recovery from losses changes the table.
+/// Returns a table of the goodput at different loss rates, in Mbit/s of virtual time. The values depend on nothing but
+/// the transport. So the table changes if a change of the transport improves or worsens the recovery from losses.
 pub fn goodput_table() -> String {
     let mut table = String::from(
         "Goodput in Mbit/s of one reliable connection: 10 Gbit/s, 5 us each way, a window of 128\n\
@@ -90,7 +90,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// Returns the goodput of a row's messages in Mbit/s at the loss rate `loss`, or "failed" if a message failed.
+/// Returns the goodput of the messages of `row` in Mbit/s at the loss rate `loss`, or "failed" if a message failed.
 fn megabits(row: &Row, loss: u32) -> String {
     let mut time = Duration::ZERO;
     for seed in 0..SEEDS {
@@ -104,7 +104,7 @@ fn megabits(row: &Row, loss: u32) -> String {
     rate.to_string()
 }
 
-/// Simulation of a stream of messages in one direction, for one value of the table.
+/// Simulation of messages that are sent in one direction, for one value of the goodput table.
 struct Stream<'r> {
     row: &'r Row,
     world: World<'static>,
@@ -178,7 +178,7 @@ impl<'r> Stream<'r> {
         }
     }
 
-    /// Returns the virtual time that all messages take, or `None` if a message fails.
+    /// Returns the virtual time until all messages are complete, or `None` if a message fails.
     fn run(mut self) -> Option<Duration> {
         for _ in 0..DEPTH {
             self.post_receive();

@@ -12,7 +12,7 @@ use super::world::{Happening, Notice, Place};
 /// Posted receives of one receive queue, oldest first.
 pub(crate) type ReceiveQueue = VecDeque<ReceiveRequest>;
 
-/// Implementation of [`Host`] for a queue pair of the simulation.
+/// Environment of a simulated queue pair: the implementation of [`Host`] for one call.
 pub(crate) struct View<'a> {
     pub(crate) place: Place,
     pub(crate) queue_pair: u32,
@@ -21,7 +21,7 @@ pub(crate) struct View<'a> {
     pub(crate) own: &'a mut ReceiveQueue,
     /// Shared receive queues of the node, by number.
     pub(crate) shared: &'a mut [ReceiveQueue],
-    /// Number of the shared receive queue that the queue pair uses instead of its own.
+    /// Number of the shared receive queue from which the queue pair takes receives. `None` if it uses its own queue.
     pub(crate) from_shared: Option<usize>,
     pub(crate) notices: &'a mut Vec<Notice>,
     pub(crate) counters: &'a mut [u64; Counter::COUNT],
@@ -138,8 +138,8 @@ impl View<'_> {
     }
 }
 
-/// Sends whole short messages as [`RingMessage`](crate::transfer::RingMessage)s, and all others as packets, because the simulated nodes
-/// share no memory.
+/// The simulated nodes share no memory. So whole short messages are sent as
+/// [`RingMessage`](crate::transfer::RingMessage)s (messages without packet headers), and all others as packets.
 impl Carrier for View<'_> {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
         match choose(&Work::of(request, upcoming), Peer::SameHost) {

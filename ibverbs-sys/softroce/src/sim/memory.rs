@@ -2,9 +2,9 @@ use std::cell::RefCell;
 
 use crate::proto::{AccessFlags, LocalFault, RemoteFault, Segment, WindowBinding};
 
-/// Memory of one node: regions and windows, with checks of each access.
+/// Memory of one simulated node: regions and windows, with checks of each access.
 ///
-/// A key consists of an index and a tag. The tag changes when the index is reused, so a stale key is not valid.
+/// A memory key consists of an index and a tag. When the index is reused, the tag changes, so an old key is not valid.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     table: RefCell<Table>,
@@ -43,15 +43,17 @@ struct Window {
     address: u64,
     length: u64,
     access: AccessFlags,
-    /// Queue pair that bound the window. Peers may use the window only through this queue pair (type 2B, IBTA 10.6.7.2.5).
+    /// Number of the queue pair that bound the window. Peers may use the window only through this queue pair (type 2B, IBTA
+    /// 10.6.7.2.5).
     queue_pair: u32,
 }
 
-/// Index of the first region or window. So no key is below 0x100, and zero is never a valid key.
+/// Index of the first region or window. Because it is not 0, no key is below 0x100, and zero is never a valid key.
 const FIRST: usize = 1;
 
 impl Memory {
-    /// Registers memory at the address `base`. Returns the key, which is both local and remote.
+    /// Registers memory whose first byte has the address `base`. Returns the key, which is both the local and the remote
+    /// key.
     pub(crate) fn register(&self, bytes: Vec<u8>, base: u64, access: AccessFlags) -> u32 {
         let region = Region {
             base,
@@ -61,12 +63,13 @@ impl Memory {
         self.table.borrow_mut().insert(Kind::Region(region))
     }
 
-    /// Allocates an unbound window. Returns its key.
+    /// Allocates an unbound memory window. Returns its key.
     pub(crate) fn allocate_window(&self) -> u32 {
         self.table.borrow_mut().insert(Kind::Window(None))
     }
 
-    /// Deregisters a region or a window. Returns the region's bytes, or no bytes if there is no such region.
+    /// Deregisters a region, or deallocates a window. Returns the bytes of the region, or no bytes if the key is not that
+    /// of a region.
     pub(crate) fn deregister(&self, key: u32) -> Vec<u8> {
         let mut table = self.table.borrow_mut();
         let Some(entry) = table.entry(key) else {
@@ -80,7 +83,7 @@ impl Memory {
         }
     }
 
-    /// Calls `look` with the bytes of a region, or with no bytes if there is no such region.
+    /// Calls `look` with the bytes of a region, or with no bytes if the key is not that of a region.
     pub(crate) fn inspect<T>(&self, key: u32, look: impl FnOnce(&[u8]) -> T) -> T {
         match self.table.borrow_mut().entry(key) {
             Some(Entry {
@@ -91,7 +94,7 @@ impl Memory {
         }
     }
 
-    /// Returns whether `key` belongs to a bound window.
+    /// Returns whether `key` is the key of a memory window that is bound.
     pub(crate) fn is_bound(&self, key: u32) -> bool {
         let mut table = self.table.borrow_mut();
         matches!(table.entry(key), Some(entry) if matches!(entry.kind, Kind::Window(Some(_))))
@@ -141,8 +144,8 @@ impl Memory {
         }
     }
 
-    /// Calls `work` with `length` bytes at a remote address. Fails if the peer of `queue_pair` lacks the rights `access` to
-    /// these bytes.
+    /// Calls `work` with the `length` bytes that the peer of the queue pair `queue_pair` names by `key` and `address`.
+    /// Fails if the peer lacks the rights `access` to these bytes.
     pub(crate) fn remote<T>(
         &self,
         queue_pair: u32,
@@ -175,7 +178,7 @@ impl Memory {
         bytes.map(work).ok_or(RemoteFault::Access)
     }
 
-    /// Binds a memory window, which the peer of `queue_pair` may then use.
+    /// Binds a memory window, so that the peer of the queue pair `queue_pair` may use it.
     pub(crate) fn bind(&self, queue_pair: u32, binding: &WindowBinding) -> Result<(), LocalFault> {
         let mut table = self.table.borrow_mut();
         let end = binding.address.checked_add(binding.length);
@@ -202,7 +205,7 @@ impl Memory {
         }
     }
 
-    /// Unbinds a window. Returns `false` if `key` does not belong to a window that `queue_pair` has bound.
+    /// Unbinds a memory window. Returns `false` if `key` is not that of a window that `queue_pair` has bound.
     pub(crate) fn invalidate(&self, queue_pair: u32, key: u32) -> bool {
         match self.table.borrow_mut().entry(key).map(|e| &mut e.kind) {
             Some(Kind::Window(bound)) => bound
@@ -238,7 +241,7 @@ impl Table {
         }
     }
 
-    /// Returns `count` bytes of a segment from its byte `skip` on.
+    /// Returns `count` bytes of a segment, from byte `skip` on, if the local key grants the rights `access`.
     fn local(
         &mut self,
         segment: &Segment,
@@ -262,8 +265,8 @@ fn index(key: u32) -> usize {
     (key >> 8) as usize
 }
 
-/// Returns the ranges of memory that contain `length` bytes of a message from byte `offset` on. Each range is a segment, the
-/// number of bytes to skip in the segment, and the number of bytes to use.
+/// Returns memory ranges that together are the `length` bytes of a message from byte `offset` on. Each is a segment,
+/// the number of bytes to skip in the segment, and the number of bytes to use.
 fn pieces(
     list: &[Segment],
     offset: u32,

@@ -1,16 +1,16 @@
-//! Simulation in virtual time, for tests of [`proto`](crate::proto): nodes with memory and queue pairs, and a network that
-//! loses, duplicates, reorders, delays and changes packets. A seed determines everything: the same seed gives the same run on
-//! every machine and in every version.
+//! Simulation in virtual time, for tests of the transport ([`proto`](crate::proto)): nodes with memory and queue pairs,
+//! and a network that loses, duplicates, reorders, delays and changes packets. A seed determines everything: the same
+//! seed gives the same run on every machine and in every version.
 //!
 //! A [`Schedule`] defines the network, the connections and their requests; [`Schedule::of_seed`] generates one. While a
 //! schedule [runs](Schedule::run), a model checks every request:
 //! - every byte of every message and of all memory that peers reach;
-//! - completions of a send queue come in the order of posting, one for each request that is signaled or fails;
-//! - receives once each, in order, with the right length, immediate data and invalidated key;
-//! - atomics exactly once, according to their results;
-//! - windows valid from their binding to their invalidation;
+//! - completions of a send queue: in the order of posting, and one for each request that is signaled or fails;
+//! - receives: each completes once, in order, with the right length, immediate data and invalidated key;
+//! - atomics: each is executed exactly once, according to the results;
+//! - memory windows: valid from their binding to their invalidation;
 //! - fences, the window, the path MTU, consecutive sequence numbers;
-//! - termination: nothing hangs, and nothing continues forever.
+//! - termination: no request stays incomplete, and no queue pair sends forever.
 //!
 //! In some schedules reliable queue pairs send [ring messages](crate::transfer::RingMessage) (short messages without packet headers), which
 //! the network transfers like packets.

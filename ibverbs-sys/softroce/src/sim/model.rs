@@ -8,7 +8,7 @@ use super::schedule::{Ending, Kind};
 use super::world::{Happening, Place};
 
 impl Scenario<'_> {
-    /// Checks that a completion or an event of a queue pair is one that the model expects.
+    /// Checks a completion or an event of the queue pair at `place`: it must be one that the model expects.
     pub(super) fn happened(&mut self, place: Place, what: Happening) -> Result<(), String> {
         let number = self.world.queue_pair(place).number();
         match what {
@@ -84,15 +84,15 @@ impl Scenario<'_> {
             if posted.signaled || (ended && status == CompletionStatus::Flushed) {
                 return Err(format!("request {} must be told first", posted.id));
             }
-            // An unsignaled request succeeded, because a later one has completed.
+            // The request was not signaled, and succeeded: a later one has completed.
             self.settle(r, posted)?;
         }
     }
 
-    /// Checks that the first failed completion of a requester is allowed.
+    /// Checks that the first failed completion of requester `r` is one that the schedule allows.
     fn end(&mut self, r: usize, completion: &Completion) -> Result<(), String> {
         let status = completion.status;
-        // All earlier requests succeeded. They are settled before the requester counts as failed.
+        // All earlier requests succeeded. Their effects are checked before the requester counts as failed.
         while let Some(first) = self.requesters[r].posted.front() {
             if first.id == completion.id || first.signaled {
                 break;
@@ -167,7 +167,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Treats all unsignaled requests of a requester as successful once no request is outstanding.
+    /// Treats the remaining unsignaled requests of requester `r` as successful if its queue pair has no outstanding
+    /// request.
     pub(super) fn sweep(&mut self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let queue_pair = self.world.queue_pair(requester.place);
@@ -178,7 +179,7 @@ impl Scenario<'_> {
         if !going || requester.ended.is_some() || queue_pair.outstanding() > 0 {
             return Ok(());
         }
-        // Signaled requests whose completions have not been handled yet end the loop.
+        // The loop ends at a signaled request whose completion has not been handled yet.
         while let Some(posted) = self.requesters[r].posted.pop_front() {
             let connection = self.requesters[r].connection;
             if posted.signaled || self.schedule.connections[connection].signal_all {
@@ -190,7 +191,7 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// Records that a request succeeded, and checks its effect on memory and on the peer.
+    /// Records that a request of requester `r` succeeded, and checks its effect on memory and on the peer.
     pub(super) fn settle(&mut self, r: usize, posted: Posted) -> Result<(), String> {
         self.outcome.completed += 1;
         let id = posted.id;
@@ -276,7 +277,7 @@ impl Scenario<'_> {
             Effect::Shared(change) => {
                 let mut eight = [0; 8];
                 if let Some(buffer) = buffer {
-                    // Any value is accepted here. At the end, all values must be consistent.
+                    // Each value is accepted here. After the run, the values must be consistent with each other.
                     let found = memory.gather(buffer.segments(), 0, &mut eight);
                     found.map_err(|fault| format!("{fault:?}"))?;
                 }

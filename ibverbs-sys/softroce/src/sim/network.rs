@@ -12,13 +12,13 @@ pub struct Conditions {
     pub loss: u32,
     /// Probability that a packet arrives twice.
     pub duplicate: u32,
-    /// Probability that a packet is overtaken by later packets.
+    /// Probability that a packet is delayed, so that later packets can overtake it.
     pub reorder: u32,
     /// Probability that a packet arrives changed.
     pub corrupt: u32,
     /// Delay of each packet, in addition to its transmission time.
     pub latency: Duration,
-    /// Maximum additional delay. Packets stay in order.
+    /// Maximum additional delay of a packet. It does not change the order of packets.
     pub jitter: Duration,
     /// Maximum additional delay of an overtaken packet, or of the second arrival of a duplicated packet.
     pub hold: Duration,
@@ -29,7 +29,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// A network without losses: 10 Gbit/s, 5 us.
+    /// A network without losses: 10 Gbit/s, and 5 us of latency.
     pub const CLEAN: Self = Self {
         loss: 0,
         duplicate: 0,
@@ -43,7 +43,7 @@ impl Conditions {
     };
 }
 
-/// Treatment of a packet by the simulated network.
+/// Effect of the simulated network on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The packet arrives.
@@ -54,36 +54,36 @@ pub enum Fate {
     Duplicate(Duration),
     /// The packet arrives late by the given delay, so that later packets can overtake it.
     Hold(Duration),
-    /// The packet arrives with flipped bits. The number selects the bits.
+    /// The packet arrives with flipped bits. The number determines which bits.
     Corrupt(u64),
 }
 
 /// Determines the [`Fate`] of each packet.
 #[derive(Clone, Debug)]
 pub(crate) enum Faults {
-    /// Fates are random.
+    /// Effects are drawn at random, with the given probabilities.
     Random(Conditions),
-    /// Fates are given for some packets, by packet number. All other packets are delivered.
+    /// Effects are given for some packets, by the number of the packet. All other packets are delivered.
     Script(Conditions, BTreeMap<u64, Fate>),
 }
 
-/// Outgoing link of a node.
+/// State of a node's outgoing connection to the network.
 #[derive(Debug)]
 struct Egress {
-    /// Time at which the transmission of the node's last packet ends.
+    /// Time at which the node has transmitted its last packet.
     free: Time,
     /// Arrival time of the last packet that was not reordered.
     last: Time,
 }
 
-/// Network between the nodes.
+/// The network that connects the simulated nodes.
 #[derive(Debug)]
 pub(crate) struct Network {
     faults: Faults,
     random: Random,
     ways: Vec<Egress>,
     packets: u64,
-    /// Numbers of the queue pairs to which all packets are lost.
+    /// Numbers of the queue pairs for which the network loses all packets.
     cut: Vec<u32>,
 }
 
@@ -159,11 +159,12 @@ impl Network {
     }
 }
 
-/// Bytes around an IP packet on Ethernet: preamble, MAC header, frame check sequence, gap.
+/// Number of bytes around an IP packet on Ethernet: preamble, MAC header, frame check sequence, gap.
 const ETHERNET: u64 = 38;
 
 fn chance(conditions: &Conditions, random: &mut Random) -> Fate {
-    // One random number decides, so that a packet has one fate, and a network without faults draws no other number here.
+    // A single random number decides about all faults, so a packet has only one. A network without faults draws no other
+    // number here.
     let mut number = random.range(0, 999_999) as u32;
     let mut is = |chance: u32| {
         let hit = number < chance;

@@ -7,12 +7,12 @@ use super::buffer::Buffer;
 use super::random::Random;
 use super::world::{Place, World};
 
-/// Queue to which receives are posted.
+/// Receive queue to which a [`Pool`] posts receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     /// Receive queue of a queue pair.
     Own(Place),
-    /// Shared receive queue of a node.
+    /// Shared receive queue of the node `node`.
     Shared { node: usize, number: usize },
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Pool {
     pub(crate) depth: usize,
     /// Delay from the completion of a receive to the posting of the next receive.
     pub(crate) refill: Duration,
-    /// Set once receives must no longer be posted.
+    /// Set when no more receives may be posted.
     pub(crate) stopped: bool,
     posted: VecDeque<(u64, Option<Buffer>)>,
     random: Random,
@@ -52,14 +52,14 @@ impl Pool {
         }
     }
 
-    /// Posts a receive if fewer than `depth` are posted.
+    /// Posts a receive with the id `id`, if fewer than `depth` are posted.
     pub(crate) fn fill(&mut self, world: &mut World<'_>, id: u64) {
         if !self.stopped && self.posted.len() < self.depth {
             self.post(world, id, self.length);
         }
     }
 
-    /// Posts a receive of `length` bytes.
+    /// Posts a receive with the id `id` and memory for `length` bytes.
     pub(crate) fn post(&mut self, world: &mut World<'_>, id: u64, length: usize) {
         let memory = world.memory(self.node());
         let buffer = Buffer::blank(memory, &mut self.random, length);
@@ -72,7 +72,7 @@ impl Pool {
         self.posted.push_back((id, Some(buffer)));
     }
 
-    /// Posts a receive into unregistered memory.
+    /// Posts a receive whose memory has no valid key.
     pub(crate) fn post_bad(&mut self, world: &mut World<'_>, id: u64) {
         let length = self.length.max(1) as u32;
         let segment = Segment {
@@ -96,7 +96,7 @@ impl Pool {
         }
     }
 
-    /// Removes all receives that have not been used, and prevents further ones from being posted.
+    /// Removes all receives that have not completed, and prevents further ones from being posted.
     pub(crate) fn empty(&mut self, world: &mut World<'_>) {
         if let Queue::Own(place) = self.queue {
             world.drop_receives(place);
@@ -108,7 +108,8 @@ impl Pool {
         }
     }
 
-    /// Removes the completed receive `id`. Returns its buffer, or `None` for a receive into unregistered memory.
+    /// Removes the receive `id`, which has completed, and returns its buffer. Returns `None` if its memory had
+    /// no valid key.
     pub(crate) fn take(&mut self, id: u64) -> Result<Option<Buffer>, String> {
         let place = self.posted.iter().position(|(posted, _)| *posted == id);
         let place =
@@ -120,7 +121,7 @@ impl Pool {
         Ok(taken.and_then(|(_, buffer)| buffer))
     }
 
-    /// Returns the number of receives that have not completed.
+    /// Returns the number of receives that are posted and have not completed.
     pub(crate) fn outstanding(&self) -> usize {
         self.posted.len()
     }

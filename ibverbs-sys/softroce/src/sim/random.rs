@@ -1,11 +1,11 @@
-/// Random number generator with a seed: xoshiro256**, initialised by splitmix64. It is implemented here and not in a
-/// dependency, so that a seed gives the same schedule in every version.
+/// Random number generator with a seed: xoshiro256**, initialised by splitmix64. The algorithm is implemented here
+/// instead of coming from a dependency, so that a seed gives the same schedule in every version.
 #[derive(Clone, Debug)]
 pub(crate) struct Random {
     state: [u64; 4],
 }
 
-/// Returns the next number of the generator splitmix64 with the state `state`.
+/// Returns the next number of the random number generator splitmix64 with the state `state`.
 pub(crate) fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -15,8 +15,8 @@ pub(crate) fn splitmix(state: &mut u64) -> u64 {
 }
 
 impl Random {
-    /// Creates the generator `stream` of a seed. The streams of one seed are independent, so that one part of a schedule can
-    /// draw more numbers without changing the others.
+    /// Creates the generator of the stream `stream` of a seed. The streams of a seed are independent: code that uses one
+    /// stream can draw more numbers without changing the numbers of the others.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut start = stream;
         let mut state = seed ^ splitmix(&mut start);
@@ -46,7 +46,8 @@ impl Random {
         if count == 0 {
             return self.bits();
         }
-        // The result is the high word of the product. Its bias is below 2^-40 for all ranges used here.
+        // The result is the high word of the product. Some results are more frequent than others by less than 2^-40 for all
+        // ranges used.
         low + ((u128::from(self.bits()) * u128::from(count)) >> 64) as u64
     }
 
@@ -70,7 +71,8 @@ impl Random {
         choices[self.below(choices.len())].clone()
     }
 
-    /// Returns a random number up to `high`, with every number of bits equally likely.
+    /// Returns a random number up to `high`. All lengths of its binary form are equally likely, so small numbers are
+    /// frequent.
     pub(crate) fn magnitude(&mut self, high: u64) -> u64 {
         let bits = u64::from(64 - high.leading_zeros());
         let bound = 1u64.checked_shl(self.range(0, bits) as u32);
@@ -83,7 +85,7 @@ impl Random {
 mod tests {
     use super::{Random, splitmix};
 
-    /// Checks the generators against the values that their authors published.
+    /// Checks that the generators return the values that their authors published.
     #[test]
     fn a_seed_is_a_stream_for_ever() {
         let mut state = 1_234_567;

@@ -7,7 +7,7 @@ use super::schedule::Kind;
 use super::world::Place;
 
 impl Scenario<'_> {
-    /// Checks a completed receive against the message that was sent.
+    /// Checks the completion of a receive: it must match the message that was sent.
     pub(super) fn received(
         &mut self,
         place: Place,
@@ -24,7 +24,7 @@ impl Scenario<'_> {
         let buffer = self.pools[pool].take(completion.id)?;
         let refill = self.pools[pool].refill;
         if refill.is_zero() {
-            // The next receive is posted before another packet arrives.
+            // The next receive is posted now, before another packet arrives.
             self.refill(pool);
         } else {
             self.world.wake_after(refill, Token::Refill(pool).number());
@@ -52,8 +52,8 @@ impl Scenario<'_> {
             if state != State::Error {
                 return Err(format!("it is {state:?}"));
             }
-            // Of a shared queue, only a receive that a message has begun to fill is flushed. Other queue pairs may use the
-            // rest.
+            // Of the receives in a shared queue, only one that a message has begun to fill is flushed. Other queue pairs may use
+            // the others.
             if let Some(role) = self.roles.get_mut(&place)
                 && (srq.is_some() || self.world.queue_pair(place).attributes().shared_receive)
             {

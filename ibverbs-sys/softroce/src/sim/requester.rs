@@ -12,40 +12,41 @@ use super::random::Random;
 use super::target::Target;
 use super::world::Place;
 
-/// State of the model for one end of a connection as a requester: its posted requests, and the messages that its peer must
-/// receive.
+/// State that the model keeps for one side of a connection as a requester: its posted requests, and the messages that
+/// its peer must still receive.
 #[derive(Debug)]
 pub(crate) struct Requester {
     pub(crate) place: Place,
     pub(crate) connection: usize,
-    /// Index of this end of the connection, 0 or 1.
+    /// Number of this side of the connection, 0 or 1.
     pub(crate) side: usize,
-    /// Requester at the other end. `None` for an XRC target, which posts no requests.
+    /// Index of the requester on the other side of the connection. `None` for an XRC target, which posts no requests.
     pub(crate) partner: Option<usize>,
     pub(crate) random: Random,
-    /// Number of requests that are still to be posted.
+    /// Number of requests that this requester must still post.
     pub(crate) remaining: u32,
     /// Set while a request of maximum length must still be posted.
     pub(crate) owes_largest: bool,
-    /// Number of bytes that may still be used for large messages.
+    /// Number of bytes that this requester may still send in large messages.
     pub(crate) budget: u64,
     pub(crate) posted: VecDeque<Posted>,
-    /// Requests whose effect at the peer is unknown, because they failed or use an unreliable service.
+    /// Requests of which the model cannot know whether they had an effect at the peer, because they failed or use an
+    /// unreliable service.
     pub(crate) undone: Vec<Posted>,
     pub(crate) target: Target,
-    /// Memory windows through which this requester may access the target.
+    /// Memory windows through which this requester may access the target (its memory at the peer).
     pub(crate) windows: Vec<PeerWindow>,
-    /// Offset in the target of the next write of an unreliable connection.
+    /// Offset in the target (memory at the peer) of the next write of an unreliable connection.
     pub(crate) cursor: usize,
-    /// Last known value of each shared word at the peer's node.
+    /// Last known value of each word at the peer's node that several requesters change.
     pub(crate) seen: [u64; super::cells::WORDS],
     /// Messages that the peer has not received yet, oldest first.
     pub(crate) expected: VecDeque<Expected>,
     /// Id of the last message that the peer received.
     pub(crate) told: u64,
-    /// Status of the first failed completion.
+    /// Status of the completion of the first failed request. `None` if no request has failed.
     pub(crate) ended: Option<CompletionStatus>,
-    /// Set once the request that is made to fail was posted.
+    /// Set once the request was posted that the schedule makes fail.
     pub(crate) spoiled: bool,
     /// Set while the requester pauses posting until a scheduled wakeup.
     pub(crate) resting: bool,
@@ -60,34 +61,34 @@ pub(crate) struct Posted {
     pub(crate) length: usize,
     pub(crate) effect: Effect,
     pub(crate) buffer: Option<Rc<Buffer>>,
-    /// Index of the memory window whose key the request uses or invalidates.
+    /// Index of the memory window whose key the request uses or invalidates, if there is one.
     pub(crate) window: Option<usize>,
 }
 
-/// Effect that a request must have if it succeeds.
+/// Effect that the model expects of a request that succeeds.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// The peer receives a message.
+    /// The peer receives a message with this content.
     Message(Content),
-    /// Bytes are written to the target from `offset` on.
+    /// The bytes are written to the target (memory at the peer), from `offset` on.
     Write {
         offset: usize,
         bytes: Rc<[u8]>,
         /// Set if the peer gets a completion too.
         told: bool,
     },
-    /// The buffer contains `bytes`, which are the bytes `range` of the target.
+    /// The buffer of the request contains `bytes`, which were the bytes `range` of the target.
     Read {
         range: Range<usize>,
         bytes: Rc<[u8]>,
     },
-    /// Eight bytes of the target change from `was` to `becomes`, and the buffer contains `was`.
+    /// Eight bytes of the target change from `was` to `becomes`, and the buffer of the request contains `was`.
     Atomic {
         offset: usize,
         was: u64,
         becomes: u64,
     },
-    /// A word that several requesters share changes by an atomic operation.
+    /// An atomic operation changes a word that other requesters change, too.
     Shared(Change),
     /// A memory window is bound, through which the partner may access its target.
     Bind { window: usize },
@@ -97,7 +98,7 @@ pub(crate) enum Effect {
     Fault(&'static [CompletionStatus]),
 }
 
-/// Content of a message.
+/// Content of a message, by which the model checks the received bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// Bytes derived from the message id.
@@ -133,7 +134,7 @@ pub(crate) struct Expected {
     pub(crate) fault: &'static [CompletionStatus],
 }
 
-/// A memory window to a target. The peer binds the window, and the requester uses its key.
+/// A memory window that covers a range of a target. The peer binds the window, and the requester uses its key.
 #[derive(Debug)]
 pub(crate) struct PeerWindow {
     pub(crate) state: WindowState,
@@ -146,17 +147,17 @@ pub(crate) struct PeerWindow {
 pub(crate) enum WindowState {
     /// The peer may bind the window.
     Free,
-    /// The binding has been posted.
+    /// The request that binds the window was posted and has not completed.
     Binding,
     /// The requester may use the window's key.
     Bound,
-    /// The invalidation has been posted.
+    /// The request that invalidates the window was posted and has not completed.
     Invalidating,
 }
 
 impl Requester {
-    /// Returns whether an outstanding read overlaps the bytes `range` of the target. If so, a write to these bytes needs a
-    /// fence.
+    /// Returns whether an outstanding read fetches some of the bytes `range` of the target. If so, a write to these bytes
+    /// needs a fence.
     pub(crate) fn is_reading(&self, range: &Range<usize>) -> bool {
         self.posted.iter().any(|posted| match &posted.effect {
             Effect::Read { range: read, .. } => read.start < range.end && range.start < read.end,
@@ -164,13 +165,13 @@ impl Requester {
         })
     }
 
-    /// Returns whether any read is outstanding.
+    /// Returns whether at least one read is outstanding.
     pub(crate) fn is_reading_anything(&self) -> bool {
         let is_read = |posted: &Posted| matches!(posted.effect, Effect::Read { .. });
         self.posted.iter().any(is_read)
     }
 
-    /// Returns whether an outstanding write or atomic overlaps the bytes `range` of the target.
+    /// Returns whether an outstanding write or atomic operation changes some of the bytes `range` of the target.
     pub(crate) fn is_writing(&self, range: &Range<usize>) -> bool {
         let overlaps =
             |start: usize, length: usize| start < range.end && range.start < start + length;

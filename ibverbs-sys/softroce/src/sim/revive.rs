@@ -6,7 +6,7 @@ use super::requester::{PeerWindow, WindowState};
 use super::scenario::Scenario;
 use super::schedule::{Ending, Kind};
 
-/// Range from which the number of requests after a reset is drawn, for each requester.
+/// Range from which the number of requests after the reset is drawn. Each requester draws a number.
 const REQUESTS: Range<u64> = 5..20;
 
 impl Scenario<'_> {
@@ -17,7 +17,7 @@ impl Scenario<'_> {
         let mut revived = Vec::new();
         for r in 0..self.requesters.len() {
             let connection = &self.schedule.connections[self.requesters[r].connection];
-            // Connections that were cut stay cut.
+            // Connections that the network has cut are not connected again.
             if connection.kind == Kind::Reliable && connection.ending != Some(Ending::Cut) {
                 revived.push(r);
             }
@@ -62,7 +62,7 @@ impl Scenario<'_> {
         requester.expected.clear();
         requester.ended = None;
         requester.resting = false;
-        // This time no request is made to fail.
+        // After the reset, the schedule makes no request fail.
         requester.spoiled = true;
         self.broken[number] = false;
         let (place, side) = (requester.place, requester.side);

@@ -12,7 +12,7 @@ use super::schedule::Schedule;
 use super::trace::Lines;
 use super::world::Traffic;
 
-/// Statistics of a run without a rule violation.
+/// Statistics of a run that violated no rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Number of posted requests.
@@ -48,12 +48,12 @@ impl Default for Outcome {
     }
 }
 
-/// Error: a run of the simulation violated a rule.
+/// Error: a run of the simulation violated a rule that the model checks.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Seed of the schedule.
     pub seed: u64,
-    /// Description of the violation: which rule, where and when.
+    /// Description of the violation: the rule, the place and the time.
     pub what: String,
 }
 

@@ -24,11 +24,11 @@ pub(super) struct Scenario<'t> {
     pub(super) roles: HashMap<Place, Role>,
     /// For each node, the memory words that several requesters change by atomic operations.
     pub(super) cells: Vec<Cells>,
-    /// Pools of the shared receive queues of each XRC connection.
+    /// Indices of the two pools of receives of each XRC connection, by the index of the connection.
     pub(super) xrc: HashMap<usize, [usize; 2]>,
     /// For each connection, set once one of its queue pairs has failed.
     pub(super) broken: Vec<bool>,
-    /// Time at which a connection was cut, by the index of the connection.
+    /// Time at which the network cut a connection, by the index of the connection.
     pub(super) cut: HashMap<usize, Time>,
     pub(super) outcome: Outcome,
     /// Number of times that queue pairs were reset and connected again.
@@ -40,28 +40,28 @@ pub(super) struct Scenario<'t> {
 /// State of a queue pair as the model expects it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Role {
-    /// Requester that posts to this queue pair.
+    /// Index of the requester that posts to this queue pair.
     pub(super) asks: Option<usize>,
-    /// Requester at the other end of the connection, which sends to this queue pair.
+    /// Index of the requester on the other side of the connection, which sends to this queue pair.
     pub(super) asked_by: Option<usize>,
-    /// Pool of the queue pair's receives.
+    /// Index of the pool that posts receives for this queue pair.
     pub(super) pool: Option<usize>,
     /// Events that the queue pair raised.
     pub(super) raised: Vec<Event>,
-    /// Number of flushed receives of a shared queue.
+    /// Number of receives of a shared queue that this queue pair has flushed.
     pub(super) flushed_shared: u32,
 }
 
-/// Purpose of a scheduled wakeup.
+/// Purpose of a scheduled wakeup of the model.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Token {
-    /// The requester must continue posting.
+    /// The requester with this index must continue posting.
     Post(usize),
-    /// A receive must be posted to the pool.
+    /// A receive must be posted by the pool with this index.
     Refill(usize),
-    /// The requester must drain its send queue.
+    /// The requester with this index must drain its send queue.
     Drain(usize),
-    /// The requester must leave the send queue drained state.
+    /// The requester with this index must leave the send queue drained state.
     Resume(usize),
 }
 
@@ -89,7 +89,7 @@ impl Token {
     }
 }
 
-/// Maximum number of events of a run. A run with more events would never end.
+/// Maximum number of events in a run. A run with more events is assumed never to end.
 const MOST_EVENTS: u64 = 20_000_000;
 const LATEST: Time = Time::from_nanos(10_000 * 1_000_000_000);
 
@@ -146,7 +146,7 @@ impl<'t> Scenario<'t> {
     fn play(&mut self) -> Result<(), String> {
         let pools = 0..self.pools.len();
         for pool in pools {
-            // In some runs the first message finds no receive.
+            // In some runs no receive is posted for the first message.
             let empty = self.pools[pool].refill > Duration::ZERO && self.random.percent(30);
             for _ in 0..self.pools[pool].depth {
                 if empty {
@@ -174,7 +174,7 @@ impl<'t> Scenario<'t> {
         Ok(())
     }
 
-    /// Processes events until none are left.
+    /// Processes events, and passes notices to the model, until none are left.
     pub(super) fn settle_down(&mut self) -> Result<(), String> {
         let mut notices = Vec::new();
         loop {
@@ -184,7 +184,7 @@ impl<'t> Scenario<'t> {
             }
             let goes_on = self.world.step().map_err(|breach| breach.0)?;
             if !goes_on {
-                // The last step may have caused notices.
+                // The last event may have caused notices.
                 self.world.take_notices(&mut notices);
                 if notices.is_empty() {
                     return Ok(());
@@ -227,7 +227,7 @@ impl<'t> Scenario<'t> {
         Ok(())
     }
 
-    /// Returns a new request id.
+    /// Returns a request id that was not used before.
     pub(super) fn next_id(&mut self) -> u64 {
         self.ids += 1;
         self.ids
@@ -238,7 +238,8 @@ impl<'t> Scenario<'t> {
         Duration::from_nanos(self.random.magnitude(300_000))
     }
 
-    /// Posts a receive to the queue of the pool, if fewer receives than its depth are posted.
+    /// Posts a receive to the queue of the pool with the index `pool`, if fewer receives than the pool's depth
+    /// are posted.
     pub(super) fn refill(&mut self, pool: usize) {
         let id = self.next_id();
         if let Queue::Own(place) = self.pools[pool].queue {
@@ -248,7 +249,8 @@ impl<'t> Scenario<'t> {
         self.pools[pool].fill(&mut self.world, id);
     }
 
-    /// Returns the number of the `which`-th shared receive queue of a requester's XRC target.
+    /// Returns the number of one of the two shared receive queues of the XRC target that requester `r` sends
+    /// to.
     pub(super) fn xrc_queue(&self, r: usize, which: u32) -> u32 {
         let pools = self.xrc[&self.requesters[r].connection];
         match self.pools[pools[which as usize]].queue {
@@ -257,14 +259,14 @@ impl<'t> Scenario<'t> {
         }
     }
 
-    /// Returns the index of the pool that belongs to a node's shared receive queue.
+    /// Returns the index of the pool that posts receives to the shared receive queue `number` of a node.
     pub(super) fn shared_pool(&self, node: usize, number: u32) -> Option<usize> {
         let number = number as usize;
         let queue = Queue::Shared { node, number };
         self.pools.iter().position(|pool| pool.queue == queue)
     }
 
-    /// Returns the path to a requester's peer, and the peer's queue pair number.
+    /// Returns the path from requester `r` to its peer, and the queue pair number of the peer.
     pub(super) fn way_of(&self, r: usize) -> (Path, u32) {
         let attributes = self.world.queue_pair(self.requesters[r].place).attributes();
         let partner = self.requesters[r].partner.unwrap_or(r);

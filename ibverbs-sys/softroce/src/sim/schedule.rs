@@ -13,9 +13,9 @@ pub struct Schedule {
     pub seed: u64,
     /// Properties of the network.
     pub conditions: Conditions,
-    /// Treatment of single packets, by packet number. If set, the network disturbs no other packet.
+    /// Effects of the network on single packets, by the number of the packet. If set, the network disturbs no other packet.
     pub script: Option<BTreeMap<u64, Fate>>,
-    /// Set if requests may fail with an exhausted retry count.
+    /// Set if requests may fail because the retry count is exhausted.
     pub harsh: bool,
     /// Number of nodes.
     pub nodes: usize,
@@ -23,10 +23,10 @@ pub struct Schedule {
     pub ipv6: bool,
     /// Time for which a node collects packets before it sends responses.
     pub batch: Duration,
-    /// Delay of the acknowledgement of a ring message (a short message without packet headers), so that the acknowledgement can be
-    /// sent with the next message. `None`: queue pairs send packets only.
+    /// Time for which the acknowledgement of a ring message (a short message without packet headers) is delayed, so that
+    /// the next message can carry it. If `None`, queue pairs send nothing but packets.
     pub ring_messages: Option<Duration>,
-    /// Set if reliable queue pairs are reset after the run, and connected again for more requests.
+    /// Set if reliable queue pairs are reset after the first requests, and connected again for more requests.
     pub again: bool,
     /// Connections between the nodes.
     pub connections: Vec<Connection>,
@@ -45,33 +45,33 @@ pub enum Kind {
     Extended,
 }
 
-/// Fault that makes the last request of a connection fail.
+/// Way in which the last request of a connection is made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// A write, read or atomic with an unknown key.
+    /// A write, read or atomic with a key that is not valid at the peer.
     UnknownKey,
-    /// A write or read beyond the end of a region.
+    /// A write or read that continues beyond the end of a region.
     OutOfBounds,
     /// An atomic at an address that is not a multiple of eight.
     Misaligned,
-    /// A message that is longer than the receive.
+    /// A message that is longer than the receive that it consumes.
     TooLong,
-    /// A message to a receive in unregistered memory.
+    /// A message to a receive whose memory has no valid key.
     BadReceive,
-    /// A message from unregistered memory.
+    /// A message whose memory has no valid key.
     BadGather,
-    /// A read into unregistered memory.
+    /// A read into memory that has no valid key.
     BadScatter,
-    /// A send that invalidates an unknown key.
+    /// A send that invalidates a key that is not valid at the peer.
     BadInvalidate,
     /// The network loses all packets to both queue pairs.
     Cut,
-    /// The receiver never posts a receive again.
+    /// The receiver posts no more receives.
     NoReceive,
 }
 
 impl Ending {
-    /// All kinds of faults that can end the requests of a connection.
+    /// All ways in which the last request of a connection can be made to fail.
     pub const ALL: [Self; 10] = [
         Self::UnknownKey,
         Self::OutOfBounds,
@@ -91,43 +91,43 @@ impl Ending {
 pub struct Connection {
     /// Kind of the queue pairs.
     pub kind: Kind,
-    /// Nodes of the two queue pairs.
+    /// Indices of the nodes of the two queue pairs.
     pub nodes: [usize; 2],
-    /// Number of requests of each queue pair.
+    /// Number of requests that each of the two queue pairs posts.
     pub requests: [u32; 2],
     /// Maximum message length in bytes.
     pub largest: u32,
-    /// Set if one request has the maximum length.
+    /// Set if one request must have the maximum length.
     pub has_largest: bool,
     /// The path MTU.
     pub mtu: Mtu,
     /// First sequence number of each queue pair.
     pub sequences: [Sequence; 2],
-    /// Maximum number of unacknowledged packets.
+    /// Maximum number of packets of a queue pair that are unacknowledged.
     pub window: u32,
-    /// Maximum number of outstanding reads and atomics.
+    /// Maximum number of reads and atomics of a queue pair that are outstanding.
     pub reads: u8,
     /// Acknowledgement timeout.
     pub ack_timeout: Duration,
-    /// Maximum number of retransmissions without a response.
+    /// Maximum number of consecutive retransmissions without a response.
     pub retry_count: u8,
-    /// Maximum number of retries after an RNR NAK.
+    /// Maximum number of consecutive retries after RNR NAKs.
     pub rnr_retry: u8,
-    /// RNR timer code.
+    /// Code of the waiting time in RNR NAKs.
     pub rnr_timer: u8,
-    /// Maximum number of requests that are posted and not complete.
+    /// Maximum number of requests of a queue pair that are posted and not complete.
     pub depth: usize,
     /// Number of receives to keep posted.
     pub receives: usize,
     /// Delay from the completion of a receive to the posting of the next receive.
     pub refill: Duration,
-    /// Set if receives come from a queue that the queue pairs of a node share.
+    /// Set if the queue pairs of a node take receives from a shared queue.
     pub shared_receive: bool,
     /// Set if every request is signaled.
     pub signal_all: bool,
     /// Set if send queues are drained during the run, and continue afterwards.
     pub drain: bool,
-    /// Fault that makes the last request of the first queue pair fail. `None`: no request is made to fail.
+    /// Way in which the last request of the first queue pair is made to fail. `None` if no request is made to fail.
     pub ending: Option<Ending>,
 }
 
@@ -138,12 +138,12 @@ const RNR_TIMERS_US: [u32; 32] = [
     327_680, 491_520,
 ];
 
-/// Returns the time that a requester waits after an RNR NAK with the timer code `code`.
+/// Returns how long a requester waits after an RNR NAK with the timer code `code`.
 pub(crate) fn rnr_delay(code: u8) -> Duration {
     Duration::from_micros(RNR_TIMERS_US[usize::from(code & 31)].into())
 }
 
-/// Returns the acknowledgement timeout for the timeout field `exponent`.
+/// Returns the acknowledgement timeout with the exponent `exponent`: 4.096 us times a power of two.
 pub(crate) fn ack_delay(exponent: u32) -> Duration {
     Duration::from_nanos(4096 << exponent)
 }
@@ -151,7 +151,7 @@ pub(crate) fn ack_delay(exponent: u32) -> Duration {
 const MEBIBYTE: u32 = 1 << 20;
 
 impl Schedule {
-    /// Generates the schedule of a seed.
+    /// Generates the schedule that the seed `seed` determines.
     pub fn of_seed(seed: u64) -> Self {
         let mut random = Random::new(seed, 0);
         let class = random.range(0, 9);
@@ -201,7 +201,7 @@ impl Schedule {
             let number = random.below(reliable);
             schedule.connections[number].end_with(ending, &mut random);
         }
-        // Drawn from a separate stream, so that the rest of a seed's schedule does not depend on ring messages.
+        // These numbers come from a separate stream, so the rest of a seed's schedule does not depend on ring messages.
         let mut random = Random::new(seed, 3);
         if random.percent(30) {
             schedule.ring_messages = Some(Duration::from_nanos(random.magnitude(50_000)));
@@ -217,7 +217,7 @@ impl Schedule {
         is_big: bool,
     ) -> Connection {
         let first = random.below(self.nodes);
-        // In some cases both queue pairs are on one node.
+        // In some cases both queue pairs are on the same node.
         let second = match random.percent(10) {
             true => first,
             false => (first + 1 + random.below(self.nodes - 1)) % self.nodes,
@@ -241,7 +241,7 @@ impl Schedule {
         let rnr_timer = random.range(1, 14) as u8;
         let rnr_retry = random.range(3, 7) as u8;
         let shared_receive = kind == Kind::Extended || random.percent(20);
-        // Other queue pairs may empty a shared queue again and again, while an own queue is refilled in time.
+        // Other queue pairs may empty a shared queue repeatedly. A queue pair's own queue is refilled in time.
         let rnr_retry = if shared_receive { 7 } else { rnr_retry };
         let refill = match random.range(0, 3) {
             0 => Duration::ZERO,
@@ -296,7 +296,7 @@ impl Schedule {
 const REQUESTS: u32 = 200;
 
 fn conditions(random: &mut Random, class: u64) -> Conditions {
-    // Parts per million. Lost and changed packets together make up the losses.
+    // The numbers are per million packets. Lost and changed packets together make up the losses.
     let (most, disturbed) = match class {
         0 | 1 => (0, 0),
         2..=6 => (random.magnitude(100_000), 50_000),
@@ -328,14 +328,14 @@ fn conditions(random: &mut Random, class: u64) -> Conditions {
 }
 
 impl Connection {
-    /// Sets the fault that makes the last request of the connection fail, and adjusts the other properties to it.
+    /// Sets the way in which the last request of the connection fails, and adjusts the other properties to it.
     fn end_with(&mut self, ending: Ending, random: &mut Random) {
         self.ending = Some(ending);
         if matches!(
             ending,
             Ending::TooLong | Ending::BadReceive | Ending::NoReceive
         ) {
-            // The receiver's part of these endings concerns its own receive queue.
+            // In these cases the receiver does something with its own receive queue.
             self.shared_receive = false;
         }
         if ending == Ending::NoReceive {

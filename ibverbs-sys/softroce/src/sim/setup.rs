@@ -23,7 +23,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates both queue pairs of a connection.
+    /// Creates both queue pairs of the connection with the index `number`, and connects them.
     pub(super) fn connect(&mut self, number: usize, shared: &mut HashMap<usize, usize>) {
         let connection = &self.schedule.connections[number];
         let services = match connection.kind {
@@ -44,7 +44,7 @@ impl Scenario<'_> {
                     let length = receive_length(connection);
                     let queue = &mut self.pools[pool];
                     queue.length = queue.length.max(length);
-                    // Additional receives for each connection, because an incomplete message may keep one.
+                    // The shared queue needs more receives for each connection, because an incomplete message may occupy one.
                     queue.depth += connection.receives;
                     queue.refill = queue.refill.max(connection.refill);
                     Some(pool)
@@ -102,7 +102,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates a shared receive queue of a node. Returns the index of its pool of receives.
+    /// Creates a shared receive queue of the node `node`. Returns the index of its pool, which posts receives to it.
     fn shared_queue(&mut self, node: usize) -> usize {
         let number = self.world.add_shared_queue(node);
         let random = Random::new(self.random.bits(), 0);
@@ -119,7 +119,7 @@ impl Scenario<'_> {
         self.pools.len() - 1
     }
 
-    /// Sets a queue pair's attributes and makes it ready to send.
+    /// Sets the attributes of the queue pair at `place`, and makes it ready to send to the one at `peer`.
     pub(super) fn set_up(&mut self, number: usize, side: usize, [place, peer]: [Place; 2]) {
         let connection = &self.schedule.connections[number];
         let destination = self.world.queue_pair(peer).number();
@@ -171,8 +171,8 @@ impl Scenario<'_> {
         }
         let mut random = Random::new(self.random.bits(), 0);
         let base = random.range(1, 1 << 40) * 8;
-        // The memory has room for the longest message. On unreliable connections each message has its own location, so the
-        // memory has room for all of them.
+        // The target memory has room for the longest message. On an unreliable connection each message has a location of
+        // its own, so the memory has room for all of them.
         let length = match connection.kind {
             Kind::Reliable | Kind::Extended => connection.largest as usize + 4096,
             Kind::Unreliable => 2 << 20,
@@ -213,10 +213,11 @@ impl Scenario<'_> {
     }
 }
 
-/// Number of bytes that a requester may use for large messages, besides one message of maximum length.
+/// Number of bytes that a requester may send in large messages, besides one message of maximum length.
 const BUDGET: u64 = 1 << 20;
 
-/// Returns the length of a receive for the longest message, including the GRH of a datagram.
+/// Returns the length of memory that a receive needs for the longest message of the connection, with the GRH of a
+/// datagram.
 fn receive_length(connection: &Connection) -> usize {
     match connection.kind {
         Kind::Datagram => connection.largest as usize + 40,

@@ -5,27 +5,27 @@ use crate::proto::AccessFlags;
 use super::content;
 use super::memory::Memory;
 
-/// Memory of one node that only a single requester, at another node, may access remotely. So the order of the requester's
+/// Memory of one node that only a single requester, at another node, accesses remotely. So the order of the requester's
 /// requests determines every byte.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) node: usize,
     pub(crate) key: u32,
     pub(crate) base: u64,
-    /// Expected content after all posted requests have been executed.
+    /// Content that the memory must have after all posted requests.
     current: Vec<u8>,
-    /// Expected content after the completed requests.
+    /// Content that the memory must have after the requests that have completed.
     committed: Vec<u8>,
 }
 
-/// Data of a write that may or may not have been executed.
+/// A write of which the model does not know whether it was executed.
 pub(crate) struct Maybe<'a> {
     pub(crate) offset: usize,
     pub(crate) bytes: &'a [u8],
 }
 
 impl Target {
-    /// Registers `length` bytes of memory at `node`, filled with the bytes of message `id`.
+    /// Registers `length` bytes of memory at the node `node`. They contain the first bytes of message `id`.
     pub(crate) fn new(node: usize, memory: &Memory, id: u64, base: u64, length: usize) -> Self {
         let access = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_WRITE
@@ -46,12 +46,12 @@ impl Target {
         self.current.len()
     }
 
-    /// Returns the bytes that a read of `range` must return if it is posted now.
+    /// Returns the bytes that a read of `range` must fetch if it is posted now.
     pub(crate) fn read(&self, range: Range<usize>) -> &[u8] {
         &self.current[range]
     }
 
-    /// Returns the eight expected bytes at `offset` as a number in native byte order.
+    /// Returns the eight bytes at `offset` that are expected after all posted requests, as a number in native byte order.
     pub(crate) fn number(&self, offset: usize) -> u64 {
         let mut eight = [0; 8];
         eight.copy_from_slice(&self.current[offset..offset + 8]);
@@ -68,13 +68,14 @@ impl Target {
         self.committed[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Sets the expected content to the actual content, after requests that may or may not have been executed.
+    /// Sets the expected content to the actual content of the memory, because requests may or may not have been executed.
     pub(crate) fn look(&mut self, memory: &Memory) {
         memory.inspect(self.key, |found| self.committed.copy_from_slice(found));
         self.current.clone_from(&self.committed);
     }
 
-    /// Checks that the bytes of a completed write are in memory. No request that was posted later may overlap `range`.
+    /// Checks that the bytes of a write that has completed are in memory. No request that was posted later may write to
+    /// `range`.
     pub(crate) fn check_written(&self, memory: &Memory, range: Range<usize>) -> Result<(), String> {
         let expected = &self.committed[range.clone()];
         memory.inspect(self.key, |found| {

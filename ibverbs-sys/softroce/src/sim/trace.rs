@@ -7,7 +7,7 @@ use crate::wire::{Packet, Syndrome};
 use super::network::Fate;
 use super::world::Happening;
 
-/// Callback that receives the lines of a trace.
+/// Callback to which each line of a trace is passed.
 pub type Lines<'a> = dyn FnMut(&str) + 'a;
 
 /// Time, formatted in microseconds for the first column of the trace.
@@ -20,7 +20,7 @@ impl fmt::Display for Clock {
     }
 }
 
-/// Packet, formatted for the trace.
+/// A packet that is displayed as a line of the trace.
 pub(crate) struct Line<'a>(pub(crate) &'a Packet<'a>);
 
 impl fmt::Display for Line<'_> {
@@ -72,7 +72,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// Formats a [`RingMessage`] (a short message without packet headers) for the trace.
+/// Returns the text by which the trace shows a [`RingMessage`] (a short message without packet headers).
 pub(crate) fn ring_message(ring_message: &RingMessage<'_>) -> String {
     let mut line = format!("qp {:#x} brief", ring_message.destination);
     // Writing to a string cannot fail.
@@ -86,7 +86,8 @@ pub(crate) fn ring_message(ring_message: &RingMessage<'_>) -> String {
     line
 }
 
-/// Formats what the network did with a packet. The result is empty if the packet is delivered unchanged.
+/// Returns the text by which the trace shows what the network did with a packet. Empty if the packet is
+/// delivered unchanged.
 pub(crate) fn fate(fate: Fate) -> &'static str {
     match fate {
         Fate::Deliver => "",
@@ -97,7 +98,7 @@ pub(crate) fn fate(fate: Fate) -> &'static str {
     }
 }
 
-/// Formats a completion or an event of a queue pair for the trace.
+/// Returns the text by which the trace shows a completion or an event of a queue pair.
 pub(crate) fn happening(what: &Happening) -> String {
     let of = |completion: &Completion| {
         let mut line = format!(

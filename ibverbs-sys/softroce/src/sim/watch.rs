@@ -4,15 +4,15 @@ use crate::proto::{Attributes, Sequence};
 use crate::transfer::RingMessage;
 use crate::wire::{Nak, Operation, Packet, Syndrome, Transport};
 
-/// Checker of the packets of one queue pair, for rules whose violation no completion shows. It may count packets as
-/// acknowledged that are not, but never the reverse, so every reported violation is real.
+/// Checker of the packets that one queue pair sends, for rules whose violation no completion shows. The checker may
+/// take packets as acknowledged that are not, but never the reverse, so every violation that it reports is real.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     /// Outstanding requests, oldest first.
     under_way: VecDeque<UnderWay>,
     /// Sequence number after the highest one that was sent.
     next: Option<Sequence>,
-    /// Sequence number of a packet that a NAK requested and that has not arrived since.
+    /// Sequence number of a packet that this queue pair has requested by a NAK, and that has not arrived since.
     missed: Option<Sequence>,
     /// Set while the queue pair is in the send queue drained state and has reported that its send queue is drained.
     drained: bool,
@@ -27,7 +27,7 @@ struct UnderWay {
 }
 
 impl Watch {
-    /// Resets the state, because the queue pair starts again.
+    /// Forgets all packets and requests, because the queue pair starts again after a reset.
     pub(crate) fn restart(&mut self) {
         *self = Self::default();
     }
@@ -70,7 +70,8 @@ impl Watch {
         self.asked(sequence, span, is_read_or_atomic, attributes)
     }
 
-    /// Checks a [`RingMessage`] that the queue pair sent. The error describes the violated rule.
+    /// Checks a [`RingMessage`] (short message without packet headers) that the queue pair has sent. If it violates a
+    /// rule, the error describes the rule.
     pub(crate) fn sent_ring_message(
         &mut self,
         ring_message: &RingMessage<'_>,
@@ -82,7 +83,7 @@ impl Watch {
         }
     }
 
-    /// Checks a request with `span` sequence numbers that the queue pair sent.
+    /// Checks a request that the queue pair has sent, and that uses the `span` sequence numbers from `sequence` on.
     fn asked(
         &mut self,
         sequence: Sequence,
@@ -96,7 +97,7 @@ impl Watch {
         if let Some(next) = self.next {
             let distance = sequence.distance(next);
             if distance < 0 {
-                // A retransmission.
+                // The request was sent before, so this is a retransmission.
                 return Ok(());
             }
             if distance > 0 {
@@ -153,7 +154,7 @@ impl Watch {
         self.executed(sequence, refused);
     }
 
-    /// Records a [`RingMessage`] that arrived at the queue pair.
+    /// Records a [`RingMessage`] (short message without packet headers) that arrived at the queue pair.
     pub(crate) fn heard(&mut self, ring_message: &RingMessage<'_>) {
         if let Some(message) = &ring_message.message {
             self.came(message.sequence);
@@ -163,14 +164,15 @@ impl Watch {
         }
     }
 
-    /// Records a request packet of the peer.
+    /// Records a request of the peer that arrived at the queue pair.
     fn came(&mut self, sequence: Sequence) {
         if self.missed == Some(sequence) {
             self.missed = None;
         }
     }
 
-    /// Records that the peer answered all requests up to `sequence`. `refused` is set if it refused the last of them.
+    /// Records a response of the peer to all requests up to `sequence`. `refused` is set if the peer refused the last
+    /// of them.
     fn executed(&mut self, sequence: Sequence, refused: bool) {
         if self.next.is_none_or(|next| sequence.distance(next) >= 0) {
             return;

@@ -1,11 +1,11 @@
 use crate::proto::Time;
 
-/// The system's monotonic clock, relative to the creation of this value.
+/// The system's monotonic clock. Times are relative to the creation of this value.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// Creation time, in nanoseconds of the system's clock.
     origin: u64,
-    /// Maximum usual lag of the coarse clock, in nanoseconds.
+    /// Time in nanoseconds by which the coarse clock usually lags at most.
     lag: u64,
 }
 
@@ -17,7 +17,7 @@ impl Clock {
         }
     }
 
-    /// Returns the present time.
+    /// Returns the present time of the clock.
     #[inline]
     pub(super) fn now(&self) -> Time {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC))
@@ -37,10 +37,11 @@ impl Clock {
     }
 }
 
-/// Number of ticks by which the coarse clock may lag: Linux updates it with a value that can be two ticks old.
+/// Number of ticks by which the coarse clock is assumed to lag at most. Linux updates it with a value that can be two
+/// ticks old.
 const TICKS: u64 = 3;
 
-/// Returns the result of a clock function in nanoseconds.
+/// Returns the time that the clock function `ask` returns for `clock`, in nanoseconds.
 #[inline]
 fn read(
     ask: unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int,
@@ -52,9 +53,9 @@ fn read(
     };
     // SAFETY: the functions passed by all callers write a whole `timespec`, and `time` is a live one.
     let answer = unsafe { ask(clock, &raw mut time) };
-    // Linux has had these clocks since 2.6.32.
+    // The call cannot fail: Linux has had these clocks since 2.6.32.
     debug_assert_eq!(answer, 0);
-    // 64 bits are enough for 584 years.
+    // The 64 bits of the result suffice for 584 years.
     1_000_000_000 * time.tv_sec as u64 + time.tv_nsec as u64
 }
 
@@ -76,7 +77,7 @@ mod tests {
             later += usize::from(before <= coarse);
             last = after;
         }
-        // Not in every iteration, because the kernel itself may be late.
+        // The condition need not be met in every iteration, because the kernel itself may be late.
         assert!(later > 0);
     }
 }

@@ -9,19 +9,20 @@ use super::Sleeper;
 use super::clock::Clock;
 use crate::proto::Time;
 
-/// Clock of the NIC, and the set of its timers: the times at which queue pairs and other users must be called.
+/// Clock of the NIC, and the set of its timers: the times at which queue pairs, the network and the NIC must be called.
 #[derive(Debug)]
 pub(crate) struct Timers {
     clock: Clock,
-    /// Times and keys of the scheduled users, with at most one entry for each key.
+    /// Set of times, with the key of the queue pair (or other user) that must be called then. Each key has at most one
+    /// time.
     set: Mutex<BTreeSet<(Time, u32)>>,
-    /// Time of the first entry, or `u64::MAX` if there is none.
+    /// Earliest time in the set in nanoseconds, or `u64::MAX` if the set is empty.
     earliest: AtomicU64,
     sleeper: Sleeper,
 }
 
-/// State of a timer: the time for which its user is scheduled. The user stores the value. The time may be earlier than the
-/// user's present deadline, but is never later.
+/// State of a timer: the time for which its user (a queue pair, for example) is scheduled. The user stores the value.
+/// The time may be earlier than the user's present deadline, but is never later.
 #[derive(Debug)]
 pub(crate) struct Alarm(AtomicU64);
 
@@ -32,7 +33,7 @@ impl Alarm {
         Self(AtomicU64::new(NEVER))
     }
 
-    /// Returns whether the user is scheduled.
+    /// Returns whether the user of the timer is scheduled.
     #[inline]
     pub(crate) fn is_noted(&self) -> bool {
         self.0.load(Ordering::SeqCst) != NEVER
@@ -49,7 +50,7 @@ impl Timers {
         }
     }
 
-    /// Returns the [`Sleeper`], which wakes the engine.
+    /// Returns the [`Sleeper`], by which other threads wake the engine.
     pub(crate) fn sleeper(&self) -> &Sleeper {
         &self.sleeper
     }
@@ -59,24 +60,24 @@ impl Timers {
         self.clock.now()
     }
 
-    /// Returns the present time plus some milliseconds. Takes less time than [`now`](Self::now), but the result is not exact.
+    /// Returns the present time at low cost: the result is usually some milliseconds later than that of [`now`](Self::now).
     pub(crate) fn coarse_now(&self) -> Time {
         self.clock.coarse()
     }
 
-    /// Returns the time of the earliest timer, or `None` if no timer is set.
+    /// Returns the time of the earliest scheduled timer, or `None` if none is scheduled.
     pub(crate) fn earliest(&self) -> Option<Time> {
         let earliest = self.earliest.load(Ordering::SeqCst);
         (earliest != NEVER).then(|| Time::from_nanos(earliest))
     }
 
-    /// Schedules the user with the given key and alarm for `deadline`. Does nothing if the user is scheduled for an earlier
-    /// time: the user is called at that time, and must then schedule its deadline again. So a deadline that is extended with
-    /// every packet costs one comparison.
+    /// Schedules the user with the key `key` and the timer `alarm` for `deadline`. Does nothing if the user is scheduled
+    /// for an earlier time: the user is called at that time, and must then schedule its deadline again. So a deadline that
+    /// is extended with every packet costs one comparison.
     ///
-    /// The state that determines the deadline must be visible to other threads before the call, for example through a lock that
-    /// is released. Then either this call finds that the user is no longer scheduled, or the thread that removes the user sees
-    /// the state.
+    /// The state that determines the deadline must be visible to other threads before the call, for example through a lock
+    /// that is released. Then either this call finds that the user is no longer scheduled, or the thread that removes the
+    /// user from the set sees the state.
     pub(crate) fn note(&self, key: u32, alarm: &Alarm, deadline: Time) {
         let deadline_nanos = deadline.as_nanos().min(NEVER - 1);
         if alarm.0.load(Ordering::SeqCst) <= deadline_nanos {
@@ -110,8 +111,9 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Removes the keys of due timers and appends them to `out`, as many as fit into its capacity. The alarms are still set:
-    /// the caller must clear each with [`Timers::called`] before it determines the next deadline.
+    /// Removes timers that are due from the set, and appends their keys and times to `out`, as many as fit into its
+    /// capacity. The alarms of these timers are still set: before the caller determines the next deadline of a user, it
+    /// must clear the alarm with [`Timers::called`].
     pub(crate) fn take_due(&self, now: Time, out: &mut Vec<(u32, Time)>) {
         if self.earliest.load(Ordering::SeqCst) > now.as_nanos() {
             return;
@@ -126,16 +128,16 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Clears the alarm of a user that was scheduled for `time` and is being called now.
+    /// Clears the alarm of a user that was scheduled for `time` and is about to be called.
     pub(crate) fn called(alarm: &Alarm, time: Time) {
-        // A new user with the same key may have been scheduled for another time in the meantime: its alarm stays.
+        // A new user with the same key may be scheduled for another time already. Then its alarm stays.
         let _ =
             alarm
                 .0
                 .compare_exchange(time.as_nanos(), NEVER, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Publishes the time of the first entry of `set`. Returns whether the time is earlier than before.
+    /// Publishes the earliest time in `set`. Returns whether it is earlier than the time that was published before.
     fn publish(&self, set: &BTreeSet<(Time, u32)>) -> bool {
         let first = set.first().map_or(NEVER, |(time, _)| time.as_nanos());
         self.earliest.swap(first, Ordering::SeqCst) > first

@@ -11,7 +11,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::descriptor::{self, Descriptor, Opening};
 use crate::proto::Time;
 
-/// Maximum delay of a timer in nanoseconds. If a sleeping engine would run a timer at most so late, it is not woken.
+/// Maximum delay of a timer in nanoseconds. If the engine would run a new timer late by at most this time, it is not
+/// woken.
 const TOLERANCE: u64 = 1_000_000;
 
 /// Interval at which the engine checks its timers when no descriptor can wake it.
@@ -45,7 +46,7 @@ impl Sleeper {
         })
     }
 
-    /// Returns a descriptor with which other processes can wake the engine.
+    /// Returns a duplicate of the eventfd by which other processes can wake the engine.
     pub(crate) fn wake_eventfd(&self) -> io::Result<Descriptor> {
         self.wake_eventfd.try_clone()
     }
@@ -79,8 +80,9 @@ impl Sleeper {
         descriptor::count_up(self.wake_eventfd.as_fd());
     }
 
-    /// Sleeps until `deadline`, until `watched` is readable, or until another thread wakes the caller. Calls `still` once the
-    /// sleep is visible to other threads, and does not sleep if `still` returns `false` (there is work to do).
+    /// Puts the calling thread, the engine, to sleep until `deadline`, until `watched` is readable, or until another thread
+    /// wakes it. Calls `still` once the sleep is visible to other threads, and does not sleep if `still` returns `false`
+    /// because there is work to do.
     pub(crate) fn sleep(
         &self,
         now: Time,
@@ -88,7 +90,7 @@ impl Sleeper {
         watched: BorrowedFd<'_>,
         still: impl FnOnce() -> bool,
     ) {
-        // 0 means awake, so a deadline that has passed is stored as 1.
+        // 0 means awake, so a deadline of 0 is stored as 1.
         let until = deadline.map_or(u64::MAX, |deadline| deadline.as_nanos().max(1));
         self.until.store(until, Ordering::SeqCst);
         if still() {
@@ -104,12 +106,12 @@ impl Sleeper {
         self.until.store(0, Ordering::SeqCst);
     }
 
-    /// Returns whether the program has closed a descriptor on which the engine sleeps.
+    /// Returns whether the program has closed a descriptor on which the engine sleeps, as far as was detected.
     pub(crate) fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Relaxed)
     }
 
-    /// Sleeps for a fixed interval, when no descriptor can wake the caller.
+    /// Sleeps for a fixed interval. For an engine that no descriptor can wake.
     pub(crate) fn rest(&self) {
         thread::sleep(REST);
     }

@@ -10,7 +10,7 @@ pub(crate) const BASE: usize = 12;
 pub struct Bth {
     /// Operation of the packet, with its transport service.
     pub opcode: Opcode,
-    /// Set if the receiver must raise a solicited event.
+    /// Set if the receiver must raise a solicited completion event.
     pub solicited: bool,
     /// Migration state bit. Always set by a device without path migration.
     pub migrated: bool,
@@ -20,33 +20,33 @@ pub struct Bth {
     pub partition_key: u16,
     /// Number of the destination queue pair, 24 bits.
     pub destination: u32,
-    /// Set if the sender requests an acknowledgement.
+    /// Set if the packet requests an acknowledgement.
     pub acknowledge: bool,
     /// Packet sequence number, 24 bits.
     pub sequence: u32,
 }
 
-/// RDMA extended transport header (RETH), 16 bytes.
+/// RDMA extended transport header (RETH): 16 bytes that name memory of the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
-    /// Address of the first byte at the responder.
+    /// Address of the first byte in the responder's memory.
     pub address: u64,
-    /// Remote key.
+    /// Remote key of the responder's memory.
     pub key: u32,
     /// Length of the whole message in bytes.
     pub length: u32,
 }
 
-/// ACK extended transport header (AETH), 4 bytes.
+/// Acknowledgement extended transport header (AETH): 4 bytes of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// Acknowledgement or reason for a NAK.
+    /// Code by which the responder accepts or refuses a packet.
     pub syndrome: Syndrome,
     /// Message sequence number, 24 bits.
     pub message_sequence: u32,
 }
 
-/// Syndrome: the first byte of an [`Aeth`] (IBTA 9.7.5.2.1).
+/// Syndrome: the first byte of an [`Aeth`], which says whether a packet was accepted (IBTA 9.7.5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// Acknowledgement, with the responder's end-to-end credit code (31: credits are not used).
@@ -54,7 +54,7 @@ pub enum Syndrome {
         /// Credit code, 5 bits.
         credits: u8,
     },
-    /// RNR NAK: the responder has no receive posted. The requester waits as the timer code says.
+    /// RNR NAK: the responder has no receive posted. The timer code determines how long the requester waits.
     ReceiverNotReady {
         /// Timer code, 5 bits.
         timer: u8,
@@ -74,25 +74,25 @@ pub enum Nak {
     InvalidRdRequest,
 }
 
-/// Atomic extended transport header (AtomicETH), 28 bytes. The meaning of the last two fields depends on the opcode.
+/// Atomic extended transport header (AtomicETH), 28 bytes. The operation determines the meaning of the last two fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
-    /// Address of the eight bytes at the responder.
+    /// Address of the eight bytes in the responder's memory.
     pub address: u64,
-    /// Remote key.
+    /// Remote key of the responder's memory.
     pub key: u32,
-    /// Swap data or add data.
+    /// New value of a compare-and-swap, or addend of a fetch-and-add.
     pub swap_or_add: u64,
-    /// Compare data; 0 for a fetch-and-add.
+    /// Value with which a compare-and-swap compares. 0 for a fetch-and-add.
     pub compare: u64,
 }
 
 /// Datagram extended transport header (DETH), 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// Queue key.
+    /// Queue key that the receiving queue pair checks.
     pub queue_key: u32,
-    /// Number of the source queue pair, 24 bits.
+    /// Number of the queue pair that sent the datagram, 24 bits.
     pub source: u32,
 }
 
@@ -112,11 +112,11 @@ pub struct Header {
     pub atomic: Option<AtomicEth>,
     /// Acknowledgement header, present in acknowledgements and in all read responses except middle ones.
     pub aeth: Option<Aeth>,
-    /// Previous value of the eight bytes, in atomic acknowledgements (AtomicAckETH).
+    /// Previous value of the eight bytes (AtomicAckETH), present in responses to atomics.
     pub original: Option<u64>,
-    /// Immediate data, in the byte order of the sender.
+    /// Immediate data (ImmDt), in the byte order of the sender.
     pub immediate: Option<[u8; 4]>,
-    /// Key to invalidate, in sends with invalidate (IETH).
+    /// Key that the receiver must invalidate (IETH), present in sends with invalidate.
     pub invalidate: Option<u32>,
 }
 
@@ -129,7 +129,7 @@ pub struct Packet<'a> {
     pub payload: &'a [u8],
 }
 
-/// Reason why bytes are not a valid packet. A receiver drops such bytes silently (IBTA 9.6).
+/// Reason why bytes are not a valid packet. A receiver drops invalid packets without a response (IBTA 9.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Malformed {
@@ -141,7 +141,7 @@ pub enum Malformed {
     Version,
     /// The pad is longer than the payload.
     Pad,
-    /// The packet has a payload, but the operation has none.
+    /// The packet has a payload, but its operation does not permit one.
     Payload,
     /// The AETH contains a reserved code.
     Syndrome,
@@ -177,7 +177,7 @@ impl Syndrome {
         }
     }
 
-    /// Encodes the syndrome.
+    /// Returns the byte that encodes the syndrome.
     pub const fn to_byte(self) -> u8 {
         match self {
             Self::Ack { credits } => credits & 0x1f,
@@ -341,7 +341,7 @@ impl Header {
         }
     }
 
-    /// Returns the number of pad bytes after a payload of this length.
+    /// Returns the number of pad bytes that must follow a payload of `payload` bytes.
     pub const fn pad_for(payload: usize) -> u8 {
         (payload.wrapping_neg() & 3) as u8
     }
@@ -468,12 +468,12 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Encodes a reserved byte and the low 24 bits of `value`.
+/// Returns four bytes: a reserved zero byte, and the low 24 bits of `value`.
 const fn low_24(value: u32) -> [u8; 4] {
     (value & 0xff_ffff).to_be_bytes()
 }
 
-/// Bytes that have not been read yet.
+/// The bytes of a packet that were not parsed yet.
 struct Reader<'a> {
     bytes: &'a [u8],
 }
@@ -592,7 +592,7 @@ mod tests {
 
     #[test]
     fn bytes_stand_where_the_specification_has_them() {
-        // XRC write, last with immediate: BTH, XRCETH, ImmDt.
+        // An XRC packet, the last of a write with immediate data: BTH, XRCETH, ImmDt.
         let mut header = Header::new(Bth {
             opcode: Opcode::from_byte(0xa9).unwrap(),
             solicited: true,

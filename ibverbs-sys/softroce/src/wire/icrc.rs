@@ -13,8 +13,8 @@ use crc32fast::Hasher;
 /// CRC of eight `0xff` bytes, which the ICRC covers in place of an InfiniBand local route header.
 const SEED: u32 = 0x2144_df1c;
 
-/// Number of bytes that are copied for masking: the BTH. The rest is often a multiple of sixteen bytes, for which the CRC is
-/// fastest.
+/// Number of bytes that are copied to mask some of them: the BTH. The remaining bytes are often a multiple of sixteen,
+/// for which the CRC is fastest.
 const HEAD: usize = 12;
 
 /// Intermediate ICRC over the headers before the BTH. It is the same for all packets that have the same path and length.
@@ -59,7 +59,7 @@ impl Begun {
             hasher.update(&covered(*head));
             hasher.update(tail);
         } else {
-            // Fewer bytes than a BTH are not a valid packet, but have a CRC.
+            // A packet that is shorter than a BTH is invalid, but its ICRC is defined, too.
             let mut head = [0; HEAD];
             head[..transport.len()].copy_from_slice(transport);
             hasher.update(&covered(head)[..transport.len()]);
@@ -101,15 +101,15 @@ pub fn explained_by_identification(
     identification(header, udp, transport, received).is_some()
 }
 
-/// Returns whether an ICRC over IPv4 is valid for some identification in the IP header. `difference` is the exclusive or of the
-/// received ICRC and the ICRC for an assumed identification, and `transport` is the length of the packet from BTH to pad. Makes
-/// the same check as [`explained_by_identification`], from a known difference.
+/// Returns whether an ICRC over IPv4 is valid for some identification in the IP header. `difference` is the exclusive
+/// or of the received ICRC and the ICRC for an assumed identification. `transport` is the length of the packet from BTH
+/// to pad. The check is that of [`explained_by_identification`], for callers that know the difference.
 pub fn is_identification(difference: u32, transport: usize) -> bool {
     unshift(difference, following(transport)) & 0xffff == 0
 }
 
-/// Returns the difference (exclusive or) between the ICRC of a packet over IPv4 with the given identification and with
-/// identification 0. `transport` is the length of the packet from BTH to pad.
+/// Returns the exclusive or of the ICRC of a packet over IPv4 with the identification `identification` and its ICRC
+/// with identification 0. `transport` is the length of the packet from BTH to pad.
 pub fn of_identification(identification: u16, transport: usize) -> u32 {
     // A CRC is linear: the two bytes are shifted by everything that follows them.
     let [high, low] = identification.to_be_bytes();
@@ -117,17 +117,17 @@ pub fn of_identification(identification: u16, transport: usize) -> u32 {
     shift(bytes, following(transport))
 }
 
-/// Returns the number of bytes after the identification: the rest of the IP header, the UDP header, the packet, and four bytes
-/// by which a CRC always shifts its message.
+/// Returns the number of bytes by which the identification is shifted in the CRC: the rest of the IP header, the UDP
+/// header, the packet, and four bytes by which a CRC always shifts its message.
 fn following(transport: usize) -> usize {
     (20 - 6) + 8 + transport + 4
 }
 
-/// Returns the identification with which the packet's ICRC is `received`, if there is one.
+/// Returns the identification with which the ICRC of the packet is `received`, if there is one.
 ///
-/// A CRC is linear: if two messages differ in two bytes only, their CRCs differ by the remainder of those bytes, shifted by
-/// everything that follows. Dividing by that power of x undoes the shift. The quotient has a degree below 16 exactly if the two
-/// bytes explain the difference.
+/// A CRC is linear: if two messages differ in two bytes only, their CRCs differ by the remainder of those bytes,
+/// shifted by all bytes that follow. Dividing by that power of x undoes the shift. If the quotient has a degree below
+/// 16, and only then, the two bytes explain the difference.
 fn identification(
     header: &[u8; 20],
     udp: &[u8; 8],
@@ -222,8 +222,8 @@ const fn multiply_by_x(value: u32) -> u32 {
     }
 }
 
-/// Divides `value` by x, modulo the CRC polynomial. Because the polynomial's x^0 is 1, the top bit in this order shows whether
-/// the polynomial was subtracted.
+/// Returns `value` divided by x, modulo the CRC polynomial. Because the coefficient of x^0 in the polynomial is 1, the
+/// top bit in this bit order shows whether the polynomial was subtracted.
 const fn divide_by_x(value: u32) -> u32 {
     if value & 1 << 31 != 0 {
         (value ^ POLYNOMIAL) << 1 | 1
@@ -291,7 +291,8 @@ mod tests {
             .collect()
     }
 
-    /// Splits a packet from its IPv4 header on into headers, transport bytes and ICRC.
+    /// Splits a packet, which begins with an IP header of `IP` bytes, into IP header, UDP header, bytes from BTH to pad,
+    /// and ICRC.
     fn cut<const IP: usize>(packet: &[u8]) -> ([u8; IP], [u8; 8], &[u8], u32) {
         let (transport, icrc) = split(&packet[IP + 8..]).unwrap();
         (
@@ -306,11 +307,11 @@ mod tests {
     const CONNECT_X: &str = "45c2003c 718c4000 40119161 0a001101 0a001201 000012b7 00280000
         8100ffff 40000118 00000000 00000000 00000000 00000000 00000000 82fd002a";
 
-    /// A send over an unreliable connection, with a pad of two and a UDP checksum; identification 0x0478.
+    /// A send over an unreliable connection, with two pad bytes and a UDP checksum. The identification is 0x0478.
     const UC_SEND: &str = "45010040 04784000 4011b4d5 c0a80007 c0a80007 c00012b7 002caca2
         2460ffff 000000d3 00cf1710 4630818b e28935d9 0e9a9550 5401be88 5e500000 78f353f3";
 
-    /// The last packet of a send, over IPv6, as scapy computes it.
+    /// The last packet of a send over IPv6, with the ICRC that scapy has computed.
     const IPV6_SEND: &str = "62b12345 00201121 fd000000 00000000 00000000 00000001
         fd000000 00000000 00000000 00000002 c82212b7 00200000
         0240ffff 00000011 80123456 736f6674 726f6365 173dcb2d";
@@ -336,7 +337,7 @@ mod tests {
             ip[4..6].fill(0);
             assert_eq!(identification(&ip, &udp, transport, icrc), Some(expected));
             assert!(explained_by_identification(&ip, &udp, transport, icrc));
-            // A wrong bit of the ICRC is still detected.
+            // A wrong bit in the ICRC must still be detected.
             for bit in 0..32 {
                 assert!(!explained_by_identification(
                     &ip,

@@ -1,8 +1,8 @@
 //! IP and UDP headers of a packet, as Linux sends them from an unconnected UDP socket that forbids fragmentation: no IPv4
 //! options, identification 0, and the don't-fragment bit.
 //!
-//! A socket neither accepts nor reports these headers. They are built because the ICRC covers them, the receiver of a datagram
-//! gets them, captures contain them, and packets between IPv6 GIDs carry them before the BTH.
+//! A socket neither accepts nor reports these headers. They are built for other purposes: the ICRC covers them, the
+//! receiver of a datagram gets them, captures contain them, and packets between IPv6 GIDs carry them before the BTH.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -14,10 +14,10 @@ pub const PORT: u16 = 4791;
 /// IP protocol number of UDP.
 const UDP: u8 = 17;
 
-/// Fields of the IP and UDP headers.
+/// Fields from which the IP header and the UDP header of a packet are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Source address. Two IPv4-mapped addresses select IPv4.
+    /// Source address. If source and destination are IPv4-mapped, the packet is sent over IPv4.
     pub source: Ipv6Addr,
     /// Destination address.
     pub destination: Ipv6Addr,
@@ -37,9 +37,9 @@ pub struct Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the headers' names")]
 pub enum Headers {
-    /// Over IPv4.
+    /// Headers of a packet over IPv4.
     V4 { ip: [u8; 20], udp: [u8; 8] },
-    /// Over IPv6.
+    /// Headers of a packet over IPv6.
     V6 { ip: [u8; 40], udp: [u8; 8] },
 }
 
@@ -98,9 +98,9 @@ impl Route {
 }
 
 impl Headers {
-    /// Parses the headers before a BTH. Returns them and the bytes from BTH to ICRC. Returns `None` if the bytes are not one
-    /// complete UDP packet: another version or protocol, options, extension headers, a fragment, a wrong length, or a wrong
-    /// IPv4 checksum. The UDP checksum is ignored, because the ICRC covers more.
+    /// Parses the headers before a BTH. Returns them and the bytes from BTH to ICRC. Returns `None` if the bytes are not
+    /// one complete UDP packet, that is, if they have another IP version or protocol, options, extension headers, a
+    /// fragment, a wrong length, or a wrong IPv4 checksum. The UDP checksum is ignored, because the ICRC covers more.
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         match bytes.first()? >> 4 {
             4 => {
@@ -142,7 +142,7 @@ impl Headers {
         }
     }
 
-    /// Sets the identification of an IPv4 header. An IPv6 header stays unchanged.
+    /// Sets the identification of an IPv4 header. Does nothing to an IPv6 header.
     pub fn set_identification(&mut self, identification: u16) {
         if let Self::V4 { ip, .. } = self {
             ip[4..6].copy_from_slice(&identification.to_be_bytes());
@@ -152,7 +152,7 @@ impl Headers {
         }
     }
 
-    /// Appends both headers to `out`.
+    /// Appends the IP header and the UDP header to `out`.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.ip());
         out.extend_from_slice(self.udp());
@@ -163,7 +163,7 @@ impl Headers {
         self.begin_icrc().finish(transport)
     }
 
-    /// Returns the intermediate ICRC over these headers.
+    /// Returns the intermediate ICRC over these headers, from which that of the packet is computed.
     pub fn begin_icrc(&self) -> icrc::Begun {
         match self {
             Self::V4 { ip, udp } => icrc::Begun::ipv4(ip, udp),
@@ -171,7 +171,7 @@ impl Headers {
         }
     }
 
-    /// Returns the fields of the headers.
+    /// Returns the fields of the IP header and the UDP header.
     pub fn route(&self) -> Route {
         let udp = self.udp();
         let port = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);
@@ -211,8 +211,8 @@ impl Headers {
         }
     }
 
-    /// Returns the GRH for the first 40 bytes of a datagram's receive: the IPv6 header, or 20 unspecified bytes and the IPv4
-    /// header (IBTA annex A17.4.5.1).
+    /// Returns the GRH, which is stored in the first 40 bytes of a datagram's receive: the IPv6 header, or 20 unspecified
+    /// bytes and the IPv4 header (IBTA annex A17.4.5.1).
     pub fn global_route(&self) -> [u8; 40] {
         match self {
             Self::V4 { ip, .. } => {
@@ -237,7 +237,7 @@ fn checksum(header: &[u8; 20]) -> u16 {
         .chunks_exact(2)
         .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
         .sum();
-    // The sum of ten words carries at most twice.
+    // The sum of ten words is so small that carries are added at most twice.
     let folded = (sum & 0xffff) + (sum >> 16);
     !((folded & 0xffff) + (folded >> 16)) as u16
 }

@@ -9,14 +9,14 @@ pub enum Transport {
     UnreliableDatagram,
     /// Extended reliable connection, 0b101.
     ExtendedReliableConnection,
-    /// Opcodes for manufacturers, 0b110, of which this device uses three. A send without payload requests a receipt: a
-    /// confirmation that the receiver has taken the earlier packets of an unreliable service from its socket. An
-    /// acknowledgement is the receipt. Both are sent through sockets, and only affect how many packets a sender has in flight.
-    /// A write without payload ([`Opcode::SKIP`]) announces sequence numbers that were used without packets.
+    /// Opcodes that are reserved for manufacturers, 0b110, of which this device uses three. A send without payload requests
+    /// a receipt: a confirmation that the receiver has taken the earlier packets of an unreliable service from its socket.
+    /// An acknowledgement is the receipt. Both go through sockets, and affect nothing but how many packets a sender has in
+    /// flight. A write without payload ([`Opcode::SKIP`]) announces sequence numbers that were used without packets.
     Manufacturer,
 }
 
-/// Function of a packet: bits 4 to 0 of the BTH's opcode.
+/// Operation of a packet: bits 4 to 0 of the opcode in the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "the specification's own names")]
@@ -51,7 +51,7 @@ pub enum Operation {
 pub struct Opcode {
     /// Transport service.
     pub transport: Transport,
-    /// Operation of the service.
+    /// Operation of the packet, one of those of the service.
     pub operation: Operation,
 }
 
@@ -140,12 +140,12 @@ impl Operation {
 }
 
 impl Opcode {
-    /// Opcode of a packet that announces sequence numbers which were used without packets. Such a packet is accepted only from
-    /// memory that is shared with the peer. Otherwise any process could send one to a socket, and make a connection lose
-    /// messages.
+    /// Opcode of a packet that announces sequence numbers that were used without packets. Such a packet is accepted only if
+    /// it comes through memory that is shared with the peer. Otherwise each process could send one to the socket, by which
+    /// a connection would lose messages.
     pub const SKIP: Self = Self::new(Transport::Manufacturer, Operation::WriteOnly);
 
-    /// Creates the opcode of an operation of the service.
+    /// Creates the opcode of the operation `operation` of the service `transport`.
     pub const fn new(transport: Transport, operation: Operation) -> Self {
         Self {
             transport,
@@ -153,8 +153,8 @@ impl Opcode {
         }
     }
 
-    /// Decodes the first byte of a BTH. Returns `None` for opcodes that no supported service has: reliable datagrams,
-    /// congestion notifications, undefined opcodes and those of other vendors.
+    /// Decodes the first byte of a BTH. Returns `None` for opcodes that no supported service has: those of reliable
+    /// datagrams, of congestion notifications and of other manufacturers, and undefined ones.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match (
             Transport::from_bits(byte >> 5),
@@ -173,7 +173,7 @@ impl Opcode {
         self.transport.to_bits() << 5 | self.operation as u8
     }
 
-    /// Returns all valid opcodes.
+    /// Returns all valid opcodes, in ascending order of their bytes.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..=u8::MAX).filter_map(Self::from_byte)
     }
@@ -301,7 +301,7 @@ impl Opcode {
         }
     }
 
-    /// Returns whether the packet has a RETH: read requests, and the first packet of a write.
+    /// Returns whether the packet has a RETH, as read requests and the first packets of writes do.
     pub const fn has_reth(self) -> bool {
         matches!(self.operation, Operation::ReadRequest) || self.is_write() && self.starts_message()
     }
@@ -405,7 +405,7 @@ mod tests {
             .chain(0x20..=0x2b)
             .chain([0x64, 0x65])
             .chain(reliable.map(|low| 0xa0 | low))
-            // Opcodes of this device.
+            // The opcodes for manufacturers that this device uses.
             .chain([0xc4, 0xca, 0xd1])
             .collect();
         let bytes: Vec<u8> = Opcode::all().map(Opcode::to_byte).collect();
@@ -414,7 +414,8 @@ mod tests {
 
     #[test]
     fn headers_are_as_long_as_the_specification_says() {
-        // IBTA 9.2 and table 38: BTH 12, DETH 8, RETH 16, AtomicETH 28, AETH 4, AtomicAckETH 8, ImmDt 4, IETH 4, XRCETH 4.
+        // Lengths of headers by IBTA 9.2 and table 38: BTH 12, DETH 8, RETH 16, AtomicETH 28, AETH 4, AtomicAckETH 8, ImmDt 4,
+        // IETH 4, XRCETH 4.
         let lengths: [(u8, usize); 48] = [
             (0x00, 12),
             (0x01, 12),

@@ -1,17 +1,17 @@
 use super::Packet;
 use super::header::BASE;
 
-/// Received packets that are handled in one step (a run): one packet, or several packets from the middle of a message that have
-/// the same length. Their headers differ only in the sequence number and the acknowledgement request.
+/// Received packets that are handled in one step: a single packet, or several packets from the middle of a message that
+/// have the same length. Their headers differ only in the sequence number and the acknowledgement request.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
     first: Packet<'a>,
-    /// Bytes from the first packet's BTH on. Empty for a single packet.
+    /// Bytes of all packets, from the BTH of the first one on. Empty for a single packet.
     bytes: &'a [u8],
-    /// Distance between the beginnings of two packets in bytes.
+    /// Number of bytes from the beginning of a packet to that of the next one.
     stride: usize,
     count: usize,
-    /// Set if one of the packets requests an acknowledgement.
+    /// Set if at least one of the packets requests an acknowledgement.
     acknowledge: bool,
 }
 
@@ -27,8 +27,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Creates the longest run from the first of the `datagrams`, which have `stride` bytes each. `first` is the parsed first
-    /// packet. The run ends before a packet that does not continue the run, or for which `is_right` returns `false`.
+    /// Creates the longest run that begins with the first of the `datagrams`, which have `stride` bytes each. `first` is
+    /// the first packet in parsed form. The run ends before a packet that does not continue the run, or for which
+    /// `is_right` returns `false`.
     pub fn gather(
         first: Packet<'a>,
         datagrams: &'a [u8],
@@ -69,7 +70,7 @@ impl<'a> Run<'a> {
         self.count
     }
 
-    /// Returns whether one of the packets requests an acknowledgement.
+    /// Returns whether at least one of the packets requests an acknowledgement.
     pub fn acknowledge(&self) -> bool {
         self.acknowledge
     }
@@ -114,7 +115,7 @@ impl<'a> Run<'a> {
 /// Mask of the 24 bits of a packet sequence number.
 const NUMBERS: u32 = 0xff_ffff;
 
-/// Offset of the byte before the sequence number in a packet.
+/// Offset in a packet of the byte before the sequence number, which contains the acknowledgement request.
 const FLAGS: usize = 8;
 
 /// Bit that requests an acknowledgement, in the byte before the sequence number.
@@ -125,8 +126,8 @@ pub(crate) fn ask_for_acknowledgement(packet: &mut [u8]) {
     packet[FLAGS] |= ACKNOWLEDGE;
 }
 
-/// Returns the acknowledgement request bit and the sequence number of a packet. Returns `None` if any other field of its BTH
-/// differs from `head`.
+/// Returns the acknowledgement request bit and the sequence number of `packet`, if it continues a run. Returns `None`
+/// if another field of its BTH differs from `head`.
 fn following(head: &[u8; BASE], packet: &[u8]) -> Option<(bool, u32)> {
     let bth = packet.first_chunk::<BASE>()?;
     let [flags, sequence @ ..] = *bth.last_chunk::<4>()?;
@@ -146,8 +147,8 @@ mod tests {
     const PAYLOAD: usize = 64;
     const STRIDE: usize = BASE + PAYLOAD + 4;
 
-    /// Creates datagrams with packets of these operations, sequence numbers and acknowledgement requests. The four bytes of the
-    /// ICRC contain the index of the packet.
+    /// Returns the bytes of datagrams that contain packets with the given operations, sequence numbers and acknowledgement
+    /// requests. In place of the ICRC, each has four bytes with the index of the packet.
     fn datagrams(packets: &[(Operation, u32, bool)]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (place, &(operation, sequence, acknowledge)) in packets.iter().enumerate() {
@@ -198,7 +199,7 @@ mod tests {
         }
         let good = datagrams(&[(M, 6, false), (M, 7, false)]);
         assert!(!gathered(&good).acknowledge());
-        // Every bit of the BTH except the acknowledgement request.
+        // Changes each bit of the BTH in turn, except the acknowledgement request.
         for bit in (0..8 * BASE).filter(|&bit| bit != 8 * 8) {
             let mut bytes = good.clone();
             bytes[STRIDE + bit / 8] ^= 0x80 >> (bit % 8);

@@ -1,4 +1,4 @@
-//! Measurements of the time to establish a connection.
+//! Measures the time to establish a connection, by rdma-async and by TCP.
 
 use std::alloc::Layout;
 use std::time::{Duration, Instant};
@@ -11,11 +11,12 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::idle::runtime;
 use crate::result::Samples;
 
-/// Maximum number of connections of a measurement. All are kept open to its end, because closed
-/// connections would still occupy TCP ports.
+/// Maximum number of connections that a measurement establishes. All stay open until the measurement is
+/// over, because closed connections would still occupy TCP ports.
 const KEPT: usize = 1000;
 
-/// Measures the time until the first message of a connection has arrived.
+/// Measures the time from connecting by rdma-async until the first message of the connection has
+/// arrived.
 pub(crate) fn rdma(time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let (near, far) = (RdmaDevice::open_default()?, RdmaDevice::open_default()?);
@@ -44,7 +45,7 @@ pub(crate) fn rdma(time: Duration) -> anyhow::Result<Value> {
     })
 }
 
-/// Measures the time until the first byte of a TCP connection has arrived.
+/// Measures the time from connecting by TCP until the first byte of the connection has arrived.
 pub(crate) fn tcp(time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;

@@ -1,4 +1,4 @@
-//! Memory and descriptors of an idle connection.
+//! Measures the memory and the file descriptors that an idle rdma-async connection occupies.
 
 use std::fs;
 
@@ -17,7 +17,8 @@ pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
-/// Creates connections between two open devices of this process.
+/// Creates `count` connections between two open devices of this process. Returns both sides of each
+/// connection.
 pub(crate) async fn pairs(
     [near, far]: &[RdmaDevice; 2],
     count: usize,
@@ -34,7 +35,8 @@ pub(crate) async fn pairs(
     Ok(pairs)
 }
 
-/// Measures the memory and file descriptors of one end of a connection, including its queue pair.
+/// Measures the memory and the file descriptors that one side of an idle connection occupies, including
+/// its queue pair.
 pub(crate) fn measure(connections: usize) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
@@ -58,7 +60,7 @@ pub(crate) fn measure(connections: usize) -> anyhow::Result<Value> {
     })
 }
 
-/// Memory and descriptors of this process.
+/// The memory and the file descriptors that this process occupies.
 #[derive(Debug)]
 struct Held {
     /// Resident memory in bytes.

@@ -1,6 +1,6 @@
-//! Measures connections whose two ends are in this process and on one thread.
+//! Measures RDMA connections whose two sides are in this process and on one thread.
 //!
-//! `connections NAME` measures one thing, and prints it as a line of JSON.
+//! `connections NAME` measures one quantity, and prints the result as a line of JSON.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-/// Measures connections within one process.
+/// Measures RDMA connections within one process.
 #[derive(Debug, Parser)]
 struct CommandLine {
     #[command(subcommand)]
@@ -31,7 +31,7 @@ struct CommandLine {
 
 #[derive(Debug, Clone, Copy, Subcommand)]
 enum What {
-    /// Time of a write of 8 bytes whose completion is found by the first poll.
+    /// Time to post a write of 8 bytes and to poll for its completion.
     Write {
         /// Layer that posts and polls.
         #[arg(long, value_enum)]
@@ -43,19 +43,21 @@ enum What {
         #[arg(long, default_value_t = 0)]
         idle: usize,
     },
-    /// Number of writes of 8 bytes per second on one connection of rdma-async while others fail.
+    /// Number of writes of 8 bytes per second on one connection of rdma-async while other connections
+    /// fail.
     BesideFailures {
-        /// Number of other connections of the same runtime that fail, evenly spread over the time.
+        /// Number of other connections of the same runtime that fail, at times evenly spread over the
+        /// measurement.
         #[arg(long, default_value_t = 0)]
         failures: u32,
     },
-    /// Memory and file descriptors of one end of an idle connection of rdma-async.
+    /// Memory and file descriptors of one side of an idle connection of rdma-async.
     Idle {
-        /// Number of connections.
+        /// Number of idle connections to create.
         #[arg(long, default_value_t = 1000)]
         connections: usize,
     },
-    /// Time from connecting to the first message.
+    /// Time from connecting until the first message has arrived.
     Connect {
         /// Protocol of the connections.
         #[arg(long, value_enum)]

@@ -1,4 +1,4 @@
-//! Measurements of operations on a connection.
+//! Measures writes on a connection, by rdma-core and by rdma-async.
 
 use std::alloc::Layout;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use crate::idle::{pairs, runtime};
 use crate::result::Samples;
 
 const SIZE: usize = 8;
-/// Number of operations in one sample.
+/// Number of writes that one sample measures together.
 const BATCH: usize = 1000;
 
-/// Measures writes by rdma-core: each write is posted, and its completion is polled for.
+/// Measures the time of a write by rdma-core, which posts the write and polls for its completion.
 pub(crate) fn core_write(time: Duration) -> anyhow::Result<Value> {
     let domain = Context::open_default()?.protection_domain()?;
     let builder = domain.queue_pair().send_requests(128);
@@ -49,17 +49,18 @@ pub(crate) fn core_write(time: Duration) -> anyhow::Result<Value> {
     }
 }
 
-/// Measures writes by rdma-async, whose futures are ready when they are first polled.
+/// Measures the time of a write by rdma-async, whose future is ready when it is first polled.
 pub(crate) fn async_write(time: Duration) -> anyhow::Result<Value> {
     Ok(writes(0, time)?.time())
 }
 
-/// Measures the rate of writes by rdma-async beside idle connections.
+/// Measures the rate of writes on one rdma-async connection while `idle` other connections are open.
 pub(crate) fn async_rate(idle: usize, time: Duration) -> anyhow::Result<Value> {
     Ok(writes(idle, time)?.rate())
 }
 
-/// Measures the rate of writes by rdma-async while other connections of the runtime fail.
+/// Measures the rate of writes on one rdma-async connection while `failures` other connections of the
+/// runtime fail.
 pub(crate) fn beside_failures(failures: u32, time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
@@ -86,7 +87,8 @@ pub(crate) fn beside_failures(failures: u32, time: Duration) -> anyhow::Result<V
     })
 }
 
-/// Ends a connection by a write to memory that was not lent, and waits until both ends have failed.
+/// Makes a connection fail by a write to memory that the peer has not made accessible, and waits until
+/// both sides have failed.
 async fn fail((near, far): (Rdma, Rdma)) -> anyhow::Result<()> {
     let mut unlent = RemoteMr::from_token(RemoteMemory {
         address: 0x1000,
@@ -126,7 +128,7 @@ impl Measured {
         let made = pairs(ends, 1).await?.pop();
         let (client, server) = made.context("a pair that was made")?;
         let layout = Layout::from_size_align(SIZE, 8)?;
-        // The connection of the peer grants the memory without its application.
+        // The peer's connection grants the memory by itself, without the peer's application.
         let granted = client.request_remote_mr(layout).await?;
         Ok(Self {
             local: client.alloc_local_mr(layout)?,

@@ -1,18 +1,18 @@
-//! Results, printed as a line of JSON.
+//! The samples of a measurement, and its results as JSON.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Name and version of the format of the line. The version changes with the meaning of the fields.
+/// Name of the JSON format. The number at its end is incremented when the meaning of a field changes.
 pub(crate) const SCHEMA: &str = "rdma-bench/connections/1";
 
-/// Samples of about one duration.
+/// The samples of a measurement that lasts about as long as its field `time` says.
 #[derive(Debug)]
 pub(crate) struct Samples {
     begun: Instant,
     time: Duration,
-    /// Nanoseconds of one operation.
+    /// The time of one operation in each sample, in nanoseconds.
     samples: Vec<f64>,
     operations: usize,
 }
@@ -36,7 +36,7 @@ impl Samples {
         self.begun.elapsed() >= self.time
     }
 
-    /// Returns the median time of an operation, in microseconds.
+    /// Returns the result as JSON: the median time of an operation, in microseconds.
     pub(crate) fn time(mut self) -> Value {
         self.samples.sort_unstable_by(f64::total_cmp);
         let rank = |share: f64| self.samples[((self.samples.len() - 1) as f64 * share) as usize];
@@ -50,7 +50,7 @@ impl Samples {
         })
     }
 
-    /// Returns the median number of operations per second.
+    /// Returns the result as JSON: the median number of operations per second.
     pub(crate) fn rate(mut self) -> Value {
         self.samples.sort_unstable_by(f64::total_cmp);
         json!({
@@ -66,7 +66,7 @@ impl Samples {
         self.begun.elapsed()
     }
 
-    /// Returns the number of operations per second over all samples.
+    /// Returns the result as JSON: the mean number of operations per second over all samples.
     pub(crate) fn overall_rate(self) -> Value {
         let mean = self.samples.iter().sum::<f64>() / self.samples.len() as f64;
         json!({

@@ -1,4 +1,4 @@
-//! The round trip of a cache line between two processors.
+//! Measures the round trip of a cache line between two processors.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::{Measured, Other, Role};
 /// Round trips per sample: few, so that most samples are not disturbed by other programs.
 const TRIPS: u64 = 200;
 
-/// Measures the round trip of a cache line between this process and another for about `time`.
+/// Measures the round trip of a cache line between this process and a second process for about `time`.
 pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     let mut other = Other::start(Role::Line, 0, [Stdio::null(), Stdio::inherit()])?;
     other.ready()?;

@@ -1,4 +1,4 @@
-//! Copies of bytes from private memory into memory that other processes can map.
+//! Measures copies of bytes from private memory into memory that other processes can map.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The round trip of a wakeup between two processes, by eventfds.
+//! Measures the round trip of a wakeup between two processes, which wake each other by eventfds.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -15,7 +15,7 @@ use super::other::word;
 use super::system::Shared;
 use super::{Measured, Other, Role};
 
-/// Measures the round trip of a wakeup between this process and another for about `time`. Both
+/// Measures the round trip of a wakeup between this process and a second process for about `time`. Both
 /// processes sleep while they wait.
 pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     let (there, back) = (
@@ -34,7 +34,8 @@ pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     Measured::time(samples)
 }
 
-/// Measures the round trip of a wakeup between two processes whose tasks wait on a runtime of tokio.
+/// Measures the round trip of a wakeup between two processes, in which tokio tasks wait for the
+/// wakeups.
 pub(crate) fn measure_tasks(time: Duration) -> anyhow::Result<Measured> {
     let flags = EventfdFlags::NONBLOCK;
     let (there, back) = (eventfd(flags)?, eventfd(flags)?);
@@ -65,7 +66,8 @@ pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     }
 }
 
-/// Runs the other process of [`measure_tasks`].
+/// Runs the other process of [`measure_tasks`], in which a tokio task answers every wakeup with a
+/// wakeup.
 pub(crate) fn answer_tasks(shared: &Shared) -> anyhow::Result<()> {
     runtime()?.block_on(async {
         let (there, back) = (watched(io::stdin())?, io::stdout());
@@ -81,7 +83,8 @@ fn eventfd(flags: EventfdFlags) -> anyhow::Result<OwnedFd> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | flags).context("an eventfd")
 }
 
-/// Starts the other process, and waits until it is ready.
+/// Starts the process that answers wakeups, with the eventfds `there` and `back`, and waits until the
+/// process is ready.
 fn start(role: Role, there: &OwnedFd, back: &OwnedFd) -> anyhow::Result<Other> {
     let ends = [there.try_clone()?, back.try_clone()?].map(Stdio::from);
     let mut other = Other::start(role, 0, ends)?;

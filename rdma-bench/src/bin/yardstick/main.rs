@@ -69,7 +69,7 @@ enum What {
         #[arg(short = 's', long)]
         size: usize,
     },
-    /// Datagrams per second in one direction, at the receiver's pace.
+    /// Datagrams per second in one direction, sent only as fast as the receiver takes them.
     UdpPump {
         /// The size of a datagram in bytes.
         #[arg(short = 's', long)]
@@ -80,7 +80,7 @@ enum What {
     },
     /// The round trip of a wakeup by eventfds between two processors.
     Eventfd {
-        /// Let tasks of a runtime of tokio wait, instead of threads.
+        /// Wait in tasks of a tokio runtime instead of in threads.
         #[arg(long)]
         tasks: bool,
     },
@@ -100,19 +100,19 @@ enum What {
 /// The task of the other process of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Role {
-    /// Answers writes to a shared cache line.
+    /// Process that answers writes to a shared cache line.
     Line,
-    /// Provides the memory that the measuring process writes to.
+    /// Process that provides the memory that the measuring process writes to.
     Memory,
-    /// Returns each datagram to its sender.
+    /// Process that returns each datagram to its sender.
     Echo,
-    /// Receives one datagram per system call.
+    /// Process that receives one datagram per system call.
     Sink,
-    /// Receives many datagrams per system call, merged by the kernel (GRO).
+    /// Process that receives many datagrams per system call, merged by the kernel (GRO).
     GatheringSink,
-    /// Answers each wakeup by an eventfd with a wakeup.
+    /// Process that answers each wakeup by an eventfd with a wakeup.
     Wake,
-    /// Answers each wakeup by an eventfd with a wakeup, from a task of tokio.
+    /// Process in which a task of tokio answers each wakeup by an eventfd with a wakeup.
     WakeTask,
 }
 

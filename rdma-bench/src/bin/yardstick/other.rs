@@ -1,4 +1,4 @@
-//! The second process of a measurement, as the measuring process uses it.
+//! Starts the second process of a measurement, and exchanges numbers with it through shared memory.
 
 use std::env;
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use crate::system::Shared;
 
 /// Maximum time that either process of a measurement waits for the other.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Number of polls between two checks of the clock.
+/// Number of polls between two checks of the clock, which take long compared with a poll.
 const LOOKS: u32 = 1 << 14;
 
 /// Indices of the words of the shared memory. Each word has its own cache lines.
@@ -90,7 +90,7 @@ impl Drop for Other {
     }
 }
 
-/// Polls `look` without a pause until it returns a value. Fails after [`LIMIT`].
+/// Calls `look` without a pause until it returns a value. Fails after [`LIMIT`].
 #[inline]
 pub(crate) fn spin<T>(mut look: impl FnMut() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
     let mut begun = None;

@@ -7,7 +7,7 @@ use anyhow::Context;
 use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
-/// One of the two processes of a measurement.
+/// The side of a process in a measurement, which takes two processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     /// The process that measures.

@@ -1,4 +1,4 @@
-//! Writes to the memory of another process by `process_vm_writev`.
+//! Measures writes to the memory of another process by `process_vm_writev`.
 
 use std::io::{self, Read};
 use std::process::Stdio;

@@ -72,15 +72,15 @@ impl Shared {
         unsafe { AtomicU64::from_ptr(self.base.add(place).as_ptr().cast()) }
     }
 
-    /// Returns the value of a word. Memory writes before the matching [`store`](Self::store) are
-    /// visible afterwards.
+    /// Returns the value of the word `number`. The caller then also sees all memory writes that another
+    /// process made before it [stored](Self::store) this value.
     #[inline]
     pub(crate) fn load(&self, number: usize) -> u64 {
         self.word(number).load(Ordering::Acquire)
     }
 
-    /// Sets a word. All earlier memory writes are visible to a process that [loads](Self::load) the
-    /// value.
+    /// Sets the word `number` to `value`. All earlier memory writes are visible to a process that
+    /// [loads](Self::load) the value.
     #[inline]
     pub(crate) fn store(&self, number: usize, value: u64) {
         self.word(number).store(value, Ordering::Release);
@@ -137,13 +137,15 @@ pub(crate) fn write_remote(process: u32, address: u64, bytes: &[u8]) -> io::Resu
 /// An option of a UDP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UdpOption {
-    /// Makes the kernel split sent data into datagrams of this many bytes (`UDP_SEGMENT`).
+    /// Option that makes the kernel split sent data into datagrams of the given number of bytes
+    /// (`UDP_SEGMENT`).
     Segment,
-    /// Allows the kernel to deliver several datagrams of one sender in one call (`UDP_GRO`).
+    /// Option that allows the kernel to deliver several datagrams of one sender in one call
+    /// (`UDP_GRO`).
     Gather,
 }
 
-/// Sets an option of a UDP socket.
+/// Sets the option `option` of a UDP socket to `value`.
 pub(crate) fn set_udp_option(
     socket: &UdpSocket,
     option: UdpOption,

@@ -1,4 +1,5 @@
-//! Datagrams between two sockets on the loopback interface. Both ends poll without sleeping.
+//! Measures datagrams between two sockets on the loopback interface. Both processes poll without
+//! sleeping.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -23,13 +24,13 @@ const SEGMENTS: usize = 64;
 /// Path of datagrams through the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum By {
-    /// One datagram per system call, on both ends.
+    /// A single datagram per system call, on both sides.
     Sendto,
     /// Many datagrams per system call: the kernel splits and merges them (GSO and GRO).
     Gso,
 }
 
-/// Measures the round trip of a datagram to another process and back for about `time`.
+/// Measures the round trip of a datagram to a second process and back for about `time`.
 pub(crate) fn ping(size: usize, time: Duration) -> anyhow::Result<Measured> {
     ensure!(size <= LARGEST, "a datagram has at most {LARGEST} bytes");
     let (_other, socket) = connected(Role::Echo, size)?;

@@ -17,17 +17,18 @@ bitflags! {
         const RAW_MULTI = 1 << 3;
         /// Connections support automatic path migration.
         const AUTO_PATH_MIG = 1 << 4;
-        /// A queue pair can be moved to another port.
+        /// A queue pair can be moved to another port of the device.
         const CHANGE_PHY_PORT = 1 << 5;
         /// The device checks that the address handle of a datagram uses the queue pair's port.
         const UD_AV_PORT_ENFORCE = 1 << 6;
-        /// A state transition of a queue pair can contain the assumed current state.
+        /// A request to modify a queue pair can contain the state that the program assumes the
+        /// queue pair to be in.
         const CURR_QP_STATE_MOD = 1 << 7;
-        /// A port can be shut down.
+        /// A port can be shut down by software.
         const SHUTDOWN_PORT = 1 << 8;
-        /// The type of initialisation of a port can be chosen.
+        /// Software can choose how a port is initialised.
         const INIT_TYPE = 1 << 9;
-        /// An event reports that a port becomes active.
+        /// An asynchronous event reports that a port becomes active.
         const PORT_ACTIVE_EVENT = 1 << 10;
         /// The device has a system image GUID.
         const SYS_IMAGE_GUID = 1 << 11;
@@ -35,7 +36,7 @@ bitflags! {
         const RC_RNR_NAK_GEN = 1 << 12;
         /// Shared receive queues can be resized.
         const SRQ_RESIZE = 1 << 13;
-        /// A completion queue can produce an event after a number of completions.
+        /// A completion queue can delay its event until a number of completions is available.
         const N_NOTIFY_CQ = 1 << 14;
         /// Memory windows of type 1 are supported.
         const MEM_WINDOW = 1 << 17;
@@ -57,11 +58,11 @@ bitflags! {
         const MANAGED_FLOW_STEERING = 1 << 29;
         /// Raw packets can be received with their frame check sequence.
         const RAW_SCATTER_FCS = 1 << 34;
-        /// Writes over PCI can be padded to whole cache lines.
+        /// The device can pad its writes over PCI to whole cache lines.
         const PCI_WRITE_END_PADDING = 1 << 36;
-        /// A flush can make data globally visible.
+        /// A flush operation can make earlier writes globally visible.
         const FLUSH_GLOBAL = 1 << 38;
-        /// A flush can make data persistent.
+        /// A flush operation can make earlier writes persistent.
         const FLUSH_PERSISTENT = 1 << 39;
         /// Atomic RDMA writes of 8 bytes are supported.
         const ATOMIC_WRITE = 1 << 40;
@@ -74,8 +75,8 @@ bitflags! {
 }
 
 bitflags! {
-    /// A set of queue pair types to which a capability applies: bit `n` stands for `ibv_qp_type`
-    /// `n`.
+    /// The set of queue pair types that support a capability. Bit `n` stands for the type with the
+    /// number `n` in `ibv_qp_type`.
     #[doc(alias = "supported_qpts")]
     #[doc(alias = "ibv_is_qpt_supported")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -98,15 +99,15 @@ bitflags! {
 }
 
 bitflags! {
-    /// The sizes of atomics over PCI (`ibv_pci_atomic_op_size`).
+    /// The operand sizes with which a device can issue atomics over PCI (`ibv_pci_atomic_op_size`).
     #[doc(alias = "ibv_pci_atomic_op_size")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct AtomicSizes: u16 {
-        /// 4 bytes.
+        /// Operands of 4 bytes.
         const BYTES_4 = 1;
-        /// 8 bytes.
+        /// Operands of 8 bytes.
         const BYTES_8 = 1 << 1;
-        /// 16 bytes.
+        /// Operands of 16 bytes.
         const BYTES_16 = 1 << 2;
 
         const _ = !0;

@@ -1,7 +1,7 @@
 //! Capability masks of devices and ports.
 //!
-//! Bits that this crate has no name for are kept: `bits()` returns the unchanged mask of the
-//! device.
+//! The types keep bits for which this crate has no name: `bits()` returns the unchanged mask that
+//! the device reported.
 
 mod device;
 mod packet;

@@ -1,9 +1,10 @@
-//! Capabilities for raw packets, tag matching, and the distribution of packets over queues.
+//! Capabilities for raw packets, for tag matching, and for distributing received packets over
+//! queues.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// The capabilities of a device for raw packets (`ibv_raw_packet_caps`).
+    /// The optional features that a device supports for raw packets (`ibv_raw_packet_caps`).
     #[doc(alias = "ibv_raw_packet_caps")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct RawPacketCapabilities: u32 {
@@ -33,7 +34,8 @@ bitflags! {
 }
 
 bitflags! {
-    /// The hash functions for distributing packets over queues (`ibv_rx_hash_function_flags`).
+    /// The hash functions with which a device can distribute received packets over queues
+    /// (`ibv_rx_hash_function_flags`).
     #[doc(alias = "ibv_rx_hash_function_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct HashFunctions: u8 {
@@ -45,7 +47,8 @@ bitflags! {
 }
 
 bitflags! {
-    /// The packet fields that the hash for distributing packets can include (`ibv_rx_hash_fields`).
+    /// The packet fields from which a device can compute the hash for distributing received packets
+    /// over queues (`ibv_rx_hash_fields`).
     #[doc(alias = "ibv_rx_hash_fields")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct HashFields: u64 {
@@ -67,7 +70,7 @@ bitflags! {
         const DST_PORT_UDP = 1 << 7;
         /// The security parameters index of IPsec.
         const IPSEC_SPI = 1 << 8;
-        /// The hash uses the inner headers of tunneled packets.
+        /// The inner headers of tunneled packets, instead of the outer headers.
         const INNER = 1 << 31;
 
         const _ = !0;

@@ -3,13 +3,14 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// The general support of on-demand paging (`ibv_odp_general_caps`).
+    /// The general support of a device for on-demand paging: memory that is not pinned
+    /// (`ibv_odp_general_caps`).
     #[doc(alias = "ibv_odp_general_caps")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct OnDemandPaging: u64 {
         /// On-demand paging is supported.
         const SUPPORT = 1;
-        /// A region can cover the whole address space.
+        /// A memory region can cover the whole address space of the process.
         const IMPLICIT = 1 << 1;
 
         const _ = !0;
@@ -17,7 +18,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// The operations of a transport on memory with on-demand paging
+    /// The operations that a transport can execute on memory with on-demand paging
     /// (`ibv_odp_transport_cap_bits`).
     #[doc(alias = "ibv_odp_transport_cap_bits")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

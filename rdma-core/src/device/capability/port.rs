@@ -9,11 +9,12 @@ bitflags! {
     pub struct PortCapabilities: u32 {
         /// The port hosts a subnet manager.
         const SM = 1 << 1;
-        /// Notices are supported.
+        /// The port supports management notices.
         const NOTICE_SUP = 1 << 2;
-        /// Traps are supported.
+        /// The port supports management traps.
         const TRAP_SUP = 1 << 3;
-        /// Optional inter-packet delays are supported.
+        /// The port supports the optional values of the inter-packet delay, which limits the rate
+        /// of packets.
         const OPT_IPD_SUP = 1 << 4;
         /// Automatic path migration is supported.
         const AUTO_MIGR_SUP = 1 << 5;
@@ -45,13 +46,13 @@ bitflags! {
         const VENDOR_CLASS_SUP = 1 << 20;
         /// Directed-route notices are supported.
         const DR_NOTICE_SUP = 1 << 21;
-        /// A notice reports changes of this mask.
+        /// A management notice reports changes of this capability mask.
         const CAP_MASK_NOTICE_SUP = 1 << 22;
         /// Boot management is supported.
         const BOOT_MGMT_SUP = 1 << 23;
-        /// The port measures the latency of its link.
+        /// The port can measure the latency of its link.
         const LINK_LATENCY_SUP = 1 << 24;
-        /// The subnet manager can request that clients register again.
+        /// The subnet manager can request that clients register again with it.
         const CLIENT_REG_SUP = 1 << 25;
         /// The GIDs of the port are IP addresses.
         const IP_BASED_GIDS = 1 << 26;
@@ -66,9 +67,9 @@ bitflags! {
     #[doc(alias = "ibv_port_cap_flags2")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct PortCapabilities2: u16 {
-        /// The node description can be set.
+        /// The node description of the device can be set.
         const SET_NODE_DESC_SUP = 1;
-        /// Extended port information is available.
+        /// Extended information about the port is available.
         const INFO_EXT_SUP = 1 << 1;
         /// Virtual ports are supported.
         const VIRT_SUP = 1 << 2;
@@ -88,11 +89,11 @@ bitflags! {
 }
 
 bitflags! {
-    /// The requirements of a port (`ib_uverbs_query_port_flags`).
+    /// The requirements that a port has for addresses (`ib_uverbs_query_port_flags`).
     #[doc(alias = "ib_uverbs_query_port_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct PortFlags: u8 {
-        /// Every address needs a global route header. Always set on RoCE.
+        /// Every packet to or from the port needs a global route header. Always set on RoCE.
         const GRH_REQUIRED = 1;
 
         const _ = !0;

@@ -1,4 +1,4 @@
-//! The text output in the format of `ibv_devinfo`.
+//! The `Display` output of device information, in the format of the program `ibv_devinfo`.
 
 use std::fmt::{self, Formatter, Write};
 
@@ -11,7 +11,7 @@ use crate::device::{
     QueuePairKinds, RawPacketCapabilities, TransportType,
 };
 
-/// Indentation of a line with the name of a flag.
+/// Indentation of a line that contains the name of a flag.
 const FLAG: &str = "\t\t\t\t\t";
 
 impl fmt::Display for DeviceInfo {
@@ -264,7 +264,8 @@ fn tag_matching(caps: &sys::ibv_tm_caps, f: &mut Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Writes the queue pair types that support a capability. `ibv_devinfo` writes raw packets first.
+/// Writes the queue pair types whose bits are set in `bits`, raw packets first, as `ibv_devinfo`
+/// does.
 fn queue_pairs(bits: u32, f: &mut Formatter<'_>) -> fmt::Result {
     writeln!(f, "\t\tsupported_qp:")?;
     let kinds = QueuePairKinds::from_bits_retain(bits);
@@ -349,7 +350,7 @@ fn gid(entry: &GidEntry, link: LinkLayer, f: &mut Formatter<'_>) -> fmt::Result 
     f.write_char('\n')
 }
 
-/// Writes one line for each named flag, and one line for all other bits.
+/// Writes one line for each flag that has a name, and one line for all bits without a name.
 fn flags<T: Flags<Bits: Into<u64>> + Copy>(
     flags: T,
     prefix: &str,
@@ -358,7 +359,8 @@ fn flags<T: Flags<Bits: Into<u64>> + Copy>(
     flags_of(flags, T::all_named(), prefix, f)
 }
 
-/// Writes one line for each flag in `known`, and one line for all other bits.
+/// Writes one line for each flag in `known` that is set, and one line for all other bits that are
+/// set.
 fn flags_of<T: Flags<Bits: Into<u64>> + Copy>(
     flags: T,
     known: T,

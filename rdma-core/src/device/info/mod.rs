@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 
 /// All information about a device at one moment, from [`Context::info`].
 ///
-/// The `Display` output is, to the byte, the output of the C program `ibv_devinfo` of rdma-core 44
+/// The `Display` output is, to the byte, what the C program `ibv_devinfo` of rdma-core 44 prints
 /// for the device; `{:#}` gives the output of `ibv_devinfo -v`.
 ///
 /// ```
@@ -26,11 +26,11 @@ use crate::error::{Error, Result};
 pub struct DeviceInfo {
     /// The device's name.
     pub name: String,
-    /// The transport of the device.
+    /// The transport that the device uses.
     pub transport: TransportType,
     /// The capabilities and limits of the device.
     pub attributes: ExtendedDeviceAttributes,
-    /// The vendor's name for the board.
+    /// The vendor's name for the board, if the driver reports it.
     pub board_id: Option<String>,
     /// The number of completion vectors.
     pub completion_vectors: u32,
@@ -44,7 +44,7 @@ pub struct DeviceInfo {
 pub struct PortInfo {
     /// The attributes of the port.
     pub attributes: PortAttributes,
-    /// The valid entries of the GID table, in the table's order.
+    /// The valid entries of the port's GID table, in the order of the table.
     pub gids: Vec<GidEntry>,
 }
 
@@ -71,11 +71,11 @@ impl DeviceInfo {
         })
     }
 
-    /// Keeps only one port, for the output of `ibv_devinfo -i PORT`.
+    /// Removes all ports except one, for the output of `ibv_devinfo -i PORT`.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPort`] if no port has this number.
+    /// [`Error::UnknownPort`] if the device has no port with this number.
     pub fn only_port(mut self, number: u8) -> Result<Self> {
         self.ports.retain(|port| port.attributes.number() == number);
         if self.ports.is_empty() {

@@ -95,7 +95,7 @@ pub(super) fn physical_state(value: u8) -> &'static str {
         1 => "SLEEP",
         2 => "POLLING",
         3 => "DISABLED",
-        // The misspelling is that of `ibv_devinfo`.
+        // `ibv_devinfo` misspells this name in the same way.
         4 => "PORT_CONFIGURATION TRAINNING",
         5 => "LINK_UP",
         6 => "LINK_ERROR_RECOVERY",
@@ -104,20 +104,20 @@ pub(super) fn physical_state(value: u8) -> &'static str {
     }
 }
 
-/// Formats a GUID as four groups of four digits.
+/// Formats a GUID as four groups of four hexadecimal digits.
 pub(super) fn guid(value: u64) -> String {
     let [a, b, c, d] = [48, 32, 16, 0].map(|shift| (value >> shift) & 0xffff);
     format!("{a:04x}:{b:04x}:{c:04x}:{d:04x}")
 }
 
-/// Formats a GID as eight groups of four digits.
+/// Formats a GID as eight groups of four hexadecimal digits.
 pub(super) fn full_gid(gid: Gid) -> String {
     let groups = gid.to_ipv6().segments().map(|group| format!("{group:04x}"));
     groups.join(":")
 }
 
-/// Formats a GID as the C library formats an IPv6 address. The format differs from Rust's only for
-/// an address whose first 96 bits are zero: C writes the last 32 bits as an IPv4 address.
+/// Formats a GID as the C library formats an IPv6 address. The result differs from Rust's format
+/// only for an address whose first 96 bits are zero: C writes the last 32 bits as an IPv4 address.
 pub(super) fn short_gid(gid: Gid) -> String {
     let address: Ipv6Addr = gid.to_ipv6();
     match address.segments() {

@@ -1,4 +1,4 @@
-//! Compares the output for constructed devices with the recorded output of the C program.
+//! Checks that the output for two constructed devices equals the recorded output of `ibv_devinfo`.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,8 @@ use crate::device::{
     ExtendedDeviceAttributes, Gid, GidEntry, GidType, PortAttributes, TransportType,
 };
 
-/// Returns an InfiniBand adapter with all features, including unknown flags and types.
+/// Returns the information of an InfiniBand adapter with all features, including unknown flags and
+/// types.
 fn everything() -> DeviceInfo {
     let mut raw = sys::ibv_device_attr_ex {
         orig_attr: sys::ibv_device_attr {
@@ -111,7 +112,7 @@ fn everything() -> DeviceInfo {
     }
 }
 
-/// Returns an iWARP adapter with no optional features.
+/// Returns the information of an iWARP adapter with no optional features.
 fn nothing() -> DeviceInfo {
     let mut raw = sys::ibv_device_attr_ex::default();
     raw.orig_attr.phys_port_cnt = 1;

@@ -12,7 +12,7 @@ use super::socket_address;
 use crate::cm::ConnectionError;
 use crate::error::{Errno, Error, Result};
 
-/// The parameters of a query to `rdma_getaddrinfo`.
+/// The parameters with which the program queries addresses by `rdma_getaddrinfo`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InfoQuery<'a> {
     pub(crate) node: Option<&'a str>,
@@ -22,7 +22,7 @@ pub(crate) struct InfoQuery<'a> {
     pub(crate) kind: sys::ibv_qp_type,
 }
 
-/// An entry of the answer of `rdma_getaddrinfo`.
+/// A copy of one address entry that `rdma_getaddrinfo` returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RawInfo {
     pub(crate) source: Option<SocketAddr>,
@@ -32,7 +32,7 @@ pub(crate) struct RawInfo {
     pub(crate) connect_data: Vec<u8>,
 }
 
-/// Resolves the query, and returns copies of all entries of the answer.
+/// Calls `rdma_getaddrinfo`, and returns copies of all entries of the list that it returns.
 pub(crate) fn address_info(query: &InfoQuery<'_>) -> Result<Vec<RawInfo>> {
     let (node, service) = (
         c_string("node", query.node)?,
@@ -64,7 +64,7 @@ pub(crate) fn address_info(query: &InfoQuery<'_>) -> Result<Vec<RawInfo>> {
     Ok(answers)
 }
 
-/// Copies an entry of the answer.
+/// Copies one entry of the list that `rdma_getaddrinfo` returned.
 ///
 /// # Safety
 ///
@@ -102,7 +102,8 @@ unsafe fn copied(entry: &sys::rdma_addrinfo) -> RawInfo {
     }
 }
 
-/// Returns the error of a failed call: -1 with `errno` set, or an error number of `getaddrinfo`.
+/// Converts the result of a failed `rdma_getaddrinfo` to an error. `returned` is -1 with `errno`
+/// set, or an error number of `getaddrinfo`.
 fn error(query: &InfoQuery<'_>, returned: c_int) -> Error {
     let errno = Errno::last();
     let node = query.node.unwrap_or("any address");

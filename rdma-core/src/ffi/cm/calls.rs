@@ -1,4 +1,4 @@
-//! The calls on an identifier: addresses, connections and options.
+//! The librdmacm calls on a connection identifier: addresses, connections and options.
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -55,7 +55,7 @@ impl IdHandle {
         })
     }
 
-    /// Connects with these parameters and the private data `data`.
+    /// Sends a connect request to the peer, with these parameters and the private data `data`.
     pub(crate) fn connect(&self, parameters: &sys::rdma_conn_param, data: &[u8]) -> Result<()> {
         let mut parameters = with_data(parameters, data);
         self.with_device("rdma_connect", |id| {
@@ -65,7 +65,8 @@ impl IdHandle {
         })
     }
 
-    /// Accepts a connection request with these parameters and the private data `data`.
+    /// Accepts the connect request of this identifier, with these parameters and the private data
+    /// `data`.
     pub(crate) fn accept(&self, parameters: &sys::rdma_conn_param, data: &[u8]) -> Result<()> {
         let mut parameters = with_data(parameters, data);
         self.with_device("rdma_accept", |id| {
@@ -75,8 +76,9 @@ impl IdHandle {
         })
     }
 
-    /// Rejects a connection request. If `ece` is set, the reason is that the options of enhanced
-    /// connection establishment are not acceptable.
+    /// Rejects the connect request of this identifier, with the private data `data`. If `ece` is
+    /// set, the reason given to the peer is that its enhanced connection establishment (ECE)
+    /// options are not acceptable.
     pub(crate) fn reject(&self, data: &[u8], ece: bool) -> Result<()> {
         let verb = if ece {
             "rdma_reject_ece"
@@ -119,7 +121,8 @@ impl IdHandle {
         })
     }
 
-    /// Returns the attributes, with their mask, that move this connection's queue pair to `state`.
+    /// Returns the attributes that move the queue pair of this connection to `state`, and the mask
+    /// of the attributes that are set.
     pub(crate) fn queue_pair_attributes(
         &self,
         state: sys::ibv_qp_state,
@@ -134,7 +137,7 @@ impl IdHandle {
         Ok((attributes, sys::ibv_qp_attr_mask(mask as _)))
     }
 
-    /// Sets an option. `T` must be the type that the option takes.
+    /// Sets an option by `rdma_set_option`. `T` must be the C type of that option's value.
     fn set_option<T: Copy>(&self, level: u32, option: u32, mut value: T) -> Result<()> {
         self.with(|id| {
             let place: *mut c_void = (&raw mut value).cast();
@@ -194,7 +197,7 @@ impl IdHandle {
 fn with_data(parameters: &sys::rdma_conn_param, data: &[u8]) -> sys::rdma_conn_param {
     let mut parameters = *parameters;
     parameters.private_data = data.as_ptr().cast();
-    // Callers have checked the length against limits below 256.
+    // Callers have checked that the length is below 256, the limit of this field.
     parameters.private_data_len = data.len() as u8;
     parameters
 }

@@ -1,4 +1,4 @@
-//! An event channel of the connection manager, and the identifiers on it.
+//! Event channels of the connection manager, and the connection identifiers on each channel.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -15,15 +15,16 @@ use super::id::IdHandle;
 use crate::cm::{ConnectionError, EventChannel};
 use crate::error::{Errno, Error, Result};
 
-/// The identifiers on a channel, by the addresses of their C objects.
+/// A map to the connection identifiers on a channel from the addresses of their `rdma_cm_id`
+/// structs.
 pub(super) type Ids = HashMap<usize, Weak<IdHandle>>;
 
 /// Owner of an `rdma_event_channel`, whose descriptor is non-blocking.
 #[derive(Debug)]
 pub(crate) struct EventChannelHandle {
     raw: NonNull<sys::rdma_event_channel>,
-    /// The identifiers on this channel. The lock is held during every operation on the channel or
-    /// on an identifier on it.
+    /// The identifiers on this channel. Every operation on the channel, or on an identifier on the
+    /// channel, holds this lock.
     ids: Mutex<Ids>,
 }
 
@@ -38,8 +39,8 @@ impl EventChannelHandle {
         let raw = unsafe { sys::rdma_create_event_channel() };
         let Some(raw) = NonNull::new(raw) else {
             return Err(match Errno::last() {
-                // There is no RDMA device; or `/dev/infiniband/rdma_cm` is missing or has no
-                // driver; or the kernel has another version of the interface.
+                // No RDMA device exists; or `/dev/infiniband/rdma_cm` is missing or has no driver;
+                // or the kernel has another version of the interface.
                 errno @ Errno(
                     libc::ENODEV | libc::ENOENT | libc::ENXIO | libc::ENOSYS | libc::EPERM,
                 ) => ConnectionError::NoManager { errno }.into(),
@@ -82,7 +83,8 @@ impl EventChannelHandle {
         unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
     }
 
-    /// Locks the channel and all identifiers on it.
+    /// Locks the channel and all identifiers on it. Returns the guard of the lock, which contains
+    /// the map of the identifiers.
     pub(super) fn lock(&self) -> MutexGuard<'_, Ids> {
         self.ids.lock()
     }
@@ -92,7 +94,8 @@ impl EventChannelHandle {
         self.lock().len()
     }
 
-    /// Takes and acknowledges the next event. Returns `None`, without waiting, if none is pending.
+    /// Reads and acknowledges the next event, and returns a copy. Returns `None`, without waiting,
+    /// if no event is pending.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Option<RawEvent>> {
         loop {
             let mut ids = self.lock();
@@ -121,9 +124,10 @@ impl EventChannelHandle {
             let request = request.map(|id| unsafe { IdHandle::adopt(id, self, &mut ids) });
             let about = if request.is_some() { listener } else { id };
             let owner = ids.get(&(about as usize)).and_then(Weak::upgrade);
-            // From here on identifiers may be dropped, which takes the lock.
+            // From here on the code may drop identifiers, and each drop takes the lock.
             drop(ids);
-            // Without an owner the identifier is just being dropped, and the event is discarded.
+            // If the map has no owner for the identifier, another thread is dropping it, and the
+            // event is discarded.
             if let Some(id) = owner {
                 return Ok(Some(RawEvent {
                     id,
@@ -134,8 +138,8 @@ impl EventChannelHandle {
         }
     }
 
-    /// Waits until an event is pending or `deadline` has passed (`None`: no limit). Returns whether
-    /// an event is pending.
+    /// Waits until an event is pending, or until `deadline` has passed; `None` means no limit.
+    /// Returns whether an event is pending.
     pub(crate) fn wait(&self, deadline: Option<Instant>) -> Result<bool> {
         loop {
             let milliseconds = match deadline {
@@ -162,7 +166,8 @@ impl EventChannelHandle {
     }
 }
 
-/// Returns the time in milliseconds, rounded up: a short wait must not become a busy loop.
+/// Returns the time in milliseconds for `poll(2)`. The number is rounded up, so that a wait of less
+/// than a millisecond does not become a busy loop.
 fn rounded_up(time: Duration) -> i32 {
     i32::try_from(time.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
 }

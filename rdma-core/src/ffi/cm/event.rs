@@ -8,12 +8,12 @@ use sys::rdma_cm_event_type as raw_kind;
 
 use super::id::IdHandle;
 
-/// An event that has already been acknowledged.
+/// A copy of a connection manager event, which has already been acknowledged.
 #[derive(Debug)]
 pub(crate) struct RawEvent {
-    /// The identifier of the event; for a connection request, the listening identifier.
+    /// The identifier to which the event belongs; for a connect request, the listening identifier.
     pub(crate) id: Arc<IdHandle>,
-    /// The new identifier of a connection request; `None` for other events.
+    /// The new identifier that a connect request creates; `None` for other events.
     pub(crate) request: Option<Arc<IdHandle>>,
     pub(crate) details: Details,
 }
@@ -25,7 +25,8 @@ pub(crate) struct Details {
     pub(crate) status: i32,
     pub(crate) private_data: Vec<u8>,
     pub(crate) parameters: RawParameters,
-    /// The token that was passed to the join; only in a multicast event.
+    /// The token that the program passed when it joined the multicast group; meaningful only in a
+    /// multicast event.
     pub(crate) token: usize,
 }
 
@@ -45,7 +46,8 @@ impl std::fmt::Debug for RawParameters {
     }
 }
 
-/// Copies the content of an event. `datagram` must state whether its identifier is for datagrams.
+/// Copies the content of `event`. `datagram` must state whether the identifier of the event is for
+/// datagrams.
 ///
 /// # Safety
 ///
@@ -76,12 +78,14 @@ pub(super) unsafe fn copied(event: *const sys::rdma_cm_event, datagram: bool) ->
             conn.private_data_len,
         )
     };
-    // The copies must not point to the private data, which is freed by the acknowledgement.
+    // The copied parameters must not point to the private data, because the acknowledgement frees
+    // the private data.
     match &mut parameters {
         RawParameters::Connected(conn) => conn.private_data = std::ptr::null(),
         RawParameters::Datagram(ud) => ud.private_data = std::ptr::null(),
     }
-    // In a multicast event this pointer is the token of the join.
+    // In a multicast event this pointer is the token that the program passed when it joined the
+    // group.
     let private_data = if multicast || data.is_null() || len == 0 {
         Vec::new()
     } else {

@@ -1,4 +1,4 @@
-//! A connection identifier: the owner of its `rdma_cm_id`, and its lock.
+//! Connection identifiers: the owner of an `rdma_cm_id`, and the lock that protects it.
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -17,7 +17,8 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct IdHandle {
     raw: NonNull<sys::rdma_cm_id>,
-    /// The channel of the identifier. This lock is taken before the channel's lock.
+    /// The channel on which the identifier's events arrive. A thread takes this lock before the
+    /// lock of the channel.
     channel: Mutex<Arc<EventChannelHandle>>,
     /// The multicast groups that the identifier has joined and not left.
     groups: Mutex<Vec<SocketAddr>>,
@@ -45,8 +46,8 @@ impl IdHandle {
         }
     }
 
-    /// Takes ownership of an identifier on `channel`. `ids` must be the locked content of that
-    /// channel.
+    /// Takes ownership of an identifier on `channel`. `ids` must be the locked map of that
+    /// channel's identifiers.
     ///
     /// # Safety
     ///
@@ -80,8 +81,8 @@ impl IdHandle {
         use_it(self.raw.as_ptr())
     }
 
-    /// Calls `call` with exclusive access to the identifier. Fails if the identifier has no device,
-    /// because librdmacm dereferences the device pointer without a check.
+    /// Calls `call` with exclusive access to the identifier. Returns an error if the identifier has
+    /// no device yet, because librdmacm would dereference the device pointer without a check.
     pub(super) fn with_device(
         &self,
         verb: &'static str,
@@ -100,7 +101,8 @@ impl IdHandle {
         })
     }
 
-    /// Returns the name of the identifier's device, or `None` before it has a device.
+    /// Returns the name of the device that the identifier uses, or `None` if the identifier has no
+    /// device yet.
     pub(crate) fn device_name(&self) -> Option<String> {
         self.with(|id| {
             // SAFETY: the identifier is valid, and the lock prevents writes to it. A context and
@@ -113,13 +115,14 @@ impl IdHandle {
         })
     }
 
-    /// Returns the port of the identifier's device, or `None` before it has a device.
+    /// Returns the device port that the identifier uses, or `None` if the identifier has no device
+    /// yet.
     pub(crate) fn port(&self) -> Option<u8> {
         // SAFETY: the identifier is valid, and the lock prevents writes to it.
         self.with(|id| unsafe { (!(*id).verbs.is_null()).then_some((*id).port_num) })
     }
 
-    /// Returns the local GID of the identifier; all zero before it has a device.
+    /// Returns the local GID of the identifier, or all zeroes if the identifier has no device yet.
     pub(crate) fn local_gid(&self) -> [u8; 16] {
         self.with(|id| {
             // SAFETY: the identifier is valid, and the lock prevents writes to it; both variants of
@@ -179,7 +182,7 @@ impl IdHandle {
         Ok(())
     }
 
-    /// Joins a multicast group. The event of the join contains `token`.
+    /// Starts to join a multicast group. The event that reports the result contains `token`.
     pub(crate) fn join(&self, group: SocketAddr, send_only: bool, token: usize) -> Result<()> {
         let flags = if send_only {
             sys::rdma_cm_mc_join_flags::RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
@@ -217,7 +220,8 @@ impl IdHandle {
     }
 }
 
-/// Leaves a group that was joined. All events of the join that were taken must be acknowledged.
+/// Leaves a multicast group that the identifier has joined. All events of the join that were read
+/// must have been acknowledged.
 fn leave(id: *mut sys::rdma_cm_id, group: SocketAddr) -> Result<()> {
     let mut raw = socket_address::to_raw(group);
     // SAFETY: the identifier and the address are valid; every event of the join that was taken is

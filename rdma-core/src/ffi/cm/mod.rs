@@ -1,13 +1,13 @@
 //! The connection manager's objects: librdmacm's event channels and identifiers.
 //!
-//! librdmacm locks the data that identifiers share, but not an identifier itself. Taking an event
-//! writes addresses and the device into the identifier of the event, which the caller does not know
-//! in advance. Therefore each channel has a lock. All operations on the channel or on an identifier
-//! on it hold that lock: taking an event, every call, and destruction.
+//! librdmacm locks the data that identifiers share, but not an identifier itself. Reading an event
+//! writes addresses and the device into the identifier of the event, and the caller does not know
+//! in advance which identifier that is. Therefore each channel has a lock. All operations on the
+//! channel or on an identifier on it hold that lock: reading an event, every call, and destruction.
 //!
-//! No call waits for a peer while it holds the lock. The channel's descriptor is non-blocking,
-//! waiting is `poll(2)` without the lock, and an event is copied and acknowledged before the lock
-//! is released, so that destroying an identifier never waits for an event. (On InfiniBand,
+//! No call waits for a peer while it holds the lock. The channel's descriptor is non-blocking, and
+//! a thread waits by `poll(2)` without the lock. An event is copied and acknowledged before the
+//! lock is released, so that destroying an identifier never waits for an event. (On InfiniBand,
 //! resolving a route queries the daemon ibacm if it runs.)
 
 mod address_info;
@@ -24,12 +24,13 @@ pub(crate) use id::IdHandle;
 
 use crate::error::{Errno, Error, Result};
 
-/// Returns the error of a call that has failed and set `errno`.
+/// Returns the error of the verb `verb` on `object`, which has just failed and set `errno`.
 fn failed(verb: &'static str, object: impl Into<String>) -> Error {
     Error::verb(verb, object, Errno::last())
 }
 
-/// Converts the return value of a call: 0, or -1 with `errno` set.
+/// Converts the return value of a librdmacm call to a `Result`. The value is 0 on success, or -1
+/// with `errno` set.
 fn checked(returned: i32, verb: &'static str, object: impl FnOnce() -> String) -> Result<()> {
     if returned == 0 {
         Ok(())

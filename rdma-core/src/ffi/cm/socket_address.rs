@@ -3,7 +3,7 @@
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Converts an address to a C struct that has room for every family.
+/// Converts an IP address and port to a C struct that is large enough for every address family.
 pub(super) fn to_raw(address: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: all-zero bytes are a valid value of this plain C struct.
     let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
@@ -38,7 +38,8 @@ pub(super) fn to_raw(address: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// Converts a C address to an IP address. Returns `None` if `raw` is null or of another family.
+/// Converts a C address to an IP address and port. Returns `None` if `raw` is null, or if the
+/// address family is neither IPv4 nor IPv6.
 ///
 /// # Safety
 ///

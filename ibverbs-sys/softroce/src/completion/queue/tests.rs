@@ -229,7 +229,7 @@ fn entries_that_come_together_raise_one_event() {
     assert_eq!(all.events(), 1);
 }
 
-/// Checks that entries which existed before the queue was armed raise no event, even after a resize.
+/// Checks that an armed queue raises its event for the first later entry after a resize, and none for earlier entries.
 #[test]
 fn an_event_that_was_asked_for_survives_a_resize() {
     let all = fixture(300, false);
@@ -262,7 +262,7 @@ fn entries_of_a_queue_pair_can_be_discarded() {
     assert!(all.queue.is_empty());
 }
 
-/// Creates an armed queue whose event is moderated: it is raised after three entries or 10 µs.
+/// Creates an armed queue with moderation: its event is raised after three entries, or 10 µs after the first of them.
 fn moderated() -> Fixture {
     let all = fixture(16, false);
     let period = Duration::from_micros(10);
@@ -368,7 +368,7 @@ fn nobody_sleeps_over_an_entry() {
     }
 }
 
-/// Checks that a thread which knows of an entry by other means never finds the queue empty.
+/// Checks that the queue is never empty for a thread that another thread has told about an entry.
 #[test]
 fn the_empty_check_sees_what_was_announced() {
     let all = fixture(4, false);
@@ -377,7 +377,7 @@ fn the_empty_check_sees_what_was_announced() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 all.push(entry(1));
-                // The announcement must be `Release`, or it would order nothing.
+                // The flag must be set with `Release`, or setting it would order nothing.
                 announced.store(true, Ordering::Release);
             });
             while !announced.load(Ordering::Acquire) {

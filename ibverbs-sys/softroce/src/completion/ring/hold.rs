@@ -11,7 +11,8 @@ const GROWTH: usize = 4;
 pub(in crate::completion) struct TooMany;
 
 impl<T: Copy + Send> Ring<T> {
-    /// Removes the entries for which `keep` returns `false`. Entries that are added at the same time stay.
+    /// Removes the entries for which `keep` returns `false`. Does not remove entries that other threads add during the
+    /// call.
     pub(in crate::completion) fn retain(&self, keep: impl Fn(&T) -> bool) {
         if self.head().plain() == self.tail().plain() {
             return;
@@ -44,7 +45,7 @@ impl<T: Copy + Send> Ring<T> {
         self.release(place(removed));
     }
 
-    /// Changes the capacity. Fails if there are more entries than `capacity`.
+    /// Changes the capacity of the ring. Fails if the ring contains more than `capacity` entries.
     pub(in crate::completion) fn resize(&self, capacity: usize) -> Result<(), TooMany> {
         let (head, tail) = self.hold_both();
         let lap = self.table.slots().lap;
@@ -89,7 +90,8 @@ impl<T: Copy + Send> Ring<T> {
         for index in count..slots.lap.length() {
             wait(&slots, head.nth(index, slots.lap), Place::free);
         }
-        // A new lap ensures that a thread which read an end before this change cannot claim it.
+        // A new lap ensures that a thread which read the head or tail before this change cannot claim a position with the old
+        // value.
         let start = tail.new_lap();
         // SAFETY: this thread holds the head.
         let slots = unsafe { self.table.set_length(length) };
@@ -97,7 +99,7 @@ impl<T: Copy + Send> Ring<T> {
             let place = start.nth(index, slots.lap);
             let slot = slots.of(place);
             if let Some(&entry) = entries.get(index) {
-                // SAFETY: this thread holds both ends, and no other thread is between a claim and its completion.
+                // SAFETY: this thread holds head and tail, and no other thread is between a claim and its completion.
                 unsafe { slot.write(entry) };
                 slot.say(place.full());
             } else {
@@ -150,8 +152,8 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Waits until the slot at `place` has the state that `turn` returns. The thread that claimed the slot is about to set that
-/// state.
+/// Waits until the state word of the slot at `place` equals `turn(place)`. Another thread has claimed the slot and is
+/// about to set that state.
 fn wait<T: Copy>(slots: &Slots<'_, T>, place: Place, turn: fn(Place) -> u64) {
     let mut attempt = 0;
     while !slots.of(place).says(turn(place)) {

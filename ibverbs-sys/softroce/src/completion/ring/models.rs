@@ -16,7 +16,7 @@ impl Ring<u64> {
             .unwrap_or_else(|| self.push_all(&[entry]).unwrap().1)
     }
 
-    /// Removes and returns all entries.
+    /// Removes all entries from the ring, and returns them.
     fn rest(&self) -> Vec<u64> {
         let mut all = Vec::new();
         while self.poll(2, |&entry| all.push(entry)) > 0 {}
@@ -45,7 +45,7 @@ fn entries_come_in_order_and_whole() {
     });
 }
 
-/// Checks that entries which two threads add at the same time are each added once.
+/// Checks that two threads that add entries at the same time do not use the same slot: each entry is added once.
 #[test]
 fn pushers_do_not_take_each_others_room() {
     loom::model(|| {
@@ -202,7 +202,7 @@ fn no_entry_slips_by_a_mark_while_the_ring_grows() {
     });
 }
 
-/// Checks that exactly one of two threads that find the ring full closes it.
+/// Checks that of two threads that find the ring full and try to close it, exactly one closes it.
 #[test]
 fn a_full_ring_is_closed_once() {
     loom::model(|| {

@@ -6,8 +6,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct Place(pub(super) u64);
 
-/// Number of slots in a lap (a pass through the ring), stored as the index of the last slot, in the form that a [`Place`]
-/// contains.
+/// Number of slots in a lap (a pass through the ring). Stored as the index of the last slot, at the bits where a
+/// [`Place`] contains an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
@@ -18,7 +18,7 @@ impl Place {
     pub(super) const HELD: u64 = 1;
     /// Flag of the tail: no more entries may be added.
     pub(super) const CLOSED: u64 = 1 << 1;
-    /// Flags of the tail whose meaning the user of the ring defines.
+    /// Flags of the tail whose meaning the completion queue defines.
     pub(super) const MARKS: u64 = 0b11 << 2;
 
     /// Difference between the words of two neighbouring positions. It is the size of a slot in bytes, so that an address is
@@ -55,14 +55,14 @@ impl Place {
         Self(self.0 | flags)
     }
 
-    /// Returns the state word (turn) that a slot has while it is free for the entry of this position. For a position with
+    /// Returns the state word (turn) of a slot that is free for the entry of this position. If the position has the flag
     /// [`Place::HELD`] or [`Place::CLOSED`], no slot ever has the returned state.
     #[inline]
     pub(super) fn free(self) -> u64 {
         self.0 & !(Self::INDEX | Self::MARKS)
     }
 
-    /// Returns the state word (turn) that a slot has while it contains the entry of this position. For a position with
+    /// Returns the state word (turn) of a slot that contains the entry of this position. If the position has the flag
     /// [`Place::HELD`] or [`Place::CLOSED`], no slot ever has the returned state.
     #[inline]
     pub(super) fn full(self) -> u64 {
@@ -129,7 +129,7 @@ impl Lap {
     /// Maximum number of slots of a ring.
     pub(super) const MAX: usize = (1 << INDEX_BITS) - 1;
 
-    /// Creates the value for a ring of `length` slots, at least one.
+    /// Returns the lap of a ring with `length` slots. `length` must be at least 1.
     pub(super) fn of(length: usize) -> Self {
         debug_assert!((1..=Self::MAX).contains(&length));
         Self((length - 1) as u64 * Place::STEP)

@@ -8,7 +8,7 @@ use super::sync::{AtomicPtr, AtomicU64, Ordering, UnsafeCell};
 /// Slot of the ring: memory for one entry, with its state. A slot with a completion queue entry fills one cache line.
 #[repr(align(64))]
 pub(super) struct Slot<T> {
-    /// State of the slot: [`Place::free`] or [`Place::full`] of the position that the slot is used for.
+    /// State word: [`Place::free`] or [`Place::full`] of the position for which the slot is used at present.
     pub(super) turn: AtomicU64,
     entry: UnsafeCell<MaybeUninit<T>>,
 }
@@ -23,7 +23,7 @@ impl<T: Copy> Slot<T> {
 
     #[inline]
     pub(super) fn says(&self, turn: u64) -> bool {
-        // `Acquire`: everything that was done with the slot before is visible.
+        // `Acquire`: what other threads did with the slot before they set this state is visible.
         self.turn.load(Ordering::Acquire) == turn
     }
 
@@ -64,15 +64,15 @@ pub(super) struct Table<T> {
     first: AtomicPtr<Slot<T>>,
     /// Current [`Lap`]. It is never longer than the last array.
     lap: AtomicU64,
-    /// Arrays from [`Box::into_raw`]. Used only by a thread that holds the ring's head.
+    /// All arrays that were allocated, as made by [`Box::into_raw`]. Used only by a thread that holds the ring's head.
     arrays: UnsafeCell<Vec<NonNull<[Slot<T>]>>>,
 }
 
-// SAFETY: the table owns the memory behind its pointers. The turns of slots are atomics, and an entry is used by one thread at
-// a time, as the contracts of `Slot::write` and `Slot::read` require.
+// SAFETY: the table owns the memory behind its pointers. The state words of slots are atomics, and an entry is used by
+// one thread at a time, as the contracts of `Slot::write` and `Slot::read` require.
 unsafe impl<T: Send> Send for Table<T> {}
-// SAFETY: the turns of slots are atomics, and an entry is used by one thread at a time, as the contracts of `Slot::write` and
-// `Slot::read` require; `arrays` is used only by a thread that holds the ring's head.
+// SAFETY: the state words of slots are atomics, and an entry is used by one thread at a time, as the contracts of
+// `Slot::write` and `Slot::read` require; `arrays` is used only by a thread that holds the ring's head.
 unsafe impl<T: Send> Sync for Table<T> {}
 
 impl<T: Copy> Table<T> {
@@ -85,7 +85,8 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Returns the present slots. The caller may use them for a position that it read from the ring before this call.
+    /// Returns the slots that the ring uses at present. The caller may use them for a position that it read from the ring
+    /// before this call.
     #[inline]
     pub(super) fn slots(&self) -> Slots<'_, T> {
         // The lap is loaded first, so there are at least as many slots as the lap has.
@@ -135,7 +136,7 @@ impl<T> Drop for Table<T> {
     }
 }
 
-/// Slots of the ring, as a thread found them at one moment.
+/// Slots that the ring had when a thread called [`Table::slots`].
 pub(super) struct Slots<'a, T> {
     first: *const Slot<T>,
     pub(super) lap: Lap,

@@ -34,7 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Checks that the ring behaves like a bounded queue, whatever its initial number of slots.
+    /// Checks that the ring behaves like a bounded queue, for all capacities and initial numbers of slots.
     #[test]
     fn it_is_a_queue(capacity in 1_usize..20, room in 1_usize..20, steps in vec(step(), 1..200)) {
         let ring = Ring::new(capacity, room);
@@ -125,7 +125,7 @@ fn there_is_room_again_after_it_was_full() {
     assert_eq!(rest(&ring), [2]);
 }
 
-/// Checks that the slots of claimed entries are freed if the consumer panics.
+/// Checks that the entries that a consumer has claimed are removed, and their slots freed, if the consumer panics.
 #[test]
 fn entries_that_were_claimed_are_gone_after_a_panic() {
     let ring = Ring::new(4, 4);

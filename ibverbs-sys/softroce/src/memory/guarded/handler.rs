@@ -65,7 +65,7 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     }
     let place = usize::from(signal == SIGNALS[1]);
     let before = loop {
-        // Another thread is installing the handler, and stores the previous action right afterwards.
+        // Another thread is installing this handler, and is about to store the previous action.
         if let Some(before) = BEFORE[place].get() {
             break before;
         }
@@ -87,7 +87,7 @@ unsafe fn hand_over(
     context: *mut c_void,
 ) {
     match before.sa_sigaction {
-        // A fault cannot be ignored: the kernel ends the program.
+        // A fault cannot be ignored: the faulting instruction would be executed again, so the kernel ends the program.
         libc::SIG_IGN if !is_fault => {}
         // SAFETY: no code relies on this handler any more, since the program ends: by the default action for the repeated fault
         // or for the raised signal.

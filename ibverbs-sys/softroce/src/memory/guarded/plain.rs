@@ -1,5 +1,5 @@
-//! The accesses on other processors, and for tools that do not support assembly. They are not guarded: a fault ends the
-//! program.
+//! The accesses on processors other than x86-64 and ARM64, and for tools that do not support assembly. They are not
+//! guarded: a fault ends the program.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -86,7 +86,7 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     Ok(before.unwrap_or_else(|before| before))
 }
 
-/// Atomically adds to the word at `address`. Returns the previous word.
+/// Atomically adds `add` to the word at `address`. Returns the previous word.
 ///
 /// # Safety
 /// `address` must be a multiple of eight, and the bytes mapped and writable. The caller must ensure that no references to them

@@ -1,11 +1,12 @@
-//! The table of instructions that may fault, each with its recovery address.
+//! The table of instructions that may fault. Each entry contains the address at which the thread continues after the
+//! fault.
 //!
-//! The assembly of an access adds its entry, with [`entry!`], to a section of the program. The linker concatenates all entries,
-//! and provides symbols for the start and the end of the section. The fields of an entry are distances from themselves, so the
-//! table needs no relocation when the program is loaded.
+//! The assembly of an access adds its entry, with [`entry!`], to a section of the program. The linker concatenates all
+//! entries, and provides symbols for the start and the end of the section. Each field of an entry is the distance from
+//! the field to an address, so the table needs no relocation when the program is loaded.
 
-/// A range of instructions, from `start` to before `end`, and the address at which a thread continues after a fault in the
-/// range.
+/// An entry of the table: a range of instructions, from `start` to before `end`, and the address at which a thread
+/// continues after a fault in the range.
 #[derive(Debug)]
 #[repr(C)]
 struct Entry {
@@ -26,8 +27,8 @@ impl Distance {
     }
 }
 
-/// Returns the assembly that adds an entry to the table. The arguments are the labels before and after the instructions, and
-/// the operand with the recovery address.
+/// Returns the assembly that adds an entry to the table of instructions that may fault. The arguments are the labels
+/// before and after the instructions, and the operand with the recovery address.
 macro_rules! entry {
     ($start:literal, $end:literal, $recovery:literal) => {
         concat!(

@@ -7,7 +7,7 @@ use crate::memory::copy;
 
 const PAGE: usize = 4096;
 
-/// Two mapped pages. The second page has other access rights than the first.
+/// Two mapped pages. The second page has access rights that the test chooses.
 struct Border {
     start: *mut libc::c_void,
 }
@@ -26,7 +26,7 @@ impl Border {
         }
     }
 
-    /// Returns the address that is `before` bytes before the border between the two pages.
+    /// Returns an address in the first page, `before` bytes before the border between the two pages.
     fn at(&self, before: usize) -> usize {
         self.start.expose_provenance() + PAGE - before
     }
@@ -39,7 +39,7 @@ impl Drop for Border {
     }
 }
 
-/// Returns lengths that need accesses of all sizes, each with every possible number of accessible bytes.
+/// Returns pairs of a length and a number of accessible bytes. The lengths need accesses of all sizes.
 fn cases() -> impl Iterator<Item = (usize, usize)> {
     let lengths = (1..70).chain([511, 512, 513, 520, 1031, 3000]);
     lengths.flat_map(|length| {
@@ -109,7 +109,7 @@ fn an_atomic_operation_is_done_or_not() {
     }
 }
 
-/// Checks that the bytes before the border are copied, in order.
+/// Checks that a copy that reaches beyond the border copies all bytes before the border, in order.
 #[test]
 fn what_is_before_the_border_is_copied() {
     let border = Border::new(libc::PROT_NONE);

@@ -148,7 +148,7 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     Ok(before)
 }
 
-/// Atomically adds to the word at `address`. Returns the previous word.
+/// Atomically adds `add` to the word at `address`. Returns the previous word.
 ///
 /// # Safety
 /// `address` must be a multiple of eight. The caller must ensure that no references to the bytes exist, except to an atomic.

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The buffers of an outbox: the packets that are about to be sent.
+//! The buffers of an outbox, with the packets that will be sent together.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut, Range};
@@ -14,10 +14,10 @@ use crate::wire::ip::Headers;
 /// Length of an ICRC in bytes.
 pub(super) const ICRC: usize = 4;
 
-/// Number of packets at which an outbox is full, and is therefore sent.
+/// Number of packets at which an outbox counts as full. A full outbox is sent.
 pub(super) const PACKETS: usize = 64;
 
-/// Number of bytes at which an outbox is full, and is therefore sent: the length of two bursts.
+/// Number of bytes at which an outbox counts as full: the length of two bursts. A full outbox is sent.
 pub(super) const BYTES: usize = 128 << 10;
 
 /// The packets of an outbox, in two buffers that are reused: one for single packets, one for runs (consecutive packets of one
@@ -29,19 +29,19 @@ pub(in crate::net) struct Batch {
     pub(super) runs: Vec<u8>,
     pub(super) runs_end: usize,
     pub(super) sealed: Vec<Sealed>,
-    /// Number of packets in `sealed`.
+    /// Number of packets in `sealed`, where a run counts with all of its packets.
     pub(super) packets: usize,
-    /// Units of adjacent datagrams that are passed to the kernel, in order.
+    /// Slices of adjacent datagrams that are passed to the kernel, in the order of sending.
     pub(super) pieces: Vec<Piece>,
-    /// Ranges of `pieces`. Each range is sent to the kernel as one message.
+    /// Ranges of `pieces`. The slices of each range are sent to the kernel as one message (burst).
     pub(super) bursts: Vec<Range<usize>>,
     pub(super) known: Lately,
 }
 
-/// A complete packet, or a run of complete packets (consecutive packets of one size).
+/// A packet with all headers and its ICRC, or a run of such packets (consecutive packets of one size).
 #[derive(Clone, Debug)]
 pub(super) struct Sealed {
-    /// The range of the first packet's datagram in the buffer. The packets of a run are adjacent in the buffer for runs.
+    /// Range of the first packet's datagram in its buffer. The other packets of a run follow directly.
     pub(super) datagram: Range<usize>,
     /// The range from the BTH to the ICRC of the first packet in the buffer.
     pub(super) transport: Range<usize>,
@@ -65,7 +65,7 @@ pub(super) struct Piece {
     packets: Range<usize>,
 }
 
-/// The properties of a datagram that the kernel needs besides its bytes: socket, destination and header fields.
+/// The properties of a datagram besides its bytes that sending it requires: socket, destination and header fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::net) struct Shipment {
     pub(in crate::net) endpoint: usize,
@@ -75,8 +75,8 @@ pub(in crate::net) struct Shipment {
     pub(in crate::net) company: Company,
 }
 
-/// An outbox's packet buffers ([`Batch`]), which are taken from the network's pool when the first packet is added, and returned
-/// on drop.
+/// An outbox's packet buffers ([`Batch`]). They are taken from the network's pool when the first packet is added, and
+/// returned when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Lent<'a> {
     network: &'a Network,
@@ -103,7 +103,7 @@ impl Batch {
         self.packets += copies;
     }
 
-    /// Divides the packets into the bursts in which they are sent.
+    /// Divides the packets into bursts (messages to the kernel of several packets).
     pub(super) fn arrange(&mut self, network: &Network) {
         let (mut sealed, mut packet) = (0, 0);
         while let Some(first) = self.sealed.get(sealed) {
@@ -130,8 +130,8 @@ impl Batch {
         }
     }
 
-    /// Changes the headers and the ICRCs of a burst's packets to the IPv4 identifications that the kernel will assign, from 0
-    /// on. An ICRC that an injected fault has damaged stays wrong.
+    /// Changes the headers and the ICRCs of a burst's packets to the IPv4 identifications that the kernel will assign,
+    /// which are 0, 1, 2 and so on. An ICRC that an injected fault has damaged stays wrong.
     fn number(&mut self, burst: Range<usize>) {
         let mut number = 0;
         for piece in &self.pieces[burst] {
@@ -156,7 +156,7 @@ impl Batch {
         }
     }
 
-    /// Returns the bytes of the datagrams that are passed to the kernel as one slice.
+    /// Returns the bytes of the adjacent datagrams to which `piece` refers.
     pub(super) fn datagrams(&self, piece: &Piece) -> &[u8] {
         let Sealed { datagram, run, .. } = &self.sealed[piece.sealed];
         let bytes = match run {
@@ -169,7 +169,7 @@ impl Batch {
 }
 
 impl Sealed {
-    /// Returns the number of packets: more than 1 for a run.
+    /// Returns the number of packets: that of the run, or 1 for a single packet.
     pub(super) fn count(&self) -> usize {
         self.run.unwrap_or(1)
     }
@@ -241,7 +241,7 @@ mod tests {
             assert!((begin + length + ICRC..begin + length + ICRC + GRAIN).contains(&next));
             begin = next;
         }
-        // The packets of a run are adjacent.
+        // The packets of a run must be adjacent in their buffer.
         for mtu in [256, 512, 1024, 2048, 4096] {
             assert!((BASE + mtu + ICRC).is_multiple_of(GRAIN));
         }

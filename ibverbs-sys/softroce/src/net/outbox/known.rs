@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! A cache of routes and headers: most packets have the same ones as an earlier packet.
+//! A cache of routes and headers: most packets have the same route and headers as an earlier packet.
 
 use super::batch::Shipment;
 use crate::net::network::Network;
@@ -8,7 +8,7 @@ use crate::proto::Path;
 use crate::wire::icrc;
 use crate::wire::ip::Headers;
 
-/// A cache of the routes and headers of the last four different destinations and lengths.
+/// A cache of routes and headers, for the last four different combinations of a destination and a length.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
     known: [Option<Known>; 4],
@@ -28,8 +28,8 @@ pub(super) struct Known {
 }
 
 impl Lately {
-    /// Returns the route and the headers of a packet of `len` bytes from BTH to pad, or `None` if it cannot be sent on the
-    /// path.
+    /// Returns the route and the headers of a packet on `path` with `len` bytes from BTH to pad. Returns `None` if packets
+    /// cannot be sent on the path.
     pub(super) fn of(
         &mut self,
         network: &Network,

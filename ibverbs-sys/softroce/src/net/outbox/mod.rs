@@ -21,25 +21,25 @@ use batch::{BYTES, ICRC, Lent, PACKETS, Sealed, place_behind};
 pub(super) use batch::{Batch, Shipment};
 pub(super) use ship::goes_in_pages;
 
-/// First byte of packets that must be sent only through shared memory.
+/// First byte (opcode) of packets that must not be sent by a socket, but only through shared memory.
 const PRIVATE: u8 = Opcode::SKIP.to_byte();
 
-/// Packets that are about to be sent. Each packet gets its ICRC when it is added. All packets are sent, in order, when the
-/// outbox is full, flushed, or dropped.
+/// Packets that will be sent together. Each packet gets its ICRC when it is added. All packets are sent, in order, when
+/// the outbox is full, flushed, or dropped.
 ///
-/// A queue pair's packets must be flushed before the queue pair is unlocked; otherwise packets of another thread could overtake
-/// them.
+/// The packets of a queue pair must be flushed before the queue pair is unlocked; otherwise packets of another thread
+/// could overtake them.
 #[derive(Debug)]
 pub(crate) struct Outbox<'a> {
     network: &'a Network,
     batch: Lent<'a>,
-    /// Link (shared memory with another process) through which packets are sent instead of a socket.
+    /// Link (shared memory with another process) through which packets are sent, or `None` if they are sent by a socket.
     shared: Option<Shared>,
     /// State of datagrams that use shared memory where possible; `None` if datagrams use sockets only.
     datagrams: Option<Datagrams>,
     /// Set while wakeups of peer processes that share memory are deferred.
     is_quiet: bool,
-    /// Number and length of packets that were sent through shared memory and are not added to the counters yet.
+    /// Number and length of packets that were sent through shared memory, and that the counters do not contain yet.
     shares: Shares,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Adds a packet to the numbers. `packet` contains the bytes from BTH to pad.
+    /// Counts a packet, whose bytes from BTH to pad are `packet`.
     fn add(&mut self, packet: &[u8]) {
         self.packets += 1;
         self.bytes += packet.len() as u64;
@@ -73,18 +73,19 @@ impl Shares {
 #[derive(Debug)]
 struct Shared {
     link: Arc<Link>,
-    /// Number that identifies the GIDs of the packets to the peer process.
+    /// Tag: a number from which the peer process gets the GIDs of the packets.
     tag: u16,
     /// Number of the queue pair that sends the packets.
     queue_pair: u32,
-    /// Set if packets were sent and the peer process has not been woken yet.
+    /// Set if packets were sent and the peer process must still be woken.
     has_sent: bool,
 }
 
-/// State of datagrams that are sent through shared memory. Each datagram may be for another process.
+/// State of sending datagrams through shared memory. Unlike the packets of a connection, they may have different
+/// receivers.
 #[derive(Debug, Default)]
 struct Datagrams {
-    /// Link to the process to which the last datagrams were sent, and which has not been woken yet.
+    /// Link (shared memory) to the process that got the last datagrams, and that must still be woken.
     last: Option<Arc<Link>>,
     /// Address of a process to which a datagram was sent by a socket because no memory is shared with that process yet.
     unknown: Option<SocketAddr>,
@@ -102,7 +103,7 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Sets whether wakeups of peer processes that share memory are deferred.
+    /// Makes this outbox defer the wakeups of peer processes that share memory, if `is_quiet` is set.
     pub(crate) fn quiet(mut self, is_quiet: bool) -> Self {
         self.is_quiet = is_quiet;
         self
@@ -116,8 +117,8 @@ impl<'a> Outbox<'a> {
     /// Adds the packet that `write` appends to the buffer, from BTH to pad. `write` returns the packet's path, or `None` if
     /// there is no packet. Returns whether a packet was added or discarded.
     ///
-    /// A packet that cannot be sent on its path is discarded and counted, as a packet that the kernel refuses; the transport
-    /// handles lost packets. If shared memory is used and has no free space, `write` is not called.
+    /// A packet that cannot be sent on its path is discarded and counted, like a packet that the kernel refuses; the
+    /// transport handles lost packets. If packets go through shared memory and it has no free space, `write` is not called.
     pub(crate) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool {
         let shared = self.shared.as_ref();
         if shared.is_some_and(|shared| !shared.link.may_send(shared.queue_pair)) {
@@ -149,9 +150,9 @@ impl<'a> Outbox<'a> {
         true
     }
 
-    /// Adds a run of packets (consecutive packets of one size in a message). `write` gets the number of packets and a buffer
-    /// with an equal part for each packet, and writes the bytes from BTH to pad at the beginning of each part. Returns `false`,
-    /// and adds nothing, if packets must be sent separately or `write` fails.
+    /// Adds a run of packets (consecutive packets of one size in a message). `write` gets the number of packets and a
+    /// buffer with an equal part for each packet. It must write each packet, from BTH to pad, to the beginning of a part.
+    /// Returns `false`, and adds nothing, if the packets must be sent separately or `write` fails.
     pub(crate) fn push_run(
         &mut self,
         run: &Run,
@@ -199,7 +200,7 @@ impl<'a> Outbox<'a> {
         true
     }
 
-    /// Flips a bit in the buffer for runs, to test that the damaged packet is dropped.
+    /// Flips a bit of a packet in the buffer for runs, for a test that checks that the receiver drops the damaged packet.
     #[cfg(test)]
     pub(super) fn damage(&mut self, byte: usize) {
         self.batch.runs[byte] ^= 1;
@@ -236,8 +237,8 @@ impl<'a> Outbox<'a> {
         batch.clear();
     }
 
-    /// Makes packets that are added from now on use a link (shared memory with another process). All packets are of one queue
-    /// pair. `tag` is a number that identifies the packets' GIDs to the peer process.
+    /// Makes packets that are added from now on use a link (shared memory with another process). All of them must be sent
+    /// by the queue pair with the number `queue_pair`. From `tag`, the peer process gets the GIDs of the packets.
     pub(crate) fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         self.shared = Some(Shared {
             link: Arc::clone(link),
@@ -253,19 +254,19 @@ impl<'a> Outbox<'a> {
         self.datagrams.get_or_insert_default();
     }
 
-    /// Returns the number and the length of packets that were sent through shared memory since the last call, and resets both.
+    /// Returns the number and length of packets that were sent through shared memory since the last call of this function.
     pub(crate) fn take_shares(&mut self) -> Shares {
         std::mem::take(&mut self.shares)
     }
 
-    /// Removes and returns the address of a process to which datagrams were sent by a socket because no memory is shared with
-    /// that process yet.
+    /// Returns the address of a process that got datagrams by a socket because no memory is shared with that process yet.
+    /// Removes the address from the outbox.
     pub(crate) fn take_unknown(&mut self) -> Option<SocketAddr> {
         self.datagrams.as_mut()?.unknown.take()
     }
 
-    /// Sends the datagram that begins at offset `begin` of the buffer through shared memory. Returns `None` if it must be sent
-    /// by a socket.
+    /// Sends the datagram that begins at offset `begin` of the buffer through memory that is shared with its receiver.
+    /// Returns `None` if the datagram must be sent by a socket.
     fn share_datagram(&mut self, begin: usize, path: &Path) -> Option<()> {
         let datagrams = self.datagrams.as_mut()?;
         let network = self.network;
@@ -303,8 +304,8 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Sends the packet that begins at offset `begin` of the buffer through the shared memory that was set by
-    /// [`through`](Self::through). Returns `None` if none was set, or if its peer has ended.
+    /// Sends the packet that begins at offset `begin` of the buffer through the link (shared memory) that
+    /// [`through`](Self::through) has set. Returns `None` if no link was set, or if the peer process has ended.
     fn share(&mut self, begin: usize) -> Option<()> {
         let shared = self.shared.as_mut()?;
         let written = self.batch.bytes.get(begin..)?;
@@ -323,9 +324,9 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Sends a packet that the peer accepts only through shared memory, even while injected faults require all packets to go
-    /// through sockets. The packet begins at offset `begin` of the buffer. If shared memory cannot be used, counts the packet
-    /// as discarded.
+    /// Sends a packet that a peer accepts only through shared memory, even while injected faults require all other packets
+    /// to go through sockets. The packet begins at offset `begin` of the buffer. If no memory is shared with the peer,
+    /// counts the packet as discarded.
     #[cold]
     fn confide(&mut self, begin: usize, path: &Path) {
         let Some(written) = self.batch.bytes.get(begin..) else {
@@ -356,8 +357,8 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Completes the packet that begins at offset `begin` of the buffer with its headers and ICRC, and adds it to the outbox.
-    /// Returns `None` if it cannot be sent on the path.
+    /// Adds the headers and the ICRC to the packet that begins at offset `begin` of the buffer, and adds the packet to the
+    /// outbox. Returns `None` if the packet cannot be sent on `path`.
     fn seal(&mut self, begin: usize, path: &Path) -> Option<()> {
         let network = self.network;
         let batch: &mut Batch = &mut self.batch;
@@ -392,8 +393,8 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Applies injected faults to the packet at the end of the buffer, and adds the packet to the outbox unless it is lost or
-    /// held back.
+    /// Applies injected faults to the last packet in the buffer. Adds the packet to the outbox, unless the faults drop it
+    /// or hold it back.
     fn commit(&mut self, sealed: Sealed) {
         let network = self.network;
         let Some(fate) = network.faults.fate(sealed.transport.len()) else {

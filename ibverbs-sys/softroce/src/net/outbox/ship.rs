@@ -19,17 +19,18 @@ use crate::proto::Counter;
 /// Maximum number of attempts to send bursts while the kernel has no buffer space.
 const TRIES: u32 = 16;
 
-/// Minimum length in bytes of a single datagram that is sent as a burst of one. The kernel then stores it in pages, which takes
-/// about half of the memory of a normal buffer, whose size is a power of two.
+/// Minimum length in bytes of a single datagram that is sent as a burst of one datagram. The kernel then stores the
+/// datagram in pages, which takes about half of the memory of a normal buffer, whose size is a power of two.
 const LARGE: usize = 512;
 
-/// Returns whether single packets of this MTU are sent as bursts of one, if the socket supports bursts.
+/// Returns whether a packet with this path MTU is large enough to be sent as a burst of one datagram, if the socket
+/// supports bursts.
 pub(in crate::net) fn goes_in_pages(mtu: usize) -> bool {
     mtu >= LARGE
 }
 
-/// Creates a burst of datagrams with the same socket, destination and header fields. `segment` is the length of the first
-/// datagram.
+/// Creates a burst (one message to the kernel) of datagrams with the same socket, destination and header fields.
+/// `segment` is the length of the first datagram.
 fn burst<'a>(
     shipment: Shipment,
     payloads: &'a [IoSlice<'a>],
@@ -77,8 +78,8 @@ impl Network {
         }
     }
 
-    /// Returns the number of packets that can be sent as one burst, starting with the packet with index `packet` in the first
-    /// entry.
+    /// Returns the number of packets that can be sent as one burst. The first of them is the packet with the index `packet`
+    /// in the first entry of `sealed`.
     pub(super) fn burst(&self, sealed: &[Sealed], packet: usize) -> usize {
         let Some(first) = sealed.first() else {
             return 0;
@@ -97,11 +98,11 @@ impl Network {
         bursts::together(sizes.skip(packet))
     }
 
-    /// Sends bursts by a socket. Datagrams are discarded, as on any network, if the kernel has no buffer space after [`TRIES`]
-    /// attempts.
+    /// Sends bursts by a socket. If the kernel has no buffer space even after [`TRIES`] attempts, discards the remaining
+    /// datagrams.
     fn ship(&self, socket: &Socket, bursts: &[Burst<'_>]) {
         if descriptor::has_lost() {
-            // The socket's descriptor may now be a file of the program.
+            // The number of the socket's descriptor may now belong to a file of the program.
             return;
         }
         let (mut rest, mut tries) = (bursts, 0);
@@ -143,7 +144,7 @@ impl Network {
         }
     }
 
-    /// Sends each datagram of a burst as a message of its own.
+    /// Sends each datagram of a burst separately.
     fn ship_apart(&self, socket: &Socket, burst: &Burst<'_>) {
         let size = burst.segment.map_or(usize::MAX, usize::from);
         for datagram in burst

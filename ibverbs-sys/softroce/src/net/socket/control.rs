@@ -5,9 +5,9 @@ use libc::{c_int, cmsghdr};
 
 use super::Burst;
 
-/// Socket option that sets the segment size of bursts, from linux/udp.h.
+/// Socket option from linux/udp.h that sets the size at which the kernel splits bursts.
 pub(super) const UDP_SEGMENT: c_int = 103;
-/// Socket option that enables merging of received datagrams, from linux/udp.h.
+/// Socket option from linux/udp.h that makes the kernel merge received datagrams.
 pub(super) const UDP_GRO: c_int = 104;
 
 /// A control message (`cmsg(3)`) whose value is at most as long as an int.
@@ -86,7 +86,7 @@ impl Control {
         set
     }
 
-    /// Returns the values that received control messages contain.
+    /// Returns the values in the control messages `controls` of a received message.
     pub(super) fn read(controls: &[Self]) -> Said {
         let mut said = Said::default();
         for control in controls {

@@ -1,5 +1,5 @@
-//! A filter in the kernel that drops packets of other programs of this host before they reach a socket. Dropped packets take no
-//! space in the socket's buffer and no time of this process.
+//! A packet filter in the kernel that drops packets of other programs of this host before they reach a socket. Dropped
+//! packets take neither space in the socket's buffer nor time of this process.
 //!
 //! The filter is classic BPF, which needs no privileges and which Linux translates to machine code. In the filter, the UDP
 //! header is at offset 0.
@@ -19,7 +19,7 @@ use crate::descriptor::Descriptor;
 use crate::net::tunnel;
 use crate::wire::{Opcode, Operation, Transport};
 
-/// Opcode of a UD packet without immediate data.
+/// Opcode of a UD packet without immediate data, which the filter compares.
 const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
 /// Offset of the network header in a filter's address space (linux/filter.h).
@@ -36,12 +36,13 @@ const GID: u32 = PAYLOAD + 8;
 /// Maximum number of peers in a filter's list. Each peer costs one comparison for every packet.
 pub(super) const MAX_PEERS: usize = 128;
 
-/// A filter for the socket of an IPv4 address.
+/// The code of a packet filter for the socket of an IPv4 address.
 ///
 /// Drops datagrams of senders in 127/8, unless
-/// - the sender is a device: the source port is a device's port, or the header of a tunnel contains the port and the address
-///   from which the datagram came, and
-/// - the packet is a UD packet, or the sender is one of `peers`. Without a list, every device may send packets of connections.
+/// - the sender is a device: the UDP source port is a port of devices, or the header of a tunnel contains the port and
+///   the address from which the datagram came, and
+/// - the packet is a UD packet, or the sender is one of `peers`. If there is no list of peers, every device may send
+///   packets of connections.
 ///
 /// The receiver checks the packets that the filter passes.
 struct Filter {
@@ -56,7 +57,7 @@ impl Filter {
         filter.give(u32::MAX);
         filter.land(local);
         filter.load_opcode_of_device(base);
-        // Both opcodes of UD packets: the lowest bit means immediate data.
+        // The comparison ignores the lowest bit of the opcode, which UD packets with immediate data have set.
         filter.calculate(BPF_AND, !1);
         let connected = filter.unless(BPF_JEQ, DATAGRAM.to_byte().into());
         filter.give(u32::MAX);
@@ -68,14 +69,14 @@ impl Filter {
         filter
     }
 
-    /// Adds code that loads the opcode of a device's packet into the accumulator, and drops packets of senders that are no
-    /// devices.
+    /// Adds code that loads the opcode of a packet that a device has sent into the accumulator. The code drops packets that
+    /// no device has sent.
     fn load_opcode_of_device(&mut self, base: u16) {
         let mut prefix = [0; 6];
         let example = unique_local(SocketAddrV4::new([127, 0, 0, 1].into(), 1));
         prefix.copy_from_slice(&example.octets()[..6]);
         let [a, b, c, d, e, f] = prefix;
-        // The same checks as in `tunnel::is_tunnelled`.
+        // These instructions make the same checks as `tunnel::is_tunnelled`.
         self.load(BPF_B, PAYLOAD);
         self.calculate(BPF_AND, 0xf0);
         let no_version = self.unless(BPF_JEQ, 0x60);
@@ -100,7 +101,7 @@ impl Filter {
         }
         self.load(BPF_H, PORT);
         self.calculate(BPF_SUB, base.into());
-        // A port below that of slot 0 becomes a large number by the subtraction.
+        // If the port is below that of slot 0, the subtraction gives a large number.
         let above = self.when(BPF_JGE, u32::from(SLOTS) * u32::from(STRIDE));
         self.calculate(BPF_MOD, STRIDE.into());
         let between = self.unless(BPF_JEQ, 0);
@@ -115,7 +116,7 @@ impl Filter {
         self.land(plain);
     }
 
-    /// Adds the end of the filter: code that passes packets of `peers` and drops others.
+    /// Adds the last instructions of the filter: they pass packets that `peers` have sent, and drop all others.
     fn give_of(&mut self, peers: &[SocketAddrV4]) {
         self.load(BPF_H, PORT);
         self.push(BPF_MISC | BPF_TAX, 0);
@@ -143,8 +144,8 @@ impl Filter {
         self.code.len() - 1
     }
 
-    /// Adds a load of a word, half word or byte of the datagram into the accumulator. The filter drops datagrams that are too
-    /// short.
+    /// Adds an instruction that loads a word, half word or byte of the datagram into the accumulator. It drops datagrams
+    /// that are too short.
     fn load(&mut self, size: u32, offset: u32) {
         self.push(BPF_LD | size | BPF_ABS, offset);
     }
@@ -162,7 +163,8 @@ impl Filter {
         }
     }
 
-    /// Adds a jump that is taken if the comparison of the accumulator with `operand` is false.
+    /// Adds a jump that is taken if the comparison of the accumulator with `operand` is false. [`land`](Self::land) sets
+    /// its target.
     fn unless(&mut self, comparison: u32, operand: u32) -> Jump {
         Jump {
             on: Some(false),
@@ -178,7 +180,7 @@ impl Filter {
         }
     }
 
-    /// Adds a store of the accumulator to the filter's memory.
+    /// Adds an instruction that stores the accumulator in the filter's memory.
     fn keep(&mut self) {
         self.push(BPF_ST, 0);
     }
@@ -192,7 +194,7 @@ impl Filter {
         }
     }
 
-    /// Sets the target of a jump to the next instruction that is added.
+    /// Sets the target of `jump`: the instruction that is added next.
     fn land(&mut self, jump: Jump) {
         let distance = self.code.len() - jump.from - 1;
         let from = &mut self.code[jump.from];
@@ -219,8 +221,8 @@ struct Jump {
     on: Option<bool>,
 }
 
-/// Makes the kernel drop unexpected packets of programs of this host for a socket of an IPv4 address; see [`Filter`]. `base` is
-/// the first port of the devices' port range.
+/// Attaches a [`Filter`] to the socket of an IPv4 address, by which the kernel drops unexpected packets of programs of
+/// this host. `base` is the first port of the devices' port range.
 pub(super) fn attach(
     socket: &Descriptor,
     base: u16,
@@ -249,7 +251,7 @@ pub(super) fn attach(
     }
 }
 
-/// Removes the filter from a socket, so that the kernel passes all packets.
+/// Detaches the filter from a socket. The kernel then passes all packets.
 pub(super) fn detach(socket: &Descriptor) -> io::Result<()> {
     super::set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
 }

@@ -16,8 +16,8 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    /// Returns the interface that has an address, or `None` if no interface has it. All addresses in 127/8 belong to the
-    /// interface of 127.0.0.1, the only one of them that the kernel lists.
+    /// Returns the network interface that has an address, or `None` if no interface has it. All addresses in 127/8 belong
+    /// to the interface of 127.0.0.1, the only address in 127/8 that the kernel lists.
     pub(crate) fn of(address: IpAddr) -> Option<Self> {
         let wanted = match address {
             IpAddr::V4(address) if address.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),

@@ -1,4 +1,5 @@
-//! UDP sockets with the features that RoCEv2 needs, and all unsafe code for them: batches of datagrams, and bursts.
+//! UDP sockets with the features that RoCEv2 needs, and all unsafe code for them. Datagrams are sent and received in
+//! batches and in bursts.
 //!
 //! The cost of a UDP socket is mainly the processing of each message in the layers of the kernel, and less the system call. So
 //! datagrams of one size to one destination are sent as one message, a [`Burst`], which the kernel splits as late as possible
@@ -29,19 +30,19 @@ use crate::descriptor::Descriptor;
 pub(crate) use interface::Interface;
 pub(crate) use ring::Ring;
 
-/// Maximum messages that are sent in one system call.
+/// Maximum number of messages that are sent by one system call.
 pub(crate) const BATCH: usize = 32;
 
-/// Maximum datagrams of a burst: the limit of Linux until 6.9, which doubled it.
+/// Maximum number of datagrams in a burst: the limit of Linux before version 6.9, which doubled it.
 pub(crate) const SEGMENTS: usize = 64;
 
-/// Maximum bytes of a burst: with IPv6 and UDP headers, the burst has the maximum length of an IP packet.
+/// Maximum number of bytes in a burst. With IPv6 and UDP headers, such a burst has the maximum length of an IP packet.
 pub(crate) const LONGEST: usize = 65_535 - 40 - 8;
 
 /// Requested size of the send buffer in bytes. Packets wait in the buffer for a network interface.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// Hop limit of packets that have no explicit hop limit.
+/// Hop limit of packets for which the sender requests no hop limit.
 const HOP_LIMIT: u32 = 64;
 
 /// A bound, unconnected UDP socket. Its IPv4 packets have identification 0 and are not fragmented, as the ICRC of sent packets
@@ -54,11 +55,11 @@ pub(crate) struct Socket {
     segments: AtomicBool,
 }
 
-/// A burst: datagrams that are passed to the kernel as one message.
+/// A burst: datagrams that are passed to the kernel as one message, which the kernel splits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst<'a> {
-    /// Payloads of the datagrams. A slice may contain several whole payloads. There are at most [`SEGMENTS`] payloads with at
-    /// most [`LONGEST`] bytes.
+    /// Payloads of the datagrams. A slice may contain several whole payloads. All together are at most [`SEGMENTS`]
+    /// payloads with at most [`LONGEST`] bytes.
     pub(crate) payloads: &'a [IoSlice<'a>],
     /// Length of each datagram except the last, which may be shorter; `None` for a single datagram that is not sent as a burst.
     pub(crate) segment: Option<u16>,
@@ -104,7 +105,7 @@ impl<'a> Message<'a> {
         self.bytes.len().div_ceil(self.segment).max(1)
     }
 
-    /// Returns the payload of the datagram with an index, or `None` if the message has fewer datagrams.
+    /// Returns the payload of the datagram with the index `number`, or `None` if the message has fewer datagrams.
     pub(crate) fn datagram(&self, number: usize) -> Option<&'a [u8]> {
         let rest = self.bytes.get(number * self.segment..)?;
         // An empty datagram is the only one of its message.
@@ -114,15 +115,15 @@ impl<'a> Message<'a> {
 }
 
 impl Socket {
-    /// Creates a UDP socket and binds it to an address. The kernel may limit the receive buffer to a smaller size than
-    /// requested.
+    /// Creates a UDP socket and binds it to an address. `receive_buffer` is the requested size of the receive buffer in
+    /// bytes, which the kernel may reduce.
     pub(crate) fn bind(address: SocketAddr, receive_buffer: usize) -> io::Result<Self> {
         let socket = Descriptor::open(|| UdpSocket::bind(address).map(Into::into))?;
         Self::prepare(socket, receive_buffer)
     }
 
-    /// Creates a UDP socket that receives the datagrams of a multicast group. Other processes may join the group, too; each
-    /// gets every datagram. `interface` is an address of the network interface.
+    /// Creates a UDP socket that receives the datagrams of a multicast group on the network interface that has the address
+    /// `interface`. Other processes may join the group, too; each gets every datagram.
     pub(crate) fn join(
         group: SocketAddr,
         interface: IpAddr,
@@ -157,7 +158,7 @@ impl Socket {
         if sockopt::set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, receive_buffer)?;
         }
-        // PROBE is like DO, but ignores ICMP messages about the path MTU.
+        // `PROBE` is like `DO`, but ignores ICMP messages about the path MTU.
         match local {
             SocketAddr::V4(local) => {
                 sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
@@ -185,8 +186,8 @@ impl Socket {
         }
         // The system limits the size for unprivileged processes; a smaller buffer is acceptable.
         let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
-        // Size 0 sets no default: each burst sets its own. This tests support, since an old system would send a burst as one
-        // datagram.
+        // Size 0 sets no default size: each burst sets its own. The call shows whether the kernel supports the option. A kernel
+        // without it would send a burst as one datagram.
         let segments = set_option(&socket, libc::SOL_UDP, UDP_SEGMENT, 0).is_ok();
         Ok(Self {
             socket,
@@ -195,7 +196,7 @@ impl Socket {
         })
     }
 
-    /// Allows the kernel to merge received datagrams. Returns whether the kernel supports merging.
+    /// Makes the kernel merge received datagrams. Returns whether the kernel supports this.
     pub(crate) fn coalesce(&self) -> bool {
         set_option(&self.socket, libc::SOL_UDP, UDP_GRO, 1).is_ok()
     }
@@ -215,7 +216,7 @@ impl Socket {
         }
     }
 
-    /// Removes the filter, so that the kernel passes all packets.
+    /// Detaches the packet filter from the socket. The kernel then passes all packets.
     #[cfg(test)]
     pub(crate) fn pass_strangers(&self) {
         if self.local.is_ipv4() {
@@ -228,7 +229,7 @@ impl Socket {
         self.segments.load(Ordering::Relaxed)
     }
 
-    /// Disables bursts on this socket. Later datagrams are sent separately.
+    /// Disables bursts on this socket. From now on, each datagram is sent separately.
     pub(crate) fn stop_segments(&self) {
         self.segments.store(false, Ordering::Relaxed);
     }
@@ -243,7 +244,7 @@ impl Socket {
         Ok(sockopt::socket_recv_buffer_size(&self.socket)?)
     }
 
-    /// Sends at most [`BATCH`] bursts without blocking. Returns the number of sent bursts. An error concerns only the first
+    /// Sends at most [`BATCH`] bursts without blocking. Returns the number of sent bursts. An error is that of the first
     /// burst.
     pub(crate) fn send(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
         match bursts {
@@ -297,7 +298,8 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives available messages into the ring without blocking, up to the ring's capacity. Returns the number of messages.
+    /// Receives available messages into the ring without blocking, at most as many as the ring has room for. Returns the
+    /// number of messages.
     pub(crate) fn receive(&self, ring: &mut Ring) -> io::Result<usize> {
         let (headers, count) = ring.prepare();
         let received = if count == 1 {
@@ -327,8 +329,8 @@ impl Socket {
         }
     }
 
-    /// Receives one message into the first header of a ring with `recvmsg`, which is cheaper than `recvmmsg`. Returns 1, or -1
-    /// after an error.
+    /// Receives one message into the first header of a ring with `recvmsg`, which is cheaper than `recvmmsg`. Returns the
+    /// number of messages: 1, or -1 after an error.
     fn receive_one(&self, header: *mut mmsghdr) -> c_int {
         // SAFETY: `header` is the first header of a ring that the caller has borrowed mutably. It points to a name, control
         // messages and a buffer in the ring's allocation, with their lengths.

@@ -32,7 +32,7 @@ struct Storage {
     vectors: [iovec; MESSAGES],
     names: [Name; MESSAGES],
     controls: [Controls; MESSAGES],
-    /// Buffers of the messages. Unused pages of them take no memory.
+    /// Buffers for the bytes of the messages. Their unused pages take no memory.
     places: [Place; MESSAGES],
 }
 
@@ -92,12 +92,12 @@ impl Ring {
         (headers, count)
     }
 
-    /// Records the number of headers that the kernel has filled, after [`prepare`](Self::prepare).
+    /// Records that the kernel has filled `filled` headers since the call of [`prepare`](Self::prepare).
     pub(super) fn fill(&mut self, filled: usize) {
         self.filled = filled.min(MESSAGES);
     }
 
-    /// Returns the received message with an index, which must be below the result of [`super::Socket::receive`].
+    /// Returns the received message with the index `index`, which must be below the result of [`super::Socket::receive`].
     pub(crate) fn message(&self, index: usize) -> Message<'_> {
         assert!(index < self.filled);
         let storage = self.storage.as_ptr();

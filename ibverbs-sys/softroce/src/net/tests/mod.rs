@@ -1,4 +1,4 @@
-//! Tests of the networks of two NICs in one process, over real sockets.
+//! Tests of sending and receiving between the networks of two NICs in one process, over real sockets.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -19,10 +19,10 @@ use crate::proto::{Arrival, Counter, Mtu, Path};
 use crate::timers::{Sleeper, Timers};
 use crate::wire::{Bth, Deth, Header, Opcode, Operation, Transport};
 
-/// Maximum time to wait for packets in a test: longer than any step takes.
+/// Maximum time to wait for packets in a test. No wait takes that long unless packets are lost.
 const LOST: Duration = Duration::from_secs(60);
 
-/// Returns an unused base port, for a test that depends on the port range of devices.
+/// Returns a base port that no other test uses, for tests that depend on the port range of devices.
 fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -35,7 +35,7 @@ fn open(config: &Config) -> Network {
     network
 }
 
-/// Opens a network with its packet filters in place.
+/// Opens a network with the packet filters that devices normally have.
 fn open_filtered(config: &Config) -> Network {
     let (counters, faults) = (Arc::<Counters>::default(), Arc::new(config.faults()));
     let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
@@ -54,10 +54,10 @@ struct Got {
     payload: Vec<u8>,
 }
 
-/// Receives until `packets` packets were delivered, and returns them.
+/// Receives until `packets` valid packets have been delivered, and returns these packets.
 fn receive(network: &Network, packets: usize) -> Vec<Got> {
     let (mut inbox, mut got) = (Inbox::new(), Vec::new());
-    // Only a packet that never arrives makes this wait until the end.
+    // The wait lasts until `end` only if a packet never arrives.
     let end = Instant::now() + LOST;
     while got.len() < packets {
         assert!(
@@ -82,7 +82,7 @@ fn collect(network: &Network, inbox: &mut Inbox, got: &mut Vec<Got>) -> usize {
     })
 }
 
-/// Receives until `datagrams` datagrams, valid or not, have arrived. Returns the packets that were delivered.
+/// Receives until `datagrams` datagrams have arrived, valid or not. Returns the packets that were valid and delivered.
 fn receive_datagrams(network: &Network, datagrams: usize) -> Vec<Got> {
     let (mut inbox, mut got, mut came) = (Inbox::new(), Vec::new(), 0);
     let end = Instant::now() + LOST;
@@ -122,7 +122,7 @@ fn datagram(queue_pair: u32, sequence: u32, payload: &[u8], out: &mut Vec<u8>) {
     ));
 }
 
-/// Returns a queue pair number that belongs to the NIC of a network.
+/// Returns a queue pair number that contains the slot of a network's port.
 fn number(network: &Network) -> u32 {
     u32::from(network.slot()) << 20 | 0x1234
 }
@@ -176,7 +176,7 @@ fn a_packet_comes_over_ipv4_with_its_header() {
 #[test]
 fn a_packet_comes_through_the_tunnel_with_its_ipv6_header() {
     let (a, b) = networks();
-    // With traffic class 0x40, the first byte is also the opcode of a UD packet.
+    // With traffic class 0x40, the first byte of the IPv6 header equals the opcode of a UD packet.
     for traffic_class in [0, 0x40, 0xff] {
         let to = Path {
             traffic_class,
@@ -221,7 +221,7 @@ fn packets_come_in_order_whole_and_of_all_sizes() {
         for size in [0, 1, 63, 1024, 4096] {
             let payload = vec![0xa5; size];
             let mut outbox = a.outbox();
-            // More packets than are sent in one system call.
+            // The packets do not fit into one system call.
             for sequence in 0..40 {
                 outbox.push(|out| {
                     datagram(number(&b), sequence, &payload, out);
@@ -253,7 +253,8 @@ fn a_damaged_packet_is_dropped_and_counted() {
         );
     }
     let got = receive_datagrams(&b, 200);
-    // One of a hundred bits is a congestion bit of the BTH, which the ICRC does not cover.
+    // The faults flip one bit per packet. One of a hundred flipped bits is a congestion bit of the BTH, which the ICRC does
+    // not cover.
     let wrong = b.counters.value(Counter::WrongIcrc);
     assert_eq!(wrong + got.len() as u64, 200);
     assert!(wrong > 190, "{wrong}");
@@ -296,7 +297,7 @@ fn a_gid() -> Ipv6Addr {
     address::unique_local("127.1.1.1:4791".parse().unwrap())
 }
 
-/// Returns a tunnelled datagram between the second GIDs of two NICs.
+/// Returns the bytes of a tunnelled datagram between the GIDs with the index 1 of two NICs.
 fn tunnelled(from: &Network, to: &Network) -> Vec<u8> {
     let way = from.way(&path(1, to.addresses()[1]), number(to)).unwrap();
     let mut transport = Vec::new();
@@ -361,7 +362,7 @@ fn what_is_no_devices_takes_no_room() {
             stranger.send_to(bytes, to).unwrap();
         }
     }
-    // A device with another base port is reached by the GID that contains the port.
+    // A device with another base port is reached by its GID for tunnels, which contains the port.
     let c = of_port(elsewhere);
     send(&c, &path(1, b.addresses()[1]), number(&b), 8..9);
     send(&a, &path(0, b.addresses()[0]), number(&b), 9..10);
@@ -392,7 +393,7 @@ fn packets_for_connections_come_from_peers_alone() {
             .iter()
             .for_each(|other| send_connected(other, gid, &b, 1000));
         send_connected(&a, gid, &b, sequence);
-        // UD packets are accepted from every device.
+        // UD packets are accepted from every device, connected or not.
         send(&a, &path(0, b.addresses()[0]), number(&b), 500..501);
         let got = receive_datagrams(&b, 1 + usize::from(is_peer));
         let expected = is_peer.then_some(sequence).into_iter().chain([500]);
@@ -421,7 +422,7 @@ fn packets_for_connections_come_from_peers_alone() {
     assert_eq!(receive(&b, 1)[0].sequence, 8);
 }
 
-/// Checks that all peers are accepted if their list is too long for a filter.
+/// Checks that packets of all peers are accepted even if there are more peers than a filter can list.
 #[test]
 fn many_peers_are_all_heard() {
     let (a, b) = (open(&Config::default()), open_filtered(&Config::default()));
@@ -480,14 +481,15 @@ fn nothing_goes_over_a_link_that_is_down() {
     assert_eq!(receive(&b, 1)[0].sequence, 5);
 }
 
-/// Sends a hundred packets with injected faults. Returns their sequence numbers in the order of arrival.
+/// Sends a hundred packets while faults are injected. Returns the sequence numbers of the received packets in the order
+/// of arrival.
 fn accidents(faults: NetworkFaults) -> Vec<u32> {
     let (a, b) = networks();
     a.faults.set_network(faults);
     send(&a, &path(0, b.addresses()[0]), number(&b), 0..100);
     let held = a.timers.now() + Duration::from_secs(10);
     a.send_delayed(held, held);
-    // This is the last packet.
+    // This packet is sent last, without faults, and shows that no more packets follow.
     a.faults.set_network(NetworkFaults::default());
     send(&a, &path(0, b.addresses()[0]), number(&b), 100..101);
     let (mut inbox, mut got) = (Inbox::new(), Vec::new());
@@ -592,7 +594,7 @@ fn an_address_that_was_asked_for_and_is_taken_is_an_error() {
     };
     let first = open(&config);
     assert_eq!(first.addresses()[0], ip.to_ipv6_mapped());
-    // A port that high has no further slots.
+    // The port is so high that the port range has only one slot.
     let (counters, faults) = (Arc::default(), Arc::new(config.faults()));
     let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
     let error = Network::open(&config, counters, faults, timers).unwrap_err();
@@ -602,7 +604,7 @@ fn an_address_that_was_asked_for_and_is_taken_is_an_error() {
 
 #[test]
 fn a_window_of_packets_waits_in_a_socket_without_loss() {
-    // Half of the buffer that an unprivileged process gets under the kernel's default limits.
+    // The expected number is for half of the buffer that an unprivileged process gets under the kernel's default limits.
     let config = Config {
         receive_buffer: 212_992 / 2,
         ..Config::default()
@@ -617,7 +619,7 @@ fn a_window_of_packets_waits_in_a_socket_without_loss() {
     ] {
         let window = b.window(mtu);
         assert!(window >= 8);
-        // In bursts, and each packet separately.
+        // Sends the packets first in bursts, and then each packet separately.
         for alone in [false, true] {
             let mut outbox = a.outbox();
             for sequence in 0..window {
@@ -653,7 +655,7 @@ fn a_group_gets_what_is_sent_to_it() {
         b.join(group).unwrap();
         b.join(group).unwrap();
         send(&a, &path(gid, group), MULTICAST, 0..3);
-        // The sender is a member of the group, too.
+        // The sender is a member of the group, and so receives the datagram, too.
         for network in [&a, &b] {
             let got = receive(network, 3);
             assert!(got.iter().map(|got| got.sequence).eq(0..3));

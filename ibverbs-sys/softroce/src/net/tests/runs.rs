@@ -1,4 +1,4 @@
-//! Tests of runs of packets: each packet must arrive unchanged, by every route.
+//! Tests of runs (consecutive packets of one size in a message): each packet must arrive unchanged, by every route.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
 const PAYLOAD: usize = 1024;
 const LENGTH: usize = 12 + PAYLOAD;
 
-/// Returns a packet of an RDMA write, from the BTH to its end.
+/// Returns the bytes of a packet of an RDMA write, from BTH to pad.
 fn packet(to: &Network, operation: Operation, sequence: u32) -> Vec<u8> {
     let opcode = Opcode::new(Transport::ReliableConnection, operation);
     let header = Header::new(Bth {

@@ -1,4 +1,5 @@
-//! Tests of bursts: packets must be sent together, with no other effect.
+//! Tests of bursts (several packets in one message to the kernel): packets must be sent together, and this must have no
+//! other effect.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ pub(super) const ALL: [Segmentation; 3] = [
     Segmentation::Always,
 ];
 
-/// Sends packets with payloads of these sizes, numbered from 0 on.
+/// Sends packets whose payloads have the lengths `sizes`, with the sequence numbers 0, 1, 2 and so on.
 fn send(from: &Network, to: &Network, gid: u8, sizes: &[usize]) {
     let mut outbox = from.outbox();
     for (sequence, &size) in sizes.iter().enumerate() {
@@ -37,7 +38,7 @@ fn payload(sequence: usize, size: usize) -> Vec<u8> {
     (0..size).map(|at| (at * 7 + sequence) as u8).collect()
 }
 
-/// Returns whether the kernel of this host supports bursts. Without support, packets are sent separately, which is tested, too.
+/// Returns whether the kernel of this host supports bursts. Without support, packets must arrive, too, but separately.
 pub(super) fn supported(network: &Network) -> bool {
     let socket = &network.own[0].socket;
     socket.segments() && socket.coalesce()
@@ -205,7 +206,7 @@ fn every_packet_of_a_burst_stands_in_the_capture() {
 /// Returns an address of this host that is not in 127/8, or `None` if the host has no such address.
 pub(super) fn elsewhere() -> Option<std::net::Ipv4Addr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Nothing is sent: the system only chooses a source address.
+    // No packet is sent: `connect` only makes the kernel choose a source address.
     socket.connect("192.0.2.1:9").ok()?;
     match socket.local_addr().ok()?.ip() {
         std::net::IpAddr::V4(address) if !address.is_loopback() => Some(address),
@@ -235,7 +236,7 @@ fn packets_that_others_may_see_have_the_icrc_of_their_number() {
         let got = receive(&a, 40);
         assert!(got.iter().map(|got| got.sequence).eq(0..40));
         assert_eq!(a.counters.value(Counter::WrongIcrc), 0);
-        // The identifications of a burst's packets are unknown if the receiving system does not merge them again.
+        // If the receiving kernel does not merge the packets of a burst again, their identifications are unknown.
         a.faults.set_network(NetworkFaults {
             corrupt: 1.0,
             ..NetworkFaults::default()

@@ -13,7 +13,7 @@ use crate::proto::{Arrival, Counter, Service};
 use crate::wire::ip::Route;
 use crate::wire::{Bth, Deth, Header, Opcode, Operation, Packet, Reth, Run, Transport};
 
-/// Creates two connected NICs that communicate by packets.
+/// Creates two connected NICs that use no path except packets.
 fn connected(service: Service) -> (Host, Host) {
     let [a, b] = [(); 2].map(|()| {
         let config = Config {
@@ -31,13 +31,13 @@ fn port(slot: u8) -> u16 {
     port_of_slot(Config::default().port, slot).unwrap()
 }
 
-/// Returns the socket address to which packets for the host's queue pair must be sent.
+/// Returns the socket address to which packets for the queue pair of `host` must be sent.
 fn socket_of(host: &Host) -> SocketAddrV4 {
     let slot = number::slot(host.queue_pair.number());
     SocketAddrV4::new(host.address().to_ipv4_mapped().unwrap(), port(slot))
 }
 
-/// Sends a packet with a valid ICRC.
+/// Sends a packet that has the header `header`, no payload, and a valid ICRC.
 fn send(socket: &UdpSocket, to: SocketAddrV4, header: &Header) {
     let SocketAddr::V4(from) = socket.local_addr().unwrap() else {
         panic!("IPv4")
@@ -58,7 +58,8 @@ fn send(socket: &UdpSocket, to: SocketAddrV4, header: &Header) {
     assert_eq!(socket.send_to(&bytes, to).unwrap(), bytes.len());
 }
 
-/// Returns the header of an empty message to the host's queue pair, with `number` as immediate data.
+/// Returns the header of an empty message to the queue pair of `to`, with `number` as immediate
+/// data.
 fn message(transport: Transport, to: &Host, number: u32) -> Header {
     let opcode = Opcode::new(transport, Operation::SendOnlyImmediate);
     let mut header = Header::new(Bth::new(opcode, to.queue_pair.number(), 0));
@@ -129,7 +130,8 @@ fn numbers_are_skipped_for_who_shares_memory_alone() {
         slot: Some(number::slot(a.queue_pair.number())),
         private,
     };
-    // The NIC accepts the packet as if the peer had sent it from its own socket.
+    // Passes the packet as if it came from the peer's own socket. The queue pair must ignore it: such a
+    // packet is valid only through shared memory.
     let (now, run) = (b.nic.now(), Run::alone(packet));
     b.queue_pair.receive(now, &arrival(false), &run);
     assert_eq!(expected(), 0);

@@ -7,13 +7,13 @@ use crate::memory::{Peers, RegionAttributes, Span, WindowKind};
 use crate::proto::{AccessFlags, WindowBinding};
 use crate::same_host::Link;
 
-/// Timeout for operations that must not wait until a peer has finished copying. It is long enough for a busy machine, and
-/// shorter than the maximum of that wait.
+/// Timeout for operations that must not wait until a peer has finished copying. The timeout is long enough for a busy
+/// machine, and shorter than the maximum time that such a wait would take.
 const SOON: Duration = Duration::from_secs(10);
 
 const LENGTH: u64 = 4096;
 
-/// Two NICs with two connections between them, and the shared memory of the second NIC with the first (its link).
+/// Two NICs with two connections between them, and the link (shared memory) by which the second NIC accesses the first.
 struct Pairs {
     a: Host,
     b: Host,
@@ -51,7 +51,7 @@ impl Host {
         self.nic.transmit(&self.queue_pair);
     }
 
-    /// Binds a new type 2 window. Returns its key.
+    /// Binds a new type 2 window to a new memory region. Returns the key of the window.
     fn bind(&self) -> u32 {
         let (memory, domain) = (&self.nic.memory, self.queue_pair.domain().unwrap());
         let bytes = memory.allocate(LENGTH).unwrap();
@@ -83,7 +83,7 @@ impl Host {
         host_peers.is_published(slot)
     }
 
-    /// Returns whether no request has completed.
+    /// Returns `true` if no request has completed. Panics if one has.
     fn is_waiting(&self) -> bool {
         self.queue.poll(1, |entry| panic!("{entry:?}")) == 0
     }
@@ -122,11 +122,11 @@ fn a_copy_delays_a_local_invalidation_and_nobody_else() {
     pairs.others_are_undisturbed();
     assert!(!a.tells(key) && a.is_waiting() && b.is_waiting());
     drop(lane);
-    // Only the engine receives.
+    // Waits without polling, so that only the engine receives.
     let done = a.completions(2, nobody_polls);
     assert_eq!(done[0].work, Work::LocalInvalidate);
     assert_eq!(numbers(&b.completions(1, nobody_polls)), [5]);
-    // The window is not bound any more.
+    // The window must not be published, because it is not bound any more.
     assert!(!a.tells(key));
     a.post(SendOperation::LocalInvalidate { key });
     let end = Instant::now() + LOST;
@@ -166,7 +166,7 @@ fn a_copy_delays_an_invalidation_of_the_peers_and_nobody_else() {
     assert!(!a.tells(key));
 }
 
-/// Checks that a window stays bound if the queue pair ends before the invalidation.
+/// Checks that a window stays bound if its invalidation is flushed before it was executed.
 #[test]
 fn an_invalidation_that_is_flushed_is_none() {
     let pairs = pairs();

@@ -11,10 +11,11 @@ use crate::proto::{
 pub(super) struct Entry {
     pub(super) request: SendRequest,
     pub(super) progress: Progress,
-    /// Set if another process can map the memory of the message: the result of [`Host::is_mappable`]. Valid once the request
-    /// has started.
+    /// Set if another process can map the memory of the message, so that [`Host::is_mappable`] returned `true`. Valid once
+    /// the request has started.
     pub(super) is_mappable: bool,
-    /// Set if only a description of the last transferred bytes was sent, from which the peer copies the bytes itself.
+    /// Set if this side sent the peer only a description of the last transferred bytes, by which the peer copies the bytes
+    /// itself.
     pub(super) is_offered: bool,
     /// Set if this side must send the bytes of the message: it must neither send a description of them, nor write them directly
     /// to the peer's memory.
@@ -24,13 +25,13 @@ pub(super) struct Entry {
 /// Progress of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Progress {
-    /// Nothing has been done for the request.
+    /// The request has not been started.
     Waiting,
-    /// The request has sequence numbers: one for each packet, or for a read, one for each packet of the response.
+    /// The request has sequence numbers: one for each packet. For a read, one for each packet of the response.
     Started { first: Sequence, packets: u32 },
-    /// The request is complete without the peer: it was a local operation, or a datagram that is too long to be sent.
+    /// The request needs nothing from the peer: it was a local operation, or a datagram that is too long to be sent.
     Done,
-    /// The request will fail once all earlier requests have completed.
+    /// The request has failed. It completes once all earlier requests have completed.
     Failed(CompletionStatus),
 }
 
@@ -46,8 +47,8 @@ impl Entry {
         }
     }
 
-    /// Returns whether the request is an RDMA read. The packets of its response take the sequence numbers, and each read
-    /// request packet covers several of them (a run).
+    /// Returns whether the request is an RDMA read. A read has a sequence number for each packet of its response, and each
+    /// read request packet covers several of them (a run).
     pub(super) fn is_read(&self) -> bool {
         matches!(self.request.operation, SendOperation::Read { .. })
     }
@@ -62,8 +63,8 @@ impl Entry {
         )
     }
 
-    /// Returns the number of sequence numbers that packet `packet` of `packets` takes. A read request packet takes the numbers
-    /// up to the next multiple of `run`; any other packet takes one.
+    /// Returns the number of sequence numbers that packet `packet` of a request with `packets` sequence numbers covers. A
+    /// read request packet covers those up to the next multiple of `run`; any other packet covers one.
     pub(super) fn covers(&self, packet: u32, packets: u32, run: u32) -> u32 {
         if self.is_read() {
             (run - packet % run).min(packets - packet)
@@ -72,11 +73,11 @@ impl Entry {
         }
     }
 
-    /// Executes a request that needs no peer, or assigns sequence numbers from `next` on to any other request.
+    /// Starts the request: executes it if it needs no peer, and otherwise assigns sequence numbers from `next` on to it.
     ///
     /// # Errors
-    /// Time after which the caller must call `start` again, if other processes still use the key of the request. The request is
-    /// then still [waiting](Progress::Waiting).
+    /// Time after which the caller must call `start` again, because other processes still use the key of the request. The
+    /// request is then still [waiting](Progress::Waiting).
     #[inline]
     pub(super) fn start(
         &mut self,
@@ -117,7 +118,8 @@ impl Entry {
         Ok(())
     }
 
-    /// Publishes a key to other processes again that was withdrawn for this request, because the request will not be executed.
+    /// Publishes the key that was withdrawn for this request to other processes again, because the request will not be
+    /// executed.
     pub(super) fn give_up(&self, memory: &impl Memory) {
         match &self.request.operation {
             SendOperation::Bind(binding) => memory.keep(binding.window),

@@ -5,11 +5,12 @@ use crate::proto::timer::Pacer;
 use crate::proto::{Path, Sequence, Time, receipt};
 use crate::wire::{Deth, Operation};
 
-/// Flow control of an unreliable service. If the peer sends [receipts](crate::proto::receipt), at most one window of packets
-/// may be sent beyond the last receipt. Otherwise packets are sent in bursts with pauses.
+/// Flow control of an unreliable service. If the peer sends [receipts](crate::proto::receipt) (confirmations of
+/// received packets), at most one window of packets is sent beyond the last receipt. Otherwise packets are sent in
+/// bursts with pauses.
 #[derive(Debug)]
 pub(super) struct Flow {
-    /// End of the packets that the peer has received, or whose receipt is no longer expected.
+    /// Sequence number before which all packets have a receipt, or their receipt is no longer expected.
     taken: Sequence,
     /// Sequence number after the newest packet.
     next: Sequence,
@@ -17,13 +18,13 @@ pub(super) struct Flow {
     unasked: u32,
     /// Set if a receipt must be requested after the next packet.
     asks_soon: bool,
-    /// Receipt request that must be sent.
+    /// Receipt request that must be sent, if there is one.
     question: Option<Question>,
-    /// Sequence number that the last receipt request was sent for.
+    /// Sequence number for which the last receipt was requested.
     asked: Option<Sequence>,
     /// Time at which the wait for a receipt ends.
     patience: Option<Time>,
-    /// Number of receipts in a row that did not arrive in time.
+    /// Number of consecutive receipts that did not arrive in time.
     misses: u32,
     pacer: Pacer,
 }
@@ -41,14 +42,15 @@ const INTERVAL: Duration = Duration::from_micros(2);
 /// Maximum time to wait for a receipt. On a busy machine, the peer's process may not run for that long.
 const MAX_WAIT: Duration = Duration::from_millis(50);
 
-/// Number of receipts missing in a row after which the peer is considered not to support receipts.
+/// Number of consecutive missing receipts after which the peer is assumed not to support receipts.
 const MISSES: u32 = 3;
 
-/// Number of windows of packets after which a receipt is requested again from a peer that has sent none.
+/// Number of windows of packets after which a receipt is requested once more from a peer that does not support
+/// receipts.
 const SELDOM: u32 = 16;
 
 impl Flow {
-    /// Creates the flow control for packets from `sequence` on.
+    /// Creates the flow control for a queue pair whose first packet has the sequence number `sequence`.
     pub(super) fn new(sequence: Sequence) -> Self {
         Self {
             taken: sequence,
@@ -122,7 +124,7 @@ impl Flow {
         self.taken == self.next
     }
 
-    /// Requests a receipt after the next packet, unless a receipt is already awaited.
+    /// Makes a receipt request due after the next packet, unless a receipt is already awaited.
     pub(super) fn ask_soon(&mut self) {
         self.asks_soon = !self.is_asked();
     }
@@ -137,7 +139,7 @@ impl Flow {
         self.question.is_some()
     }
 
-    /// Appends a due receipt request to `out`, and returns its path.
+    /// Appends the receipt request to `out`, if one is due, and returns its path.
     pub(super) fn poll_transmit(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> Option<Path> {
         let question = self.question.take()?;
         self.asked = Some(question.sequence);
@@ -157,7 +159,7 @@ impl Flow {
         if old || sequence.distance(self.next) >= 0 {
             return;
         }
-        // A peer that sent no receipts was sent more than a window, so nothing counts as in flight.
+        // A peer that seemed not to support receipts got more than a window of packets, so none of them counts as in flight.
         self.taken = if self.tells() {
             sequence.next()
         } else {
@@ -183,7 +185,7 @@ mod tests {
 
     const WINDOW: u32 = 8;
 
-    /// Sends as many packets as are allowed. Returns their number.
+    /// Sends as many packets as the flow control allows at `now`. Returns the number of packets.
     fn send(flow: &mut Flow, now: Time) -> u32 {
         let mut sent = 0;
         while sent < 1000 && flow.may_send(2, WINDOW, now) {
@@ -205,7 +207,7 @@ mod tests {
         assert_eq!(flow.asked, Some(Sequence::new(5)));
         flow.receipt(Sequence::new(1));
         assert_eq!(send(&mut flow, now), 4);
-        // An old receipt, and a receipt of a packet that was not sent.
+        // The receipts of a packet that was received before, and of a packet that was not sent, must be ignored.
         flow.receipt(Sequence::new(1));
         flow.receipt(Sequence::new(100));
         assert_eq!(send(&mut flow, now), 0);
@@ -230,7 +232,7 @@ mod tests {
             now = flow.next_timeout().unwrap();
         }
         assert!(sent > 20_000, "{sent}");
-        // A receipt arrives after all.
+        // The missing receipt arrives late.
         flow.receipt(Sequence::new(200));
         assert_eq!(send(&mut flow, now), 8);
         assert_eq!(flow.misses, 0);

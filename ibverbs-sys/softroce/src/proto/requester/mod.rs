@@ -4,9 +4,9 @@
 //! retransmission, the cursor is set back to the oldest unanswered packet. Packets are built from the request each time; sent
 //! packets are not kept.
 //!
-//! A read is split into read requests of several response packets each (runs, see `Window::read_batch`). So the window limits
-//! the response data in flight, and only a run is requested again after a loss. Runs never cross multiples of their length, so
-//! that a responder recognises a repeated run as part of an earlier request.
+//! A read is split into read requests with several response packets each (runs, see `Window::read_batch`). So the
+//! window limits the response data in flight, and after a loss only one run is requested again. Runs never cross
+//! multiples of their length, so that a responder recognises a repeated run as a range of an earlier request.
 
 mod entry;
 mod flow;
@@ -40,7 +40,7 @@ use super::{
     Time,
 };
 
-/// Minimum number of unacknowledged packets at which a small message may wait for their acknowledgement.
+/// Minimum number of unacknowledged packets that let a small message wait for their acknowledgement.
 const BUSY: u32 = 16;
 
 /// Maximum number of small messages that are delayed to be sent together, and maximum number of their bytes. The kernel sends
@@ -57,22 +57,22 @@ pub(super) struct Requester {
     cursor: Cursor,
     /// First sequence number of the next request to be started.
     next: Sequence,
-    /// Oldest sequence number that is not answered.
+    /// Oldest sequence number to which the peer has not responded.
     unanswered: Sequence,
-    /// Sequence number after the highest one that was sent.
+    /// Sequence number after the highest one that was ever sent.
     sent: Sequence,
     window: Window,
     read_batch: u32,
     /// Number of reads and atomics that are started and not complete.
     fetches: usize,
-    /// Number of read request packets and atomics that await data.
+    /// Number of read request packets and atomics that were sent and whose data has not arrived.
     fetches_sent: u32,
     /// Number of packets since the last packet that requested an acknowledgement.
     unasked: u32,
     retries: u8,
     /// Number of consecutive timeouts without any response of the peer.
     silences: u8,
-    /// Set if the peer is known not to exist any more, so that longer timeouts are useless.
+    /// Set if the peer is known not to exist any more. The timeouts are then not extended.
     is_peer_gone: bool,
     not_ready_retries: u8,
     /// Set once a NAK has set the cursor back to the oldest unanswered packet. Further NAKs for that packet are ignored.
@@ -80,16 +80,16 @@ pub(super) struct Requester {
     /// Set if a response of the peer caused the current retransmission, and no retransmitted packet has timed out.
     sent_back: bool,
     answer_by: AnswerBy,
-    /// Set if the timeout was already extended because this side noticed its expiry late.
+    /// Set if the present timeout was already extended because this side noticed late that it had expired.
     excused: bool,
     probe: Probe,
-    /// Time of the next attempt after an RNR NAK.
+    /// Time before which nothing is sent, because the peer has sent an RNR NAK.
     again_at: Option<Time>,
     pause: Pause,
     skips: Skips,
-    /// Number of messages in a row whose bytes the peer could not copy from this process's memory.
+    /// Number of consecutive messages whose bytes the peer could not copy from this process's memory.
     declined: u32,
-    /// Flow control of an unreliable service.
+    /// Flow control for the packets of an unreliable service.
     flow: Flow,
 }
 
@@ -144,9 +144,9 @@ impl Requester {
         self.queue.len()
     }
 
-    /// Returns whether the request that was posted last may be delayed until the next acknowledgement, which is due soon. The
-    /// request is then sent together with requests that are posted in the meantime: sending many packets at once costs the
-    /// kernel little more than sending one. Only messages of one packet are delayed.
+    /// Returns whether the request that was posted last may wait for the next acknowledgement, which is due soon. The
+    /// request is then sent together with requests that are posted meanwhile: sending many packets at once costs the kernel
+    /// little more than sending one. Only messages of one packet wait.
     pub(super) fn may_wait(&self, endpoint: &Endpoint) -> bool {
         let Some(Entry {
             request, progress, ..
@@ -175,7 +175,7 @@ impl Requester {
         self.next
     }
 
-    /// Returns whether all requests that were started are complete.
+    /// Returns whether no request is in progress: all requests that were started are complete.
     pub(super) fn is_drained(&self) -> bool {
         self.queue
             .front()
@@ -217,8 +217,8 @@ impl Requester {
         self.transmit(first, packets, now, endpoint, host, out)
     }
 
-    /// Starts the request at the cursor, unless the request must wait. Returns its first sequence number and its number of
-    /// sequence numbers, or `None` if no request can be sent.
+    /// Starts the request at the cursor, if it has not started and need not wait. Returns its first sequence number and the
+    /// number of its sequence numbers, or `None` if no request can be sent.
     fn select(
         &mut self,
         endpoint: &Endpoint,
@@ -247,14 +247,14 @@ impl Requester {
                     }
                 }
                 Progress::Done => self.cursor = Cursor::at(self.cursor.entry + 1),
-                // Earlier requests must complete first.
+                // Nothing is sent until the earlier requests have completed.
                 Progress::Failed(_) => return Ok(None),
             }
         }
     }
 
-    /// Returns whether the next bytes of the queue must not be sent as packets, because they will be transferred without
-    /// packets.
+    /// Returns whether the next bytes of the send queue must not be sent as packets, because the caller will transfer them
+    /// without packets.
     pub(super) fn is_held_back(&self, endpoint: &Endpoint, host: &impl Host) -> bool {
         let next = self.started(endpoint);
         next.is_some_and(|(upcoming, request)| host.holds_back(request, &upcoming))
@@ -339,8 +339,8 @@ impl Requester {
             || on_the_way + covers >= self.window.size()
     }
 
-    /// Records that all packets before `end` were sent. Returns whether the last one was sent for the first time, and counts a
-    /// retransmission otherwise.
+    /// Records that all packets before `end` were sent. Returns whether the last of them was sent for the first time. If it
+    /// was not, counts a retransmission.
     fn went(&mut self, end: Sequence, host: &mut impl Host) -> bool {
         let new = end.distance(self.sent) > 0;
         if new {
@@ -474,7 +474,7 @@ impl Requester {
         self.probe.gone_back();
     }
 
-    /// Sets the cursor back for a retransmission, unless the retry count is exhausted.
+    /// Sets the cursor back to the oldest unanswered packet for a retransmission. Fails if the retry count is exhausted.
     fn retry(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         // A retry count of seven is a plain limit. Only the RNR retry count has a value for "without limit" (IBTA 9.7.5.2.8).
         if self.retries >= endpoint.attributes.retry_count {
@@ -486,7 +486,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Records a receipt: the receiver of an unreliable service has received all packets up to `sequence`.
+    /// Records a receipt: the peer, which has an unreliable service, has received all packets up to the one with the number
+    /// `sequence`.
     pub(super) fn receipt(&mut self, sequence: Sequence) {
         self.flow.receipt(sequence);
     }
@@ -498,7 +499,7 @@ impl Requester {
         }
     }
 
-    /// Publishes keys to other processes again that were withdrawn for unfinished requests.
+    /// Publishes keys to other processes again if they were withdrawn for requests that will not be executed.
     pub(super) fn give_up(&self, host: &impl Host) {
         let mut waiting = self.queue.iter();
         let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));
@@ -507,7 +508,7 @@ impl Requester {
         }
     }
 
-    /// Flushes all requests.
+    /// Completes all requests with the status "flushed".
     pub(super) fn flush(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         self.give_up(host);
         for entry in self.queue.drain(..) {

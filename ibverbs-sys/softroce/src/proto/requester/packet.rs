@@ -3,13 +3,14 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Memory, Payload, SendOperation, Sequence};
 use crate::wire::{AtomicEth, BASE, Deth, Header, Operation, Reth};
 
-/// Position of a packet within its request.
+/// Position of a packet within its request, and properties that depend on it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) sequence: Sequence,
-    /// Index of the packet within the request.
+    /// Index of the packet's first sequence number within the request.
     pub(super) packet: u32,
-    /// Number of sequence numbers that the packet covers: one, or for a read request the packets of its response.
+    /// Number of sequence numbers that the packet covers: one, or, for a read request packet, the number of response
+    /// packets.
     pub(super) covers: u32,
     /// Number of sequence numbers of the request.
     pub(super) packets: u32,
@@ -17,7 +18,7 @@ pub(super) struct Place {
     pub(super) acknowledge: bool,
 }
 
-/// Appends a packet of `entry` to `out`. On an error, `out` is unchanged.
+/// Appends the packet of `entry` at `place` to `out`. After an error, `out` is unchanged.
 pub(super) fn write(
     entry: &Entry,
     place: Place,
@@ -70,7 +71,7 @@ pub(super) fn write_run(
     }
 }
 
-/// Returns the headers of a packet of `entry`, with the pad count unset.
+/// Returns the headers of the packet of `entry` at `place`. The pad count is not set.
 fn header(entry: &Entry, place: Place, endpoint: &Endpoint) -> Result<Header, CompletionStatus> {
     let request = &entry.request;
     let first = place.packet == 0;
@@ -83,7 +84,7 @@ fn header(entry: &Entry, place: Place, endpoint: &Endpoint) -> Result<Header, Co
         header.xrc_srq = Some(request.xrc_srq.unwrap_or(0));
     }
 
-    // Lengths are in bytes; no message is longer than `MAX_MESSAGE`.
+    // The product fits: lengths are in bytes, and no message is longer than `MAX_MESSAGE`.
     let begin = place.packet * endpoint.mtu();
     let length = request.length - begin;
     match &request.operation {
@@ -199,8 +200,8 @@ fn write_message(
     Ok(())
 }
 
-/// Returns the operation for the opcode of a packet. `first` and `last` are set if the packet is the first or last of its
-/// message.
+/// Returns the operation that the opcode of a packet contains. `first` and `last` are set if the packet is the first or
+/// the last of its message.
 fn operation(request: &SendOperation, first: bool, last: bool) -> Operation {
     use Operation as O;
     match request {
@@ -218,7 +219,7 @@ fn operation(request: &SendOperation, first: bool, last: bool) -> Operation {
             (false, true) => O::SendLast,
         },
         SendOperation::Datagram { immediate, .. } if immediate.is_some() => O::SendOnlyImmediate,
-        // `Bind` and `LocalInvalidate` have no packets.
+        // Packets of `Bind` and `LocalInvalidate` do not exist.
         SendOperation::Datagram { .. }
         | SendOperation::Bind(_)
         | SendOperation::LocalInvalidate { .. } => O::SendOnly,

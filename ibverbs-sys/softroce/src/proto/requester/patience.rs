@@ -1,4 +1,4 @@
-//! Timeouts of the requester: the time that it waits for a response.
+//! Timeouts of the requester: how long it waits for a response before it sends packets again.
 
 use super::entry::Progress;
 use super::{Failed, Requester, sooner};
@@ -10,7 +10,7 @@ use crate::proto::{Counter, Host, State, Time};
 pub(super) enum AnswerBy {
     /// No response is awaited, or the wait is unlimited.
     Never,
-    /// A response is awaited. [`Requester::arm`] sets the time.
+    /// A response is awaited, but the time is not known yet. [`Requester::arm`] sets it.
     Unset,
     /// A response must arrive by this time.
     At(Time),
@@ -49,7 +49,7 @@ impl Requester {
         let answer_by = self.answer_by.time();
         if answer_by.is_some_and(|at| at <= now) && !self.excuse(now, endpoint) {
             host.count(Counter::AcknowledgementTimeout, 1);
-            // Packets that were sent since may have been lost.
+            // Packets that were sent after the response may have been lost.
             self.sent_back &= self.position() == self.unanswered;
             self.retry(endpoint, host)?;
             self.silences = self.silences.saturating_add(1);
@@ -61,8 +61,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Sets the time by which a packet that is sent now must be answered. If an earlier packet is unanswered, the time of that
-    /// packet stays.
+    /// Sets the time by which the peer must respond to a packet that is sent now. If an earlier packet is unanswered, the
+    /// time that was set for that packet stays.
     #[inline]
     pub(super) fn expect_answer(&mut self, now: impl FnOnce() -> Time, endpoint: &Endpoint) {
         if self.answer_by == AnswerBy::Never {
@@ -84,7 +84,7 @@ impl Requester {
         self.answer_by == AnswerBy::Unset
     }
 
-    /// Sets the timeout of an awaited response, if it is not set.
+    /// Sets the timeout of an awaited response, unless it is set already.
     #[inline]
     pub(in crate::proto) fn arm(&mut self, now: Time, endpoint: &Endpoint) {
         if self.is_unarmed() {
@@ -92,8 +92,8 @@ impl Requester {
         }
     }
 
-    /// Records that the ring in shared memory from which the peer receives packets is full. Waiting for room is limited by the
-    /// acknowledgement timeout.
+    /// Records that the ring in shared memory from which the peer receives packets is full. The acknowledgement timeout
+    /// also limits the wait for room.
     pub(in crate::proto) fn expect_room(&mut self, now: Time, endpoint: &Endpoint) {
         let Some(next) = self.queue.get(self.cursor.entry) else {
             return;
@@ -117,9 +117,9 @@ impl Requester {
         }
     }
 
-    /// Returns the time by which a packet that is sent now must be answered. After two timeouts without any response, the
-    /// configured timeout is extended up to four times, as IBTA 9.7.6.1.3 allows. The peer is a process, and on a busy machine
-    /// it may not run for longer than all timeouts of a hardware device together.
+    /// Returns the time by which the peer must respond to a packet that is sent now. After two timeouts without a response,
+    /// the configured timeout is extended up to four times, as IBTA 9.7.6.1.3 allows. The peer is a process: on a busy
+    /// machine, it may not run for longer than all timeouts of a hardware device together.
     pub(super) fn deadline(&self, now: Time, endpoint: &Endpoint) -> AnswerBy {
         let Some(timeout) = endpoint.attributes.ack_timeout else {
             return AnswerBy::Never;
@@ -136,9 +136,9 @@ impl Requester {
         self.is_peer_gone = true;
     }
 
-    /// Extends an expired timeout once, by the time that has passed since its expiry, if this side noticed the expiry late.
-    /// Returns whether the timeout was extended. A late check means that this process was not scheduled, and then a peer on the
-    /// same machine may not have been scheduled either.
+    /// Extends an expired timeout once, by the time since it expired, if this side noticed late that it had expired.
+    /// Returns whether the timeout was extended. Noticing late means that this process was not scheduled. Then a peer on
+    /// the same machine may not have been scheduled either.
     fn excuse(&mut self, now: Time, endpoint: &Endpoint) -> bool {
         let (Some(at), Some(timeout)) = (self.answer_by.time(), endpoint.attributes.ack_timeout)
         else {

@@ -2,12 +2,12 @@ use std::time::Duration;
 
 use crate::proto::{Sequence, Time};
 
-/// Detection of losses that no NAK reveals: of the last packets in flight, which no later packet follows, and of a packet that
-/// is lost a second time, for which a peer sends no second NAK (IBTA 9.7.4.1.2).
+/// Detection of losses that no NAK reveals: of the last packets in flight, which no later packet follows, and of a
+/// packet that is lost a second time, for which a peer sends no second NAK (IBTA 9.7.4.1.2).
 ///
-/// The oldest unanswered packet is sent again when no response arrives for some round trips. The response shows which packets
-/// the peer has received. Otherwise only the acknowledgement timeout would help, which is often a thousand times longer. Probes
-/// do not count as retries. Their number is limited.
+/// If no response arrives for some round trips, the oldest unanswered packet is sent again, as a probe. The response
+/// shows which packets the peer has received. Otherwise only the acknowledgement timeout would help, which is often a
+/// thousand times longer. Probes do not count as retries, but their number is limited.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Probe {
     /// Estimated round trip time. `None` before the first response.
@@ -19,7 +19,7 @@ pub(super) struct Probe {
     count: u32,
     /// Set if a probe packet must be sent.
     due: bool,
-    /// Sequence number after the packet that the probe repeated.
+    /// Sequence number after the packet that the last probe has repeated.
     end: Option<Sequence>,
 }
 
@@ -33,10 +33,11 @@ struct RoundTrip {
 /// Minimum time before a probe, in nanoseconds. The peer is a process, which may not be scheduled for this long.
 const SHORTEST: u64 = 1_000_000;
 
-/// Maximum round trip sample, in nanoseconds. It keeps the calculation within 64 bits.
+/// Maximum round trip time that is used for the estimate, in nanoseconds. The limit keeps the calculation within 64
+/// bits.
 const LONGEST: u64 = 1 << 56;
 
-/// Maximum number of probes to a peer that does not respond.
+/// Maximum number of consecutive probes to a peer that does not respond.
 const MOST: u32 = 3;
 
 impl Probe {
@@ -54,8 +55,8 @@ impl Probe {
         self.arm(now, timeout);
     }
 
-    /// Records that all packets before `limit` are answered. `waiting` is set if later packets are unanswered. Returns whether
-    /// the later packets were lost: the answer is to the probe, and covers no packet after it.
+    /// Records that all packets before `limit` are answered. `waiting` is set if later packets are unanswered. Returns
+    /// `true` if these were lost: the answer is to the probe, and covers no packet after it.
     pub(super) fn progress(
         &mut self,
         limit: Sequence,
@@ -85,8 +86,8 @@ impl Probe {
         }
     }
 
-    /// Returns whether [`progress`](Self::progress) would change nothing if no packet is unanswered: no packet is timed and no
-    /// probe is pending.
+    /// Returns whether [`progress`](Self::progress) would have no effect if no packet is unanswered: no round trip is being
+    /// measured and no probe is pending.
     #[inline]
     pub(super) fn is_unused(&self) -> bool {
         self.timed.is_none()
@@ -104,7 +105,7 @@ impl Probe {
         self.end = None;
     }
 
-    /// Excludes the next answer from the round trip measurement, because its time of arrival is not known exactly.
+    /// Cancels the round trip measurement, because the time at which the next answer arrived is not known exactly.
     pub(super) fn forgo_measuring(&mut self) {
         self.timed = None;
     }
@@ -128,10 +129,10 @@ impl Probe {
         self.due
     }
 
-    /// Records that a probe was sent, which repeats the packet before `end`.
+    /// Records that a probe was sent, which repeats the packet before `end`. Plans the next probe.
     pub(super) fn went(&mut self, end: Sequence, now: Time, timeout: Option<Duration>) {
         self.due = false;
-        // An answer now could be to the first transmission or to the probe.
+        // The answer may be to the first transmission or to the probe, so it gives no round trip time.
         self.timed = None;
         self.end = Some(end);
         self.arm(now, timeout);
@@ -147,7 +148,7 @@ impl Probe {
         }
     }
 
-    /// Updates the round trip estimate with a sample (RFC 6298).
+    /// Updates the round trip estimate with a measured time (RFC 6298).
     fn learn(&mut self, sample: Duration) {
         let sample = u64::try_from(sample.as_nanos())
             .unwrap_or(u64::MAX)
@@ -193,7 +194,7 @@ mod tests {
         probe.progress(Sequence::new(1), false, at(2000), TIMEOUT);
         assert_eq!(probe.at(), None);
         probe.sent(Sequence::new(1), true, at(3000), TIMEOUT);
-        // Twice the mean and four times the deviation.
+        // The probe is due after twice the mean and four times the deviation.
         assert_eq!(probe.at(), Some(at(11_000)));
         probe.progress(Sequence::new(2), true, at(5000), TIMEOUT);
         assert!(probe.at().unwrap() < at(13_000));
@@ -231,7 +232,7 @@ mod tests {
         assert!(!probe.progress(Sequence::new(4), true, at(1), TIMEOUT));
         assert!(probe.progress(Sequence::new(5), true, at(1), TIMEOUT));
         assert!(!probe.progress(Sequence::new(5), true, at(1), TIMEOUT));
-        // An answer beyond the probe shows a late peer; without unanswered packets nothing is lost.
+        // The answer covers a packet after the probe, so the peer was only late. If no packet is unanswered, none was lost.
         probe.went(Sequence::new(6), at(0), TIMEOUT);
         assert!(!probe.progress(Sequence::new(8), true, at(1), TIMEOUT));
         probe.went(Sequence::new(9), at(0), TIMEOUT);

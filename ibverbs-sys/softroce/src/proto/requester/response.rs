@@ -7,7 +7,7 @@ use crate::proto::{CompletionStatus, Counter, Host, Payload, Sequence, Time};
 use crate::wire::{Nak, Operation, Packet, Syndrome};
 
 impl Requester {
-    /// Receives an acknowledgement, a NAK, or the data of a read or an atomic.
+    /// Receives a response of the peer: an acknowledgement, a NAK, or the data of a read or an atomic.
     pub(in crate::proto) fn receive(
         &mut self,
         now: Time,
@@ -66,9 +66,8 @@ impl Requester {
         }
     }
 
-    /// Treats all packets before `end` as executed, because a response to a packet acknowledges all earlier packets. Returns
-    /// `false` if the data of an earlier read or atomic is missing: the data was lost and is requested again (an implied NAK,
-    /// IBTA 9.7.5.1.2).
+    /// Handles a response that acknowledges all packets before `end`. Returns `false` if the data of an earlier read or
+    /// atomic is missing. Such data was lost, and is requested again (an implied NAK, IBTA 9.7.5.1.2).
     #[inline]
     pub(super) fn acknowledge_before(
         &mut self,
@@ -92,7 +91,7 @@ impl Requester {
         Ok(false)
     }
 
-    /// Returns the oldest sequence number before `end` that belongs to a read or an atomic and whose data is missing.
+    /// Returns the oldest sequence number before `end` for which the data of a read or an atomic has not arrived.
     fn missing_before(&self, end: Sequence) -> Option<Sequence> {
         for entry in &self.queue {
             let first = match entry.progress {
@@ -115,7 +114,7 @@ impl Requester {
         None
     }
 
-    /// Records that all packets before `limit` are answered.
+    /// Records that all packets before `limit` are answered, and completes requests.
     #[inline]
     fn advance(
         &mut self,
@@ -154,14 +153,14 @@ impl Requester {
         };
         let timeout = endpoint.attributes.ack_timeout;
         if self.probe.progress(limit, waiting, now, timeout) {
-            // The peer would have acknowledged the later packets if it had received them.
+            // The later packets were lost: the peer would have acknowledged them if it had received them.
             self.window.loss(self.sent);
             self.go_back();
         }
         Ok(())
     }
 
-    /// Handles a loss: the peer misses the oldest packet, or this side misses its response.
+    /// Handles a loss: the peer misses the oldest unanswered packet, or this side misses the response to it.
     fn lost(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         // A peer sends one NAK per gap. Further NAKs until the gap is filled were in flight, or were duplicated by the network.
         if self.gone_back || self.again_at.is_some() {
@@ -175,7 +174,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Handles a NAK of the oldest packet.
+    /// Handles a NAK of the oldest unanswered packet, other than an RNR NAK.
     fn refused(
         &mut self,
         nak: Nak,
@@ -189,7 +188,7 @@ impl Requester {
         }
     }
 
-    /// Handles an RNR NAK: the peer has no receive posted for the oldest packet.
+    /// Handles an RNR NAK: the peer has no receive posted for the message of the oldest unanswered packet.
     pub(super) fn wait_for_receiver(
         &mut self,
         timer: u8,
@@ -219,7 +218,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Copies the payload of a read response packet to the memory of the read.
+    /// Copies the payload of a read response packet to the local memory that the read names.
     fn take_data(
         &mut self,
         packet: &Packet<'_>,
@@ -244,7 +243,8 @@ impl Requester {
         let begin = place * endpoint.mtu();
         let length = (entry.request.length - begin).min(endpoint.mtu());
         let run_ends = place + 1 == packets || (place + 1).is_multiple_of(self.read_batch);
-        // The opcode's first/middle kind is not checked: it depends on the request that the response answers.
+        // The opcode may mean the first or a middle packet; this is not checked, because it depends on the request packet that
+        // the response answers.
         let ends = packet.header.bth.opcode.ends_message();
         if ends != run_ends || packet.payload.len() != length as usize {
             return Err(bad);
@@ -259,7 +259,8 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// Stores the result of an atomic: the value that the peer's memory had before.
+    /// Stores the result of an atomic, the value that was in the peer's memory before, in the memory that the request
+    /// names.
     fn take_original(
         &mut self,
         original: u64,
@@ -282,8 +283,8 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// Records that the last data of a read request packet or an atomic arrived. After a retransmission, that request may not
-    /// have been repeated yet.
+    /// Records that the last data of a read request packet or of an atomic has arrived. Does not count the request as
+    /// answered if a retransmission has begun that has not reached it yet.
     fn fetched(&mut self, sequence: Sequence) {
         if self.position().distance(sequence) > 0 {
             self.fetches_sent = self.fetches_sent.saturating_sub(1);
@@ -291,7 +292,7 @@ impl Requester {
     }
 }
 
-/// Returns the completion status of a request that got this NAK. A sequence error fails no request.
+/// Returns the status with which a request completes after the NAK. A sequence error fails no request.
 fn status_of(nak: Nak) -> Option<CompletionStatus> {
     match nak {
         Nak::SequenceError => None,

@@ -2,13 +2,14 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{Path, Sequence};
 use crate::wire::{Header, Opcode, Operation, Reth};
 
-/// Sequence numbers of messages that were executed directly in the peer's memory, so that the peer's queue pair has not counted
-/// them. They must be announced to the peer before the next packet; otherwise the peer would detect a gap.
+/// Gap of sequence numbers that the peer's queue pair has not counted, because their messages were executed directly in
+/// the peer's memory. The gap must be announced to the peer before the next packet; otherwise the peer would take it
+/// for a loss.
 ///
-/// The sequence numbers of several messages in a row form one gap. A skip packet announces its end and length. The skip packet
-/// has no response of its own: the response to the packet after it shows that both have arrived. Until then, the skip packet is
-/// sent again before each retransmission. A peer whose expected number lies in the gap advances to the end of the gap; any
-/// other peer has handled the skip packet already.
+/// The sequence numbers of several consecutive messages form one gap. A skip packet announces the end and the length of
+/// the gap. The skip packet has no response of its own: the response to the packet after it shows that both have
+/// arrived. Until then, the skip packet is sent again before each retransmission. A peer that expects a number in the
+/// gap advances to the end of the gap; any other peer has handled the skip packet before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Skips {
     gap: Option<Gap>,
@@ -32,7 +33,8 @@ impl Skips {
         });
     }
 
-    /// Makes the skip packet (announcement of the gap) due again, because the oldest unanswered packet will be retransmitted.
+    /// Makes the skip packet (announcement of the gap) due again, because the oldest unanswered packet is about to be sent
+    /// again.
     pub(super) fn again(&mut self) {
         if let Some(gap) = &mut self.gap {
             gap.told = false;

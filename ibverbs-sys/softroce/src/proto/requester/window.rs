@@ -1,28 +1,28 @@
 use crate::proto::Sequence;
 
-/// Congestion window: the maximum number of packets in flight. It grows quickly to the limit of the attributes, is halved after
-/// a loss, and then grows by one packet for each acknowledged window.
+/// Congestion window: the maximum number of packets in flight. The window grows quickly to the limit in the attributes,
+/// is halved after a loss, and then grows by one packet for each acknowledged window.
 ///
-/// The specification has no such window, because InfiniBand links lose nothing. A socket's buffer does, and a requester that
-/// retransmits everything would fill it again and again.
+/// The specification has no such window, because InfiniBand links lose nothing. A socket's buffer drops packets, and a
+/// requester without a window would fill it again with each retransmission.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     limit: u32,
     size: u32,
-    /// Size below which the window grows with each acknowledged packet.
+    /// Window size below which the window grows by one for each acknowledged packet.
     threshold: u32,
     gained: u32,
-    /// End of the packets in flight at the last loss. Until this sequence number is acknowledged, further losses do not reduce
-    /// the window again.
+    /// Sequence number after the packets that were in flight at the last loss. Until all of them are acknowledged, further
+    /// losses do not reduce the window again.
     recovered: Option<Sequence>,
     /// Window size and threshold before the last loss, for [`not_lost`](Self::not_lost).
     before: (u32, u32),
 }
 
-/// Initial window size in packets: so many packets fit into a socket buffer of the smallest usual size.
+/// Initial window size in packets, which fit into a socket buffer of the smallest usual size.
 const FIRST: u32 = 16;
 
-/// Maximum length of a read response in bytes.
+/// Maximum length in bytes of the response to one read request packet.
 const RESPONSE: u32 = 32 << 10;
 
 /// Minimum window size after a loss, in packets. A smaller window would only make the loss of a single packet harder to detect.
@@ -59,18 +59,18 @@ impl Window {
         self.size.saturating_sub(on_the_way)
     }
 
-    /// Returns the maximum number of response packets of a read request with an MTU of `mtu` bytes. Two requests fit into the
-    /// window, and a response fits into a socket buffer of the smallest usual size.
+    /// Returns the maximum number of response packets that one read request packet may have, for a path MTU of `mtu` bytes.
+    /// Two requests fit into the window, and a response fits into a socket buffer of the smallest usual size.
     pub(super) fn read_batch(&self, mtu: u32) -> u32 {
         (self.limit / 2).min(RESPONSE / mtu).clamp(1, 32)
     }
 
-    /// Returns the number of packets after which an acknowledgement is requested.
+    /// Returns the number of packets after which the next packet must request an acknowledgement.
     pub(super) fn acknowledge_every(&self) -> u32 {
         (self.size / 4).clamp(1, 32)
     }
 
-    /// Records that `packets` packets were acknowledged. `oldest` is the oldest unanswered sequence number.
+    /// Records that `packets` packets were acknowledged. `oldest` is now the oldest unanswered sequence number.
     pub(super) fn progress(&mut self, packets: u32, oldest: Sequence) {
         if self.recovered.is_some_and(|end| oldest.distance(end) >= 0) {
             self.recovered = None;
@@ -87,14 +87,14 @@ impl Window {
         }
     }
 
-    /// Records the loss of a packet before `sent`.
+    /// Records that a packet before `sent` was lost. Halves the window, unless it was halved for these packets before.
     pub(super) fn loss(&mut self, sent: Sequence) {
         if self.recovered.is_none() {
             self.silence(sent);
         }
     }
 
-    /// Records a timeout of the packets before `sent`: all packets since the last loss count as lost.
+    /// Records a timeout, and halves the window: all packets before `sent` that are unanswered count as lost.
     pub(super) fn silence(&mut self, sent: Sequence) {
         self.before = (self.size, self.threshold);
         self.size = (self.size / 2).max(SMALLEST.min(self.limit));
@@ -103,8 +103,8 @@ impl Window {
         self.recovered = Some(sent);
     }
 
-    /// Restores the window from before the last loss: packets that counted as lost were acknowledged without being sent again,
-    /// so the peer was only slow.
+    /// Restores the window that was valid before the last loss. The caller has found that packets that counted as lost were
+    /// acknowledged without being sent again, so the peer was only slow.
     pub(super) fn not_lost(&mut self) {
         if self.recovered.take().is_some() {
             (self.size, self.threshold) = self.before;
@@ -158,7 +158,7 @@ mod tests {
         window.progress(10, Sequence::new(60));
         window.not_lost();
         assert_eq!(window.size(), 64);
-        // An earlier loss has no effect any more.
+        // After the next loss, the window before the earlier loss must not be restored.
         window.loss(Sequence::new(130));
         window.progress(32, Sequence::new(130));
         window.not_lost();

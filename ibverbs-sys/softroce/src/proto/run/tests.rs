@@ -6,7 +6,7 @@ use crate::wire::{Packet, Run};
 
 const MTU: usize = 256;
 
-/// A message to be sent, with its length and a possible fault.
+/// A message that the test sends, with its length and a possible error.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     length: usize,
@@ -16,9 +16,9 @@ struct Message {
 
 #[derive(Clone, Copy, Debug)]
 enum Wrong {
-    /// The receive or the remote memory ends before the message does.
+    /// The receive, or the remote memory, is shorter than the message.
     Short,
-    /// The memory of the sender is deregistered.
+    /// The memory that contains the message is deregistered at the sender.
     Gone,
 }
 
@@ -87,7 +87,8 @@ fn receive(node: &mut Node, now: Time, packets: &[Vec<u8>], by: By) {
     }
 }
 
-/// Sends the messages from one node to the other. Returns a log of the packets, completions and memory of both.
+/// Sends the messages from one node to the other. Returns a log of the packets, and of the completions and the
+/// memory of both nodes.
 fn talk(messages: &[Message], window: u32, fates: &[bool], by: By) -> Vec<String> {
     let mut a = Node::ready_to_receive(1, Service::ReliableConnection);
     a.queue_pair.attributes_mut().window = window;
@@ -235,7 +236,7 @@ fn the_middle_of_a_message_is_a_run() {
         "there are no two left"
     );
     node.transmit_all(now);
-    // The run of the next message has as many packets as the window allows.
+    // The next run is limited by the window: 16 packets may be unacknowledged, and 11 are.
     node.post_send(2, pattern(MTU * 10));
     node.transmit(now).unwrap();
     assert_eq!(node.queue_pair.next_run(&node.machine).unwrap().count, 5);

@@ -3,7 +3,7 @@ use std::ops::Deref;
 use super::{Broken, Chunk, Marks, Memory, NOTHING, Position, Room, Slot, WORDS, head_of};
 use crate::sync::{Ordering, fence};
 
-/// The receiving end of a ring (message queue in shared memory).
+/// The receiving side of a ring (message queue in shared memory).
 #[derive(Debug)]
 pub(in crate::same_host) struct Consumer<S, C, M> {
     memory: Memory<S, C, M>,
@@ -12,8 +12,8 @@ pub(in crate::same_host) struct Consumer<S, C, M> {
     owes_waking: bool,
 }
 
-/// A received message: the words, copied out of its slot (cache line of the ring), and the chunks (cache lines of payload),
-/// which are still in the ring.
+/// A received message. Its words are copied out of the slot (cache line of the ring). Its chunks (cache lines of
+/// payload) are still in the ring.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::same_host) struct Message<'a> {
     /// Number that the producer has added to the message: the message type, and the indices of the GIDs; not 0.
@@ -28,7 +28,7 @@ where
     C: Deref<Target = [Chunk]>,
     M: Deref<Target = Marks>,
 {
-    /// Creates the consumer of a ring that has never been used.
+    /// Creates the consumer of a ring whose memory has never been used.
     pub(in crate::same_host) fn new(memory: Memory<S, C, M>) -> Self {
         Self::at(Position::of(0), memory)
     }
@@ -48,13 +48,13 @@ where
         self.head().is_none()
     }
 
-    /// Passes the next message to `take`, and then removes the message. Returns `None` if there is no message at present. Also
-    /// returns `None` after a whole ring of slots without a message; the caller then has to call this function again.
+    /// Removes the next message, after passing it to `take`. Returns `None` if there is no message at present. Also returns
+    /// `None` after as many slots without a message as the ring has; the caller must then call this function again.
     pub(in crate::same_host) fn pop<T>(
         &mut self,
         take: impl FnOnce(Message<'_>) -> T,
     ) -> Result<Option<T>, Broken> {
-        // The loop is bounded: a producer that publishes only slots without a message does not keep this thread here.
+        // The loop is bounded, so that a producer that publishes only slots without a message does not keep this thread busy.
         for _ in 0..self.memory.slots.len() {
             let Some(head) = self.head() else {
                 break;
@@ -85,7 +85,8 @@ where
         std::mem::take(&mut self.owes_waking)
     }
 
-    /// Returns the number of the slot (cache line of the ring) in which the next message arrives, for [`has_come`].
+    /// Returns the number of the slot (cache line of the ring) in which the next message arrives, for
+    /// [`has_come`](super::has_come).
     pub(in crate::same_host) fn next_slot(&self) -> u32 {
         self.position.slot
     }
@@ -99,14 +100,15 @@ where
         next.wrapping_add(come.count() as u32)
     }
 
-    /// Returns the first word of the next message's slot (cache line of the ring), or `None` if no message was published.
+    /// Returns the first word of the slot (cache line of the ring) of the next message, or `None` if the slot is not
+    /// published.
     #[inline]
     fn head(&self) -> Option<u64> {
         head_of(&self.memory.slots, self.position.slot)
     }
 
-    /// Moves the consumer's position past a message with this number of chunks (cache lines of payload). Makes the position
-    /// visible to the producer once a quarter of the slots or chunks was consumed.
+    /// Moves the consumer's position past a message that has `chunks` chunks (cache lines of payload). Shows the position
+    /// to the producer once a quarter of the slots or chunks was consumed.
     fn advance(&mut self, chunks: u16) {
         self.position = self.position.after(chunks);
         let slots = self.position.slot.wrapping_sub(self.released.slot) as usize;

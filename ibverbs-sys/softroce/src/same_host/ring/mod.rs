@@ -1,4 +1,4 @@
-//! A ring: a queue of messages in shared memory, from the threads of one process to another process.
+//! A ring: a queue of messages in shared memory, which the threads of one process send and another process receives.
 //!
 //! A ring has slots of one cache line, and chunks (also of one cache line) for payloads that do not fit into a slot. The low
 //! half of a slot's first word is the slot's number plus one once the slot is published. A message is one slot, whose first
@@ -10,8 +10,8 @@
 //! from time to time and not for each message, because a cache line that both processes write would move between processors.
 //!
 //! Neither side trusts the other. The consumer copies each word once and then checks the copy; an impossible count is a
-//! protocol violation ([`Broken`]). A producer that ends between claim and publication leaves a slot that is never published:
-//! its process has ended, and with it the ring.
+//! protocol violation ([`Broken`]). A producer that ends between claim and publication leaves a slot that is never
+//! published. Its process has then ended, and with it the ring.
 #![forbid(unsafe_code)]
 
 use std::ops::Deref;
@@ -29,7 +29,7 @@ mod tests;
 pub(super) use consumer::Consumer;
 pub(super) use producer::{Producer, PushError};
 
-/// A slot of a ring, which is one cache line: the head, then [`WORDS`] words of the message.
+/// A slot of a ring, which is one cache line: a word with the slot's number, then [`WORDS`] words of the message.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slot([AtomicU64; 8]);
@@ -37,8 +37,8 @@ pub(super) struct Slot([AtomicU64; 8]);
 /// A chunk of a ring: a cache line for payloads that do not fit into a slot.
 pub(super) type Chunk = [AtomicU64; CHUNK_WORDS];
 
-/// Two shared words of a ring: the consumer's position, and the producer's request for a wakeup. `released` is written by the
-/// consumer, `starved` by both.
+/// Two shared words of a ring: the position of the consumer, and the producer's request for a wakeup. The consumer
+/// writes `released`; both sides write `starved`.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Marks {
@@ -55,7 +55,8 @@ pub(super) const CHUNK_WORDS: usize = 8;
 /// Length of a chunk (cache line of payload) in bytes.
 pub(super) const CHUNK: usize = 8 * CHUNK_WORDS;
 
-/// Tag of a published slot (cache line of the ring) that contains no message, because the producer failed after the claim.
+/// Tag of a published slot (cache line of the ring) without a message, because the producer failed after it had claimed
+/// the slot.
 const NOTHING: u16 = 0;
 
 /// The shared memory of a ring (message queue). The numbers of slots and of chunks must be powers of two.
@@ -98,20 +99,22 @@ impl Position {
     }
 }
 
-/// Returns whether the producer has published a message in the slot (cache line of the ring) with this number.
+/// Returns whether the producer has published the slot (cache line of the ring) with the number `number`.
 #[inline]
 pub(super) fn has_come(slots: &[Slot], number: u32) -> bool {
     head_of(slots, number).is_some()
 }
 
-/// Returns the first word of the slot (cache line of the ring) with this number, or `None` if the slot is not published.
+/// Returns the first word of the slot (cache line of the ring) with the number `number`, or `None` if it is not
+/// published.
 #[inline]
 fn head_of(slots: &[Slot], number: u32) -> Option<u64> {
     let head = slots[number as usize & (slots.len() - 1)].0[0].load(Ordering::Acquire);
     (head as u32 == number.wrapping_add(1)).then_some(head)
 }
 
-/// Composes the first word of a slot (cache line of the ring) from its number, the message's tag, and the number of chunks.
+/// Returns the first word for a slot (cache line of the ring): its number, the tag of the message, and the number of
+/// chunks.
 fn head(position: Position, tag: u16, chunks: u16) -> u64 {
     u64::from(tag) << 48 | u64::from(chunks) << 32 | u64::from(position.slot.wrapping_add(1))
 }
@@ -125,8 +128,8 @@ where
         &self.slots[position.slot as usize & (self.slots.len() - 1)].0
     }
 
-    /// Returns `count` chunks (cache lines of payload) of the ring, starting with number `from`. The range may wrap around the
-    /// end of the memory.
+    /// Returns `count` chunks (cache lines of payload) of the ring, from the one with the number `from` on. They may wrap
+    /// around the end of the memory.
     fn room(&self, from: u32, count: u16) -> Room<'_> {
         let (start, count) = (
             from as usize & (self.chunks.len() - 1),
@@ -148,7 +151,8 @@ pub(super) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Returns the memory of the chunks (cache lines of payload), in order: two pieces, since the range may wrap around.
+    /// Returns the memory of the chunks (cache lines of payload) as two memory ranges in order, since it may wrap around
+    /// the end.
     pub(super) fn pieces(&self) -> [Piece<'a>; 2] {
         [self.first, self.second].map(|chunks| Piece::of_atomics(chunks.as_flattened()))
     }
@@ -158,11 +162,11 @@ impl<'a> Room<'a> {
         (self.first.len() + self.second.len()) * CHUNK
     }
 
-    /// Copies `data` to the message's chunks (cache lines of payload). Bytes that exceed the length of the chunks are dropped.
+    /// Copies `data` to the chunks (cache lines of payload) of the message. Bytes that do not fit are dropped.
     pub(super) fn write(&self, data: &[u8]) {
         let chunks = self.first.iter().chain(self.second);
         for (words, bytes) in chunks.zip(data.chunks(CHUNK)) {
-            // A single loop over the words of a chunk: a long message spends most of its time here.
+            // All words of a chunk are stored by a single loop, because a long message spends most of its time here.
             let (whole, rest) = bytes.as_chunks();
             for (word, bytes) in words.iter().zip(whole) {
                 word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
@@ -198,7 +202,7 @@ pub(super) mod memory {
 
     use super::*;
 
-    /// A ring whose memory is shared by threads of one process.
+    /// A ring whose memory only threads of one process share, for tests.
     pub(in crate::same_host) type Here = Memory<Arc<[Slot]>, Arc<[Chunk]>, Arc<Marks>>;
 
     pub(in crate::same_host) fn memory(slots: usize, chunks: usize) -> (Here, Here) {

@@ -1,4 +1,5 @@
-//! Loom models of the ring (message queue): every order in which threads can run, and every value that their loads can return.
+//! Loom models of the ring (message queue). Loom tries every order in which threads can run, and every value that loads
+//! can return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test --release -p softroce --lib models
@@ -59,7 +60,7 @@ fn a_message_is_all_there_or_not_at_all() {
     });
 }
 
-/// Checks that both messages of two concurrent producers arrive, each once.
+/// Checks that the messages of two producers that send at the same time arrive, each once.
 #[test]
 fn producers_do_not_take_each_others_room() {
     loom::model(|| {

@@ -3,18 +3,18 @@ use std::ops::Deref;
 use super::{Broken, Chunk, Marks, Memory, NOTHING, Position, Room, Slot, head};
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Reason why a message was not sent on a ring.
+/// Reason why a message could not be sent on a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::same_host) enum PushError<E> {
     /// The ring has no free space at present.
     Full,
     /// The consumer has violated the protocol.
     Broken,
-    /// `fill` has failed with this error.
+    /// The function `fill`, which writes the payload, has failed with this error.
     Content(E),
 }
 
-/// The sending end of a ring (message queue in shared memory). Several threads may use it at the same time.
+/// The sending side of a ring (message queue in shared memory). Several threads may use it at the same time.
 #[derive(Debug)]
 pub(in crate::same_host) struct Producer<S, C, M> {
     memory: Memory<S, C, M>,
@@ -29,7 +29,7 @@ where
     C: Deref<Target = [Chunk]>,
     M: Deref<Target = Marks>,
 {
-    /// Creates the producer of a ring that has never been used.
+    /// Creates the producer of a ring whose memory has never been used.
     pub(in crate::same_host) fn new(memory: Memory<S, C, M>) -> Self {
         Self::at(Position::of(0), memory)
     }
@@ -45,8 +45,8 @@ where
         }
     }
 
-    /// Sends a message of `words` and `chunks` chunks (cache lines of payload), which `fill` writes. `tag` must not be 0. If
-    /// `fill` fails, publishes the claimed slot without a message.
+    /// Sends a message. It consists of `words`, and of `chunks` chunks (cache lines of payload), which `fill` writes. `tag`
+    /// must not be 0. If `fill` fails, publishes the claimed slot without a message.
     pub(in crate::same_host) fn push<E>(
         &self,
         tag: u16,
@@ -77,7 +77,7 @@ where
                 if self.claimed.load(Ordering::Relaxed) == claimed {
                     return Err(PushError::Full);
                 }
-                // Another thread has claimed the room since; check again.
+                // Another thread has claimed space meanwhile, so the check is repeated.
                 continue;
             }
             let next = position.after(chunks).word();
@@ -91,8 +91,8 @@ where
         }
     }
 
-    /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of payload) after the position
-    /// `claimed`. The result is only valid if `claimed` is still the current position.
+    /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of payload) behind the position
+    /// `claimed`. The result is valid only if `claimed` is still the present position.
     fn has_room(&self, claimed: u64, chunks: u16) -> Result<bool, Broken> {
         let used = |released: u64| {
             let (claimed, released) = (Position::of(claimed), Position::of(released));
@@ -111,11 +111,11 @@ where
         let told = self.memory.marks.released.0.load(Ordering::Acquire);
         let (slots, chunks_used) = used(told);
         if slots > all_slots || chunks_used > all_chunks {
-            // No violation if other threads have claimed more since, and the consumer has released that.
+            // This is no violation if other threads have claimed more meanwhile, and the consumer has released that.
             let is_present = self.claimed.load(Ordering::Relaxed) == claimed;
             return if is_present { Err(Broken) } else { Ok(false) };
         }
-        // No update if another thread has stored a newer position in the meantime.
+        // Nothing is stored if another thread has stored a newer position meanwhile.
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         let _ = self
             .released
@@ -142,7 +142,7 @@ where
     /// `chunks` chunks (cache lines of payload) now.
     pub(in crate::same_host) fn starve(&self, chunks: u16) -> bool {
         let starved = &self.memory.marks.starved.0;
-        // A load first: usually the consumer has not answered an earlier request yet.
+        // The word is loaded first: usually it still contains an earlier request.
         if starved.load(Ordering::Relaxed) == 0 {
             starved.store(1, Ordering::Relaxed);
         }
@@ -157,8 +157,8 @@ impl<E> From<Broken> for PushError<E> {
     }
 }
 
-/// A slot (cache line of the ring) that a producer has claimed. Dropping it publishes the slot: with a message if `head` was
-/// completed, and otherwise without.
+/// A slot (cache line of the ring) that a producer has claimed. Dropping this value publishes the slot: with a message
+/// if `head` was completed, and otherwise without one.
 struct Claim<'a> {
     slot: &'a [AtomicU64; 8],
     head: u64,

@@ -32,7 +32,7 @@ fn messages_come_in_order_with_their_bytes() {
             let mut out = vec![0; data.len()];
             message.room.read(&mut out);
             assert_eq!(out, data);
-            // Reads a part of the bytes, and more bytes than the message has.
+            // Reads fewer bytes than the message has, and then more.
             let mut begin = vec![0; data.len() / 2];
             message.room.read(&mut begin);
             assert_eq!(begin, data[..data.len() / 2]);
@@ -67,7 +67,7 @@ fn a_full_ring_takes_no_more_until_there_is_room() {
     assert_eq!(producer.push(1, &[], 2, fill), Err(PushError::Full));
     producer.push(1, &[], 1, fill).unwrap();
     assert_eq!(producer.push(1, &[], 1, fill), Err(PushError::Full));
-    // There is space for a message without chunks.
+    // A message without chunks must still fit.
     producer.push(1, &[], 0, no_content).unwrap();
     assert!(producer.starve(0));
     assert!(!producer.starve(1));

@@ -12,10 +12,11 @@ use crate::sim::trace::{self, Clock, Line};
 use crate::transfer::{self, RingMessage, SHORT};
 use crate::wire::Packet;
 
-/// Simulated error of the coarse clock: the time that [`RingMessage`] handling gets is later than the real time by this value.
+/// Simulated error of the coarse clock. A queue pair that handles a [`RingMessage`] gets a time that is later than the
+/// real time by this value.
 const TICK: Duration = Duration::from_millis(12);
 
-/// Number of header bytes that a [`RingMessage`] has on the simulated network, as if it were a packet.
+/// Number of header bytes that are counted for a [`RingMessage`] on the simulated network, as if it were a packet.
 const HEADERS: usize = 40;
 
 impl World<'_> {
@@ -38,7 +39,7 @@ impl World<'_> {
             destination: route.destination,
             route: headers.global_route(),
             slot: None,
-            // The simulated network loses and repeats packets even on private paths.
+            // The simulated network loses and repeats all packets, even those that come by a private path.
             private: true,
         };
         let place = Place { node, slot };
@@ -105,7 +106,7 @@ impl World<'_> {
     pub(super) fn timer(&mut self, place: Place) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         if slot.timer != Some(self.now) {
-            // An earlier timer has replaced this one.
+            // Another timer, which is due earlier, has replaced this one.
             return;
         }
         slot.timer = None;
@@ -121,7 +122,8 @@ impl World<'_> {
         self.transmit(place);
     }
 
-    /// Transmits all messages and packets that a queue pair may send now, and schedules its timer.
+    /// Transmits all packets and ring messages (short messages without packet headers) that a queue pair may send now, and
+    /// schedules its timer.
     pub(super) fn transmit(&mut self, place: Place) {
         if !self.transmit_ring_messages(place) {
             self.transmit_packets(place);
@@ -138,8 +140,8 @@ impl World<'_> {
         }
     }
 
-    /// Sends the next messages of a queue pair as [`RingMessage`]s, up to the first message that must be sent as packets. Returns
-    /// `true` if the queue pair has nothing left to send.
+    /// Sends the next messages of a queue pair as [`RingMessage`]s (short messages without packet headers), up to the first
+    /// message that must be sent as packets. Returns `true` if the queue pair has nothing left to send.
     fn transmit_ring_messages(&mut self, place: Place) -> bool {
         if self.ring_messages.is_none()
             || self.queue_pair(place).service() != Service::ReliableConnection
@@ -275,8 +277,8 @@ impl World<'_> {
         self.schedule(arrival, What::Arrive { node, packet });
     }
 
-    /// Sends a request as a [`RingMessage`] at the time of posting, if the request is a short message that can be sent at once.
-    /// Returns whether the request was sent.
+    /// Sends a request as a [`RingMessage`] (short message without packet headers) while it is posted. Returns `false` if
+    /// the request is not suitable, or cannot be sent at once.
     pub(super) fn say(&mut self, place: Place, request: &SendRequest) -> bool {
         let SendOperation::Send {
             immediate,
@@ -357,7 +359,7 @@ impl World<'_> {
         self.schedule(arrival, What::Hear { node, words });
     }
 
-    /// Returns the node at the other end of a path.
+    /// Returns the index of the node that packets on `path` reach.
     fn receiver(&mut self, place: Place, path: &Path) -> Option<usize> {
         let receiver = |node: &Node| node.address == path.destination;
         let found = self.nodes.iter().position(receiver);

@@ -32,7 +32,8 @@ pub(super) fn accept(bytes: &[u8]) -> Option<(Headers, Packet<'_>)> {
     Some((headers, Packet::parse(transport).ok()?))
 }
 
-/// Flips up to three bits, or bits within four bytes. A 32-bit CRC detects each of these changes.
+/// Flips up to three bits, or several bits within four bytes. A 32-bit CRC detects each of these changes.
+/// `how` selects the bits.
 pub(super) fn corrupt(bytes: &mut [u8], mut how: u64) {
     let bits = bytes.len() * 8;
     if how & 1 == 0 {

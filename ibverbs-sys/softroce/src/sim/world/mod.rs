@@ -16,7 +16,7 @@ use super::network::Network;
 use super::trace::{self, Clock, Lines};
 use super::watch::Watch;
 
-/// Location of a queue pair in the simulation: its node, and its index there.
+/// Location of a queue pair in the simulated world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) node: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Place {
     pub(crate) slot: usize,
 }
 
-/// Completion or event of a queue pair.
+/// A completion that a queue pair has reported, or an event that it has raised.
 #[derive(Debug)]
 pub(crate) enum Happening {
     Sent(Completion),
@@ -32,12 +32,12 @@ pub(crate) enum Happening {
     Raised(Event),
 }
 
-/// Report of the simulated world to the model that checks the run.
+/// Notice that the simulated world passes to the model that checks the run.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// A queue pair reported a completion or an event.
     At(Place, Happening),
-    /// A requested wakeup is due. Contains its token.
+    /// A wakeup that the model has requested is due. Contains the token of the wakeup.
     Wake(u64),
 }
 
@@ -50,9 +50,9 @@ pub(crate) struct Breach(pub(crate) String);
 pub struct Traffic {
     /// Number of packets that were sent.
     pub packets: u64,
-    /// Number of packets that were lost or changed.
+    /// Number of packets that the network lost or changed.
     pub lost: u64,
-    /// Number of packets that were duplicated or delayed.
+    /// Number of packets that the network duplicated or delayed.
     pub disturbed: u64,
     /// Number of simulated events that were processed.
     pub events: u64,
@@ -70,7 +70,8 @@ pub(crate) struct World<'t> {
     breach: Option<Breach>,
     /// Time for which a node collects packets before it sends responses.
     batch: Duration,
-    /// Delay of the acknowledgement of a [`RingMessage`](crate::transfer::RingMessage). `None` if nodes send only packets.
+    /// Time for which the acknowledgement of a [`RingMessage`](crate::transfer::RingMessage) is delayed. `None` if nodes
+    /// send nothing but packets.
     ring_messages: Option<Duration>,
     traffic: Traffic,
     digest: u64,
@@ -105,8 +106,8 @@ struct Scheduled {
     what: What,
 }
 
-/// Kind of a simulated event, with its parameters. The derived order is required by the event queue, but never decides, because
-/// event numbers are unique.
+/// Kind of a simulated event, with its parameters. The event queue requires an order of the kinds, but the order never
+/// decides, because event numbers are unique.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Arrive { node: usize, packet: Vec<u8> },
@@ -247,7 +248,7 @@ impl<'t> World<'t> {
         self.nodes[node].shared[queue].push_back(request);
     }
 
-    /// Posts a send request, and transmits all packets that the queue pair may send now.
+    /// Posts a send request, and transmits all packets and messages that the queue pair may send now.
     pub(crate) fn post(&mut self, place: Place, request: SendRequest) {
         if self.lines.is_some() {
             let line = format!(
@@ -293,7 +294,7 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Requests a [`Notice::Wake`] with the token `token` after `delay`.
+    /// Schedules a [`Notice::Wake`] with the token `token`, which is due after `delay`.
     pub(crate) fn wake_after(&mut self, delay: Duration, token: u64) {
         self.schedule(self.now + delay, What::Wake { token });
     }
@@ -324,7 +325,7 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Appends the notices since the last call to `into`.
+    /// Appends the notices that have accumulated since the last call to `into`.
     pub(crate) fn take_notices(&mut self, into: &mut Vec<Notice>) {
         if self.lines.is_some() {
             for place in 0..self.notices.len() {

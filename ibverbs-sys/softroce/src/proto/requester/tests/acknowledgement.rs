@@ -1,4 +1,5 @@
-//! Tests of which packets request and receive acknowledgements.
+//! Tests that the requester requests acknowledgements for the right packets, and handles received
+//! ones.
 
 use super::*;
 
@@ -76,7 +77,7 @@ fn ghosts_and_old_acknowledgements_are_nothing() {
     let mut node = lone_sends(3);
     node.transmit(Time::default());
     node.transmit(Time::default());
-    // Acknowledgements of packets that were never sent, and of packets that were answered long ago.
+    // Acknowledges packets that were never sent, and packets that were answered long ago.
     for place in [
         2,
         3,

@@ -65,7 +65,7 @@ fn bytes_that_cannot_be_gathered_fail_their_request_in_its_turn() {
     ];
     node.post(request(1, send(), &list));
     node.post_send(2, vec![1; 8]);
-    // The first packet could be gathered.
+    // Only the second segment has an invalid key, so the first packet could be built.
     assert_eq!(node.transmit_all(Time::default()).len(), 2);
     assert_eq!(node.machine.ends(), []);
     node.receive_made(ack(0), &[]);

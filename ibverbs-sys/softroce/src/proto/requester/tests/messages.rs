@@ -74,7 +74,7 @@ fn writes_go_where_they_shall_and_immediate_data_spends_a_receive() {
     let there = pair.b.machine.register(vec![0; 5000]);
     pair.b.machine.post_receive(9, 0);
     let here = pair.a.machine.register(pattern(3000));
-    // Two segments, in reverse order.
+    // The message has two segments, in reverse order of their addresses.
     let list = [
         pair.a.machine.segment(here, 1000, 2000),
         pair.a.machine.segment(here, 0, 1000),

@@ -1,4 +1,4 @@
-//! Tests of the requester's rules.
+//! Tests of the requester, the sending half of a queue pair.
 
 mod acknowledgement;
 mod failure;
@@ -31,7 +31,7 @@ fn sequence(bytes: &[u8]) -> u32 {
     Packet::parse(bytes).unwrap().header.bth.sequence
 }
 
-/// Returns the header of a response to packet number `place` of node 1.
+/// Returns the header of a response to the packet of node 1 with the index `place`.
 fn response(operation: O, place: u32, syndrome: Syndrome) -> Header {
     let opcode = Opcode::new(Transport::ReliableConnection, operation);
     let sequence = Sequence::new(FIRST.wrapping_add(place)).value();
@@ -64,7 +64,7 @@ fn read(pair: &mut Pair, id: u64, length: u32) -> (SendRequest, u32) {
     (request(id, SendOperation::Read { remote }, &list), here)
 }
 
-/// Creates a read of `length` bytes by a node without a peer.
+/// Creates a read of `length` bytes, for a node whose packets no peer receives.
 fn lone_read(node: &mut Node, id: u64, length: u32) -> SendRequest {
     let here = node.machine.register(vec![0; length as usize]);
     let list = [node.machine.segment(here, 0, length)];

@@ -1,4 +1,4 @@
-//! Tests of fences, ordering and paths.
+//! Tests of fences, of the order of requests, and of the paths of packets.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn a_fence_waits_for_the_reads_before_it() {
     assert_eq!(node.transmit_all(Time::default()).len(), 2);
     let header = response(O::ReadResponseOnly, 0, Syndrome::Ack { credits: 31 });
     node.receive_made(header, &[1; 8]);
-    // The fence does not wait for the send, which is not acknowledged.
+    // A fence waits for reads and atomics, but not for the send, which is still unacknowledged.
     assert_eq!(node.transmit_all(Time::default()).len(), 1);
 }
 
@@ -80,7 +80,7 @@ fn a_window_is_bound_once_though_what_is_before_it_is_sent_again() {
             .into_iter()
             .eq((0..3).map(|id| (id, S::Success)))
     );
-    // Binding a bound window fails, after the earlier requests.
+    // Binding a window that is bound already fails, but only after the earlier requests have completed.
     node.post_send(3, vec![1; 8]);
     node.post(request(4, SendOperation::Bind(binding), &[]));
     node.post_send(5, vec![1; 8]);
@@ -117,7 +117,7 @@ fn draining_ends_what_is_begun_and_begins_nothing() {
     assert_eq!(node.transmit_all(Time::default()).len(), 1);
     assert_eq!(node.machine.events, [Event::SendQueueDrained]);
 
-    // No request is started, so the queue is drained at once.
+    // No request has been started, so the send queue is drained at once.
     let mut node = lone_sends(1);
     node.enter(State::SendQueueDrained);
     assert_eq!(node.machine.events, [Event::SendQueueDrained]);

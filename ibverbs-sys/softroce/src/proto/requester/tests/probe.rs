@@ -1,8 +1,8 @@
-//! Tests of probes, which detect losses without waiting for a timeout.
+//! Tests of probes, by which the requester detects losses without waiting for a timeout.
 
 use super::*;
 
-/// Creates a node with `sends` posted sends that knows the round trip time, because it has received a response before.
+/// Creates a node that has sent `sends` messages and knows the round trip time, because it received a response before.
 fn acquainted(sends: u64) -> Node {
     let mut node = lone_sends(1);
     node.queue_pair.attributes_mut().ack_timeout = Some(Duration::from_millis(67));
@@ -15,7 +15,7 @@ fn acquainted(sends: u64) -> Node {
     node
 }
 
-/// Waits until the probe is due. Returns the sequence numbers that are sent then.
+/// Advances the time until the probe is due. Returns the sequence numbers that are sent then.
 fn probe(node: &mut Node) -> Vec<u32> {
     let due = node.queue_pair.next_timeout().unwrap();
     node.queue_pair.handle_timeout(due, &mut node.machine);
@@ -78,7 +78,7 @@ fn a_probe_helps_when_what_was_sent_again_is_lost_again() {
     let mut node = acquainted(5);
     node.receive_made(nak(2, Nak::SequenceError), &[]);
     assert_eq!(node.transmit_all(Time::default()).len(), 4);
-    // The peer sends only one NAK per gap.
+    // The peer sends no second NAK for the gap, so a probe finds the loss.
     assert_eq!(probe(&mut node), [place(2)]);
     node.receive_made(ack(2), &[]);
     assert_eq!(node.transmit_all(Time::default()).len(), 3);
@@ -103,7 +103,7 @@ fn a_probe_asks_for_the_rest_of_a_read() {
     node.queue_pair.handle_timeout(due, &mut node.machine);
     let packets = node.transmit_all(due);
     let reth = Packet::parse(&packets[0]).unwrap().header.reth.unwrap();
-    // The read request covers the rest of the run.
+    // The read request repeats the rest of the run (response packets of one read request).
     assert_eq!(sequence(&packets[0]), place(4));
     assert_eq!(reth.length, 256 * 29);
 }
@@ -117,7 +117,7 @@ fn probes_are_few_and_no_retries() {
         node.queue_pair.handle_timeout(due, &mut node.machine);
         sent.push(node.transmit_all(due).len());
     }
-    // Three probes, then the retries, and after the last retry the failure.
+    // Three probes are sent, then one packet for each retry. The request fails after the last retry.
     assert_eq!(sent.iter().sum::<usize>(), 3 + 7);
     assert_eq!(node.machine.counted(Counter::AcknowledgementTimeout), 8);
     assert_eq!(node.machine.ends()[1..], [(1, S::RetryExceeded)]);

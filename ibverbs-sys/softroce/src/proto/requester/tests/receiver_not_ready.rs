@@ -1,4 +1,4 @@
-//! Tests of RNR NAKs: the peer has no receive posted.
+//! Tests of the requester's reaction to RNR NAKs, which a peer without a posted receive sends.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn a_receiver_that_is_not_ready_is_waited_for() {
     );
     assert_eq!(pair.a.machine.counted(Counter::ReceivedRnr), 3);
     assert_eq!(pair.b.machine.counted(Counter::SentRnr), 3);
-    // Packets after the refused one are dropped without a NAK.
+    // The peer drops packets after the refused one, and sends no NAK for them.
     assert_eq!(pair.a.machine.counted(Counter::ReceivedSequenceNak), 0);
     assert_eq!(pair.b.queue_pair.state(), State::ReadyToSend);
 }
@@ -43,7 +43,7 @@ fn seven_waits_for_a_receiver_without_end() {
             refusals += 1;
             pair.a.receive(pair.now, &packet);
         }
-        // The timer of the RNR NAK decides, not the timeout.
+        // The waiting time in the RNR NAK determines when the packet is sent again, not the timeout.
         let due = pair.a.queue_pair.next_timeout().unwrap();
         assert_eq!(due - pair.now, Duration::from_micros(10));
         assert!(pair.a.transmit(pair.now).is_none());

@@ -22,7 +22,7 @@ fn what_is_lost_is_sent_again_from_there_on() {
     assert_eq!(pair.b.machine.bytes(key), pattern(256 * 20));
     assert_eq!(first, 5);
     assert_eq!(pair.b.machine.counted(Counter::OutOfSequenceRequest), 10);
-    // One NAK for the gap, and no timeout.
+    // The peer sent one NAK for the gap, and no timeout expired.
     assert_eq!(pair.a.machine.counted(Counter::ReceivedSequenceNak), 1);
     assert_eq!(pair.a.machine.counted(Counter::AcknowledgementTimeout), 0);
     assert_eq!(pair.a.machine.counted(Counter::Retransmitted), 11);
@@ -80,7 +80,7 @@ fn an_answer_beyond_a_read_without_its_data_asks_for_it_again() {
         if let (From::A, Some(reth)) = (from, packet.header.reth) {
             asked.push(reth.length);
         }
-        // The third packet of the response.
+        // Sequence number of the third packet of the response.
         let third = packet.header.bth.sequence == Sequence::new(FIRST + 2).value();
         if from == From::B && third && !lost {
             lost = true;
@@ -88,7 +88,7 @@ fn an_answer_beyond_a_read_without_its_data_asks_for_it_again() {
         }
         Fate::Deliver
     });
-    // Only the tail is requested again.
+    // Only the packets from the lost one on are requested again.
     assert_eq!(asked, [256 * 5, 256 * 3]);
     assert_eq!(pair.a.machine.bytes(key), pattern(256 * 5));
     assert!(pair.a.machine.counted(Counter::ImpliedNak) > 0);
@@ -118,7 +118,7 @@ fn a_peer_that_is_silent_is_given_up_after_the_retries() {
         );
         assert_eq!(pair.a.machine.receive_ends(), [(77, S::Flushed)]);
         assert_eq!(pair.a.queue_pair.state(), State::Error);
-        // The timeout doubles after the second retry, and is four times as long from the third on.
+        // The timeout is twice as long after the second retry, and four times as long from the third retry on.
         let waited = match retries {
             0 => 1,
             1 => 1 + 1,
@@ -139,8 +139,8 @@ fn a_peer_that_is_gone_gets_no_more_time_than_is_set() {
     assert_eq!(pair.now - Time::default(), Duration::from_millis(8));
 }
 
-/// Returns the waiting times of a node that always checks its clock 10 ms late, until its message fails after two
-/// transmissions.
+/// Returns the waiting times of a node that checks its clock 10 ms after each timeout, until its message fails
+/// after two transmissions.
 fn waits_of_one_who_is_late(mut node: Node) -> Vec<Duration> {
     node.queue_pair.attributes_mut().retry_count = 1;
     let mut now = Time::default();
@@ -301,7 +301,7 @@ fn who_was_told_to_come_again_waits_for_his_turn_too() {
         node.queue_pair.room_came();
     }
     assert_eq!(node.queue_pair.state(), State::ReadyToSend);
-    // Packets that are then sent are answered, or fail.
+    // Packets that are sent after the waits must be answered, or the request fails.
     while node.queue_pair.state() == State::ReadyToSend {
         node.transmit_all(now);
         node.queue_pair.room_came();
@@ -322,7 +322,7 @@ fn room_for_others_is_no_answer() {
         now = node.queue_pair.next_timeout().unwrap();
         node.queue_pair.handle_timeout(now, &mut node.machine);
         waits += 1;
-        // The packet must be sent again, and the ring has no room for it.
+        // Room in the ring is no response: the packet must still be sent again.
         node.queue_pair.room_came();
     }
     let retries = u32::from(attributes(2).retry_count);

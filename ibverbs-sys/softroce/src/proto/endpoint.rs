@@ -54,8 +54,10 @@ impl Endpoint {
             _ => true,
         };
         let service = match bth.opcode.transport {
-            // Reliable services use manufacturer opcodes for skipped sequence numbers, unreliable services for receipts.
-            Transport::Manufacturer => self.is_reliable() == bth.opcode.is_write(),
+            // Manufacturer opcodes of writes announce skipped sequence numbers of connections. The others are receipts of
+            // unreliable services.
+            Transport::Manufacturer if bth.opcode.is_write() => !datagram,
+            Transport::Manufacturer => !self.is_reliable(),
             transport => transport == self.transport(),
         };
         service

@@ -40,6 +40,12 @@ pub struct Upcoming {
     pub is_mappable: bool,
     /// Set if the peer acknowledges messages.
     pub is_reliable: bool,
+    /// Set if earlier packets of an unreliable connection may still be on the way to the peer. Any other transfer would overtake
+    /// them. Never set for a reliable connection, which restores the order itself.
+    pub has_packets_on_the_way: bool,
+    /// Set if the peer of an unreliable connection may not have received all earlier messages. One-sided work would overtake
+    /// them. Never set for a reliable connection.
+    pub awaits_receipt: bool,
 }
 
 /// A range of a message that is transferred without packets. It begins and ends where packets of the message would.
@@ -251,8 +257,8 @@ impl QueuePair {
         self.endpoint.state == State::ReadyToSend && self.requester.is_idle()
     }
 
-    /// Returns whether packets of an unreliable connection may still be on the way to the peer, so that a message without
-    /// packets would overtake them. If so, a receipt of the next packet is requested from the peer.
+    /// Returns whether the peer of an unreliable connection may not have received all messages, so that one-sided work would
+    /// overtake them. If so, a receipt is requested from the peer after the next message that is sent as packets.
     pub fn awaits_receipt(&mut self) -> bool {
         self.requester.awaits_receipt()
     }
@@ -364,24 +370,36 @@ impl QueuePair {
         taken
     }
 
-    /// Receives a part of a message from another process. As for [`receive`](Self::receive), acknowledgements and NAKs are sent
-    /// later. The caller must have checked that the part comes from the connected peer.
+    /// Receives a part of a message from another process. Returns whether its bytes were copied to a receive. As for
+    /// [`receive`](Self::receive), acknowledgements and NAKs are sent later. The caller must have checked that the part comes
+    /// from the connected peer.
     #[inline(always)]
     pub fn receive_part<H: Host>(
         &mut self,
         part: &Incoming,
         source: &mut impl Source<H>,
         host: &mut H,
-    ) {
+    ) -> bool {
         if self.endpoint.state == State::Error {
-            return;
+            return false;
         }
         self.tell_established(host);
-        (self.responder).receive_part(part, source, &self.endpoint, host);
-        self.end_if_due(host);
+        if self.endpoint.is_reliable() {
+            let is_taken = (self.responder).receive_part(part, source, &self.endpoint, host);
+            self.end_if_due(host);
+            return is_taken;
+        }
+        let endpoint = &self.endpoint;
+        let taken = (self.responder).receive_unreliable_part(part, source, endpoint, host);
+        taken.unwrap_or_else(|status| {
+            // An error of the receive queue ends the connection (IBTA 9.9.3, class E, and 10.3.1.7).
+            self.responder.abort(status, host);
+            self.fall(host);
+            false
+        })
     }
 
-    /// Receives an acknowledgement of all packets up to `sequence`. `now` may return a time somewhat later than the present:
+    /// Receives an acknowledgement of all packets up to `sequence`. An unreliable connection ignores acknowledgements. `now` may return a time somewhat later than the present:
     /// only the timeout of the next response depends on it.
     #[inline]
     pub fn receive_acknowledgement(
@@ -390,7 +408,7 @@ impl QueuePair {
         now: impl FnOnce() -> Time,
         host: &mut impl Host,
     ) {
-        if self.sends() {
+        if self.sends() && self.endpoint.is_reliable() {
             let done = (self.requester).acknowledged(sequence, now, &self.endpoint, host);
             self.conclude(done, host);
         }
@@ -433,7 +451,7 @@ impl QueuePair {
     pub fn prospect(&self) -> Prospect {
         if self.endpoint.state != State::ReadyToSend || !self.requester.is_silent() {
             Prospect::Urgent
-        } else if self.responder.is_silent() {
+        } else if self.responder.is_silent() && self.receipts.is_empty() {
             Prospect::Nothing
         } else if self.endpoint.service == Service::ReliableConnection
             && self.responder.has_no_packet()

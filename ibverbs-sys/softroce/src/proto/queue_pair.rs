@@ -17,7 +17,7 @@ pub struct QueuePair {
     pub(super) endpoint: Endpoint,
     pub(super) requester: Requester,
     pub(super) responder: Responder,
-    receipts: Receipts,
+    pub(super) receipts: Receipts,
     /// Set once [`Event::CommunicationEstablished`] was raised.
     established: bool,
     /// Set once [`Event::SendQueueDrained`] was raised. Cleared when the queue pair starts to drain again.

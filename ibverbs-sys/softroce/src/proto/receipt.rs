@@ -63,6 +63,12 @@ impl Receipts {
         }
     }
 
+    /// Returns whether no receipt is due.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.owed.is_empty()
+    }
+
     /// Appends a receipt packet to `out`, if a receipt is due, and returns its path.
     pub(super) fn poll_transmit(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> Option<Path> {
         let receipt = self.owed.pop()?;

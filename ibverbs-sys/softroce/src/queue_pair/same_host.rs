@@ -128,7 +128,7 @@ impl QueuePair {
         mine: &mut Inner,
         outgoing: &mut impl Outgoing,
     ) -> bool {
-        if self.service() != Service::ReliableConnection {
+        if !self.is_connection() {
             return false;
         }
         let Some(mut partner) = self.partner(mine) else {

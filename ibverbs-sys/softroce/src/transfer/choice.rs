@@ -53,6 +53,10 @@ pub(crate) struct Work {
     pub(crate) is_gap_untold: bool,
     /// Set if the peer acknowledges messages.
     pub(crate) is_reliable: bool,
+    /// Set if earlier packets of an unreliable connection may still be on the way to the peer.
+    pub(crate) has_packets_on_the_way: bool,
+    /// Set if the peer of an unreliable connection may not have received all earlier messages.
+    pub(crate) awaits_receipt: bool,
     /// Set if the peer process could not copy the bytes of this message, or of several messages in a row, from the sender's
     /// memory, or if the last one-sided request could not be executed in the peer's memory.
     pub(crate) is_declined: bool,
@@ -111,9 +115,11 @@ pub(crate) const PART_MAPPED: u32 = 64 << 10;
 /// | send of 32 KiB or more; of 512 bytes or more from memory that the peer can map | two-sided | descriptor | packets | one copy, by the side that polls |
 /// | datagram | two-sided | packets through the ring | packets | datagrams are short |
 ///
-/// A send whose bytes the peer could not copy is sent in chunks. Packets are also used for all XRC requests, for messages of
-/// unreliable connections between processes, for a write whose bytes could not be written, and for requests that must not
-/// overtake unacknowledged packets.
+/// A send whose bytes the peer could not copy, and a long send of an unreliable connection, is sent in chunks: a descriptor
+/// needs the acknowledgement that tells the sender when the bytes were copied. Packets are also used for all XRC requests, for
+/// a write whose bytes could not be written, and for requests that must not overtake packets on the way to the peer. On an
+/// unreliable connection between processes, one-sided work needs a receipt of the peer for all earlier messages instead of
+/// their acknowledgement; without the receipt, packets are used, which request a receipt.
 #[inline]
 pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
     match peer {
@@ -127,10 +133,12 @@ pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
             Kind::Other => Transfer::Packets,
         },
         Peer::SameHost => match work.kind {
-            Kind::OneSided if work.is_begun => Transfer::Packets,
+            _ if work.has_packets_on_the_way => Transfer::Packets,
+            Kind::OneSided if work.is_begun || work.awaits_receipt => Transfer::Packets,
             Kind::OneSided if !work.is_behind_others => Transfer::OneSided,
-            _ if !work.is_reliable => Transfer::Packets,
-            Kind::OneSided if work.length >= WAITS && !work.is_declined => Transfer::Later,
+            Kind::OneSided if work.is_reliable && work.length >= WAITS && !work.is_declined => {
+                Transfer::Later
+            }
             Kind::WriteWithImmediate if is_written(work) => tell_first(work, Transfer::Written),
             Kind::Send if work.length as usize <= SHORT => tell_first(work, Transfer::Slot),
             Kind::Send | Kind::SendWithInvalidate if is_offered(work) => {
@@ -153,12 +161,13 @@ pub(crate) fn depends_on_memory(kind: Kind, length: u32) -> bool {
 #[inline]
 fn is_offered(work: &Work) -> bool {
     let is_long = work.length >= OFFERED || work.is_mappable && work.length >= OFFERED_MAPPED;
-    is_long && work.is_gathered && !work.is_declined
+    // Without acknowledgements, the sender cannot know when the peer has copied the bytes.
+    is_long && work.is_gathered && work.is_reliable && !work.is_declined
 }
 
 #[inline]
 fn is_written(work: &Work) -> bool {
-    work.length >= OFFERED && !work.is_begun && !work.is_declined
+    work.length >= OFFERED && !work.is_begun && !work.awaits_receipt && !work.is_declined
 }
 
 #[inline]
@@ -193,6 +202,8 @@ impl Work {
             is_behind_others: false,
             is_gap_untold: false,
             is_reliable: true,
+            has_packets_on_the_way: false,
+            awaits_receipt: false,
             is_declined: false,
         }
     }
@@ -208,6 +219,8 @@ impl Work {
             is_behind_others: !upcoming.is_oldest || upcoming.on_the_way > 0,
             is_gap_untold: upcoming.is_gap_untold,
             is_reliable: upcoming.is_reliable,
+            has_packets_on_the_way: upcoming.has_packets_on_the_way,
+            awaits_receipt: upcoming.awaits_receipt,
             is_declined: upcoming.is_declined,
         }
     }
@@ -250,6 +263,8 @@ mod tests {
         is_behind_others: false,
         is_gap_untold: false,
         is_reliable: true,
+        has_packets_on_the_way: false,
+        awaits_receipt: false,
         is_declined: false,
     };
 
@@ -336,6 +351,45 @@ mod tests {
                 ..work
             };
             assert_eq!(choose(&untold, Peer::SameHost), Transfer::Packets);
+        }
+    }
+
+    #[test]
+    fn unreliable_connections_use_all_ways_but_those_that_need_an_acknowledgement() {
+        for (kind, length, expected, behind_messages) in [
+            (
+                Kind::OneSided,
+                OFFERED,
+                Transfer::OneSided,
+                Transfer::Packets,
+            ),
+            (
+                Kind::WriteWithImmediate,
+                OFFERED,
+                Transfer::Written,
+                Transfer::Packets,
+            ),
+            (Kind::Send, 8, Transfer::Slot, Transfer::Slot),
+            (Kind::Send, OFFERED, Transfer::Chunks, Transfer::Chunks),
+            (Kind::Datagram, 8, Transfer::Packets, Transfer::Packets),
+        ] {
+            let work = Work {
+                kind,
+                length,
+                is_reliable: false,
+                ..SEND
+            };
+            assert_eq!(choose(&work, Peer::SameHost), expected, "{work:?}");
+            let work = Work {
+                awaits_receipt: true,
+                ..work
+            };
+            assert_eq!(choose(&work, Peer::SameHost), behind_messages, "{work:?}");
+            let work = Work {
+                has_packets_on_the_way: true,
+                ..work
+            };
+            assert_eq!(choose(&work, Peer::SameHost), Transfer::Packets, "{work:?}");
         }
     }
 }

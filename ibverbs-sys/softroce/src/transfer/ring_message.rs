@@ -215,8 +215,7 @@ pub(crate) fn poll<H: Carrier>(
         queue_pair.state(),
         State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrained
     );
-    let is_reliable = queue_pair.service() == Service::ReliableConnection;
-    if !is_open || !is_reliable || !queue_pair.responds_briefly() {
+    if !is_open || !is_connection(queue_pair) || !queue_pair.responds_briefly() {
         return Polled::Nothing;
     }
     match poll_message(queue_pair, now, host, peer, &mut send) {
@@ -337,7 +336,7 @@ pub(crate) fn receive<H: Host>(
     peer: &mut impl PeerMemory<H>,
 ) -> Volume {
     let mut taken = Volume::default();
-    if queue_pair.service() != Service::ReliableConnection {
+    if !is_connection(queue_pair) {
         host.count(Counter::Unaddressed, 1);
         return taken;
     }
@@ -360,8 +359,8 @@ pub(crate) fn receive<H: Host>(
         invalidated: None,
         solicited: message.solicited,
     };
-    let (before, mut copies) = (queue_pair.receive_sequence(), 0);
-    match message.form {
+    let mut copies = 0;
+    let is_taken = match message.form {
         Form::Whole => queue_pair.receive_part(&part, &mut Bytes(message.payload), host),
         Form::Chunks(of) => {
             part.set_place(of);
@@ -369,7 +368,7 @@ pub(crate) fn receive<H: Host>(
                 length: part.length,
                 peer,
             };
-            queue_pair.receive_part(&part, &mut source, host);
+            queue_pair.receive_part(&part, &mut source, host)
         }
         Form::Fetch(of) => {
             part.set_place(of);
@@ -379,19 +378,28 @@ pub(crate) fn receive<H: Host>(
                 peer,
                 copies: 0,
             };
-            queue_pair.receive_part(&part, &mut source, host);
+            let is_taken = queue_pair.receive_part(&part, &mut source, host);
             copies = source.copies;
+            is_taken
         }
         Form::Written => {
             part.kind = Kind::Written;
-            queue_pair.receive_part(&part, &mut Written, host);
+            queue_pair.receive_part(&part, &mut Written, host)
         }
-    }
-    // A part that was not taken is still expected.
-    if queue_pair.receive_sequence() != before {
+    };
+    if is_taken {
         taken.add_part(part.length, part.ends, copies);
     }
     taken
+}
+
+/// Returns whether the queue pair has a service whose messages can be sent through the shared ring.
+#[inline]
+fn is_connection(queue_pair: &QueuePair) -> bool {
+    matches!(
+        queue_pair.service(),
+        Service::ReliableConnection | Service::UnreliableConnection
+    )
 }
 
 impl Incoming {

@@ -134,6 +134,10 @@ fn main() {
             unreliable::unreliable_writes_need_no_packets,
         ),
         trial(
+            "unreliable_messages_need_no_packets",
+            unreliable::unreliable_messages_need_no_packets,
+        ),
+        trial(
             "an_unreliable_write_does_not_overtake_a_message",
             unreliable::an_unreliable_write_does_not_overtake_a_message,
         ),

@@ -89,6 +89,21 @@ pub(crate) fn unreliable_writes_need_no_packets() {
     assert_eq!(count("port_xmit_packets"), packets, "without packets");
 }
 
+/// Checks that a message of several packets goes through the ring in one piece, and is complete although the peer has only one
+/// receive and does not poll.
+pub(crate) fn unreliable_messages_need_no_packets() {
+    const TIMES: u64 = 10;
+    let (node, _peer) = connected(ibv_qp_type::IBV_QPT_UC, Role::Unreliable { times: 0 });
+    let names = ["ring_xmit_messages", "port_xmit_packets"];
+    let before = names.map(count);
+    for _ in 0..TIMES {
+        node.execute(&request(&node, ibv_wr_opcode::IBV_WR_SEND, 0, (0, 0)));
+    }
+    let after = names.map(count);
+    let sent: [u64; 2] = std::array::from_fn(|at| after[at] - before[at]);
+    assert_eq!(sent, [TIMES; 2], "{names:?}");
+}
+
 /// Checks that a write does not overtake the message before it. Both go to the same memory.
 pub(crate) fn an_unreliable_write_does_not_overtake_a_message() {
     const TIMES: u64 = 200;

@@ -12,11 +12,13 @@ use crate::wire::{Deth, Operation};
 pub(super) struct Flow {
     /// Sequence number before which all packets have a receipt, or their receipt is no longer expected.
     taken: Sequence,
-    /// Sequence number after the newest packet.
+    /// Sequence number after the newest packet or message.
     next: Sequence,
+    /// Sequence number after the newest packet, if that packet has no receipt yet.
+    packets_end: Option<Sequence>,
     /// Number of packets sent since the last receipt request.
     unasked: u32,
-    /// Set if a receipt must be requested after the next packet.
+    /// Set if a receipt must be requested after the next message.
     asks_soon: bool,
     /// Receipt request that must be sent, if there is one.
     question: Option<Question>,
@@ -45,6 +47,9 @@ const MAX_WAIT: Duration = Duration::from_millis(50);
 /// Number of consecutive missing receipts after which the peer is assumed not to support receipts.
 const MISSES: u32 = 3;
 
+/// Maximum number of sequence numbers of messages without a receipt that are remembered. Older messages count as received.
+const MAX_DISTANCE: i32 = 1 << 20;
+
 /// Number of windows of packets after which a receipt is requested once more from a peer that does not support
 /// receipts.
 const SELDOM: u32 = 16;
@@ -55,6 +60,7 @@ impl Flow {
         Self {
             taken: sequence,
             next: sequence,
+            packets_end: None,
             unasked: 0,
             asks_soon: false,
             question: None,
@@ -82,7 +88,7 @@ impl Flow {
                 return false;
             }
             self.misses += 1;
-            self.taken = self.next;
+            self.take_before(self.next);
             self.patience = None;
             if self.tells() {
                 return true;
@@ -91,16 +97,25 @@ impl Flow {
         self.pacer.take(now, window, INTERVAL)
     }
 
-    /// Records that a packet was sent. Makes a receipt request due after every half window of packets.
-    pub(super) fn sent(&mut self, sequence: Sequence, path: Path, destination: u32, window: u32) {
+    /// Records that a packet was sent, which is the last one of its message if `ends` is set. Makes a receipt request due after
+    /// every half window of packets.
+    pub(super) fn sent(
+        &mut self,
+        sequence: Sequence,
+        ends: bool,
+        path: Path,
+        destination: u32,
+        window: u32,
+    ) {
         self.next = sequence.next();
+        self.packets_end = Some(self.next);
         self.unasked += 1;
         let every = if self.tells() {
             window / 2
         } else {
             window.saturating_mul(SELDOM)
         };
-        if (self.unasked >= every || self.asks_soon) && destination != MULTICAST {
+        if (self.unasked >= every || self.asks_soon && ends) && destination != MULTICAST {
             self.unasked = 0;
             self.asks_soon = false;
             self.question = Some(Question {
@@ -114,17 +129,39 @@ impl Flow {
     /// Records that the sequence number `sequence` was used without a packet.
     pub(super) fn skipped(&mut self, sequence: Sequence) {
         if self.taken == self.next {
-            self.taken = sequence.next();
+            self.take_before(sequence.next());
         }
         self.next = sequence.next();
     }
 
-    /// Returns whether all sent packets have a receipt, or no receipt is expected for them.
+    /// Records that the sequence numbers before `end` were used by messages in the shared ring. The peer receives them after
+    /// all packets in the ring, and a receipt for them is requested only with the next packet.
+    pub(super) fn sent_without_packets(&mut self, end: Sequence) {
+        self.next = end;
+        // Without this limit, the distance between the two numbers could exceed half of all numbers.
+        if self.next.distance(self.taken) > MAX_DISTANCE {
+            let limit = self.next.value().wrapping_sub(MAX_DISTANCE as u32);
+            self.take_before(Sequence::new(limit));
+        }
+    }
+
+    /// Records that all packets and messages before `limit` have a receipt, or that no receipt is expected for them.
+    fn take_before(&mut self, limit: Sequence) {
+        self.taken = limit;
+        self.packets_end = self.packets_end.filter(|end| end.distance(limit) > 0);
+    }
+
+    /// Returns whether all sent packets and messages have a receipt, or no receipt is expected for them.
     pub(super) fn is_settled(&self) -> bool {
         self.taken == self.next
     }
 
-    /// Makes a receipt request due after the next packet, unless a receipt is already awaited.
+    /// Returns whether packets may still be on the way to the peer: they have no receipt, and a receipt is expected for them.
+    pub(super) fn has_packets_on_the_way(&self) -> bool {
+        self.packets_end.is_some()
+    }
+
+    /// Requests a receipt after the next message that is sent as packets, unless a receipt is already awaited.
     pub(super) fn ask_soon(&mut self) {
         self.asks_soon = !self.is_asked();
     }
@@ -160,11 +197,12 @@ impl Flow {
             return;
         }
         // A peer that seemed not to support receipts got more than a window of packets, so none of them counts as in flight.
-        self.taken = if self.tells() {
+        let limit = if self.tells() {
             sequence.next()
         } else {
             self.next
         };
+        self.take_before(limit);
         self.misses = 0;
         self.patience = None;
         self.pacer.forget();
@@ -190,7 +228,7 @@ mod tests {
         let mut sent = 0;
         while sent < 1000 && flow.may_send(2, WINDOW, now) {
             let sequence = flow.next;
-            flow.sent(sequence, path(), 2, WINDOW);
+            flow.sent(sequence, true, path(), 2, WINDOW);
             if let Some(question) = flow.question.take() {
                 flow.asked = Some(question.sequence);
             }
@@ -211,6 +249,25 @@ mod tests {
         flow.receipt(Sequence::new(1));
         flow.receipt(Sequence::new(100));
         assert_eq!(send(&mut flow, now), 0);
+    }
+
+    #[test]
+    fn messages_without_packets_need_a_receipt_but_are_not_packets_on_the_way() {
+        let mut flow = Flow::new(Sequence::new(0xff_fff0));
+        flow.sent_without_packets(Sequence::new(0xff_fff4));
+        assert!(!flow.is_settled() && !flow.has_packets_on_the_way());
+        flow.sent(Sequence::new(0xff_fff4), true, path(), 2, WINDOW);
+        flow.sent_without_packets(Sequence::new(5));
+        assert!(flow.has_packets_on_the_way());
+        flow.receipt(Sequence::new(0xff_fff4));
+        assert!(!flow.is_settled() && !flow.has_packets_on_the_way());
+        flow.receipt(Sequence::new(4));
+        assert!(flow.is_settled());
+        // More messages than there are sequence numbers.
+        for end in (0..0x180_0000).step_by(0x1000) {
+            flow.sent_without_packets(Sequence::new(end + 6));
+            assert!(!flow.is_settled() && !flow.has_packets_on_the_way());
+        }
     }
 
     #[test]

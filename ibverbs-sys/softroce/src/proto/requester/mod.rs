@@ -325,8 +325,8 @@ impl Requester {
         } else {
             // Packets of unreliable services are complete once sent (IBTA 9.8.1, 9.8.3).
             self.unanswered = end;
-            self.flow
-                .sent(sequence, path, destination, attributes.window);
+            let ends = packet + covers == packets;
+            (self.flow).sent(sequence, ends, path, destination, attributes.window);
             self.settle(endpoint, host)?;
         }
         Ok(Some(path))

@@ -72,6 +72,8 @@ impl Requester {
             is_declined: entry.is_declined || self.is_declined(),
             is_mappable: entry.is_mappable,
             is_reliable: endpoint.is_reliable(),
+            has_packets_on_the_way: !endpoint.is_reliable() && self.flow.has_packets_on_the_way(),
+            awaits_receipt: !endpoint.is_reliable() && !self.flow.is_settled(),
         };
         Some((upcoming, &entry.request))
     }
@@ -123,6 +125,16 @@ impl Requester {
         let end = upcoming.sequence() + packets;
         let ends = upcoming.packet + packets == upcoming.packets;
         match outcome {
+            // Messages of an unreliable connection are complete once sent (IBTA 9.8.1).
+            Outcome::Sent if !endpoint.is_reliable() => {
+                (self.sent, self.unanswered) = (end, end);
+                self.flow.sent_without_packets(end);
+                self.cursor.packet += packets;
+                if ends {
+                    self.end_first(endpoint, host);
+                }
+                Ok(Step::Moved)
+            }
             Outcome::Executed | Outcome::ExecutedAlone => {
                 if outcome == Outcome::ExecutedAlone {
                     debug_assert!(upcoming.packet == 0 && ends, "a whole message");
@@ -213,8 +225,8 @@ impl Requester {
             && self.flow.is_settled()
     }
 
-    /// Returns whether packets of an unreliable connection may still be on the way to the peer. If so, requests a receipt after
-    /// the next packet.
+    /// Returns whether the peer of an unreliable connection may not have received all messages. If so, requests a receipt after
+    /// the next message that is sent as packets.
     pub(in crate::proto) fn awaits_receipt(&mut self) -> bool {
         let awaits = !self.flow.is_settled();
         if awaits {

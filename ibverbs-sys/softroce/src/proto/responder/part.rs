@@ -54,7 +54,8 @@ impl Responder {
         }
     }
 
-    /// Receives a part of a message of a reliable connection. Acknowledgements and NAKs are sent later.
+    /// Receives a part of a message of a reliable connection. Acknowledgements and NAKs are sent later. Returns whether the
+    /// bytes were copied to a receive.
     #[inline(always)]
     pub(in crate::proto) fn receive_part<H: Host>(
         &mut self,
@@ -62,20 +63,20 @@ impl Responder {
         source: &mut impl Source<H>,
         endpoint: &Endpoint,
         host: &mut H,
-    ) {
+    ) -> bool {
         if self.end.is_some() {
-            return;
+            return false;
         }
         let distance = part.sequence.distance(self.expected);
         if distance > 0 {
             self.miss(host);
-            return;
+            return false;
         }
         // The part is acknowledged in any case, like every complete message.
         self.acknowledge = true;
         if distance < 0 {
             host.count(Counter::DuplicateRequest, 1);
-            return;
+            return false;
         }
         self.refused = false;
         self.refusal = None;
@@ -86,11 +87,15 @@ impl Responder {
             Err(Refusal::Invalid)
         };
         match taken {
-            Ok(true) => self.advance(part.end(endpoint), part.ends),
+            Ok(true) => {
+                self.advance(part.end(endpoint), part.ends);
+                return true;
+            }
             // The NAK makes the sender transfer the bytes.
             Ok(false) => self.miss(host),
             Err(refusal) => self.refuse(refusal, endpoint, host),
         }
+        false
     }
 
     /// Returns whether the responder has nothing to transmit except, possibly, an acknowledgement.
@@ -143,7 +148,7 @@ impl Responder {
 
 impl Incoming {
     /// Returns the sequence number after the part.
-    fn end(&self, endpoint: &Endpoint) -> Sequence {
+    pub(super) fn end(&self, endpoint: &Endpoint) -> Sequence {
         self.sequence + endpoint.packets(self.length)
     }
 }

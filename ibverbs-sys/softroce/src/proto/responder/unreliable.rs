@@ -1,7 +1,7 @@
 use super::Responder;
 use super::message::Refusal;
 use crate::proto::endpoint::Endpoint;
-use crate::proto::{CompletionStatus, Counter, Host, Sequence};
+use crate::proto::{CompletionStatus, Counter, Host, Incoming, Kind, Sequence, Source};
 use crate::wire::Packet;
 
 /// Maximum distance behind the newest packet at which a packet counts as late or duplicated. An even older number means that
@@ -22,22 +22,8 @@ impl Responder {
     ) -> Result<(), CompletionStatus> {
         let opcode = packet.header.bth.opcode;
         let sequence = Sequence::new(packet.header.bth.sequence);
-        let distance = sequence.distance(self.expected);
-        // InfiniBand never duplicates or reorders packets, but networks below UDP do.
-        if (-LATE..0).contains(&distance) {
-            host.count(Counter::DuplicateRequest, 1);
-            return Ok(());
-        }
-        if distance != 0 {
-            host.count(Counter::OutOfSequenceRequest, 1);
-            self.skip();
-        }
-        self.expected = sequence.next();
-        if opcode.starts_message() {
-            // The previous message is incomplete.
-            self.message.drop_packets();
-            self.skipping = false;
-        } else if self.skipping {
+        let starts = opcode.starts_message();
+        if !self.advance_unreliable(sequence, sequence.next(), starts, host) {
             return Ok(());
         }
         match self.message.accept(endpoint, packet, host) {
@@ -51,6 +37,69 @@ impl Responder {
         }
     }
 
+    /// Receives a part of a message of an unreliable connection from another process of the host. A message with a missing or
+    /// invalid part is dropped, and the peer is not notified. Returns whether the bytes were copied to a receive.
+    ///
+    /// # Errors
+    /// The status of a local error of the receive.
+    pub(in crate::proto) fn receive_unreliable_part<H: Host>(
+        &mut self,
+        part: &Incoming,
+        source: &mut impl Source<H>,
+        endpoint: &Endpoint,
+        host: &mut H,
+    ) -> Result<bool, CompletionStatus> {
+        let end = part.end(endpoint);
+        if !self.advance_unreliable(part.sequence, end, part.starts, host) {
+            return Ok(false);
+        }
+        let may_take = part.kind == Kind::Send || endpoint.may_be_written();
+        let taken = if may_take {
+            self.message.take(part, source, host)
+        } else {
+            Err(Refusal::Invalid)
+        };
+        match taken {
+            Ok(true) => Ok(true),
+            Err(Refusal::Receive(status)) => Err(status),
+            Ok(false) | Err(_) => {
+                host.count(Counter::ReceiveDropped, 1);
+                self.skip();
+                Ok(false)
+            }
+        }
+    }
+
+    /// Moves the expected sequence number from `sequence`, the first number of a packet or part, to `end`. `starts` is set if
+    /// the packet or part begins a message. Returns whether it must be received: it is neither late nor part of a message that
+    /// is dropped.
+    fn advance_unreliable(
+        &mut self,
+        sequence: Sequence,
+        end: Sequence,
+        starts: bool,
+        host: &mut impl Host,
+    ) -> bool {
+        let distance = sequence.distance(self.expected);
+        // InfiniBand never duplicates or reorders packets, but networks below UDP do.
+        if (-LATE..0).contains(&distance) {
+            host.count(Counter::DuplicateRequest, 1);
+            return false;
+        }
+        if distance != 0 {
+            host.count(Counter::OutOfSequenceRequest, 1);
+            self.skip();
+        }
+        self.expected = end;
+        if starts {
+            // The previous message is incomplete.
+            self.message.drop_packets();
+            self.skipping = false;
+        }
+        !self.skipping
+    }
+
+    /// Drops the message in progress, and the rest of its packets and parts.
     fn skip(&mut self) {
         self.message.drop_packets();
         self.skipping = true;

@@ -1,3 +1,4 @@
 mod in_process;
 mod offers;
 mod ring_message;
+mod unreliable;

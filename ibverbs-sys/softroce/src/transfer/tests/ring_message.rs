@@ -10,7 +10,12 @@ pub(super) const RC: Service = Service::ReliableConnection;
 
 /// Creates two connected nodes.
 pub(super) fn two() -> (Node, Node) {
-    let mut pair = Pair::new(RC);
+    two_of(RC)
+}
+
+/// Creates two connected nodes of a service.
+pub(super) fn two_of(service: Service) -> (Node, Node) {
+    let mut pair = Pair::new(service);
     (pair.a.machine.peer, pair.b.machine.peer) = (Peer::SameHost, Peer::SameHost);
     (pair.a, pair.b)
 }
@@ -124,7 +129,7 @@ pub(super) fn hear(node: &mut Node, said: &Said) {
 }
 
 /// Sends a ring message from one node to the other.
-fn say(from: &mut Node, to: &mut Node) -> Said {
+pub(super) fn say(from: &mut Node, to: &mut Node) -> Said {
     let said = ring_message(from).unwrap();
     hear(to, &said);
     said
@@ -289,11 +294,7 @@ fn what_is_for_others_is_not_taken() {
         right.but(|ring_message| ring_message.partition_key = 0x8001),
     ];
     wrong.iter().for_each(|wrong| hear(&mut b, wrong));
-    for service in [
-        Service::UnreliableConnection,
-        Service::UnreliableDatagram,
-        Service::XrcTarget,
-    ] {
+    for service in [Service::UnreliableDatagram, Service::XrcTarget] {
         let mut other = Node::ready_to_send(2, service);
         other.machine.post_receive(0, 8);
         hear(&mut other, &right);

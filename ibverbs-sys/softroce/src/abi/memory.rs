@@ -287,10 +287,10 @@ pub(super) unsafe fn register(
         start,
         access: region_access(access)?,
     };
-    mapping.check()?;
     // SAFETY: the caller guarantees the conditions of this function. The context of the domain belongs to this device, too.
     unsafe {
         let block = mapping.block(open::nic((*pd).context));
+        mapping.check(block.as_ref())?;
         let about = (
             mapping.span(block.as_ref()),
             mapping.first(),
@@ -389,8 +389,8 @@ unsafe fn reregister(
         mapping.length = length as u64;
         mapping.start = mapping.address as u64;
     }
-    mapping.check()?;
     let block = mapping.block(&handle.nic);
+    mapping.check(block.as_ref())?;
     let change = RegionChange {
         domain: domain.as_ref().map(|domain| domain.id()),
         // SAFETY: the caller guarantees that the memory meets the conditions.
@@ -416,8 +416,9 @@ unsafe fn reregister(
 }
 
 impl Mapping {
-    /// Checks that the memory can be registered with the attributes of the registration.
-    fn check(&self) -> Result<(), Refusal> {
+    /// Checks that the memory can be registered with the attributes of the registration. `block` is the
+    /// [block](Self::block) that contains the memory.
+    fn check(&self, block: Option<&Arc<Block>>) -> Result<(), Refusal> {
         let is_on_demand = self.access.contains(AccessFlags::ON_DEMAND);
         if self.is_everything() {
             return Ok(());
@@ -429,7 +430,9 @@ impl Mapping {
             return Err(Refusal::Invalid);
         }
         let writable = self.access.contains(AccessFlags::LOCAL_WRITE);
-        if !is_on_demand && !is_mapped(self.address, self.length, writable) {
+        // The device maps its blocks itself.
+        let may_be_unmapped = block.is_none() && !is_on_demand;
+        if may_be_unmapped && !is_mapped(self.address, self.length, writable) {
             return Err(Refusal::Fault);
         }
         Ok(())

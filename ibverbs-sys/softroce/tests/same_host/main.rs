@@ -349,7 +349,7 @@ fn who_sleeps_for_an_event_is_woken_by_the_peer() {
 /// Checks that messages are received when several threads wait at one channel and the peer's wakeup
 /// goes to any one of them.
 fn all_threads_that_wait_at_a_channel_are_served() {
-    const ROUNDS: u64 = 200;
+    const ROUNDS: u64 = 2000;
     const THREADS: usize = 3;
     // If a thread is not woken, the test fails while the thread still waits at the channel, which must
     // not be destroyed then.

@@ -167,8 +167,9 @@ impl RdmaBuilder {
     }
 
     /// Sets the maximum length, in bytes, of a message that the peer sends in one piece. A longer
-    /// message is read from the sender's memory. The default is 4096, the bounds are 64 bytes and 16
-    /// MiB.
+    /// message is read from the sender's memory when the application receives it or a message shortly
+    /// before it: up to 16 messages and 4 MiB of each connection are read ahead. The default is 4096,
+    /// the bounds are 64 bytes and 16 MiB.
     #[doc(alias = "max_message_length")]
     pub fn message_length(mut self, bytes: usize) -> Self {
         self.settings.payload = bytes.clamp(64, 1 << 24);

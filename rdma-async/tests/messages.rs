@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{bytes, check, layout, pair, pair_with, pattern, run};
+use futures_util::future::join_all;
 use rdma_async::{Error, LocalMrReadAccess, Rdma, RdmaBuilder};
 
 #[test]
@@ -249,6 +250,45 @@ fn a_message_above_the_limit_is_refused_to_both() {
             matches!(received, Err(Error::InvalidArgument { .. })),
             "{received:?}"
         );
+        check(&client, &server).await;
+    });
+}
+
+/// Checks messages that have all arrived when the first is taken, so that long ones are read ahead: more
+/// than are read ahead, in number and in bytes, with short ones and a refused one between them.
+#[test]
+fn messages_that_are_read_ahead_keep_their_order_and_their_errors() {
+    const LIMIT: usize = 2 << 20;
+    run(async {
+        let (client, server) = pair_with(|builder| builder.message_limit(LIMIT)).await;
+        let lengths = [5000, LIMIT + 1, 40]
+            .into_iter()
+            .chain([5000; 20])
+            .chain([1 << 20; 6])
+            .chain([10, 5000]);
+        let lengths: Vec<usize> = lengths.collect();
+        let messages = lengths.iter().zip(0..);
+        let messages: Vec<_> = messages
+            .map(|(&len, seed)| pattern(&client, len, seed))
+            .collect();
+        let sends = join_all(messages.iter().map(|message| client.send(message)));
+        let receives = async {
+            let mut received = Vec::new();
+            for _ in &lengths {
+                received.push(server.receive().await);
+            }
+            received
+        };
+        let (sent, received) = tokio::join!(sends, receives);
+        for (((len, seed), sent), received) in lengths.iter().zip(0..).zip(sent).zip(received) {
+            if *len > LIMIT {
+                assert!(matches!(sent, Err(Error::Refused { .. })), "{sent:?}");
+                assert!(matches!(received, Err(Error::InvalidArgument { .. })));
+            } else {
+                sent.unwrap();
+                assert!(received.unwrap().as_slice() == bytes(*len, seed));
+            }
+        }
         check(&client, &server).await;
     });
 }

@@ -1,41 +1,17 @@
-//! Messages of the application: sending and receiving.
-//!
-//! A short message is sent in one piece. A longer message is sent by rendezvous: this end lends its
-//! memory, and the peer reads it.
+//! Messages of one piece: those of the application, and control messages. A longer message of the
+//! application is sent by [rendezvous](super::rendezvous).
 
-use std::alloc::Layout;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rdma_core::{Claim, LentMemory, ReadClaim, RemoteMemory};
+use rdma_core::{Claim, ReadClaim};
 
 use super::Connection;
 use super::credits::{CREDIT_RESERVE, Credit};
 use super::frame::{Credits, Frame, HEADER_LEN, Kind, MAX_FRAME_LEN};
-use super::replies::Reply;
 use super::send_state::{AWAITED, AwaitedBy, NotAccepted, PostTime};
 use super::work::{Push, Work};
 use crate::error::{Error, Result};
-use crate::memory::{LocalMr, LocalMrReadAccess, claim_read, claim_write};
-
-/// A message for the application that has arrived.
-#[derive(Debug)]
-pub(crate) enum Incoming {
-    Message {
-        region: LocalMr,
-        immediate: Option<u32>,
-    },
-    Rendezvous {
-        id: u64,
-        memory: RemoteMemory,
-        immediate: Option<u32>,
-    },
-    /// A message that was read, successfully or not, before the peer was notified.
-    Fetched {
-        id: u64,
-        outcome: Result<LocalMr>,
-        immediate: Option<u32>,
-    },
-}
+use crate::memory::{LocalMrReadAccess, claim_read};
 
 /// Bytes that follow the header of a message.
 #[derive(Debug)]
@@ -128,42 +104,6 @@ impl Connection {
         Ok(Payload::Claimed(Some(claim_read(message)?)))
     }
 
-    /// Sends a message that is too long for one piece: lends its memory, and waits until the peer has
-    /// read it.
-    async fn send_by_rendezvous(&self, claim: ReadClaim, immediate: Option<u32>) -> Result<()> {
-        let credit = self.data_credit().await?;
-        let lent = LentMemory::new(claim)?;
-        let memory = lent.remote();
-        let mut question = self.replies.ask(Some(lent));
-        let kind = Kind::Rendezvous {
-            id: question.id,
-            memory,
-        };
-        let number = {
-            // A message that is not sent must not keep its memory lent.
-            let mut unsent = question.withdraw_unless_sent();
-            let submitted =
-                self.submit_frame_when_possible(kind, Payload::Nothing, immediate, AWAITED);
-            let number = submitted.await?;
-            unsent.is_sent = true;
-            number
-        };
-        credit.spend();
-        self.operation(number, None).await?;
-        match question
-            .answer()
-            .await
-            .unwrap_or_else(|| Err(self.ended()))
-            .map_err(Error::of_posted)?
-        {
-            Reply::Read(true) => Ok(()),
-            _ => Err(Error::Refused {
-                what: "a message",
-                reason: "it could not read it",
-            }),
-        }
-    }
-
     /// Sends a control message, and waits until it has arrived.
     pub(super) async fn send_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
@@ -172,17 +112,6 @@ impl Connection {
             .await?;
         credit.spend();
         self.operation(number, None).await?;
-        Ok(())
-    }
-
-    /// Hands a control message to the device, without waiting for its arrival.
-    async fn post_control_frame(&self, kind: Kind) -> Result<()> {
-        let credit = self.control_credit().await?;
-        // The peer waits for it, so it must not depend on further progress of this runtime.
-        let how = (AwaitedBy::Nothing, PostTime::Now);
-        self.submit_frame_when_possible(kind, Payload::Nothing, None, how)
-            .await?;
-        credit.spend();
         Ok(())
     }
 
@@ -298,81 +227,6 @@ impl Connection {
         self.return_credits();
     }
 
-    /// Waits for the application's next message.
-    pub(crate) async fn receive(&self) -> Result<(LocalMr, Option<u32>)> {
-        let attempt = || {
-            // Messages whose receive future was dropped come first.
-            let deferred = || self.deferred.pop();
-            let given_up = (!self.deferred.is_empty()).then(deferred).flatten();
-            given_up.or_else(|| self.messages.pop())
-        };
-        match self.wait(self.messages.waiters(), attempt).await? {
-            Incoming::Message { region, immediate } => {
-                self.taken();
-                Ok((region, immediate))
-            }
-            rendezvous => self.receive_by_rendezvous(rendezvous).await,
-        }
-    }
-
-    /// Reads a message that is too long for one piece from the peer's memory, and notifies the peer.
-    /// If the future is dropped, the next receive continues with the same message.
-    async fn receive_by_rendezvous(&self, message: Incoming) -> Result<(LocalMr, Option<u32>)> {
-        let mut deferred = Deferred {
-            connection: self,
-            message: Some(message),
-        };
-        if let Some(Incoming::Rendezvous {
-            id,
-            memory,
-            immediate,
-        }) = deferred.message
-        {
-            let outcome = self.fetch(memory).await;
-            self.taken();
-            deferred.message = Some(Incoming::Fetched {
-                id,
-                outcome,
-                immediate,
-            });
-        }
-        let Some(Incoming::Fetched { id, outcome, .. }) = &deferred.message else {
-            unreachable!("a message that arrived in one piece is not read");
-        };
-        let kind = Kind::RendezvousDone {
-            id: *id,
-            read: outcome.is_ok(),
-        };
-        // The sender waits for this message, which the device delivers once it is posted. If the
-        // connection has failed, the sender sees that, and the message that was read is still valid.
-        if let Err(error) = self.post_control_frame(kind).await {
-            self.fail(error);
-        }
-        match deferred.message.take() {
-            Some(Incoming::Fetched {
-                outcome, immediate, ..
-            }) => outcome.map(|region| (region, immediate)),
-            _ => unreachable!("nothing else takes the message"),
-        }
-    }
-
-    /// Reads a message from the peer's memory.
-    async fn fetch(&self, memory: RemoteMemory) -> Result<LocalMr> {
-        let limit = self.settings.message_limit;
-        let len = usize::try_from(memory.len).ok().filter(|&len| len <= limit);
-        let Some(len) = len else {
-            let reason = format!("{} bytes are above the limit of {limit}", memory.len);
-            return Err(Error::invalid("message of the peer", reason));
-        };
-        let layout = Layout::from_size_align(len, 1)
-            .map_err(|_| Error::invalid("message of the peer", "its length is impossible"))?;
-        let mut region = self.device.alloc_local_mr_stale(layout)?;
-        let claim = claim_write(&mut region)?;
-        let work = Work::Read { remote: memory };
-        self.perform_held(work, claim.into()).await?;
-        Ok(region)
-    }
-
     /// Waits for the peer's next write with immediate data, and returns that number.
     pub(crate) async fn receive_write_immediate(&self) -> Result<u32> {
         let inbox = &self.write_immediates;
@@ -395,19 +249,4 @@ fn owed(counter: &AtomicU32) -> u16 {
         return 0;
     }
     u16::try_from(counter.swap(0, Ordering::Relaxed)).unwrap_or(u16::MAX)
-}
-
-/// Guard of a message that is being read: if it is dropped early, the next receive gets the message.
-struct Deferred<'c> {
-    connection: &'c Connection,
-    message: Option<Incoming>,
-}
-
-impl Drop for Deferred<'_> {
-    fn drop(&mut self) {
-        if let Some(message) = self.message.take() {
-            self.connection.deferred.push(message);
-            self.connection.messages.waiters().wake();
-        }
-    }
 }

@@ -15,6 +15,7 @@ mod messages;
 mod operation;
 mod outbox;
 mod progress;
+mod rendezvous;
 mod replies;
 mod results;
 mod send_state;
@@ -40,9 +41,10 @@ use self::handler::Handler;
 pub use self::handler::{Message, Poster};
 use self::inbox::Inbox;
 use self::leases::Leases;
-pub(crate) use self::messages::Incoming;
 use self::operation::Operation;
 use self::outbox::Outbox;
+use self::rendezvous::Ahead;
+pub(crate) use self::rendezvous::Incoming;
 use self::replies::Replies;
 use self::results::ResultSlot;
 use self::send_state::{AWAITED, NotAccepted};
@@ -107,8 +109,8 @@ pub(crate) struct Connection {
     offers: Inbox<RemoteMr>,
     returned: SegQueue<LocalMr>,
     returned_arrived: Waiters,
-    /// Messages whose receive future was dropped while it read them; received before `messages`.
-    deferred: SegQueue<Incoming>,
+    /// Messages that the application takes before those in `messages`.
+    ahead: Ahead,
     leases: Leases,
     replies: Replies,
     outbox: Outbox,
@@ -146,7 +148,7 @@ impl Connection {
             offers: Inbox::new(own.data),
             returned: SegQueue::new(),
             returned_arrived: Waiters::default(),
-            deferred: SegQueue::new(),
+            ahead: Ahead::default(),
             leases: Leases::new(settings.remote_access),
             replies: Replies::default(),
             outbox: Outbox::new(),

@@ -8,7 +8,7 @@ use rdma_core::{WorkCompletion, WorkOpcode, WriteClaim};
 
 use super::frame::{Credits, Frame, Kind, Refusal};
 use super::handler::Message;
-use super::messages::Incoming;
+use super::rendezvous::Incoming;
 use super::replies::Reply;
 use super::{Connection, HEADER_LEN};
 use crate::error::Error;

@@ -3,7 +3,7 @@
 //!
 //! Other threads and peers may read and write the same bytes concurrently: many programs wait for a message by polling its last
 //! byte, instead of a completion queue. So this module never makes references to such memory, and each access is a single
-//! instruction of the [guarded](super::guarded) accesses. A race gives a mix of old and new values, and never undefined
+//! instruction of the [`guarded`](super::guarded) accesses. A race gives a mix of old and new values, and never undefined
 //! behaviour in this library. An access to memory that is not mapped any more returns an error.
 //!
 //! A copy proceeds in ascending order, uses the largest aligned access each time, and makes its last access with

@@ -3,7 +3,8 @@
 use super::ring_message::{hear, poll, ring_message, say, two_of};
 use crate::proto::testing::{Machine, Node, pattern, request};
 use crate::proto::{
-    CompletionStatus as S, Counter, Remote, SendOperation, SendRequest, Service, State, Time,
+    CompletionStatus as S, Counter, Prospect, Remote, SendOperation, SendRequest, Service, State,
+    Time,
 };
 use crate::transfer::{PART_CHUNKS, PeerMemory, SHORT};
 
@@ -152,4 +153,28 @@ fn announced_gaps_do_not_count_as_lost_messages() {
     say(&mut a, &mut b);
     assert_eq!(b.machine.receive_ends(), [(5, S::Success)]);
     assert_eq!(b.machine.counted(Counter::OutOfSequenceRequest), 0);
+}
+
+#[test]
+fn a_receipt_is_sent_although_the_receiver_has_nothing_else_to_send() {
+    let (mut a, mut b) = two_of(UC);
+    let now = Time::default();
+    b.machine.post_receive(5, 8);
+    b.machine.post_receive(6, 8);
+    a.post_send(1, vec![1; 8]);
+    say(&mut a, &mut b);
+    // One-sided work would overtake the message, so it is sent as packets, with a request for a receipt.
+    assert!(a.queue_pair.awaits_receipt());
+    a.machine.peer = crate::transfer::Peer::Elsewhere;
+    a.post_send(2, vec![2; 8]);
+    for packet in a.transmit_all(now) {
+        b.receive(now, &packet);
+    }
+    assert_eq!(b.machine.receive_ends(), [(5, S::Success), (6, S::Success)]);
+    assert_eq!(b.queue_pair.prospect(), Prospect::Urgent);
+    for receipt in b.transmit_all(now) {
+        a.receive(now, &receipt);
+    }
+    assert_eq!(b.queue_pair.prospect(), Prospect::Nothing);
+    assert!(!a.queue_pair.awaits_receipt());
 }

@@ -1,50 +1,55 @@
 //! An echo server and its client.
 //!
 //! ```text
-//! cargo run -p rdma-rpc --example echo -- server 0.0.0.0:7471
-//! cargo run -p rdma-rpc --example echo -- client 10.77.0.1:7471 hello
+//! cargo run -p rdma-rpc --example echo -- server rdma://0.0.0.0:7471
+//! cargo run -p rdma-rpc --example echo -- client rdma://10.77.0.1:7471 hello
 //! ```
 //!
-//! Without arguments both run in one process.
+//! Without arguments both run in one process, over RDMA, TCP and memory.
 
 use std::error::Error;
 use std::{env, process};
 
-use rdma_rpc::{ApplicationError, Client, Router, Server};
+use rdma_rpc::{Address, Server, ToAddress};
 
-async fn echo(text: String) -> Result<String, ApplicationError> {
-    match text.as_str() {
-        "" => Err(ApplicationError::new(1, "there is nothing to echo")),
-        _ => Ok(text),
+#[rdma_rpc::service]
+trait Echo {
+    /// Returns a text that is not empty.
+    async fn echo(&self, text: String) -> Result<String, String>;
+}
+
+struct Plain;
+
+impl Echo for Plain {
+    async fn echo(&self, text: String) -> Result<String, String> {
+        match text.as_str() {
+            "" => Err("there is nothing to echo".to_owned()),
+            _ => Ok(text),
+        }
     }
 }
 
-fn server() -> Server {
-    Server::new(Router::new().route("echo/text", echo))
-}
-
 async fn serve(address: &str) -> Result<(), Box<dyn Error>> {
-    let serving = server().listen(address).await?;
-    println!("serving at {}; end it with ctrl-c", serving.local_address());
+    let server = Server::new(EchoServer::new(Plain)).listen(address).await?;
+    println!("serving at {}; end it with ctrl-c", server.address());
     tokio::signal::ctrl_c().await?;
-    serving.shutdown().await;
+    server.shutdown().await;
     Ok(())
 }
 
-async fn call(address: &str, text: &str) -> Result<(), Box<dyn Error>> {
-    let client = Client::connect(address).await?;
-    let answer: String = client.call("echo/text", text).await?;
-    println!("{answer}");
+async fn call(address: impl ToAddress, text: &str) -> Result<(), Box<dyn Error>> {
+    let client = EchoClient::connect(address).await?;
+    println!("{}", client.echo(text.to_owned()).await?);
     Ok(())
 }
 
-async fn both() -> Result<(), Box<dyn Error>> {
-    let serving = server().listen("127.0.0.1:0").await?;
-    let address = serving.local_address().to_string();
-    call(&address, "hello").await?;
-    let refused = call(&address, "").await;
+async fn both(address: Address) -> Result<(), Box<dyn Error>> {
+    let server = Server::new(EchoServer::new(Plain)).listen(address).await?;
+    println!("serving at {}", server.address());
+    call(server.address(), "hello").await?;
+    let refused = call(server.address(), "").await;
     println!("and for nothing: {}", refused.expect_err("it is refused"));
-    serving.shutdown().await;
+    server.shutdown().await;
     Ok(())
 }
 
@@ -53,7 +58,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        [] => both().await,
+        [] => {
+            both("rdma://127.0.0.1:0".parse()?).await?;
+            both("tcp://127.0.0.1:0".parse()?).await?;
+            both(Address::memory()).await
+        }
         ["server", address] => serve(address).await,
         ["client", address, text] => call(address, text).await,
         _ => {

@@ -1,21 +1,23 @@
 //! Errors of calls and connections.
 
 use std::fmt;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::application::ApplicationError;
 use crate::codec::CodecError;
 use crate::wire::Violation;
 
 /// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of a call or of a connection. Clones share their cause.
+/// An error of the framework: of a call that has no response, or of a connection. Clones share their
+/// cause.
 ///
 /// After [`Transport`](Self::Transport), [`Protocol`](Self::Protocol) and
-/// [`ShuttingDown`](Self::ShuttingDown) the connection cannot be used any more; after any other error
-/// the next call may succeed. [`Client::failure`](crate::Client::failure) returns the error that ended
-/// a connection.
+/// [`Disconnected`](Self::Disconnected) the connection cannot be used any more; after
+/// [`ShuttingDown`](Self::ShuttingDown) it accepts no new calls. After any other error the next call may
+/// succeed.
 ///
 /// `Debug` prints the same text as `Display`, so that a `main` that returns this error prints the
 /// message and what to do.
@@ -27,6 +29,25 @@ pub enum Error {
     #[error(transparent)]
     Transport(#[from] rdma_async::Error),
 
+    /// An operation on a TCP socket failed. The server may or may not have executed a call that was in
+    /// progress.
+    #[error("{action}: {cause}")]
+    Tcp {
+        /// Operation that failed.
+        action: &'static str,
+        /// Error that the system returned.
+        cause: Arc<io::Error>,
+    },
+
+    /// The text is not an address of this crate.
+    #[error("{text:?} is no address: {reason}")]
+    Address {
+        /// The text.
+        text: String,
+        /// Reason why it is no address.
+        reason: &'static str,
+    },
+
     /// The peer violated the protocol.
     #[error("{reason}")]
     Protocol {
@@ -34,32 +55,39 @@ pub enum Error {
         reason: String,
     },
 
+    /// The connection has ended. The server may or may not have executed a call that was in progress.
+    #[error("the connection has ended: {reason}")]
+    Disconnected {
+        /// Reason for the end.
+        reason: Arc<str>,
+    },
+
     /// The response did not arrive in time. The server may or may not have executed the call.
     #[error("no response to {method} within {limit:?}")]
     DeadlineExceeded {
         /// The called method.
-        method: String,
+        method: &'static str,
         /// The time limit of the call.
         limit: Duration,
     },
 
-    /// The handler returned an error.
-    #[error(transparent)]
-    Application(#[from] ApplicationError),
+    /// The server cancelled the call. The call may have been executed in part.
+    #[error("the call was cancelled")]
+    Cancelled,
 
     /// The server has no such method.
     #[error("the server has no method {method}")]
     UnknownMethod {
         /// The called method.
-        method: String,
+        method: &'static str,
     },
 
-    /// The request could not be encoded.
-    #[error("the request cannot be encoded: {0}")]
+    /// The request or a stream item could not be encoded.
+    #[error("the value cannot be encoded: {0}")]
     Encode(CodecError),
 
-    /// The response could not be decoded: the two ends disagree about its type.
-    #[error("the response cannot be decoded: {0}")]
+    /// The response or a stream item could not be decoded: the two ends disagree about its type.
+    #[error("the received value cannot be decoded: {0}")]
     Decode(CodecError),
 
     /// The server could not decode the request: the two ends disagree about its type.
@@ -77,14 +105,12 @@ pub enum Error {
     },
 
     /// A message is longer than one of the two ends accepts.
-    #[error("a {what} of {len} bytes is too large{}", above(.limit))]
+    #[error("a message of {len} bytes is too large: the limit is {limit}")]
     TooLarge {
-        /// Either `"request"` or `"response"`.
-        what: &'static str,
         /// The length of the message with its header.
         len: usize,
-        /// The largest length, if the end that refused the message reported it.
-        limit: Option<usize>,
+        /// The largest length.
+        limit: usize,
     },
 
     /// The handler panicked.
@@ -92,8 +118,11 @@ pub enum Error {
     Panicked,
 
     /// The server has reached its limit of concurrent calls. The call was not started.
-    #[error("the server is overloaded")]
-    Overloaded,
+    #[error("the server is overloaded: {reason}")]
+    Overloaded {
+        /// The limit that was reached.
+        reason: String,
+    },
 
     /// The server accepts no new calls. The call was not started, unless it was still running when the
     /// grace period of the shutdown ended.
@@ -107,10 +136,18 @@ impl fmt::Debug for Error {
     }
 }
 
-fn above(limit: &Option<usize>) -> String {
-    match limit {
-        Some(limit) => format!(": the limit is {limit}"),
-        None => String::new(),
+impl Error {
+    pub(crate) fn disconnected(reason: impl Into<Arc<str>>) -> Self {
+        Self::Disconnected {
+            reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn tcp(action: &'static str, cause: io::Error) -> Self {
+        Self::Tcp {
+            action,
+            cause: Arc::new(cause),
+        }
     }
 }
 
@@ -122,25 +159,82 @@ impl From<Violation> for Error {
     }
 }
 
+/// An error of a call: the service's own error, or an error of the framework.
+///
+/// ```
+/// use rdma_rpc::{CallError, Error};
+///
+/// fn describe(error: CallError<String>) -> String {
+///     match error {
+///         CallError::Service(reason) => format!("refused: {reason}"),
+///         CallError::Rpc(Error::DeadlineExceeded { .. }) => "too late".to_owned(),
+///         CallError::Rpc(error) => error.to_string(),
+///     }
+/// }
+/// assert_eq!(describe(CallError::Service("no".to_owned())), "refused: no");
+/// ```
+#[derive(Clone)]
+pub enum CallError<E> {
+    /// The handler returned this error.
+    Service(E),
+    /// The call has no response.
+    Rpc(Error),
+}
+
+impl<E> CallError<E> {
+    /// Returns the service's error, if it is one.
+    pub fn service(self) -> Option<E> {
+        match self {
+            Self::Service(error) => Some(error),
+            Self::Rpc(_) => None,
+        }
+    }
+
+    /// Returns the framework's error, if it is one.
+    pub fn rpc(self) -> Option<Error> {
+        match self {
+            Self::Service(_) => None,
+            Self::Rpc(error) => Some(error),
+        }
+    }
+}
+
+impl<E> From<Error> for CallError<E> {
+    fn from(error: Error) -> Self {
+        Self::Rpc(error)
+    }
+}
+
+impl<E: fmt::Debug> fmt::Debug for CallError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(error) => f.debug_tuple("Service").field(error).finish(),
+            // The message and what to do, for a `main` that returns this error.
+            Self::Rpc(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for CallError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(error) => error.fmt(f),
+            Self::Rpc(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> std::error::Error for CallError<E> {}
+
 #[cfg(test)]
 mod tests {
-    use std::error::Error as _;
-
     use super::*;
 
     #[test]
-    fn debug_prints_the_message_and_no_source_repeats_it() {
-        let transport = rdma_async::Error::InvalidArgument {
-            what: "send queue",
-            reason: "0 requests".to_owned(),
-        };
-        for error in [
-            Error::Transport(transport),
-            Error::Encode(CodecError::new("not a map")),
-            Error::Application(ApplicationError::new(1, "no such key")),
-        ] {
-            assert_eq!(format!("{error:?}"), error.to_string());
-            assert!(error.source().is_none(), "{error}");
-        }
+    fn debug_prints_the_message() {
+        let error = Error::from(Violation::Version(9));
+        assert_eq!(format!("{error:?}"), error.to_string());
+        let error: CallError<String> = Error::Panicked.into();
+        assert_eq!(error.to_string(), "the handler panicked");
     }
 }

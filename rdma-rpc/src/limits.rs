@@ -1,12 +1,25 @@
 //! Default limits of clients and servers.
 
+use std::time::Duration;
+
 use rdma_async::RdmaBuilder;
 
 /// The default maximum length of a message in bytes.
 pub(crate) const MESSAGE: usize = 16 << 20;
 
-/// The lowest message limit that can be set, in bytes: a failure message must always fit.
-pub(crate) const LEAST_MESSAGE: usize = 1024;
+/// The lowest message limit that can be set, in bytes: a batch of frames must always fit.
+const LEAST_MESSAGE: usize = 8 << 10;
+
+/// The highest message limit that can be set, in bytes: lengths have 32 bits.
+const MOST_MESSAGE: usize = 1 << 30;
+
+/// Time within which a server must accept a connection and answer.
+pub(crate) const CONNECT: Duration = Duration::from_secs(20);
+
+/// Returns the nearest message limit that can be set.
+pub(crate) fn message(bytes: usize) -> usize {
+    bytes.clamp(LEAST_MESSAGE, MOST_MESSAGE)
+}
 
 /// Returns the default transport settings. With them the peer can request no memory, because calls need
 /// no remote memory.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rdma_async::RdmaBuilder;
-use rdma_rpc::{ApplicationError, Client, Payload, Router, Server};
+use rdma_rpc::{CallError, Client, Payload, Server};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
@@ -19,9 +19,28 @@ use crate::session::{Measure, Measured, Role};
 use crate::settings::Settings;
 use crate::test::Metric;
 
-const METHOD: &str = "bench/echo";
 /// Room in bytes for everything in a message except the echoed bytes.
 const OVERHEAD: usize = 4096;
+
+/// Service under test.
+#[rdma_rpc::service]
+trait Bench {
+    /// Returns its argument.
+    #[rpc(raw)]
+    async fn echo(&self, bytes: Payload) -> Result<Payload, ()>;
+}
+
+/// Service that counts its calls as progress.
+struct Echo {
+    progress: Progress,
+}
+
+impl Bench for Echo {
+    async fn echo(&self, bytes: Payload) -> Result<Payload, ()> {
+        self.progress.step();
+        Ok(bytes)
+    }
+}
 
 /// This process's side of an rdma-rpc connection that a test measures: the client makes calls, the
 /// server answers them.
@@ -38,7 +57,7 @@ pub struct Connection {
 
 #[derive(Debug)]
 enum End {
-    Client(Client),
+    Client(BenchClient),
     Server(JoinHandle<rdma_rpc::Error>),
 }
 
@@ -63,24 +82,25 @@ impl Connection {
             .remote_memory_limit(0);
         let (rdma, facts) = link::establish(role, (plan, settings), builder, &runtime, control)?;
         let progress = Progress::default();
-        let entered = runtime.enter();
+        let concurrency = u16::try_from(depth).unwrap_or(u16::MAX);
         let end = match role {
-            Role::Client => End::Client(
-                Client::builder()
+            Role::Client => {
+                let connecting = Client::builder()
                     .message_limit(limit)
-                    .concurrency(u16::try_from(depth).unwrap_or(u16::MAX))
+                    .concurrency(concurrency)
                     .deadline(settings.timeout)
-                    .over(rdma),
-            ),
+                    .over(rdma);
+                End::Client(BenchClient::new(runtime.block_on(connecting)?))
+            }
             Role::Server => {
-                let server = Server::new(echo(&progress))
+                let progress = progress.clone();
+                let server = Server::new(BenchServer::new(Echo { progress }))
                     .message_limit(limit)
-                    .concurrency(depth)
+                    .concurrency(concurrency)
                     .grace(Duration::ZERO);
                 End::Server(runtime.spawn(server.serve_connection(rdma)))
             }
         };
-        drop(entered);
         Ok(Self {
             end,
             plan: plan.clone(),
@@ -92,17 +112,17 @@ impl Connection {
     }
 }
 
-fn echo(progress: &Progress) -> Router {
-    let progress = progress.clone();
-    Router::new().raw(METHOD, move |request: Payload| {
-        progress.step();
-        async move { Ok::<_, ApplicationError>(request) }
-    })
+/// Calls the echo, which returns no errors of its own.
+async fn echo(client: &BenchClient, request: &[u8]) -> Result<()> {
+    match client.echo(request).await {
+        Ok(_) | Err(CallError::Service(())) => Ok(()),
+        Err(CallError::Rpc(error)) => Err(error.into()),
+    }
 }
 
 /// Measures the latency of calls, made one after the other.
 async fn latency(
-    client: &Client,
+    client: &BenchClient,
     size: usize,
     recorder: &mut Recorder,
     progress: &Progress,
@@ -110,18 +130,18 @@ async fn latency(
     let request = vec![0; size];
     while recorder.more() {
         recorder.stamp();
-        client.call_raw(METHOD, &request).await?;
+        echo(client, &request).await?;
         progress.step();
     }
     Ok(())
 }
 
 /// Measures the rate of calls, with `depth` calls outstanding.
-async fn bandwidth(client: &Client, size: usize, depth: usize, window: &Window) -> Result<()> {
+async fn bandwidth(client: &BenchClient, size: usize, depth: usize, window: &Window) -> Result<()> {
     let request = vec![0; size];
     let call = async || {
         while window.take() {
-            client.call_raw(METHOD, &request).await?;
+            echo(client, &request).await?;
             window.complete();
         }
         Ok(())

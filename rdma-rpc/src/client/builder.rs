@@ -1,17 +1,20 @@
 //! The builder of clients.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rdma_async::{Rdma, RdmaBuilder};
-use tokio::net::ToSocketAddrs;
+use tokio::time::timeout;
 
-use super::calls::Calls;
-use super::receiver::receive;
-use super::{Client, Connection, Handle};
-use crate::error::Result;
+use super::{Calls, Client, Handle};
+use crate::address::{Peer, ToAddress};
+use crate::core::{Core, Side};
+use crate::error::{Error, Result};
 use crate::limits;
+use crate::link::Link;
+use crate::metadata::Metadata;
+use crate::stream::{WINDOW_BYTES, WINDOW_ITEMS};
+use crate::wire::Settings;
 
 /// Settings for a new [`Client`]. The defaults suit most programs.
 #[derive(Debug, Clone)]
@@ -28,14 +31,14 @@ impl Default for ClientBuilder {
         Self {
             transport: None,
             deadline: Duration::from_secs(10),
-            concurrency: 1024,
+            concurrency: 256,
             message_limit: limits::MESSAGE,
         }
     }
 }
 
 impl ClientBuilder {
-    /// Sets how to connect: device, completion mode, queue depths. Set the
+    /// Sets how to connect by RDMA: device, completion mode, queue depths. Set the
     /// [`message_limit`](RdmaBuilder::message_limit) of `transport` too. Default: rdma-async's
     /// defaults, with this builder's message limit; the peer can request no memory.
     pub fn transport(mut self, transport: RdmaBuilder) -> Self {
@@ -43,59 +46,82 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the time within which a call must have its answer; sending counts. Default 10 s.
+    /// Sets the time within which a unary call must have its answer; waiting and sending count. Default
+    /// 10 s. Streaming calls have no deadline unless [`Client::with_deadline`] sets one.
     pub fn deadline(mut self, limit: Duration) -> Self {
         self.deadline = limit;
         self
     }
 
-    /// Sets the maximum number of concurrent calls; further calls wait. Default 1024, minimum 1.
+    /// Sets the maximum number of concurrent calls; further calls wait. The server may allow fewer.
+    /// Default 256, minimum 1.
     pub fn concurrency(mut self, calls: u16) -> Self {
         self.concurrency = calls.max(1);
         self
     }
 
-    /// Sets the maximum length of a request or response in bytes, header included. Default 16 MiB.
+    /// Sets the maximum length of a request or response in bytes, headers included. Default 16 MiB,
+    /// minimum 8 KiB.
     pub fn message_limit(mut self, bytes: usize) -> Self {
-        self.message_limit = bytes.max(limits::LEAST_MESSAGE);
+        self.message_limit = limits::message(bytes);
         self
     }
 
-    /// Connects to the server that listens at a TCP address.
+    /// Connects to the server at an address.
     ///
     /// # Errors
     ///
-    /// [`Error::Transport`](crate::Error::Transport) if nothing listens at the address, if the peer
-    /// does not answer as an RDMA peer, or if the device cannot be used.
-    pub async fn connect(self, address: impl ToSocketAddrs) -> Result<Client> {
+    /// [`Error::Address`] if the text is no address, [`Error::Transport`] or [`Error::Tcp`] if nothing
+    /// listens at the address or the device cannot be used, and [`Error::Disconnected`] if the server
+    /// does not answer in time.
+    pub async fn connect(self, address: impl ToAddress) -> Result<Client> {
+        let address = address.to_address()?;
         let transport = self
             .transport
             .clone()
             .unwrap_or_else(|| limits::transport(self.message_limit));
-        Ok(self.over(transport.connect(address).await?))
+        let connecting = timeout(limits::CONNECT, Link::connect(&address, transport));
+        let (link, peer) = connecting.await.unwrap_or_else(|_| Err(late()))?;
+        self.start(link, peer).await
     }
 
-    /// Creates a client that uses an existing connection. The client receives all messages of the
+    /// Creates a client that uses an existing RDMA connection. The client receives all messages of the
     /// connection from now on.
     ///
-    /// # Panics
+    /// # Errors
     ///
-    /// If called outside of a tokio runtime.
-    #[must_use = "dropping the client ends the connection"]
-    pub fn over(self, rdma: Rdma) -> Client {
-        let connection = Arc::new(Connection {
-            rdma,
-            calls: Calls::new(self.concurrency),
-            message_limit: self.message_limit,
-        });
-        let receiver = tokio::spawn(receive(Arc::clone(&connection))).abort_handle();
-        Client {
+    /// The error that ended the connection, and [`Error::Disconnected`] if the server does not answer
+    /// in time.
+    pub async fn over(self, rdma: Rdma) -> Result<Client> {
+        let (link, peer) = Link::over_rdma(rdma);
+        self.start(link, peer).await
+    }
+
+    async fn start(self, link: Link, peer: Peer) -> Result<Client> {
+        let own = Settings {
+            message_limit: u32::try_from(self.message_limit).unwrap_or(u32::MAX),
+            slots: 0,
+            window_items: WINDOW_ITEMS,
+            window_bytes: WINDOW_BYTES,
+        };
+        let side = Side::Client(Calls::new(self.concurrency.into()));
+        let client = Client {
             handle: Arc::new(Handle {
-                connection,
-                receiver,
+                core: Core::start(link, peer, own, side),
             }),
             deadline: self.deadline,
-            codec: PhantomData,
-        }
+            has_own_deadline: false,
+            metadata: Metadata::default(),
+        };
+        let greeted = timeout(limits::CONNECT, client.core().greeted());
+        greeted.await.unwrap_or_else(|_| Err(late()))?;
+        Ok(client)
     }
+}
+
+fn late() -> Error {
+    Error::disconnected(format!(
+        "the server did not answer within {:?}",
+        limits::CONNECT
+    ))
 }

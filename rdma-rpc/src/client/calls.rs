@@ -1,323 +1,298 @@
-//! The calls that are in progress on a connection, and the delivery of their answers.
+//! [`Calls`]: the slots of the calls in progress on a connection.
 
-use std::sync::OnceLock;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::core::{Core, Side};
+use crate::deadlines::NEVER;
 use crate::error::Error;
-use crate::failure::Failure;
-use crate::message::Payload;
+use crate::payload::Stored;
+use crate::status::Status;
+use crate::stream::Streams;
+use crate::wire::{CallId, Header};
 
-/// The outcome of a call.
+/// Slots of a client's calls. A slot keeps its memory for the next call, so that a call allocates
+/// nothing.
 #[derive(Debug)]
-pub(super) enum Answer {
-    Response {
-        codec: u8,
-        payload: Payload,
-    },
-    Failure(Failure),
-    /// The connection has ended, for this reason, before an answer arrived.
-    Ended(Error),
-}
-
-/// The slots of the calls in progress, one for each call.
-///
-/// The id of a call consists of the index of its slot and of the slot's generation, which changes with
-/// each use. An answer to an abandoned call therefore matches no later call.
-#[derive(Debug)]
-pub(super) struct Calls {
-    places: Box<[Mutex<Place>]>,
-    free: ArrayQueue<u32>,
+pub(crate) struct Calls {
+    pub(super) slots: Box<[Mutex<Slot>]>,
+    /// Indices of free slots. The last one was used last, so that few slots stay in the cache.
+    free: Mutex<Vec<u32>>,
     /// One permit for each free slot.
     room: Semaphore,
-    end: OnceLock<Error>,
+    /// Number of occupied slots.
+    active: AtomicU32,
+    /// Set once the server accepts no new calls.
+    is_closing: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Place {
-    generation: u32,
-    state: State,
+pub(super) struct Slot {
+    pub(super) generation: u32,
+    pub(super) phase: Phase,
+    pub(super) waker: Option<Waker>,
+    deadline: u64,
+    pub(super) body: Stored,
+    pub(super) streams: Streams,
 }
 
 #[derive(Debug)]
-enum State {
+pub(super) enum Phase {
     Free,
-    Waiting(Option<Waker>),
+    Waiting,
     Answered(Answer),
 }
 
+/// Outcome of a call. The body of a response is in the slot.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Response {
+        codec: u8,
+        is_error: bool,
+    },
+    Status(Status),
+    /// The deadline has passed.
+    Expired,
+    /// The connection has ended.
+    Ended(Error),
+}
+
 impl Calls {
-    /// Creates slots for at most `capacity` concurrent calls (minimum 1).
-    pub(super) fn new(capacity: u16) -> Self {
-        let capacity = capacity.max(1);
-        let free = ArrayQueue::new(usize::from(capacity));
-        for index in 0..u32::from(capacity) {
-            free.push(index).expect("there is room for all of them");
-        }
-        let place = || {
-            Mutex::new(Place {
+    /// Creates slots for at most `capacity` concurrent calls. None can be used before [`Self::open`].
+    pub(crate) fn new(capacity: u32) -> Self {
+        let slot = || {
+            Mutex::new(Slot {
                 generation: 0,
-                state: State::Free,
+                phase: Phase::Free,
+                waker: None,
+                deadline: NEVER,
+                body: Stored::default(),
+                streams: Streams::default(),
             })
         };
         Self {
-            places: std::iter::repeat_with(place).take(free.len()).collect(),
-            room: Semaphore::new(free.len()),
-            free,
-            end: OnceLock::new(),
+            slots: std::iter::repeat_with(slot)
+                .take(capacity as usize)
+                .collect(),
+            free: Mutex::new(Vec::with_capacity(capacity as usize)),
+            room: Semaphore::new(0),
+            active: AtomicU32::new(0),
+            is_closing: AtomicBool::new(false),
         }
     }
 
-    /// Waits for a free slot and starts a call in it. Fails if the connection has ended.
-    pub(super) async fn begin(&self) -> Result<PendingCall<'_>, Error> {
-        let permit = match self.room.try_acquire() {
-            Ok(permit) => permit,
-            Err(_) => match self.room.acquire().await {
-                Ok(permit) => permit,
-                Err(_closed) => return Err(self.ended()),
-            },
-        };
-        let index = self
-            .free
-            .pop()
-            .expect("there are no more permits than free places");
-        let mut place = self.places[index as usize].lock();
-        place.state = State::Waiting(None);
-        let id = u64::from(place.generation) << 32 | u64::from(index);
-        drop(place);
-        let call = PendingCall {
-            calls: self,
-            id,
-            _permit: permit,
-        };
-        // Checked after the slot is in the state `Waiting`: either this check sees the end that `fail`
-        // has set, or `fail` sees the waiting slot.
-        match self.end() {
-            Some(end) => Err(end.clone()),
-            None => Ok(call),
-        }
+    /// Opens the slots that the server allows.
+    pub(super) fn open(&self, allowed: u32) {
+        let count = allowed.min(u32::try_from(self.slots.len()).unwrap_or(u32::MAX));
+        self.free.lock().extend((0..count).rev());
+        self.room.add_permits(count as usize);
     }
 
-    /// Delivers an answer to the call with this id. Returns `false` if no such call waits for an
-    /// answer.
-    pub(super) fn answer(&self, id: u64, answer: Answer) -> bool {
-        // The index is the low half of the id, the generation the high one.
-        let (index, generation) = (id as u32, (id >> 32) as u32);
-        let Some(place) = self.places.get(index as usize) else {
-            return false;
-        };
-        let mut place = place.lock();
-        if place.generation != generation {
-            return false;
-        }
-        place.answer(answer)
-    }
-
-    /// Ends all waiting and future calls with the error `end`. Only the first call of this function has
-    /// an effect.
-    pub(super) fn fail(&self, end: Error) {
-        if self.end.set(end).is_err() {
-            return;
-        }
+    /// Begins no new calls from now on.
+    pub(super) fn close(&self) {
+        self.is_closing.store(true, Ordering::Release);
         self.room.close();
-        for place in &self.places {
-            place.lock().answer(Answer::Ended(self.ended()));
+    }
+
+    /// Returns whether new calls can be begun.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
+    /// Occupies a free slot. Returns the arguments if no slot is free, and an error if no new calls can
+    /// be begun.
+    pub(super) fn try_begin<C: Deref<Target = Core>>(
+        core: C,
+        deadline: u64,
+        streams: Streams,
+    ) -> Result<Result<Pending<C>, Error>, (C, Streams)> {
+        let permit = calls(&core).room.try_acquire();
+        if permit.map(SemaphorePermit::forget).is_err() {
+            return Err((core, streams));
         }
-    }
-
-    /// Returns the error that [`Self::fail`] was called with, if it was.
-    pub(super) fn end(&self) -> Option<&Error> {
-        self.end.get()
-    }
-
-    fn ended(&self) -> Error {
-        self.end
-            .get()
-            .cloned()
-            .expect("the end is known before anybody is told")
-    }
-}
-
-impl Place {
-    fn answer(&mut self, answer: Answer) -> bool {
-        let State::Waiting(waker) = &mut self.state else {
-            return false;
+        let id = calls(&core).occupy(deadline, streams);
+        core.deadlines.add(deadline);
+        let pending = Pending {
+            core,
+            id,
+            is_sent: false,
         };
-        let waker = waker.take();
-        self.state = State::Answered(answer);
-        if let Some(waker) = waker {
-            waker.wake();
+        // Checked after the slot is occupied: either this check sees the end, or `fail` sees the slot.
+        Ok(match pending.core.end() {
+            Some(end) => Err(end.clone()),
+            None if pending.calls().is_closing() => Err(Error::ShuttingDown),
+            None => Ok(pending),
+        })
+    }
+
+    /// Waits for a free slot, for as long as the caller polls.
+    pub(super) async fn wait_for_room(&self, core: &Core) -> Result<(), Error> {
+        match self.room.acquire().await {
+            // Another caller may be faster; then this one waits again.
+            Ok(permit) => {
+                drop(permit);
+                Ok(())
+            }
+            Err(_) if core.end().is_some() => Err(core.ended_now()),
+            Err(_) => Err(Error::ShuttingDown),
         }
-        true
+    }
+
+    fn occupy(&self, deadline: u64, streams: Streams) -> CallId {
+        let popped = self.free.lock().pop();
+        let index = popped.expect("there are no more permits than free slots");
+        self.active.fetch_add(1, Ordering::Relaxed);
+        let mut slot = self.slots[index as usize].lock();
+        slot.phase = Phase::Waiting;
+        slot.deadline = deadline;
+        slot.streams = streams;
+        let generation = slot.generation;
+        CallId { index, generation }
+    }
+
+    /// Returns whether exactly one call is in progress.
+    pub(super) fn has_one(&self) -> bool {
+        self.active.load(Ordering::Relaxed) == 1
+    }
+
+    /// Ends the calls whose deadline has passed at `now`, and returns the next deadline.
+    pub(crate) fn expire(&self, now: u64) -> u64 {
+        let mut next = NEVER;
+        for slot in &self.slots {
+            let (waker, streams) = {
+                let mut slot = slot.lock();
+                if !matches!(slot.phase, Phase::Waiting) {
+                    continue;
+                }
+                if slot.deadline > now {
+                    next = next.min(slot.deadline);
+                    continue;
+                }
+                (slot.answer(Answer::Expired), slot.streams.clone())
+            };
+            streams.fail(&Error::Cancelled);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+        next
+    }
+
+    /// Fails all calls with this error.
+    pub(crate) fn fail(&self, error: &Error) {
+        self.close();
+        for slot in &self.slots {
+            let (waker, streams) = {
+                let mut slot = slot.lock();
+                let streams = slot.streams.clone();
+                (slot.answer(Answer::Ended(error.clone())), streams)
+            };
+            streams.fail(error);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    fn release(&self, id: CallId) -> bool {
+        let (was_waiting, left) = {
+            let mut slot = self.slots[id.index as usize].lock();
+            slot.generation = slot.generation.wrapping_add(1);
+            let phase = std::mem::replace(&mut slot.phase, Phase::Free);
+            slot.body.clear();
+            slot.deadline = NEVER;
+            let left = (slot.waker.take(), std::mem::take(&mut slot.streams));
+            (
+                matches!(phase, Phase::Waiting | Phase::Answered(Answer::Expired)),
+                left,
+            )
+        };
+        let (waker, streams) = left;
+        drop(waker);
+        streams.fail(&Error::Cancelled);
+        self.free.lock().push(id.index);
+        self.active.fetch_sub(1, Ordering::Relaxed);
+        self.room.add_permits(1);
+        was_waiting
     }
 }
 
-/// A call that waits for its answer. Dropping this value abandons the call: its slot becomes free, and
-/// a later answer is discarded.
+impl Slot {
+    /// Answers the call if it waits, and returns its waker.
+    pub(super) fn answer(&mut self, answer: Answer) -> Option<Waker> {
+        if !matches!(self.phase, Phase::Waiting) {
+            return None;
+        }
+        self.phase = Phase::Answered(answer);
+        self.waker.take()
+    }
+}
+
+/// A call in progress. Dropping it before the answer has arrived cancels the call at the server.
 #[derive(Debug)]
-#[must_use = "a call that is dropped is given up"]
-pub(super) struct PendingCall<'c> {
-    calls: &'c Calls,
-    id: u64,
-    /// Released after `drop` has freed the slot.
-    _permit: SemaphorePermit<'c>,
+#[must_use = "a call that is dropped is cancelled"]
+pub(super) struct Pending<C: Deref<Target = Core>> {
+    pub(super) core: C,
+    pub(super) id: CallId,
+    /// Set once the server may have the request.
+    pub(super) is_sent: bool,
 }
 
-impl PendingCall<'_> {
-    pub(super) fn id(&self) -> u64 {
-        self.id
+impl<C: Deref<Target = Core>> Pending<C> {
+    pub(super) fn calls(&self) -> &Calls {
+        calls(&self.core)
     }
 
-    /// Waits for the answer.
-    pub(super) async fn answer(self) -> Answer {
-        std::future::poll_fn(|cx| self.poll_answer(cx)).await
-    }
-
-    fn poll_answer(&self, cx: &Context<'_>) -> Poll<Answer> {
-        let mut place = self.place().lock();
-        match &mut place.state {
-            State::Waiting(waker) => {
-                match waker {
+    /// Waits for the answer, and passes it to `take` with the body of the response.
+    pub(super) fn poll_answer<T>(
+        &self,
+        cx: &mut Context<'_>,
+        take: impl FnOnce(Answer, &mut Stored) -> T,
+    ) -> Poll<T> {
+        let mut slot = self.calls().slots[self.id.index as usize].lock();
+        let slot = &mut *slot;
+        match std::mem::replace(&mut slot.phase, Phase::Free) {
+            Phase::Answered(answer) => {
+                // The server need not be told that nobody waits any more, except after a deadline.
+                if let Answer::Expired = answer {
+                    slot.phase = Phase::Answered(Answer::Expired);
+                }
+                Poll::Ready(take(answer, &mut slot.body))
+            }
+            phase => {
+                slot.phase = phase;
+                match &mut slot.waker {
                     Some(waker) => waker.clone_from(cx.waker()),
-                    None => *waker = Some(cx.waker().clone()),
+                    none => *none = Some(cx.waker().clone()),
                 }
                 Poll::Pending
             }
-            State::Answered(_) | State::Free => {
-                match std::mem::replace(&mut place.state, State::Free) {
-                    State::Answered(answer) => Poll::Ready(answer),
-                    _ => unreachable!("a pending call's place is its own, and taken from once"),
-                }
-            }
         }
-    }
-
-    fn place(&self) -> &Mutex<Place> {
-        // The index is the low half of the id.
-        &self.calls.places[self.id as u32 as usize]
     }
 }
 
-impl Drop for PendingCall<'_> {
+impl<C: Deref<Target = Core>> Drop for Pending<C> {
     fn drop(&mut self) {
-        let left = {
-            let mut place = self.place().lock();
-            place.generation = place.generation.wrapping_add(1);
-            std::mem::replace(&mut place.state, State::Free)
-        };
-        drop(left);
-        let full = self.calls.free.push(self.id as u32);
-        debug_assert!(full.is_ok(), "there are no more places than were taken");
+        let is_unanswered = self.calls().release(self.id);
+        if is_unanswered && self.is_sent && self.core.end().is_none() {
+            // A connection that has ended also ends the call.
+            drop(
+                self.core
+                    .outbox
+                    .append_bare(&Header::Cancel { id: self.id }),
+            );
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::pin::pin;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
-
-    use super::*;
-
-    #[derive(Default)]
-    struct Counter(AtomicUsize);
-
-    impl Wake for Counter {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Polls a pinned future once, with a waker that counts its wakeups.
-    macro_rules! poll {
-        ($future:expr, $counter:expr) => {
-            $future
-                .as_mut()
-                .poll(&mut Context::from_waker(&Waker::from(Arc::clone($counter))))
-        };
-    }
-
-    fn begin(calls: &Calls) -> PendingCall<'_> {
-        let counter = Arc::new(Counter::default());
-        match poll!(pin!(calls.begin()), &counter) {
-            Poll::Ready(Ok(call)) => call,
-            other => panic!("a call that can begin: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn answers_reach_their_calls_in_any_order() {
-        let calls = Calls::new(3);
-        let (first, second) = (begin(&calls), begin(&calls));
-        let (first_id, second_id) = (first.id(), second.id());
-        let counter = Arc::new(Counter::default());
-        let (mut first, mut second) = (pin!(first.answer()), pin!(second.answer()));
-        assert!(poll!(first, &counter).is_pending() && poll!(second, &counter).is_pending());
-        assert!(calls.answer(second_id, Answer::Failure(Failure::Panicked)));
-        assert_eq!(counter.0.load(Ordering::Relaxed), 1);
-        assert!(poll!(first, &counter).is_pending());
-        assert!(calls.answer(first_id, Answer::Failure(Failure::Overloaded)));
-        assert!(matches!(
-            poll!(first, &counter),
-            Poll::Ready(Answer::Failure(Failure::Overloaded))
-        ));
-        assert!(matches!(
-            poll!(second, &counter),
-            Poll::Ready(Answer::Failure(Failure::Panicked))
-        ));
-    }
-
-    #[test]
-    fn late_repeated_and_invented_answers_are_nobodys() {
-        let calls = Calls::new(1);
-        let given_up = begin(&calls).id();
-        let current = begin(&calls);
-        let answer = || Answer::Failure(Failure::Panicked);
-        assert_ne!(given_up, current.id());
-        assert!(!calls.answer(given_up, answer()));
-        assert!(!calls.answer(7, answer()));
-        assert!(!calls.answer(u64::MAX, answer()));
-        assert!(calls.answer(current.id(), answer()));
-        assert!(!calls.answer(current.id(), answer()));
-    }
-
-    #[test]
-    fn more_calls_than_places_wait_their_turn() {
-        let calls = Calls::new(1);
-        let counter = Arc::new(Counter::default());
-        let first = begin(&calls);
-        let mut second = pin!(calls.begin());
-        assert!(poll!(second, &counter).is_pending());
-        drop(first);
-        assert_eq!(counter.0.load(Ordering::Relaxed), 1);
-        assert!(matches!(poll!(second, &counter), Poll::Ready(Ok(_))));
-    }
-
-    #[test]
-    fn an_end_is_everybodys() {
-        let calls = Calls::new(2);
-        let counter = Arc::new(Counter::default());
-        let mut waiting = pin!(begin(&calls).answer());
-        let _other = begin(&calls);
-        let mut queued = pin!(calls.begin());
-        assert!(poll!(waiting, &counter).is_pending() && poll!(queued, &counter).is_pending());
-        calls.fail(Error::ShuttingDown);
-        assert!(matches!(
-            poll!(waiting, &counter),
-            Poll::Ready(Answer::Ended(Error::ShuttingDown))
-        ));
-        assert!(matches!(
-            poll!(queued, &counter),
-            Poll::Ready(Err(Error::ShuttingDown))
-        ));
-        let mut later = pin!(calls.begin());
-        assert!(matches!(
-            poll!(later, &counter),
-            Poll::Ready(Err(Error::ShuttingDown))
-        ));
+/// Returns the calls of a client's connection.
+pub(super) fn calls(core: &Core) -> &Calls {
+    match &core.side {
+        Side::Client(calls) => calls,
+        Side::Server(_) => unreachable!("a client's connection is on the client's side"),
     }
 }

@@ -1,33 +1,98 @@
-//! The context of a call, for its handler.
+//! [`Context`]: what a handler knows about its call besides the arguments.
 
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
-use tokio::time::Instant;
+use super::serving::Serving;
+use crate::address::Peer;
+use crate::core::Core;
+use crate::metadata::Metadata;
+use crate::wire::{CallId, ONE_WAY};
 
-/// The peer and the deadline of a call, passed to handlers that are added by
-/// [`Router::route_with_context`](crate::Router::route_with_context).
-#[derive(Debug, Clone)]
+/// Context of a call: its deadline, its metadata, the peer, and whether the caller still waits.
+///
+/// A handler whose call is cancelled, or whose deadline has passed, is dropped at its next `await`. A
+/// task that the handler has started is not: it can watch a clone of the context
+/// ([`Self::cancelled`]).
+#[derive(Clone)]
 pub struct Context {
-    pub(super) peer: SocketAddr,
-    pub(super) deadline: Option<Instant>,
+    core: Arc<Core>,
+    id: CallId,
+    deadline: u64,
+    metadata: Metadata,
 }
 
 impl Context {
-    /// Returns the caller's TCP address.
-    pub fn peer_address(&self) -> SocketAddr {
-        self.peer
+    pub(super) fn new(core: &Arc<Core>, id: CallId, deadline: u64, metadata: Metadata) -> Self {
+        Self {
+            core: Arc::clone(core),
+            id,
+            deadline,
+            metadata,
+        }
+    }
+
+    pub(super) fn parts(&self) -> (Arc<Core>, CallId) {
+        (Arc::clone(&self.core), self.id)
+    }
+
+    /// Returns the caller's end of the connection.
+    pub fn peer(&self) -> &Peer {
+        &self.core.peer
+    }
+
+    /// Returns the metadata that the caller sent.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
     }
 
     /// Returns the time at which the caller stops waiting and the handler is dropped; `None` if the
     /// call has no deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        self.core.deadlines.time(self.deadline)
     }
 
     /// Returns the time left until the deadline; `None` if the call has no deadline.
     pub fn remaining(&self) -> Option<Duration> {
         let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        self.deadline.map(left)
+        self.deadline().map(left)
+    }
+
+    /// Returns whether the call has ended: the caller has given it up, its deadline has passed, its
+    /// connection has ended, or its handler has finished. A one-way call ends with its connection.
+    pub fn is_cancelled(&self) -> bool {
+        self.core.end().is_some()
+            || (self.id.index != ONE_WAY && !Serving::of(&self.core).slots.is_running(self.id))
+    }
+
+    /// Waits until the call has ended, see [`Self::is_cancelled`].
+    pub async fn cancelled(&self) {
+        if self.id.index == ONE_WAY {
+            self.core.ended().await;
+            return;
+        }
+        // The end of the connection ends its calls.
+        poll_fn(|cx| {
+            let is_running = Serving::of(&self.core).slots.register(self.id, cx);
+            if is_running {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
+        })
+        .await;
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("peer", self.peer())
+            .field("remaining", &self.remaining())
+            .field("metadata", &self.metadata)
+            .finish_non_exhaustive()
     }
 }

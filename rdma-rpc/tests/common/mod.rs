@@ -1,12 +1,15 @@
-//! Common parts of the tests of this directory. The device is the one that `RDMA_DEVICE` selects,
+//! Common parts of the tests of this directory. The RDMA device is the one that `RDMA_DEVICE` selects,
 //! otherwise softroce.
 
 #![allow(dead_code, reason = "every test program uses a part of it")]
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use rdma_async::RdmaBuilder;
-use rdma_rpc::{ApplicationError, Client, ClientBuilder, Router, Server, ServerHandle};
+use rdma_rpc::{
+    Address, Client, ClientBuilder, Context, Payload, Receiver, Sender, Server, ServerHandle,
+};
 
 /// Time limit of each step. The device may be emulated, on a machine with other work.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -18,7 +21,7 @@ pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
         .unwrap_or_else(|_| panic!("{what} took longer than {LIMIT:?}"))
 }
 
-/// Returns the settings of all connections: the defaults, on the device under test.
+/// Returns the settings of all RDMA connections: the defaults, on the device under test.
 pub(crate) fn transport() -> RdmaBuilder {
     let transport = RdmaBuilder::default();
     match std::env::var_os("RDMA_DEVICE") {
@@ -27,49 +30,200 @@ pub(crate) fn transport() -> RdmaBuilder {
     }
 }
 
-/// Returns a client builder for the device under test.
+/// Address at which a server of a test listens.
+pub(crate) fn rdma() -> Address {
+    "rdma://127.0.0.1:0".parse().unwrap()
+}
+
+pub(crate) fn tcp() -> Address {
+    "tcp://127.0.0.1:0".parse().unwrap()
+}
+
+pub(crate) fn memory() -> Address {
+    Address::memory()
+}
+
+/// Defines each test function for the three transports.
+macro_rules! over_every_transport {
+    ($($(#[$attribute:meta])* $name:ident;)*) => {
+        over_every_transport!(@module rdma $($(#[$attribute])* $name)*);
+        over_every_transport!(@module tcp $($(#[$attribute])* $name)*);
+        over_every_transport!(@module memory $($(#[$attribute])* $name)*);
+    };
+    (@module $transport:ident $($(#[$attribute:meta])* $name:ident)*) => {
+        mod $transport {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                $(#[$attribute])*
+                async fn $name() {
+                    super::$name(crate::common::$transport()).await;
+                }
+            )*
+        }
+    };
+}
+pub(crate) use over_every_transport;
+
+/// Returns a client builder for the device under test, whose calls have [`LIMIT`] as deadline.
 pub(crate) fn client() -> ClientBuilder {
-    Client::builder().transport(transport())
+    Client::builder().transport(transport()).deadline(LIMIT)
 }
 
-/// Starts a server of a router at a free port of this machine.
-pub(crate) async fn serve(router: Router) -> ServerHandle {
-    listen(Server::new(router)).await
+/// Starts a server at an address of this machine.
+pub(crate) async fn listen(server: Server, address: Address) -> ServerHandle {
+    within("listening", server.transport(transport()).listen(address))
+        .await
+        .expect("the device can be used")
 }
 
-/// Starts a server at a free port of this machine.
-pub(crate) async fn listen(server: Server) -> ServerHandle {
-    within(
-        "listening",
-        server.transport(transport()).listen("127.0.0.1:0"),
-    )
-    .await
-    .expect("the device can be used")
-}
-
-/// Connects a client whose calls have [`LIMIT`] as deadline.
+/// Connects a client.
 pub(crate) async fn connect(server: &ServerHandle) -> Client {
-    let connecting = client().deadline(LIMIT).connect(server.local_address());
-    within("connecting", connecting)
+    within("connecting", client().connect(server.address()))
         .await
         .expect("a server listens")
 }
 
-/// Starts a server of a router, and connects its only client.
-pub(crate) async fn pair(router: Router) -> (ServerHandle, Client) {
-    let server = serve(router).await;
-    let client = connect(&server).await;
-    (server, client)
+/// Error of the tests' service.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) enum Refusal {
+    Empty,
+    NotFound { key: String },
 }
 
-/// Handler that returns its argument.
-pub(crate) async fn echo(text: String) -> Result<String, ApplicationError> {
-    Ok(text)
+impl Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// A service with a method of every kind.
+#[rdma_rpc::service]
+pub(crate) trait Everything {
+    async fn echo(&self, text: String) -> Result<String, Refusal>;
+    async fn add(&self, cx: &Context, left: u64, right: u64) -> Result<u64, Refusal>;
+    async fn nothing(&self) -> Result<(), Refusal>;
+    async fn find(&self, key: String) -> Result<u32, Refusal>;
+    #[rpc(raw)]
+    async fn reverse(&self, bytes: Payload) -> Result<Vec<u8>, Refusal>;
+    async fn text(&self, len: u64) -> Result<String, Refusal>;
+    /// Adds up the items.
+    async fn sum(&self, start: u64, numbers: Receiver<u64>) -> Result<u64, Refusal>;
+    /// Sends the numbers below `count`, each as a text of `len` bytes or more.
+    async fn count(
+        &self,
+        cx: &Context,
+        count: u64,
+        len: u64,
+        numbers: Sender<(u64, String)>,
+    ) -> Result<u64, Refusal>;
+    async fn double(&self, numbers: Receiver<u64>, doubled: Sender<u64>) -> Result<u64, Refusal>;
+    #[rpc(oneway)]
+    async fn note(&self, text: String);
+}
+
+/// Service that computes its results.
+#[derive(Debug, Default)]
+pub(crate) struct Computing {
+    pub(crate) notes: Option<tokio::sync::mpsc::UnboundedSender<String>>,
+}
+
+impl Everything for Computing {
+    async fn echo(&self, text: String) -> Result<String, Refusal> {
+        match text.as_str() {
+            "" => Err(Refusal::Empty),
+            _ => Ok(text),
+        }
+    }
+
+    async fn add(&self, cx: &Context, left: u64, right: u64) -> Result<u64, Refusal> {
+        assert!(!cx.is_cancelled());
+        Ok(left + right)
+    }
+
+    async fn nothing(&self) -> Result<(), Refusal> {
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    async fn find(&self, key: String) -> Result<u32, Refusal> {
+        Err(Refusal::NotFound { key })
+    }
+
+    async fn reverse(&self, bytes: Payload) -> Result<Vec<u8>, Refusal> {
+        Ok(bytes.iter().rev().copied().collect())
+    }
+
+    async fn text(&self, len: u64) -> Result<String, Refusal> {
+        Ok("x".repeat(usize::try_from(len).unwrap()))
+    }
+
+    async fn sum(&self, start: u64, mut numbers: Receiver<u64>) -> Result<u64, Refusal> {
+        let mut sum = start;
+        while let Some(number) = numbers.next().await {
+            match number {
+                Ok(number) => sum += number,
+                Err(_) => return Err(Refusal::Empty),
+            }
+        }
+        Ok(sum)
+    }
+
+    async fn count(
+        &self,
+        _: &Context,
+        count: u64,
+        len: u64,
+        mut numbers: Sender<(u64, String)>,
+    ) -> Result<u64, Refusal> {
+        for number in 0..count {
+            // Every tenth item is long.
+            let len = if number % 10 == 7 { len } else { 3 };
+            let text = "n".repeat(usize::try_from(len).unwrap());
+            if numbers.send((number, text)).await.is_err() {
+                return Err(Refusal::Empty);
+            }
+        }
+        match count {
+            13 => Err(Refusal::NotFound {
+                key: "13".to_owned(),
+            }),
+            _ => Ok(count),
+        }
+    }
+
+    async fn double(
+        &self,
+        mut numbers: Receiver<u64>,
+        mut doubled: Sender<u64>,
+    ) -> Result<u64, Refusal> {
+        let mut count = 0;
+        while let Some(Ok(number)) = numbers.next().await {
+            if doubled.send(2 * number).await.is_err() {
+                return Err(Refusal::Empty);
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    async fn note(&self, text: String) {
+        if let Some(notes) = &self.notes {
+            drop(notes.send(text));
+        }
+    }
+}
+
+/// Starts a server of [`Computing`], and connects its only client.
+pub(crate) async fn pair(address: Address) -> (ServerHandle, EverythingClient) {
+    let server = Server::new(EverythingServer::new(Computing::default()));
+    let server = listen(server, address).await;
+    let client = connect(&server).await;
+    (server, EverythingClient::new(client))
 }
 
 /// Checks that a connection works.
-pub(crate) async fn assert_echoes(client: &Client) {
-    let echoed: String = within("an echo", client.call("test/echo", "are you there?"))
+pub(crate) async fn assert_echoes(client: &EverythingClient) {
+    let echoed = within("an echo", client.echo("are you there?".to_owned()))
         .await
         .expect("the connection is usable");
     assert_eq!(echoed, "are you there?");

@@ -1,0 +1,350 @@
+//! The code that a service becomes.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote, quote_spanned};
+use syn::spanned::Spanned;
+
+use crate::model::{Argument, Method, Outcome, Service, Stream};
+
+/// Returns the trait, the server and the client of a service.
+pub(crate) fn service(service: &Service) -> TokenStream {
+    let (service_trait, server, client) = (as_trait(service), server(service), client(service));
+    quote! {
+        #service_trait
+        #server
+        #client
+    }
+}
+
+/// Returns the trait, whose methods return futures that can be sent to other threads.
+fn as_trait(service: &Service) -> TokenStream {
+    let Service {
+        attributes,
+        visibility,
+        name,
+        methods,
+        ..
+    } = service;
+    let methods = methods.iter().map(|method| {
+        let Method {
+            attributes, name, ..
+        } = method;
+        let arguments = method.order.iter().map(declaration);
+        let output = match &method.result {
+            Some(Outcome { whole, .. }) => quote!(#whole),
+            None => quote!(()),
+        };
+        quote! {
+            #(#attributes)*
+            fn #name(
+                &self,
+                #(#arguments),*
+            ) -> impl ::core::future::Future<Output = #output> + ::core::marker::Send;
+        }
+    });
+    quote! {
+        #(#attributes)*
+        #visibility trait #name: ::core::marker::Send + ::core::marker::Sync + 'static {
+            #(#methods)*
+        }
+    }
+}
+
+fn declaration(Argument { name, ty }: &Argument) -> TokenStream {
+    quote!(#name: #ty)
+}
+
+/// Returns the name of the constant with the number of a method.
+fn constant(method: &Method) -> syn::Ident {
+    format_ident!("{}", method.name.to_string().to_uppercase())
+}
+
+/// Returns the type of a request: the argument itself, or a tuple of none or several.
+fn request_type(method: &Method) -> TokenStream {
+    let types = method.values.iter().map(|value| &value.ty);
+    match &method.values[..] {
+        [Argument { ty, .. }] => quote!(#ty),
+        _ => quote!((#(#types),*)),
+    }
+}
+
+/// Returns the arguments as a pattern or an expression, in the shape of [`request_type`].
+fn request(method: &Method) -> TokenStream {
+    let names = method.values.iter().map(|value| &value.name);
+    match &method.values[..] {
+        [Argument { name, .. }] => quote!(#name),
+        _ => quote!((#(#names),*)),
+    }
+}
+
+/// Returns the format of a method: the codecs of its request, response and error.
+fn format(service: &Service, method: &Method) -> TokenStream {
+    let codec = &service.codec;
+    match method.is_raw {
+        true => quote!(::rdma_rpc::generated::Unencoded<#codec>),
+        false => quote!(::rdma_rpc::generated::Typed<#codec>),
+    }
+}
+
+fn infos(service: &Service) -> impl Iterator<Item = TokenStream> {
+    service.methods.iter().map(|method| {
+        let constant = constant(method);
+        let (id, name) = (method.id, format!("{}.{}", service.name, method.name));
+        let (has_input, has_output) = (method.input.is_some(), method.output.is_some());
+        let is_one_way = method.is_one_way;
+        quote! {
+            const #constant: &'static ::rdma_rpc::generated::MethodInfo =
+                &::rdma_rpc::generated::MethodInfo {
+                    id: #id,
+                    name: #name,
+                    has_input: #has_input,
+                    has_output: #has_output,
+                    is_one_way: #is_one_way,
+                };
+        }
+    })
+}
+
+fn server(service: &Service) -> TokenStream {
+    let (name, visibility) = (&service.name, &service.visibility);
+    let server = format_ident!("{name}Server");
+    let client = format_ident!("{name}Client");
+    let doc = format!("Server of [`{name}`]: offers a value that implements the trait.");
+    let methods = service.methods.iter().map(|method| {
+        let (constant, format) = (constant(method), format(service, method));
+        let (call, checks) = (call(service, method), checks(service, method));
+        let ty = request_type(method);
+        quote! {
+            #checks
+            let service = ::std::sync::Arc::clone(&self.service);
+            methods.add::<#format, _, _, _, _, _>(
+                #client::#constant,
+                move |call: ::rdma_rpc::generated::Call<#ty>| {
+                    let service = ::std::sync::Arc::clone(&service);
+                    async move { #call }
+                },
+            );
+        }
+    });
+    quote! {
+        #[doc = #doc]
+        #visibility struct #server<S> {
+            service: ::std::sync::Arc<S>,
+        }
+
+        impl<S: #name> #server<S> {
+            /// Creates the server of a service, for `rdma_rpc::Server::new`.
+            pub fn new(service: S) -> Self {
+                Self::shared(::std::sync::Arc::new(service))
+            }
+
+            /// Creates the server of a service that the program uses too.
+            pub fn shared(service: ::std::sync::Arc<S>) -> Self {
+                Self { service }
+            }
+        }
+
+        impl<S> ::core::fmt::Debug for #server<S> {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                f.debug_struct(::core::stringify!(#server)).finish_non_exhaustive()
+            }
+        }
+
+        impl<S: #name> ::rdma_rpc::Service for #server<S> {
+            fn register(self, methods: &mut ::rdma_rpc::generated::Methods) {
+                #(#methods)*
+            }
+        }
+    }
+}
+
+/// Returns the call of a method of the trait, within the future of its handler.
+fn call(service: &Service, method: &Method) -> TokenStream {
+    let (name, pattern, codec) = (&method.name, request(method), &service.codec);
+    let streams = [(&method.input, "receiver"), (&method.output, "sender")];
+    let streams = streams.into_iter().filter_map(|(stream, function)| {
+        let Stream { name, item } = stream.as_ref()?;
+        let function = format_ident!("{function}");
+        Some(quote!(let #name = call.#function::<#codec, #item>();))
+    });
+    let arguments = method.order.iter().map(|argument| {
+        let is_context = method
+            .context
+            .as_ref()
+            .is_some_and(|context| context.name == argument.name);
+        let name = &argument.name;
+        if is_context {
+            quote!(&call.context)
+        } else {
+            quote!(#name)
+        }
+    });
+    let trait_name = &service.name;
+    let called = quote!(#trait_name::#name(&*service, #(#arguments),*).await);
+    let done = match method.is_one_way {
+        true => quote! {
+            #called;
+            ::core::result::Result::Ok::<(), ()>(())
+        },
+        false => called,
+    };
+    quote! {
+        #(#streams)*
+        let #pattern = call.request;
+        #done
+    }
+}
+
+/// Returns checks that report a type without an encoding where the type stands in the trait.
+fn checks(service: &Service, method: &Method) -> TokenStream {
+    let codec = &service.codec;
+    let mut types = Vec::new();
+    if !method.is_raw {
+        types.extend(method.values.iter().map(|value| &value.ty));
+        types.extend(method.result.iter().map(|result| &result.value));
+    }
+    types.extend(method.result.iter().map(|result| &result.error));
+    types.extend(method.input.iter().map(|stream| &stream.item));
+    types.extend(method.output.iter().map(|stream| &stream.item));
+    types
+        .into_iter()
+        .map(|ty| quote_spanned!(ty.span()=> ::rdma_rpc::generated::check::<#codec, #ty>();))
+        .collect()
+}
+
+fn client(service: &Service) -> TokenStream {
+    let (name, visibility) = (&service.name, &service.visibility);
+    let client = format_ident!("{name}Client");
+    let doc = format!("Client of [`{name}`]. Clones share the connection.");
+    let infos = infos(service);
+    let methods = service
+        .methods
+        .iter()
+        .map(|method| client_method(service, method));
+    quote! {
+        #[doc = #doc]
+        #[derive(Debug, Clone)]
+        #visibility struct #client {
+            client: ::rdma_rpc::Client,
+        }
+
+        impl #client {
+            #(#infos)*
+
+            /// Creates a client of the service on a connection.
+            pub fn new(client: ::rdma_rpc::Client) -> Self {
+                Self { client }
+            }
+
+            /// Connects to the server at an address.
+            ///
+            /// # Errors
+            ///
+            /// The errors of `rdma_rpc::Client::connect`.
+            pub async fn connect(
+                address: impl ::rdma_rpc::ToAddress,
+            ) -> ::core::result::Result<Self, ::rdma_rpc::Error> {
+                ::rdma_rpc::Client::connect(address).await.map(Self::new)
+            }
+
+            /// Returns the connection.
+            pub fn client(&self) -> &::rdma_rpc::Client {
+                &self.client
+            }
+
+            /// Returns a client whose calls must be answered within `limit`.
+            #[must_use]
+            pub fn with_deadline(&self, limit: ::core::time::Duration) -> Self {
+                Self::new(self.client.with_deadline(limit))
+            }
+
+            /// Returns a client whose requests carry this metadata.
+            #[must_use]
+            pub fn with_metadata(&self, metadata: ::rdma_rpc::Metadata) -> Self {
+                Self::new(self.client.with_metadata(metadata))
+            }
+
+            #(#methods)*
+        }
+    }
+}
+
+fn client_method(service: &Service, method: &Method) -> TokenStream {
+    let Method {
+        attributes, name, ..
+    } = method;
+    let (constant, format) = (constant(method), format(service, method));
+    let docs = attributes.iter().filter(|attribute| {
+        ["doc", "cfg", "deprecated"]
+            .iter()
+            .any(|known| attribute.path().is_ident(known))
+    });
+    let doc = format!("Calls `{}.{name}`.", service.name);
+    let head = quote! {
+        #[doc = #doc]
+        ///
+        #(#docs)*
+    };
+    let Some(Outcome { value, error, .. }) = &method.result else {
+        let (arguments, request) = (method.values.iter().map(declaration), request(method));
+        return quote! {
+            #head
+            pub async fn #name(
+                &self,
+                #(#arguments),*
+            ) -> ::core::result::Result<(), ::rdma_rpc::Error> {
+                self.client.one_way::<#format, _>(Self::#constant, #request).await
+            }
+        };
+    };
+    if method.is_raw {
+        let argument = &method.values[0].name;
+        return quote! {
+            #head
+            pub async fn #name(
+                &self,
+                #argument: impl ::core::convert::AsRef<[u8]>,
+            ) -> ::core::result::Result<::rdma_rpc::Payload, ::rdma_rpc::CallError<#error>> {
+                self.client.unary::<#format, _, _, _>(Self::#constant, #argument).await
+            }
+        };
+    }
+    let arguments = method.values.iter().map(declaration);
+    let request = request(method);
+    let (function, output) = match (&method.input, &method.output) {
+        (None, None) => {
+            let output = quote!(::core::result::Result<#value, ::rdma_rpc::CallError<#error>>);
+            (quote!(unary::<#format, _, _, _>), output)
+        }
+        (Some(Stream { item, .. }), None) => (
+            quote!(upload::<#format, _, #item, #value, #error>),
+            quote!(::core::result::Result<
+                (::rdma_rpc::Sender<#item>, ::rdma_rpc::Response<#value, #error>),
+                ::rdma_rpc::Error,
+            >),
+        ),
+        (None, Some(Stream { item, .. })) => (
+            quote!(download::<#format, _, #item, #value, #error>),
+            quote!(::core::result::Result<
+                ::rdma_rpc::Streaming<#item, #value, #error>,
+                ::rdma_rpc::Error,
+            >),
+        ),
+        (Some(Stream { item: sent, .. }), Some(Stream { item, .. })) => (
+            quote!(exchange::<#format, _, #sent, #item, #value, #error>),
+            quote!(::core::result::Result<
+                (
+                    ::rdma_rpc::Sender<#sent>,
+                    ::rdma_rpc::Streaming<#item, #value, #error>,
+                ),
+                ::rdma_rpc::Error,
+            >),
+        ),
+    };
+    quote! {
+        #head
+        pub async fn #name(&self, #(#arguments),*) -> #output {
+            self.client.#function(Self::#constant, #request).await
+        }
+    }
+}

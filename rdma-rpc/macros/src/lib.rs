@@ -1,0 +1,26 @@
+//! The attribute `service` of rdma-rpc, which re-exports and documents it.
+
+#![forbid(unsafe_code)]
+
+mod expand;
+mod model;
+mod options;
+
+use proc_macro::TokenStream;
+use syn::parse_macro_input;
+
+use crate::model::Service;
+use crate::options::ServiceOptions;
+
+/// Makes a service of a trait: the client `…Client` and the server `…Server`.
+///
+/// See the documentation of rdma-rpc.
+#[proc_macro_attribute]
+pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
+    let options = parse_macro_input!(options as ServiceOptions);
+    let item = parse_macro_input!(item as syn::ItemTrait);
+    match Service::new(options, item) {
+        Ok(service) => expand::service(&service).into(),
+        Err(error) => error.into_compile_error().into(),
+    }
+}

@@ -1,0 +1,335 @@
+//! The model of a service: its trait, checked, with the methods taken apart.
+
+use std::collections::HashMap;
+
+use syn::spanned::Spanned;
+use syn::{
+    Attribute, Error, FnArg, GenericArgument, Ident, ItemTrait, Pat, Path, PathArguments,
+    ReceiverKind, Result, ReturnType, TraitItem, TraitItemFn, Type, TypePath, Visibility,
+};
+
+use crate::options::{MethodOptions, ServiceOptions};
+
+/// Names that the generated client uses for other functions.
+const RESERVED: [&str; 5] = ["new", "connect", "client", "with_deadline", "with_metadata"];
+
+/// A service.
+pub(crate) struct Service {
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) visibility: Visibility,
+    pub(crate) name: Ident,
+    pub(crate) codec: Path,
+    pub(crate) methods: Vec<Method>,
+}
+
+/// A method of a service.
+pub(crate) struct Method {
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) name: Ident,
+    pub(crate) id: u32,
+    pub(crate) is_raw: bool,
+    pub(crate) is_one_way: bool,
+    /// Type of the context, if the method takes it.
+    pub(crate) context: Option<Argument>,
+    /// Arguments that are sent.
+    pub(crate) values: Vec<Argument>,
+    /// Stream of the caller.
+    pub(crate) input: Option<Stream>,
+    /// Stream of the handler.
+    pub(crate) output: Option<Stream>,
+    /// Arguments in the order of the trait.
+    pub(crate) order: Vec<Argument>,
+    pub(crate) result: Option<Outcome>,
+}
+
+/// An argument with its name.
+#[derive(Clone)]
+pub(crate) struct Argument {
+    pub(crate) name: Ident,
+    pub(crate) ty: Type,
+}
+
+/// A stream argument with the type of its items.
+pub(crate) struct Stream {
+    pub(crate) name: Ident,
+    pub(crate) item: Type,
+}
+
+/// Result of a method.
+pub(crate) struct Outcome {
+    pub(crate) whole: Type,
+    pub(crate) value: Type,
+    pub(crate) error: Type,
+}
+
+/// Errors of the whole trait, so that all are reported at once.
+#[derive(Default)]
+struct Errors(Option<Error>);
+
+impl Errors {
+    fn add(&mut self, error: Error) {
+        match &mut self.0 {
+            Some(errors) => errors.combine(error),
+            none => *none = Some(error),
+        }
+    }
+
+    fn check(&mut self, is_right: bool, place: &impl Spanned, message: &str) {
+        if !is_right {
+            self.add(Error::new(place.span(), message));
+        }
+    }
+}
+
+impl Service {
+    /// Checks a trait. All mistakes are reported at once, each at its place.
+    pub(crate) fn new(options: ServiceOptions, item: ItemTrait) -> Result<Self> {
+        let mut errors = Errors::default();
+        let generics = &item.generics;
+        errors.check(
+            generics.params.is_empty() && generics.where_clause.is_none(),
+            generics,
+            "a service has no generic parameters",
+        );
+        errors.check(
+            item.supertraits.is_empty(),
+            &item.supertraits,
+            "a service has no supertraits: `Send + Sync + 'static` are added",
+        );
+        let mut methods = Vec::new();
+        let mut ids: HashMap<u32, Ident> = HashMap::new();
+        for item_of_trait in item.items {
+            let TraitItem::Fn(function) = item_of_trait else {
+                errors.check(false, &item_of_trait, "a service has only methods");
+                continue;
+            };
+            match Method::new(&item.ident, function) {
+                Ok(method) => {
+                    if let Some(other) = ids.insert(method.id, method.name.clone()) {
+                        let message = format!(
+                            "the methods `{other}` and `{}` have the same number {:#010x}: set another \
+                             one with `#[rpc(id = …)]`",
+                            method.name, method.id
+                        );
+                        errors.add(Error::new(method.name.span(), message));
+                    }
+                    methods.push(method);
+                }
+                Err(error) => errors.add(error),
+            }
+        }
+        match errors.0 {
+            Some(error) => Err(error),
+            None => Ok(Self {
+                attributes: item.attrs,
+                visibility: item.vis,
+                name: item.ident,
+                codec: options.codec,
+                methods,
+            }),
+        }
+    }
+}
+
+impl Method {
+    fn new(service: &Ident, mut function: TraitItemFn) -> Result<Self> {
+        let options = MethodOptions::take(&mut function.attrs)?;
+        let mut errors = Errors::default();
+        let signature = function.sig;
+        let name = signature.ident;
+        errors.check(
+            signature.asyncness.is_some(),
+            &signature.fn_token,
+            "a method of a service is `async`",
+        );
+        errors.check(
+            signature.generics.params.is_empty() && signature.generics.where_clause.is_none(),
+            &signature.generics,
+            "a method of a service has no generic parameters",
+        );
+        errors.check(
+            function.default.is_none(),
+            &function.default,
+            "a method of a service has no body: its server implements it",
+        );
+        let text = name.to_string();
+        errors.check(
+            !RESERVED.contains(&text.as_str()),
+            &name,
+            "the generated client has another function of this name",
+        );
+        let mut arguments = signature.inputs.into_iter();
+        let takes_self = match arguments.next() {
+            Some(FnArg::Receiver(this)) => {
+                let is_shared = matches!(this.kind, ReceiverKind::Reference(_, _, None));
+                errors.check(is_shared, &this, "a method of a service takes `&self`");
+                true
+            }
+            Some(other) => {
+                errors.check(false, &other, "a method of a service takes `&self` first");
+                false
+            }
+            None => false,
+        };
+        errors.check(takes_self, &name, "a method of a service takes `&self`");
+        let mut method = Self {
+            attributes: function.attrs,
+            id: options
+                .id
+                .unwrap_or_else(|| hash(&format!("{service}.{name}"))),
+            is_raw: options.raw.is_some(),
+            is_one_way: options.one_way.is_some(),
+            name,
+            context: None,
+            values: Vec::new(),
+            input: None,
+            output: None,
+            order: Vec::new(),
+            result: None,
+        };
+        for argument in arguments {
+            if let Err(error) = method.add(argument) {
+                errors.add(error);
+            }
+        }
+        if let Err(error) = method.set_result(&signature.output) {
+            errors.add(error);
+        }
+        let has_streams = method.input.is_some() || method.output.is_some();
+        if let Some(one_way) = &options.one_way {
+            errors.check(!has_streams, one_way, "a one-way method has no streams");
+        }
+        if let Some(raw) = &options.raw {
+            let is_right = !has_streams && !method.is_one_way && method.values.len() == 1;
+            errors.check(
+                is_right,
+                raw,
+                "a raw method takes one `Payload` besides the context, and returns bytes",
+            );
+        }
+        match errors.0 {
+            Some(error) => Err(error),
+            None => Ok(method),
+        }
+    }
+
+    /// Adds an argument: the context, a stream or a value.
+    fn add(&mut self, argument: FnArg) -> Result<()> {
+        let FnArg::Typed(argument) = argument else {
+            return Err(Error::new(argument.span(), "`self` is the first argument"));
+        };
+        let Pat::Ident(pattern) = &*argument.pat else {
+            return Err(Error::new(argument.pat.span(), "an argument has a name"));
+        };
+        let (name, ty) = (pattern.ident.clone(), *argument.ty);
+        let whole = Argument {
+            name: name.clone(),
+            ty: ty.clone(),
+        };
+        if let Type::Reference(reference) = &ty {
+            let is_context = last(&reference.elem).is_some_and(|(name, _)| name == "Context");
+            if !is_context || reference.mutability.is_some() {
+                let message = "an argument is an owned value, except `&Context`";
+                return Err(Error::new(ty.span(), message));
+            }
+            if self.context.is_some() || !self.order.is_empty() {
+                return Err(Error::new(ty.span(), "the context is the first argument"));
+            }
+            self.context = Some(whole.clone());
+        } else {
+            let stream = last(&ty).and_then(|(kind, arguments)| {
+                let is_input = match kind.to_string().as_str() {
+                    "Receiver" => true,
+                    "Sender" => false,
+                    _ => return None,
+                };
+                let [item] = &arguments[..] else { return None };
+                Some((is_input, (*item).clone()))
+            });
+            match stream {
+                Some((is_input, item)) => {
+                    let place = if is_input {
+                        &mut self.input
+                    } else {
+                        &mut self.output
+                    };
+                    if place.is_some() {
+                        let message = "a method has at most one stream in each direction";
+                        return Err(Error::new(ty.span(), message));
+                    }
+                    *place = Some(Stream { name, item });
+                }
+                None => self.values.push(whole.clone()),
+            }
+        }
+        self.order.push(whole);
+        Ok(())
+    }
+
+    fn set_result(&mut self, output: &ReturnType) -> Result<()> {
+        const RESULT: &str =
+            "a method of a service returns `Result<T, E>`, except a one-way method";
+        let whole = match output {
+            ReturnType::Default if self.is_one_way => return Ok(()),
+            ReturnType::Default => return Err(Error::new(self.name.span(), RESULT)),
+            ReturnType::Type(_, whole) if self.is_one_way => {
+                return Err(Error::new(whole.span(), "a one-way method returns nothing"));
+            }
+            ReturnType::Type(_, whole) => whole,
+        };
+        match last(whole) {
+            Some((name, arguments)) if name == "Result" && arguments.len() == 2 => {
+                self.result = Some(Outcome {
+                    whole: (**whole).clone(),
+                    value: arguments[0].clone(),
+                    error: arguments[1].clone(),
+                });
+                Ok(())
+            }
+            _ => Err(Error::new(whole.span(), RESULT)),
+        }
+    }
+}
+
+/// Returns the last name of a path type, and its type arguments.
+fn last(ty: &Type) -> Option<(&Ident, Vec<&Type>)> {
+    let Type::Path(TypePath {
+        qself: None, path, ..
+    }) = ty
+    else {
+        return None;
+    };
+    let segment = path.segments.last()?;
+    let types = match &segment.arguments {
+        PathArguments::AngleBracketed(arguments) => arguments
+            .args
+            .iter()
+            .filter_map(|argument| match argument {
+                GenericArgument::Type(ty) => Some(ty),
+                _ => None,
+            })
+            .collect(),
+        _ => Vec::new(),
+    };
+    Some((&segment.ident, types))
+}
+
+/// Returns the number of a method: the 32-bit FNV-1a hash of its name.
+fn hash(name: &str) -> u32 {
+    name.bytes().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hash;
+
+    #[test]
+    fn numbers_never_change() {
+        // Test vectors of FNV-1a, and the number of a method that is in use.
+        assert_eq!(hash(""), 0x811c_9dc5);
+        assert_eq!(hash("a"), 0xe40c_292c);
+        assert_eq!(hash("foobar"), 0xbf9c_f968);
+    }
+}

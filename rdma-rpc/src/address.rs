@@ -1,0 +1,176 @@
+//! [`Address`]: where a server listens, and by which transport.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use crate::error::Error;
+use crate::link::MemoryPort;
+
+/// Address of a server: `rdma://host:port`, `tcp://host:port`, or a place in the memory of this
+/// process. A text without a scheme is an address of RDMA.
+///
+/// ```
+/// use rdma_rpc::Address;
+///
+/// let address: Address = "tcp://127.0.0.1:7471".parse().unwrap();
+/// assert_eq!(address.to_string(), "tcp://127.0.0.1:7471");
+/// let address: Address = "10.77.0.1:7471".parse().unwrap();
+/// assert_eq!(address.to_string(), "rdma://10.77.0.1:7471");
+/// assert!("http://10.77.0.1:80".parse::<Address>().is_err());
+/// ```
+#[derive(Debug, Clone)]
+pub struct Address(pub(crate) Place);
+
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    Rdma(String),
+    Tcp(String),
+    Memory(MemoryPort),
+}
+
+impl Address {
+    /// Creates an address in the memory of this process, for tests of services. Every address that this
+    /// function returns is another one; its clones are the same.
+    ///
+    /// ```
+    /// # use rdma_rpc::{Address, CallError, Context, Server};
+    /// #[rdma_rpc::service]
+    /// trait Doubler {
+    ///     async fn double(&self, cx: &Context, number: u32) -> Result<u32, String>;
+    /// }
+    ///
+    /// struct ByAddition;
+    ///
+    /// impl Doubler for ByAddition {
+    ///     async fn double(&self, _: &Context, number: u32) -> Result<u32, String> {
+    ///         Ok(number + number)
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), CallError<String>> {
+    /// let server = Server::new(DoublerServer::new(ByAddition)).listen(Address::memory()).await?;
+    /// let client = DoublerClient::connect(server.address()).await?;
+    /// assert_eq!(client.double(4).await?, 8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn memory() -> Self {
+        Self(Place::Memory(MemoryPort::new()))
+    }
+}
+
+impl FromStr for Address {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let refuse = |reason| {
+            Err(Error::Address {
+                text: text.to_owned(),
+                reason,
+            })
+        };
+        let (scheme, rest) = text.split_once("://").unwrap_or(("rdma", text));
+        if !rest.contains(':') {
+            return refuse("it has no port");
+        }
+        match scheme {
+            "rdma" => Ok(Self(Place::Rdma(rest.to_owned()))),
+            "tcp" => Ok(Self(Place::Tcp(rest.to_owned()))),
+            _ => refuse("it begins with neither rdma:// nor tcp://"),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Place::Rdma(address) => write!(f, "rdma://{address}"),
+            Place::Tcp(address) => write!(f, "tcp://{address}"),
+            Place::Memory(_) => f.write_str("memory"),
+        }
+    }
+}
+
+/// A value that is an address or can be parsed as one: a text such as `tcp://host:port`, a socket
+/// address (of RDMA), or an [`Address`].
+pub trait ToAddress {
+    /// Returns the address.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] if the text is no address.
+    fn to_address(&self) -> Result<Address, Error>;
+}
+
+impl ToAddress for Address {
+    fn to_address(&self) -> Result<Address, Error> {
+        Ok(self.clone())
+    }
+}
+
+impl ToAddress for str {
+    fn to_address(&self) -> Result<Address, Error> {
+        self.parse()
+    }
+}
+
+impl ToAddress for String {
+    fn to_address(&self) -> Result<Address, Error> {
+        self.parse()
+    }
+}
+
+impl ToAddress for SocketAddr {
+    fn to_address(&self) -> Result<Address, Error> {
+        Ok(Address(Place::Rdma(self.to_string())))
+    }
+}
+
+impl<T: ToAddress + ?Sized> ToAddress for &T {
+    fn to_address(&self) -> Result<Address, Error> {
+        (**self).to_address()
+    }
+}
+
+/// Other end of a connection, as a handler sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    pub(crate) transport: Transport,
+    pub(crate) address: Option<SocketAddr>,
+}
+
+/// Transport of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transport {
+    /// Messages of RDMA.
+    Rdma,
+    /// A TCP connection.
+    Tcp,
+    /// Memory of this process.
+    Memory,
+}
+
+impl Peer {
+    /// Returns the transport of the connection.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// Returns the TCP address of the peer; `None` within this process.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.transport, self.address) {
+            (Transport::Rdma, Some(address)) => write!(f, "rdma://{address}"),
+            (Transport::Tcp, Some(address)) => write!(f, "tcp://{address}"),
+            _ => f.write_str("memory"),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Encoding of requests, responses, errors and stream items.
+
+#[cfg(feature = "json")]
+mod json;
+mod postcard;
+#[cfg(feature = "prost")]
+mod prost;
+mod raw;
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+#[cfg(feature = "json")]
+pub use self::json::Json;
+pub use self::postcard::Postcard;
+#[cfg(feature = "prost")]
+pub use self::prost::Prost;
+pub use self::raw::Raw;
+use crate::payload::Payload;
+
+/// A format of values. A codec is a type without data; a service names its codec:
+/// `#[rdma_rpc::service(codec = rdma_rpc::Postcard)]`, which is the default.
+///
+/// Every request, response and item names its codec, so that a mismatch between the two ends is
+/// detected at the first call. A codec implements [`Encode`] and [`Decode`] for the types that it can
+/// represent.
+///
+/// ```
+/// use rdma_rpc::{Codec, CodecError, Decode, Encode};
+///
+/// /// Numbers of eight bytes, the least significant one first.
+/// struct LittleEndian;
+///
+/// impl Codec for LittleEndian {
+///     const ID: u8 = 64;
+/// }
+///
+/// impl Encode<u64> for LittleEndian {
+///     fn encode(value: &u64, room: &mut [u8]) -> Result<Option<usize>, CodecError> {
+///         Ok(room.first_chunk_mut().map(|room| {
+///             *room = value.to_le_bytes();
+///             room.len()
+///         }))
+///     }
+///
+///     fn encoded_len(_: &u64) -> Result<usize, CodecError> {
+///         Ok(8)
+///     }
+/// }
+///
+/// impl Decode<u64> for LittleEndian {
+///     fn decode(bytes: &[u8]) -> Result<u64, CodecError> {
+///         let bytes = bytes.try_into().map_err(CodecError::new)?;
+///         Ok(u64::from_le_bytes(bytes))
+///     }
+/// }
+/// ```
+pub trait Codec: 'static {
+    /// Identifies the codec in messages. Numbers up to 63 are reserved for this crate.
+    const ID: u8;
+}
+
+/// A codec that can encode values of type `T`.
+pub trait Encode<T: ?Sized>: Codec {
+    /// Encodes a value into the start of `room` and returns its encoded length in bytes; `None` if the
+    /// value does not fit.
+    ///
+    /// # Errors
+    ///
+    /// If the value cannot be represented in this format.
+    fn encode(value: &T, room: &mut [u8]) -> Result<Option<usize>, CodecError>;
+
+    /// Returns the encoded length of a value in bytes.
+    ///
+    /// # Errors
+    ///
+    /// If the value cannot be represented in this format.
+    fn encoded_len(value: &T) -> Result<usize, CodecError>;
+}
+
+/// A codec that can decode values of type `T`.
+pub trait Decode<T>: Codec {
+    /// Decodes a value from `bytes`, which must hold that value and nothing else. `bytes` come from the
+    /// peer and may hold anything.
+    ///
+    /// # Errors
+    ///
+    /// If `bytes` are not exactly one encoded value of type `T`.
+    fn decode(bytes: &[u8]) -> Result<T, CodecError>;
+
+    /// Decodes a value that may keep the memory in which its bytes were received.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::decode`].
+    fn decode_payload(payload: Payload) -> Result<T, CodecError> {
+        Self::decode(&payload)
+    }
+}
+
+/// An error of encoding a value or decoding received bytes. Clones share their cause.
+///
+/// `Debug` prints the same text as `Display`.
+#[derive(Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct CodecError(Arc<dyn StdError + Send + Sync>);
+
+impl fmt::Debug for CodecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl CodecError {
+    /// Creates an error from its cause, which may be a string.
+    pub fn new(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self(Arc::from(cause.into()))
+    }
+
+    /// Returns the error of a body whose codec is another one than this end uses for it.
+    pub(crate) fn other_codec(received: u8, own: u8) -> Self {
+        Self::new(format!("the codec is {received} and not {own}"))
+    }
+}
+
+/// Codecs of the parts of a call. Generated code names them.
+#[doc(hidden)]
+pub trait Format: 'static {
+    /// Codec of the request.
+    type Request: Codec;
+    /// Codec of the response.
+    type Response: Codec;
+    /// Codec of the service's errors.
+    type Error: Codec;
+}
+
+/// Format whose parts all use one codec.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Typed<C>(std::marker::PhantomData<C>);
+
+impl<C: Codec> Format for Typed<C> {
+    type Request = C;
+    type Response = C;
+    type Error = C;
+}
+
+/// Format of methods with `#[rpc(raw)]`, whose errors use the codec of the service.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Unencoded<C>(std::marker::PhantomData<C>);
+
+impl<C: Codec> Format for Unencoded<C> {
+    type Request = Raw;
+    type Response = Raw;
+    type Error = C;
+}
+
+/// A body to be sent.
+pub(crate) trait Encodable {
+    fn encode(&self, room: &mut [u8]) -> Result<Option<usize>, CodecError>;
+    fn encoded_len(&self) -> Result<usize, CodecError>;
+}
+
+/// Value with the functions that encode it.
+pub(crate) struct Value<'v, T: ?Sized> {
+    value: &'v T,
+    encode: fn(&T, &mut [u8]) -> Result<Option<usize>, CodecError>,
+    encoded_len: fn(&T) -> Result<usize, CodecError>,
+}
+
+impl<'v, T: ?Sized> Value<'v, T> {
+    pub(crate) fn new<C: Encode<T>>(value: &'v T) -> Self {
+        Self {
+            value,
+            encode: C::encode,
+            encoded_len: C::encoded_len,
+        }
+    }
+}
+
+impl<T: ?Sized> Encodable for Value<'_, T> {
+    fn encode(&self, room: &mut [u8]) -> Result<Option<usize>, CodecError> {
+        (self.encode)(self.value, room)
+    }
+
+    fn encoded_len(&self) -> Result<usize, CodecError> {
+        (self.encoded_len)(self.value)
+    }
+}
+
+impl Encodable for [u8] {
+    fn encode(&self, room: &mut [u8]) -> Result<Option<usize>, CodecError> {
+        <Raw as Encode<[u8]>>::encode(self, room)
+    }
+
+    fn encoded_len(&self) -> Result<usize, CodecError> {
+        Ok(self.len())
+    }
+}

@@ -1,0 +1,204 @@
+//! [`Link`]: the transports, behind one set of functions.
+//!
+//! The protocol hands batches to a link, and each transport hands received messages to
+//! [`Core::handle`]. A link never waits in [`Link::try_send`]; the flusher waits in [`Link::send`].
+
+mod memory;
+mod rdma;
+mod tcp;
+
+use std::sync::Arc;
+
+use rdma_async::{RdmaBuilder, RdmaListener};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use self::memory::MemoryLink;
+pub(crate) use self::memory::{MemoryListener, MemoryPort};
+use self::rdma::RdmaLink;
+use self::tcp::TcpLink;
+use crate::address::{Address, Peer, Place, Transport};
+use crate::core::Core;
+use crate::error::Error;
+use crate::outbox::Batch;
+use crate::payload::Buffer;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) enum Link {
+    Rdma(RdmaLink),
+    Tcp(TcpLink),
+    Memory(MemoryLink),
+}
+
+impl Link {
+    /// Creates a link over an RDMA connection.
+    pub(crate) fn over_rdma(rdma: rdma_async::Rdma) -> (Self, Peer) {
+        let peer = Peer {
+            transport: Transport::Rdma,
+            address: Some(rdma.peer_address()),
+        };
+        (Self::Rdma(RdmaLink::new(rdma)), peer)
+    }
+
+    fn over_tcp(stream: TcpStream) -> Result<(Self, Peer), Error> {
+        let address = stream
+            .peer_addr()
+            .map_err(|cause| Error::tcp("asking for the peer's address", cause))?;
+        let peer = Peer {
+            transport: Transport::Tcp,
+            address: Some(address),
+        };
+        Ok((Self::Tcp(TcpLink::new(stream)?), peer))
+    }
+
+    fn over_memory(link: MemoryLink) -> (Self, Peer) {
+        let peer = Peer {
+            transport: Transport::Memory,
+            address: None,
+        };
+        (Self::Memory(link), peer)
+    }
+
+    /// Connects to the server at an address.
+    pub(crate) async fn connect(
+        address: &Address,
+        transport: RdmaBuilder,
+    ) -> Result<(Self, Peer), Error> {
+        match &address.0 {
+            Place::Rdma(address) => Ok(Self::over_rdma(transport.connect(address).await?)),
+            Place::Tcp(address) => {
+                let stream = TcpStream::connect(address);
+                let stream = stream
+                    .await
+                    .map_err(|cause| Error::tcp("connecting", cause))?;
+                Self::over_tcp(stream)
+            }
+            Place::Memory(port) => Ok(Self::over_memory(port.connect()?)),
+        }
+    }
+
+    /// Returns the number of bytes before the header of each message, for its length.
+    pub(crate) fn prefix(&self) -> usize {
+        match self {
+            Self::Tcp(_) => tcp::PREFIX,
+            Self::Rdma(_) | Self::Memory(_) => 0,
+        }
+    }
+
+    /// Allocates the buffer of a message.
+    pub(crate) fn allocate(&self, len: usize) -> Result<Buffer, Error> {
+        match self {
+            Self::Rdma(link) => link.allocate(len),
+            Self::Tcp(_) => Ok(Buffer::Heap(vec![0; len])),
+            Self::Memory(link) => Ok(Buffer::Heap(link.allocate(len))),
+        }
+    }
+
+    /// Sends a batch without waiting. Returns `false` if a part of it, or all, is left to be sent.
+    pub(crate) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
+        match self {
+            Self::Rdma(link) => link.try_send(batch),
+            Self::Tcp(link) => link.try_send(batch),
+            Self::Memory(link) => link.try_send(batch),
+        }
+    }
+
+    /// Sends what is left of a batch.
+    pub(crate) async fn send(&self, batch: &mut Batch) -> Result<(), Error> {
+        match self {
+            Self::Rdma(link) => link.send(batch).await,
+            Self::Tcp(link) => link.send(batch).await,
+            Self::Memory(link) => link.send(batch).await,
+        }
+    }
+
+    /// Returns whether long messages can be sent beside the batches, in any order.
+    pub(crate) fn sends_concurrently(&self) -> bool {
+        matches!(self, Self::Rdma(_))
+    }
+}
+
+/// Starts the task that receives the messages of a connection.
+pub(crate) fn receive(core: &Arc<Core>) -> Option<JoinHandle<()>> {
+    let link = core.outbox.link()?;
+    let core = Arc::clone(core);
+    if let Link::Rdma(rdma) = &*link {
+        rdma.handle_messages(&core);
+    }
+    Some(tokio::spawn(async move {
+        let stopped = Stopped(Arc::clone(&core));
+        let end = tokio::select! {
+            end = async {
+                match &*link {
+                    Link::Rdma(link) => link.receive(&core).await,
+                    Link::Tcp(link) => link.receive(&core).await,
+                    Link::Memory(link) => link.receive(&core).await,
+                }
+            } => end,
+            end = core.ended() => end,
+        };
+        drop(link);
+        core.fail(end);
+        drop(stopped);
+    }))
+}
+
+/// Ends the connection when its task ends in any way, even with its runtime.
+struct Stopped(Arc<Core>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let reason = "the runtime that the connection was made on has ended";
+        self.0.fail(Error::disconnected(reason));
+    }
+}
+
+/// Place at which a server listens.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Rdma(RdmaListener),
+    Tcp(TcpListener),
+    Memory(MemoryListener),
+}
+
+impl Listener {
+    /// Listens at an address.
+    pub(crate) async fn bind(address: &Address, transport: RdmaBuilder) -> Result<Self, Error> {
+        Ok(match &address.0 {
+            Place::Rdma(address) => Self::Rdma(transport.bind(address).await?),
+            Place::Tcp(address) => {
+                let listener = TcpListener::bind(address).await;
+                Self::Tcp(listener.map_err(|cause| Error::tcp("listening", cause))?)
+            }
+            Place::Memory(port) => Self::Memory(port.listen()?),
+        })
+    }
+
+    /// Returns the address at which clients connect, with the port that the system chose.
+    pub(crate) fn address(&self) -> Result<Address, Error> {
+        Ok(Address(match self {
+            Self::Rdma(listener) => Place::Rdma(listener.local_address()?.to_string()),
+            Self::Tcp(listener) => {
+                let address = listener.local_addr();
+                let address =
+                    address.map_err(|cause| Error::tcp("asking for the address", cause))?;
+                Place::Tcp(address.to_string())
+            }
+            Self::Memory(listener) => Place::Memory(listener.port().clone()),
+        }))
+    }
+
+    /// Waits for the next client. Cancel-safe.
+    pub(crate) async fn accept(&mut self) -> Result<(Link, Peer), Error> {
+        match self {
+            Self::Rdma(listener) => Ok(Link::over_rdma(listener.accept().await?)),
+            Self::Tcp(listener) => {
+                let accepted = listener.accept().await;
+                let (stream, _) = accepted.map_err(|cause| Error::tcp("accepting", cause))?;
+                Link::over_tcp(stream)
+            }
+            Self::Memory(listener) => Ok(Link::over_memory(listener.accept().await?)),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! TCP: each message follows its length, four bytes in network byte order.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+
+use crate::core::Core;
+use crate::error::Error;
+use crate::outbox::Batch;
+use crate::payload::{Buffer, Message};
+use crate::wire::Violation;
+
+/// Length of the length of a message in bytes.
+pub(super) const PREFIX: usize = 4;
+
+/// Length in bytes of the buffer into which the socket is read.
+const READ: usize = 64 << 10;
+
+/// Time after which an idle connection notices that the peer's host is gone, about.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+
+/// A TCP connection.
+#[derive(Debug)]
+pub(crate) struct TcpLink {
+    stream: TcpStream,
+}
+
+impl TcpLink {
+    pub(super) fn new(stream: TcpStream) -> Result<Self, Error> {
+        let configured = stream.set_nodelay(true).and_then(|()| {
+            let probes = TcpKeepalive::new()
+                .with_time(KEEP_ALIVE / 2)
+                .with_interval(KEEP_ALIVE / 8)
+                .with_retries(4);
+            SockRef::from(&stream).set_tcp_keepalive(&probes)
+        });
+        configured.map_err(|cause| Error::tcp("configuring the connection", cause))?;
+        Ok(Self { stream })
+    }
+
+    /// Writes as much of a batch as the socket accepts.
+    pub(super) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
+        while !batch.rest().is_empty() {
+            match self.stream.try_write(batch.rest()) {
+                Ok(written) => batch.sent += written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) => return Err(Error::tcp("sending to the peer", cause)),
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) async fn send(&self, batch: &mut Batch) -> Result<(), Error> {
+        while !self.try_send(batch)? {
+            let writable = self.stream.writable().await;
+            writable.map_err(|cause| Error::tcp("sending to the peer", cause))?;
+        }
+        Ok(())
+    }
+
+    /// Receives messages until the connection ends.
+    pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
+        match self.read_messages(core).await {
+            Ok(()) => Error::disconnected("the peer closed it"),
+            Err(error) => error,
+        }
+    }
+
+    async fn read_messages(&self, core: &Arc<Core>) -> Result<(), Error> {
+        let mut buffer = vec![0; READ];
+        // The bytes `start..end` are received and not yet handled.
+        let (mut start, mut end) = (0, 0);
+        loop {
+            while let Some(len) = length(&buffer[start..end]) {
+                if len > core.message_limit() {
+                    return Err(Violation::TooLong.into());
+                }
+                core.room().await;
+                let message = start + PREFIX..start + PREFIX + len;
+                if message.end <= end {
+                    core.handle(Message::Borrowed(&buffer[message.clone()]));
+                    start = message.end;
+                } else if PREFIX + len > READ {
+                    let begun = &buffer[message.start..end];
+                    let Some(whole) = self.read_long(begun, len).await? else {
+                        return Ok(());
+                    };
+                    core.handle(Message::Owned(Buffer::Heap(whole)));
+                    (start, end) = (0, 0);
+                } else {
+                    break;
+                }
+                if core.end().is_some() {
+                    return Ok(());
+                }
+            }
+            if start > 0 {
+                buffer.copy_within(start..end, 0);
+                (start, end) = (0, end - start);
+            }
+            match self.read(&mut buffer[end..]).await? {
+                0 => return Ok(()),
+                read => end += read,
+            }
+        }
+    }
+
+    /// Reads the rest of a message of `len` bytes. Memory grows with the bytes that have arrived, not
+    /// with the length that the peer told. Returns `None` if the peer closes the connection.
+    async fn read_long(&self, begun: &[u8], len: usize) -> Result<Option<Vec<u8>>, Error> {
+        let mut whole = begun.to_vec();
+        while whole.len() < len {
+            let at = whole.len();
+            let room = (len - at).min(at.max(READ));
+            whole.resize(at + room, 0);
+            let read = self.read(&mut whole[at..]).await?;
+            if read == 0 {
+                return Ok(None);
+            }
+            whole.truncate(at + read);
+        }
+        Ok(Some(whole))
+    }
+
+    /// Reads some bytes; 0 at the end of the stream.
+    async fn read(&self, room: &mut [u8]) -> Result<usize, Error> {
+        let failed = |cause| Error::tcp("receiving from the peer", cause);
+        loop {
+            self.stream.readable().await.map_err(failed)?;
+            match self.stream.try_read(room) {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    ) => {}
+                outcome => return outcome.map_err(failed),
+            }
+        }
+    }
+}
+
+/// Returns the length of the message that begins at the start of `bytes`, once it has arrived.
+fn length(bytes: &[u8]) -> Option<usize> {
+    let bytes = bytes.first_chunk::<PREFIX>()?;
+    usize::try_from(u32::from_be_bytes(*bytes)).ok()
+}

@@ -1,0 +1,305 @@
+//! [`Outbox`]: the frames of a connection that wait to be sent.
+//!
+//! Frames are encoded into the open batch, which becomes one message. A batch is sent when it is full,
+//! at once if its caller asks for that, or by the flusher at the end of a turn of the scheduler.
+
+mod batch;
+mod flusher;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+pub(crate) use self::batch::{BATCH, Batch};
+use crate::codec::{CodecError, Encodable};
+use crate::error::Error;
+use crate::link::Link;
+use crate::payload::Buffer;
+use crate::status::Status;
+use crate::wire::Header;
+
+/// Number of bytes in full batches above which an end takes no more work that adds frames.
+const CROWDED: usize = 256 << 10;
+
+/// Frames that wait to be sent, and the transport that sends them.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    state: Mutex<State>,
+    /// Set while more than [`CROWDED`] bytes wait.
+    is_crowded: AtomicBool,
+    /// Notification of the flusher.
+    work: Notify,
+    /// Notification of those who wait for room or for the end of all frames.
+    drained: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` once the connection has ended.
+    link: Option<Arc<Link>>,
+    open: Option<Batch>,
+    queue: VecDeque<Batch>,
+    /// Number of bytes of the batches in `queue`, and of the batch that the flusher is sending.
+    queued: usize,
+    /// Buffers to be used again, the one that was sent first at the front.
+    spare: VecDeque<Buffer>,
+    /// Set once the flusher was notified, until it runs.
+    is_scheduled: bool,
+    /// Set while the flusher waits for the transport, so that no batch overtakes another.
+    is_sending: bool,
+}
+
+/// Time at which an appended frame is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// With the next flush, which the caller takes care of.
+    WithFlush,
+    /// At the end of this turn of the scheduler.
+    AtTurnEnd,
+}
+
+/// Result of [`Outbox::append`].
+#[derive(Debug)]
+pub(crate) enum Placed {
+    /// The frame is part of a batch, and its body has this length in bytes.
+    Batched(usize),
+    /// The frame is longer than a batch: a message of its own, to be sent by [`Outbox::send_long`].
+    Long(Batch),
+}
+
+/// Reason why a frame was not placed.
+#[derive(Debug)]
+pub(crate) enum Unplaced {
+    Codec(CodecError),
+    TooLarge { len: usize, limit: usize },
+    Transport(Error),
+}
+
+impl Unplaced {
+    /// Returns the error of a caller whose request or item was not placed.
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::Codec(error) => Error::Encode(error),
+            Self::TooLarge { len, limit } => Error::TooLarge { len, limit },
+            Self::Transport(error) => error,
+        }
+    }
+
+    /// Returns the status that replaces a response that was not placed.
+    pub(crate) fn into_status(self) -> Status {
+        match self {
+            Self::Codec(error) => Status::BadResponse(error.to_string().into()),
+            Self::TooLarge { len, limit } => Status::TooLarge {
+                len: len as u64,
+                limit: limit as u64,
+            },
+            Self::Transport(error) => Status::BadResponse(error.to_string().into()),
+        }
+    }
+}
+
+impl Outbox {
+    pub(crate) fn new(link: Link) -> Self {
+        Self {
+            state: Mutex::new(State {
+                link: Some(Arc::new(link)),
+                open: None,
+                queue: VecDeque::new(),
+                queued: 0,
+                spare: VecDeque::new(),
+                is_scheduled: false,
+                is_sending: false,
+            }),
+            is_crowded: AtomicBool::new(false),
+            work: Notify::new(),
+            drained: Notify::new(),
+        }
+    }
+
+    /// Returns the transport, unless the connection has ended.
+    pub(crate) fn link(&self) -> Option<Arc<Link>> {
+        self.state.lock().link.clone()
+    }
+
+    /// Appends a frame to the open batch. `limit` is the maximum length of a message.
+    pub(crate) fn append(
+        &self,
+        header: &Header<'_>,
+        body: &(impl Encodable + ?Sized),
+        limit: usize,
+        leaves: Leaves,
+    ) -> Result<Placed, Unplaced> {
+        let mut state = self.state.lock();
+        // At most two attempts: the second one has a whole batch.
+        loop {
+            let batch = state.open_batch().map_err(Unplaced::Transport)?;
+            if let Some(len) = batch.push(header, body).map_err(Unplaced::Codec)? {
+                if leaves == Leaves::AtTurnEnd {
+                    self.notify_flusher(&mut state);
+                }
+                return Ok(Placed::Batched(len));
+            }
+            if batch.is_empty() {
+                break;
+            }
+            state.close_batch();
+            self.send_queue(&mut state).map_err(Unplaced::Transport)?;
+        }
+        let link = state.link.clone();
+        drop(state);
+        let link = link.ok_or_else(|| Unplaced::Transport(ended()))?;
+        Batch::of_one(&link, header, body, limit).map(Placed::Long)
+    }
+
+    /// Appends a frame without a body, to be sent at the end of the turn.
+    pub(crate) fn append_bare(&self, header: &Header<'_>) -> Result<(), Error> {
+        match self.append(header, &[][..], BATCH, Leaves::AtTurnEnd) {
+            Ok(_) => Ok(()),
+            Err(unplaced) => Err(unplaced.into_error()),
+        }
+    }
+
+    /// Sends everything that the transport accepts without waiting. The flusher sends the rest.
+    pub(crate) fn flush(&self) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        state.close_batch();
+        self.send_queue(&mut state)
+    }
+
+    /// Notifies the flusher, which sends everything at the end of this turn of the scheduler.
+    pub(crate) fn schedule(&self) {
+        let mut state = self.state.lock();
+        self.notify_flusher(&mut state);
+    }
+
+    fn notify_flusher(&self, state: &mut State) {
+        if !state.is_scheduled {
+            state.is_scheduled = true;
+            self.work.notify_one();
+        }
+    }
+
+    /// Hands the batches of the queue to the transport until it accepts no more.
+    fn send_queue(&self, state: &mut State) -> Result<(), Error> {
+        let Some(link) = state.link.clone() else {
+            return Err(ended());
+        };
+        if state.is_sending {
+            return Ok(());
+        }
+        while let Some(batch) = state.queue.front_mut() {
+            if !link.try_send(batch)? {
+                self.notify_flusher(state);
+                break;
+            }
+            if let Some(batch) = state.queue.pop_front() {
+                self.sent(state, &link, batch);
+            }
+        }
+        self.is_crowded
+            .store(state.queued > CROWDED, Ordering::Release);
+        Ok(())
+    }
+
+    /// Counts a batch as sent and keeps its buffer.
+    fn sent(&self, state: &mut State, link: &Link, batch: Batch) {
+        state.queued -= batch.len().min(state.queued);
+        batch.recycle(link, &mut state.spare);
+        if state.queued <= CROWDED && self.is_crowded.swap(false, Ordering::AcqRel)
+            || state.queue.is_empty()
+        {
+            self.drained.notify_waiters();
+        }
+    }
+
+    /// Returns whether there is room for the frames of more work.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.is_crowded.load(Ordering::Acquire)
+    }
+
+    /// Waits until there is room for the frames of more work, or the connection has ended.
+    pub(crate) async fn room(&self) {
+        if !self.has_room() {
+            self.wait_until(|| self.has_room()).await;
+        }
+    }
+
+    /// Waits until the transport has accepted everything, or the connection has ended.
+    pub(crate) async fn sent_all(&self) {
+        self.schedule();
+        let is_done = || {
+            let state = self.state.lock();
+            state.link.is_none() || (state.open.is_none() && state.queued == 0)
+        };
+        self.wait_until(is_done).await;
+    }
+
+    async fn wait_until(&self, mut is_done: impl FnMut() -> bool) {
+        loop {
+            let mut drained = std::pin::pin!(self.drained.notified());
+            drained.as_mut().enable();
+            if is_done() {
+                return;
+            }
+            drained.await;
+        }
+    }
+
+    /// Sends a message of one long frame.
+    pub(crate) async fn send_long(&self, mut batch: Batch) -> Result<(), Error> {
+        let link = self.link().ok_or_else(ended)?;
+        if link.sends_concurrently() {
+            return flusher::send(&link, &mut batch).await;
+        }
+        self.room().await;
+        let mut state = self.state.lock();
+        state.close_batch();
+        state.queued += batch.len();
+        state.queue.push_back(batch);
+        self.send_queue(&mut state)
+    }
+
+    /// Ends the transport. Frames that are not sent are dropped.
+    pub(crate) fn close(&self) {
+        let (link, queue) = {
+            let mut state = self.state.lock();
+            state.open = None;
+            state.queued = 0;
+            state.spare.clear();
+            (state.link.take(), std::mem::take(&mut state.queue))
+        };
+        self.is_crowded.store(false, Ordering::Release);
+        self.work.notify_one();
+        self.drained.notify_waiters();
+        drop((link, queue));
+    }
+}
+
+impl State {
+    /// Returns the open batch, after opening one if there is none.
+    fn open_batch(&mut self) -> Result<&mut Batch, Error> {
+        let Some(link) = &self.link else {
+            return Err(ended());
+        };
+        match &mut self.open {
+            Some(batch) => Ok(batch),
+            none => Ok(none.insert(Batch::open(link, &mut self.spare)?)),
+        }
+    }
+
+    /// Moves the open batch, if it has frames, to the queue.
+    fn close_batch(&mut self) {
+        if let Some(batch) = self.open.take_if(|batch| !batch.is_empty()) {
+            self.queued += batch.len();
+            self.queue.push_back(batch.finish());
+        }
+    }
+}
+
+/// Returns the error of frames for a connection that has ended, whose reason the connection knows.
+fn ended() -> Error {
+    Error::disconnected("it was closed")
+}

@@ -1,0 +1,190 @@
+//! [`Payload`]: received bytes, in the memory that they were received in.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+
+use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess};
+
+/// Memory of one message: registered memory of RDMA, or memory of the heap.
+#[derive(Debug)]
+pub(crate) enum Buffer {
+    Region(LocalMr),
+    Heap(Vec<u8>),
+}
+
+impl Buffer {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Region(region) => region.as_slice(),
+            Self::Heap(bytes) => bytes,
+        }
+    }
+
+    /// Returns the bytes for writing; `None` while the device is still sending them.
+    pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Self::Region(region) => region.try_as_mut_slice().ok(),
+            Self::Heap(bytes) => Some(bytes),
+        }
+    }
+}
+
+/// Unencoded bytes: the argument and the result of methods with `#[rpc(raw)]`.
+///
+/// The bytes of a long message stay in the memory that they were received in. They were not copied,
+/// and this memory receives no other message until the payload is dropped.
+pub struct Payload {
+    buffer: Buffer,
+    range: Range<usize>,
+}
+
+impl Payload {
+    /// Creates a payload from the bytes `range` of a received message.
+    pub(crate) fn new(buffer: Buffer, range: Range<usize>) -> Self {
+        debug_assert!(range.end <= buffer.bytes().len());
+        Self { buffer, range }
+    }
+
+    /// Returns the bytes as a vector, which is a copy unless they are one already.
+    pub fn into_vec(self) -> Vec<u8> {
+        match self.buffer {
+            Buffer::Heap(bytes) if self.range == (0..bytes.len()) => bytes,
+            buffer => buffer.bytes()[self.range].to_vec(),
+        }
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Self {
+        let range = 0..bytes.len();
+        Self::new(Buffer::Heap(bytes), range)
+    }
+}
+
+impl From<&[u8]> for Payload {
+    fn from(bytes: &[u8]) -> Self {
+        bytes.to_vec().into()
+    }
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer.bytes()[self.range.clone()]
+    }
+}
+
+impl AsRef<[u8]> for Payload {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Payload {}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Payload")
+            .field("len", &self.range.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A received message.
+#[derive(Debug)]
+pub(crate) enum Message<'m> {
+    /// Memory of the transport, which the message leaves after it was handled.
+    Borrowed(&'m [u8]),
+    Owned(Buffer),
+}
+
+impl Message<'_> {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Owned(buffer) => buffer.bytes(),
+        }
+    }
+}
+
+/// Number of bytes from which a body stays in the memory that it was received in.
+const KEPT: usize = 1024;
+
+/// Body of a received frame.
+#[derive(Debug)]
+pub(crate) enum Body<'m> {
+    Short(&'m [u8]),
+    /// A long body that is the last of its message, with the message's memory.
+    Long(Payload),
+}
+
+impl<'m> Body<'m> {
+    /// Returns the body `range` of a message. Takes the memory of the message if the body is long and
+    /// the last one.
+    pub(crate) fn take(message: &'m mut Message<'_>, range: Range<usize>, is_last: bool) -> Self {
+        if is_last
+            && range.len() >= KEPT
+            && matches!(message, Message::Owned(_))
+            && let Message::Owned(buffer) = std::mem::replace(message, Message::Borrowed(&[]))
+        {
+            return Self::Long(Payload::new(buffer, range));
+        }
+        Self::Short(message.bytes().get(range).unwrap_or_default())
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Short(bytes) => bytes,
+            Self::Long(payload) => payload,
+        }
+    }
+}
+
+/// Received bytes in reused memory, until their reader decodes them.
+#[derive(Debug, Default)]
+pub(crate) struct Stored {
+    bytes: Vec<u8>,
+    payload: Option<Payload>,
+}
+
+/// Capacity in bytes above which reused memory is freed.
+const REUSED: usize = 16 << 10;
+
+impl Stored {
+    /// Stores a body: a copy of a short one, or the memory of a long one.
+    pub(crate) fn set(&mut self, body: Body<'_>) {
+        self.bytes.clear();
+        self.payload = None;
+        match body {
+            Body::Short(bytes) => self.bytes.extend_from_slice(bytes),
+            Body::Long(payload) => self.payload = Some(payload),
+        }
+    }
+
+    /// Returns the memory of a long body.
+    pub(crate) fn take_payload(&mut self) -> Option<Payload> {
+        self.payload.take()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match &self.payload {
+            Some(payload) => payload,
+            None => &self.bytes,
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.payload = None;
+        self.bytes.clear();
+        if self.bytes.capacity() > REUSED {
+            self.bytes = Vec::new();
+        }
+    }
+}

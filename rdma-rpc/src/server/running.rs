@@ -1,0 +1,114 @@
+//! [`Running`]: a handler that did not finish in its first poll, as a task.
+
+use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::FutureExt;
+use tokio::time::timeout_at;
+
+use super::gate::Entered;
+use super::handler::{Cell, Typed, drop_quietly, poll, send};
+use super::serving::Serving;
+use crate::codec::{Encode, Format};
+use crate::core::Core;
+use crate::outbox::Leaves;
+use crate::stream::Streams;
+use crate::wire::{CallId, ONE_WAY};
+
+/// A handler that runs as a task. Dropping it drops the handler.
+pub(super) struct Running<F, Q, T, E, Fut, H> {
+    method: Arc<Typed<F, Q, T, E, Fut, H>>,
+    /// `None` once the future has finished.
+    cell: Option<Cell<Fut>>,
+    core: Arc<Core>,
+    id: CallId,
+    streams: Streams,
+    _entered: [Option<Entered>; 3],
+}
+
+impl<F, Q, T, E, Fut, H> Running<F, Q, T, E, Fut, H> {
+    pub(super) fn new(
+        method: &Arc<Typed<F, Q, T, E, Fut, H>>,
+        cell: Cell<Fut>,
+        core: &Arc<Core>,
+        id: CallId,
+        streams: Streams,
+        entered: [Option<Entered>; 3],
+    ) -> Self {
+        Serving::of(core).count_task();
+        Self {
+            method: Arc::clone(method),
+            cell: Some(cell),
+            core: Arc::clone(core),
+            id,
+            streams,
+            _entered: entered,
+        }
+    }
+}
+
+impl<F, Q, T, E, Fut, H> Running<F, Q, T, E, Fut, H>
+where
+    F: Format,
+    F::Response: Encode<T>,
+    F::Error: Encode<E>,
+    Fut: Future<Output = Result<T, E>>,
+{
+    /// Runs the handler to its end and sends its response. The handler of a one-way call, which has no
+    /// slot, is dropped at `deadline`.
+    pub(super) async fn run(mut self, deadline: u64) {
+        let Some(mut cell) = self.cell.take() else {
+            return;
+        };
+        let method = Arc::clone(&self.method);
+        let handled = poll_fn(|cx| {
+            let begun = Instant::now();
+            let polled = poll(&mut cell, cx);
+            method.report_blocking(begun.elapsed());
+            polled
+        });
+        // Unwind safe: a future that has panicked is dropped.
+        let mut handled = AssertUnwindSafe(handled).catch_unwind();
+        let outcome = match self.core.deadlines.time(deadline) {
+            Some(time) if self.id.index == ONE_WAY => {
+                match timeout_at(time.into(), &mut handled).await {
+                    Ok(outcome) => outcome,
+                    Err(_) => return,
+                }
+            }
+            _ => (&mut handled).await,
+        };
+        drop(handled);
+        let Ok(result) = outcome else {
+            drop_quietly(cell);
+            self.method.panicked(&self.core, self.id);
+            return;
+        };
+        self.method.keep(cell);
+        let is_alone = Serving::of(&self.core).has_one_task();
+        let leaves = match is_alone {
+            true => Leaves::WithFlush,
+            false => Leaves::AtTurnEnd,
+        };
+        let streams = std::mem::take(&mut self.streams);
+        let finished = self
+            .method
+            .finish(&self.core, self.id, &streams, &result, leaves);
+        if let Some(batch) = finished {
+            send(&self.core, self.id, batch).await;
+        } else if is_alone && let Err(error) = self.core.outbox.flush() {
+            self.core.fail(error);
+        }
+    }
+}
+
+impl<F, Q, T, E, Fut, H> Drop for Running<F, Q, T, E, Fut, H> {
+    fn drop(&mut self) {
+        if let Some(cell) = self.cell.take() {
+            drop_quietly(cell);
+        }
+        Serving::of(&self.core).task_ended();
+    }
+}

@@ -1,0 +1,221 @@
+//! [`Serving`]: the server's side of one connection, and the frames that it receives.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use tokio::sync::Notify;
+
+use super::handler::Incoming;
+use super::slots::Slots;
+use super::{Gate, Shared};
+use crate::core::{Core, Side};
+use crate::deadlines::NEVER;
+use crate::error::{Error, Result};
+use crate::metadata::Metadata;
+use crate::outbox::{BATCH, Leaves};
+use crate::payload::{Body, Message};
+use crate::status::Status;
+use crate::stream::Window;
+use crate::wire::{CallId, Head, Header, ONE_WAY, Reader, Violation};
+
+/// Calls of one connection that a server runs.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    pub(super) shared: Arc<Shared>,
+    pub(super) slots: Slots,
+    /// Limit of the one-way calls that run, which occupy no slots.
+    pub(super) one_way: Arc<Gate>,
+    /// Number of tasks of handlers.
+    tasks: AtomicUsize,
+    /// Notification of the end of the last task.
+    idle: Notify,
+    is_closing: AtomicBool,
+}
+
+impl Serving {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let slots = shared.concurrency;
+        Self {
+            shared,
+            slots: Slots::new(slots),
+            one_way: Arc::new(Gate::new(slots)),
+            tasks: AtomicUsize::new(0),
+            idle: Notify::new(),
+            is_closing: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the serving side of a server's connection.
+    pub(super) fn of(core: &Core) -> &Self {
+        match &core.side {
+            Side::Server(serving) => serving,
+            Side::Client(_) => unreachable!("a server's connection is on the server's side"),
+        }
+    }
+
+    /// Handles a received message, which may hold any bytes.
+    pub(crate) fn handle(&self, core: &Arc<Core>, mut message: Message<'_>) -> Result<()> {
+        let mut reader = Reader::begin(message.bytes())?;
+        let mut clock = Instant::now();
+        loop {
+            let is_last = reader.is_last();
+            let Some(head) = reader.next(message.bytes())? else {
+                return Ok(());
+            };
+            if is_last {
+                // Checks that nothing follows, before the memory of the message is given away.
+                reader.next(message.bytes())?;
+            }
+            match head {
+                Head::Request {
+                    id,
+                    codec,
+                    method,
+                    limit,
+                    metadata,
+                    body,
+                } => {
+                    let metadata = message.bytes().get(metadata).unwrap_or_default();
+                    let incoming = Incoming {
+                        core,
+                        id,
+                        codec,
+                        limit,
+                        metadata: Metadata::decode(metadata).ok_or(Violation::Fields)?,
+                        body: Body::take(&mut message, body, is_last),
+                        clock: &mut clock,
+                    };
+                    self.start(method, incoming)?;
+                }
+                Head::Item {
+                    id,
+                    codec,
+                    sequence,
+                    body,
+                } => {
+                    let body = Body::take(&mut message, body, is_last);
+                    if let Some(inlet) = self.slots.stream(id, |streams| streams.inlet.clone())? {
+                        inlet.push(sequence, codec, body, core.message_limit())?;
+                    }
+                }
+                Head::End { id, items } => {
+                    if let Some(inlet) = self.slots.stream(id, |streams| streams.inlet.clone())? {
+                        inlet.end(items)?;
+                    }
+                }
+                Head::Window { id, items, bytes } => {
+                    if let Some(outlet) = self.slots.stream(id, |streams| streams.outlet.clone())? {
+                        outlet.grant(Window { items, bytes })?;
+                    }
+                }
+                Head::Cancel { id } => self.slots.cancel(id)?,
+                Head::Settings(settings) => core.set_others(settings)?,
+                Head::Goodbye { body, .. } => {
+                    let body = message.bytes().get(body).unwrap_or_default();
+                    let reason = String::from_utf8_lossy(body.get(..512).unwrap_or(body));
+                    let reason = format!("the peer ended it: {reason}");
+                    return Err(Error::disconnected(reason));
+                }
+                Head::Response { .. } | Head::Status { .. } => {
+                    return Err(Violation::Direction.into());
+                }
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Starts the handler of a request, or refuses the request.
+    fn start(&self, method: u32, incoming: Incoming<'_>) -> Result<()> {
+        let (core, id) = (incoming.core, incoming.id);
+        if id.index != ONE_WAY && id.index >= self.slots.count() {
+            return Err(Violation::Index.into());
+        }
+        let Some(handler) = self.shared.methods.get(method) else {
+            refuse(core, id, &Status::UnknownMethod);
+            return Ok(());
+        };
+        if self.is_closing.load(Ordering::Acquire) {
+            refuse(core, id, &Status::ShuttingDown);
+            return Ok(());
+        }
+        handler.start(incoming)
+    }
+
+    /// Ends the calls whose deadline has passed at `now`, and returns the next deadline.
+    pub(crate) fn expire(&self, core: &Arc<Core>, now: u64) -> u64 {
+        let expired = |id| refuse(core, id, &Status::DeadlineExceeded);
+        let next = self
+            .slots
+            .stop(|deadline| deadline <= now, &Error::Cancelled, expired);
+        core.outbox.schedule();
+        next
+    }
+
+    /// Ends all calls, because the connection has ended.
+    pub(crate) fn fail(&self, error: &Error) {
+        self.is_closing.store(true, Ordering::Release);
+        self.slots.stop(|_| true, error, drop);
+    }
+
+    /// Accepts no more calls, and tells the client.
+    pub(super) fn close(&self, core: &Core) {
+        self.is_closing.store(true, Ordering::Release);
+        // A connection that has ended needs no goodbye.
+        drop(core.outbox.append_bare(&Header::Goodbye { status: 0 }));
+    }
+
+    /// Ends the calls that run, because the server shuts down.
+    pub(super) fn stop(&self, core: &Core) {
+        let stopped = |id| refuse(core, id, &Status::ShuttingDown);
+        let next = self.slots.stop(|_| true, &Error::ShuttingDown, stopped);
+        debug_assert_eq!(next, NEVER);
+    }
+
+    /// Counts the task of a handler until the returned guard is dropped.
+    pub(super) fn count_task(&self) {
+        self.tasks.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts the end of a task.
+    pub(super) fn task_ended(&self) {
+        if self.tasks.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.idle.notify_waiters();
+        }
+    }
+
+    /// Returns whether at most one handler is a task.
+    pub(super) fn has_one_task(&self) -> bool {
+        self.tasks.load(Ordering::Relaxed) <= 1
+    }
+
+    /// Waits until no handler is a task.
+    pub(super) async fn idle(&self) {
+        loop {
+            let mut idle = std::pin::pin!(self.idle.notified());
+            idle.as_mut().enable();
+            if self.tasks.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+}
+
+/// Sends the reason why a call has no response. A one-way caller waits for no reason: it is logged.
+pub(super) fn refuse(core: &Core, id: CallId, status: &Status) {
+    if id.index == ONE_WAY {
+        tracing::warn!(peer = %core.peer, ?status, "a one-way call was dropped");
+        return;
+    }
+    let (number, body) = status.to_parts();
+    let header = Header::Status { id, status: number };
+    let placed = core
+        .outbox
+        .append(&header, &*body, BATCH, Leaves::AtTurnEnd);
+    if let Err(error) = placed {
+        tracing::debug!(peer = %core.peer, ?error, ?status, "a status could not be sent");
+    }
+}

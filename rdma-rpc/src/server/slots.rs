@@ -1,0 +1,277 @@
+//! [`Slots`]: the calls of one connection that its server runs.
+
+use std::task::{Context, Waker};
+
+use parking_lot::Mutex;
+use tokio::task::AbortHandle;
+
+use crate::deadlines::NEVER;
+use crate::error::Error;
+use crate::stream::Streams;
+use crate::wire::{CallId, Violation};
+
+/// Slots of running calls, at the indices that the client chose. Their number limits the calls of the
+/// connection.
+#[derive(Debug)]
+pub(super) struct Slots(Box<[Mutex<Slot>]>);
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// Call that runs in the slot.
+    running: Option<Running>,
+    /// Generation of a call that was cancelled before its request arrived: a short message may overtake
+    /// a long one.
+    cancelled: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Running {
+    generation: u32,
+    deadline: u64,
+    streams: Streams,
+    /// Task of the handler, unless the handler is in its first poll.
+    task: Option<AbortHandle>,
+    /// Tasks that wait for the end of the call.
+    wakers: Vec<Waker>,
+}
+
+impl Running {
+    /// Ends the call: drops its handler at the next `await`.
+    fn stop(self, error: &Error) {
+        if let Some(task) = self.task {
+            task.abort();
+        }
+        self.streams.fail(error);
+        self.wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Slots {
+    pub(super) fn new(count: usize) -> Self {
+        Self((0..count).map(|_| Mutex::default()).collect())
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
+    }
+
+    fn slot(&self, id: CallId) -> Result<&Mutex<Slot>, Violation> {
+        self.0.get(id.index as usize).ok_or(Violation::Index)
+    }
+
+    /// Begins a call. Ends the former call of the slot, which the client has given up. Returns `false`
+    /// if the call was cancelled before it began.
+    pub(super) fn begin(
+        &self,
+        id: CallId,
+        deadline: u64,
+        streams: Streams,
+    ) -> Result<bool, Violation> {
+        let former = {
+            let mut slot = self.slot(id)?.lock();
+            let generation = id.generation;
+            if slot
+                .cancelled
+                .take_if(|cancelled| *cancelled == generation)
+                .is_some()
+            {
+                return Ok(false);
+            }
+            let is_repeated = |running: &Running| running.generation == generation;
+            if slot.running.as_ref().is_some_and(is_repeated) {
+                return Err(Violation::Repeated);
+            }
+            slot.running.replace(Running {
+                generation,
+                deadline,
+                streams,
+                task: None,
+                wakers: Vec::new(),
+            })
+        };
+        if let Some(former) = former {
+            former.stop(&Error::Cancelled);
+        }
+        Ok(true)
+    }
+
+    /// Sets the task of a handler that did not finish in its first poll.
+    pub(super) fn set_task(&self, id: CallId, task: AbortHandle) {
+        let is_running = self.with(id, |running| running.task = Some(task.clone()));
+        if is_running.is_none() {
+            task.abort();
+        }
+    }
+
+    /// Calls `visit` with a running call, or returns `None` if the call does not run.
+    fn with<T>(&self, id: CallId, visit: impl FnOnce(&mut Running) -> T) -> Option<T> {
+        let mut slot = self.slot(id).ok()?.lock();
+        let running = slot.running.as_mut();
+        running
+            .filter(|running| running.generation == id.generation)
+            .map(visit)
+    }
+
+    /// Returns a stream of a running call; `None` if the call does not run.
+    pub(super) fn stream<T>(
+        &self,
+        id: CallId,
+        of: impl FnOnce(&Streams) -> Option<T>,
+    ) -> Result<Option<T>, Violation> {
+        self.slot(id)?;
+        match self.with(id, |running| of(&running.streams)) {
+            Some(None) => Err(Violation::Window),
+            found => Ok(found.flatten()),
+        }
+    }
+
+    /// Returns whether a call runs.
+    pub(super) fn is_running(&self, id: CallId) -> bool {
+        self.with(id, |_| ()).is_some()
+    }
+
+    /// Registers the waker of a task that waits for the end of a call. Returns `false` if the call does
+    /// not run.
+    pub(super) fn register(&self, id: CallId, cx: &Context<'_>) -> bool {
+        let register = |running: &mut Running| {
+            if !running
+                .wakers
+                .iter()
+                .any(|known| known.will_wake(cx.waker()))
+            {
+                running.wakers.push(cx.waker().clone());
+            }
+        };
+        self.with(id, register).is_some()
+    }
+
+    /// Ends a call whose handler has finished.
+    pub(super) fn end(&self, id: CallId) {
+        let ended = self
+            .slot(id)
+            .ok()
+            .and_then(|slot| slot.lock().take(id.generation));
+        if let Some(ended) = ended {
+            ended.streams.fail(&Error::Cancelled);
+            ended.wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Ends a call that its caller has given up.
+    pub(super) fn cancel(&self, id: CallId) -> Result<(), Violation> {
+        let cancelled = {
+            let mut slot = self.slot(id)?.lock();
+            let cancelled = slot.take(id.generation);
+            if cancelled.is_none() {
+                slot.cancelled = Some(id.generation);
+            }
+            cancelled
+        };
+        if let Some(cancelled) = cancelled {
+            cancelled.stop(&Error::Cancelled);
+        }
+        Ok(())
+    }
+
+    /// Ends the calls for which `is_due` holds, passing their numbers to `ended`, and returns the
+    /// earliest deadline of the others.
+    pub(super) fn stop(
+        &self,
+        is_due: impl Fn(u64) -> bool,
+        error: &Error,
+        mut ended: impl FnMut(CallId),
+    ) -> u64 {
+        let mut next = NEVER;
+        for (index, slot) in self.0.iter().enumerate() {
+            let stopped = {
+                let mut slot = slot.lock();
+                let due = slot.running.take_if(|running| is_due(running.deadline));
+                if let Some(running) = &slot.running {
+                    next = next.min(running.deadline);
+                }
+                due
+            };
+            if let Some(stopped) = stopped {
+                let index = u32::try_from(index).unwrap_or(u32::MAX);
+                let generation = stopped.generation;
+                stopped.stop(error);
+                ended(CallId { index, generation });
+            }
+        }
+        next
+    }
+}
+
+impl Slot {
+    fn take(&mut self, generation: u32) -> Option<Running> {
+        self.running
+            .take_if(|running| running.generation == generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(index: u32, generation: u32) -> CallId {
+        CallId { index, generation }
+    }
+
+    fn begin(slots: &Slots, id: CallId) -> Result<bool, Violation> {
+        slots.begin(id, 10, Streams::default())
+    }
+
+    #[test]
+    fn a_call_runs_from_its_begin_to_its_end() {
+        let slots = Slots::new(2);
+        assert_eq!(begin(&slots, id(1, 5)), Ok(true));
+        assert!(slots.is_running(id(1, 5)));
+        assert!(!slots.is_running(id(1, 4)) && !slots.is_running(id(0, 5)));
+        assert_eq!(begin(&slots, id(1, 5)), Err(Violation::Repeated));
+        slots.end(id(1, 4));
+        assert!(slots.is_running(id(1, 5)));
+        slots.end(id(1, 5));
+        assert!(!slots.is_running(id(1, 5)));
+    }
+
+    #[test]
+    fn a_slot_that_is_used_again_ends_the_former_call() {
+        let slots = Slots::new(1);
+        assert_eq!(begin(&slots, id(0, 1)), Ok(true));
+        assert_eq!(begin(&slots, id(0, 2)), Ok(true));
+        assert!(!slots.is_running(id(0, 1)) && slots.is_running(id(0, 2)));
+    }
+
+    #[test]
+    fn a_cancellation_before_the_request_is_remembered() {
+        let slots = Slots::new(1);
+        slots.cancel(id(0, 3)).unwrap();
+        assert_eq!(begin(&slots, id(0, 3)), Ok(false));
+        assert_eq!(begin(&slots, id(0, 4)), Ok(true));
+        slots.cancel(id(0, 4)).unwrap();
+        assert!(!slots.is_running(id(0, 4)));
+    }
+
+    #[test]
+    fn indices_beyond_the_slots_are_refused() {
+        let slots = Slots::new(1);
+        assert_eq!(begin(&slots, id(1, 0)), Err(Violation::Index));
+        assert_eq!(slots.cancel(id(u32::MAX, 0)), Err(Violation::Index));
+    }
+
+    #[test]
+    fn only_calls_that_are_due_are_stopped() {
+        let slots = Slots::new(3);
+        for (index, deadline) in [(0, 5), (1, 20), (2, 30)] {
+            let begun = slots.begin(id(index, 0), deadline, Streams::default());
+            assert_eq!(begun, Ok(true));
+        }
+        let mut ended = Vec::new();
+        let next = slots.stop(
+            |deadline| deadline <= 20,
+            &Error::Cancelled,
+            |id| ended.push(id.index),
+        );
+        assert_eq!((next, ended), (30, vec![0, 1]));
+    }
+}

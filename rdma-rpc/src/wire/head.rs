@@ -1,0 +1,157 @@
+//! [`Head`]: a received frame, with the ranges of its parts in the message.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::{CallId, FRAME_HEADER, Settings, Violation, kind, long, split};
+
+/// A parsed frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Head {
+    Request {
+        id: CallId,
+        codec: u8,
+        method: u32,
+        /// Time until the caller stops waiting; `None` without a deadline.
+        limit: Option<Duration>,
+        metadata: Range<usize>,
+        body: Range<usize>,
+    },
+    Response {
+        id: CallId,
+        codec: u8,
+        is_error: bool,
+        /// Number of the stream items that precede the response, if its call streams to the caller.
+        items: Option<u32>,
+        body: Range<usize>,
+    },
+    Status {
+        id: CallId,
+        status: u16,
+        body: Range<usize>,
+    },
+    Item {
+        id: CallId,
+        codec: u8,
+        sequence: u32,
+        body: Range<usize>,
+    },
+    End {
+        id: CallId,
+        items: u32,
+    },
+    Window {
+        id: CallId,
+        items: u32,
+        bytes: u32,
+    },
+    Cancel {
+        id: CallId,
+    },
+    Settings(Settings),
+    Goodbye {
+        status: u16,
+        body: Range<usize>,
+    },
+}
+
+impl Head {
+    /// Parses a frame of `message` whose bytes after the header are `rest`.
+    pub(super) fn parse(
+        header: &[u8; FRAME_HEADER],
+        message: &[u8],
+        rest: Range<usize>,
+    ) -> Result<Self, Violation> {
+        let &[number, codec, a0, a1, ..] = header;
+        let argument = u16::from_be_bytes([a0, a1]);
+        let id = CallId {
+            index: long(header, 8),
+            generation: long(header, 12),
+        };
+        // Only the kinds with a body name a codec, and only some use the argument.
+        let has_codec = matches!(number, kind::REQUEST | kind::RESPONSE | kind::ITEM);
+        let has_argument = matches!(
+            number,
+            kind::REQUEST | kind::RESPONSE | kind::STATUS | kind::GOODBYE
+        );
+        let has_id = !matches!(number, kind::SETTINGS | kind::GOODBYE);
+        if !(kind::REQUEST..=kind::GOODBYE).contains(&number) {
+            return Err(Violation::Kind(number));
+        }
+        if (!has_codec && codec != 0)
+            || (!has_argument && argument != 0)
+            || (!has_id && (id.index != 0 || id.generation != 0))
+        {
+            return Err(Violation::Fields);
+        }
+        let part = |len| split(&rest, len).ok_or(Violation::Short);
+        let word = |range: &Range<usize>| long(message, range.start);
+        Ok(match number {
+            kind::REQUEST => {
+                let (numbers, rest) = part(8)?;
+                let (metadata, body) =
+                    split(&rest, usize::from(argument)).ok_or(Violation::Short)?;
+                Self::Request {
+                    id,
+                    codec,
+                    method: word(&numbers),
+                    limit: match long(message, numbers.start + 4) {
+                        0 | u32::MAX => None,
+                        micros => Some(Duration::from_micros(micros.into())),
+                    },
+                    metadata,
+                    body,
+                }
+            }
+            kind::RESPONSE => {
+                if argument & !(kind::IS_ERROR | kind::HAS_ITEMS) != 0 {
+                    return Err(Violation::Fields);
+                }
+                let (numbers, body) = match argument & kind::HAS_ITEMS {
+                    0 => part(0)?,
+                    _ => part(4)?,
+                };
+                Self::Response {
+                    id,
+                    codec,
+                    is_error: argument & kind::IS_ERROR != 0,
+                    items: (!numbers.is_empty()).then(|| word(&numbers)),
+                    body,
+                }
+            }
+            kind::STATUS => Self::Status {
+                id,
+                status: argument,
+                body: rest,
+            },
+            kind::ITEM => {
+                let (numbers, body) = part(4)?;
+                Self::Item {
+                    id,
+                    codec,
+                    sequence: word(&numbers),
+                    body,
+                }
+            }
+            kind::END if rest.len() == 4 => Self::End {
+                id,
+                items: word(&rest),
+            },
+            kind::WINDOW if rest.len() == 8 => Self::Window {
+                id,
+                items: word(&rest),
+                bytes: long(message, rest.start + 4),
+            },
+            kind::CANCEL if rest.is_empty() => Self::Cancel { id },
+            kind::SETTINGS => {
+                let settings = message.get(rest).and_then(Settings::decode);
+                Self::Settings(settings.ok_or(Violation::Fields)?)
+            }
+            kind::GOODBYE => Self::Goodbye {
+                status: argument,
+                body: rest,
+            },
+            _ => return Err(Violation::Fields),
+        })
+    }
+}

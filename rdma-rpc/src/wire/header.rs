@@ -1,0 +1,147 @@
+//! [`Header`]: the part of a frame to be sent that precedes its body.
+
+use std::time::Duration;
+
+use super::{CallId, FRAME_HEADER, MESSAGE_HEADER, Settings, VERSION, kind};
+
+/// A frame to be sent, without its body.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Header<'a> {
+    Request {
+        id: CallId,
+        codec: u8,
+        method: u32,
+        limit: Option<Duration>,
+        /// Encoded metadata of at most 65535 bytes.
+        metadata: &'a [u8],
+    },
+    Response {
+        id: CallId,
+        codec: u8,
+        is_error: bool,
+        items: Option<u32>,
+    },
+    Status {
+        id: CallId,
+        status: u16,
+    },
+    Item {
+        id: CallId,
+        codec: u8,
+        sequence: u32,
+    },
+    End {
+        id: CallId,
+        items: u32,
+    },
+    Window {
+        id: CallId,
+        items: u32,
+        bytes: u32,
+    },
+    Cancel {
+        id: CallId,
+    },
+    Settings(Settings),
+    Goodbye {
+        status: u16,
+    },
+}
+
+impl Header<'_> {
+    /// Returns the number of bytes that precede the body.
+    pub(crate) fn len(&self) -> usize {
+        FRAME_HEADER
+            + match self {
+                Self::Request { metadata, .. } => 8 + metadata.len(),
+                Self::Response { items, .. } => 4 * usize::from(items.is_some()),
+                Self::Item { .. } | Self::End { .. } => 4,
+                Self::Window { .. } => 8,
+                Self::Settings(_) => Settings::LEN,
+                Self::Status { .. } | Self::Cancel { .. } | Self::Goodbye { .. } => 0,
+            }
+    }
+
+    /// Writes the bytes that precede a body of `body` bytes to the start of `room`, which must have
+    /// [`Self::len`] bytes.
+    pub(crate) fn write(&self, room: &mut [u8], body: usize) {
+        const NONE: CallId = CallId {
+            index: 0,
+            generation: 0,
+        };
+        let (number, codec, argument, id) = match *self {
+            Self::Request {
+                id,
+                codec,
+                metadata,
+                ..
+            } => (
+                kind::REQUEST,
+                codec,
+                u16::try_from(metadata.len()).unwrap_or(u16::MAX),
+                id,
+            ),
+            Self::Response {
+                id,
+                codec,
+                is_error,
+                items,
+            } => {
+                let error = kind::IS_ERROR * u16::from(is_error);
+                let items = kind::HAS_ITEMS * u16::from(items.is_some());
+                (kind::RESPONSE, codec, error | items, id)
+            }
+            Self::Status { id, status } => (kind::STATUS, 0, status, id),
+            Self::Item { id, codec, .. } => (kind::ITEM, codec, 0, id),
+            Self::End { id, .. } => (kind::END, 0, 0, id),
+            Self::Window { id, .. } => (kind::WINDOW, 0, 0, id),
+            Self::Cancel { id } => (kind::CANCEL, 0, 0, id),
+            Self::Settings(_) => (kind::SETTINGS, 0, 0, NONE),
+            Self::Goodbye { status } => (kind::GOODBYE, 0, status, NONE),
+        };
+        let front = self.len();
+        let rest = u32::try_from(front - FRAME_HEADER + body).unwrap_or(u32::MAX);
+        let [a0, a1] = argument.to_be_bytes();
+        room[..4].copy_from_slice(&[number, codec, a0, a1]);
+        room[4..8].copy_from_slice(&rest.to_be_bytes());
+        room[8..12].copy_from_slice(&id.index.to_be_bytes());
+        room[12..16].copy_from_slice(&id.generation.to_be_bytes());
+        let room = &mut room[FRAME_HEADER..front];
+        match *self {
+            Self::Request {
+                method,
+                limit,
+                metadata,
+                ..
+            } => {
+                room[..4].copy_from_slice(&method.to_be_bytes());
+                room[4..8].copy_from_slice(&micros(limit).to_be_bytes());
+                room[8..].copy_from_slice(metadata);
+            }
+            Self::Response {
+                items: Some(items), ..
+            }
+            | Self::End { items, .. } => room.copy_from_slice(&items.to_be_bytes()),
+            Self::Item { sequence, .. } => room.copy_from_slice(&sequence.to_be_bytes()),
+            Self::Window { items, bytes, .. } => {
+                room[..4].copy_from_slice(&items.to_be_bytes());
+                room[4..].copy_from_slice(&bytes.to_be_bytes());
+            }
+            Self::Settings(settings) => room.copy_from_slice(&settings.encode()),
+            _ => {}
+        }
+    }
+}
+
+/// Returns a time limit in microseconds: 0 means no limit, and `u32::MAX` a limit of 71 minutes or more.
+fn micros(limit: Option<Duration>) -> u32 {
+    limit.map_or(0, |limit| {
+        u32::try_from(limit.as_micros()).unwrap_or(u32::MAX).max(1)
+    })
+}
+
+/// Writes the header of a message with this number of frames to the start of `room`.
+pub(crate) fn write_message_header(room: &mut [u8], frames: u16) {
+    let [c0, c1] = frames.to_be_bytes();
+    room[..MESSAGE_HEADER].copy_from_slice(&[VERSION, 0, c0, c1]);
+}

@@ -1,0 +1,197 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const ID: CallId = CallId {
+    index: 7,
+    generation: 0xabcd_ef01,
+};
+
+fn message(frames: &[(Header<'_>, &[u8])]) -> Vec<u8> {
+    let mut bytes = vec![0; MESSAGE_HEADER];
+    write_message_header(&mut bytes, u16::try_from(frames.len()).unwrap());
+    for (header, body) in frames {
+        let at = bytes.len();
+        bytes.resize(at + header.len(), 0);
+        header.write(&mut bytes[at..], body.len());
+        bytes.extend_from_slice(body);
+    }
+    bytes
+}
+
+fn read(message: &[u8]) -> Result<Vec<Head>, Violation> {
+    let mut reader = Reader::begin(message)?;
+    let mut heads = Vec::new();
+    while let Some(head) = reader.next(message)? {
+        heads.push(head);
+    }
+    Ok(heads)
+}
+
+fn settings() -> Settings {
+    Settings {
+        message_limit: 1 << 24,
+        slots: 256,
+        window_items: 64,
+        window_bytes: 1 << 18,
+    }
+}
+
+fn every_kind() -> Vec<(Header<'static>, &'static [u8])> {
+    let (id, codec) = (ID, 1);
+    vec![
+        (
+            Header::Request {
+                id,
+                codec,
+                method: 0x1234_5678,
+                limit: Some(Duration::from_micros(1500)),
+                metadata: b"meta",
+            },
+            b"request",
+        ),
+        (
+            Header::Response {
+                id,
+                codec,
+                is_error: true,
+                items: Some(9),
+            },
+            b"response",
+        ),
+        (Header::Status { id, status: 4 }, b"reason"),
+        (
+            Header::Item {
+                id,
+                codec,
+                sequence: 3,
+            },
+            b"item",
+        ),
+        (Header::End { id, items: 4 }, b""),
+        (
+            Header::Window {
+                id,
+                items: 5,
+                bytes: 6,
+            },
+            b"",
+        ),
+        (Header::Cancel { id }, b""),
+        (Header::Settings(settings()), b""),
+        (Header::Goodbye { status: 1 }, b"because"),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn anything_is_read_without_panicking(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..200),
+        is_begun: bool,
+    ) {
+        if is_begun && bytes.len() > 4 {
+            bytes[..4].copy_from_slice(&[VERSION, 0, 0, 2]);
+            bytes[4] %= 10;
+        }
+        drop(read(&bytes));
+    }
+
+    #[test]
+    fn cut_messages_are_refused(cut in 0_usize..300) {
+        let whole = message(&every_kind());
+        if cut < whole.len() {
+            prop_assert!(read(&whole[..cut]).is_err());
+        }
+    }
+}
+
+#[test]
+fn every_kind_round_trips() {
+    let bytes = message(&every_kind());
+    let heads = read(&bytes).unwrap();
+    let text = |range: &Range<usize>| std::str::from_utf8(&bytes[range.clone()]).unwrap();
+    let [
+        request,
+        response,
+        status,
+        item,
+        end,
+        window,
+        cancel,
+        set,
+        goodbye,
+    ] = &heads[..]
+    else {
+        panic!("nine frames: {heads:?}");
+    };
+    let Head::Request {
+        id: ID,
+        codec: 1,
+        method: 0x1234_5678,
+        limit: Some(limit),
+        metadata,
+        body,
+    } = request
+    else {
+        panic!("{request:?}");
+    };
+    assert_eq!(*limit, Duration::from_micros(1500));
+    assert_eq!((text(metadata), text(body)), ("meta", "request"));
+    assert!(matches!(
+        response,
+        Head::Response { id: ID, codec: 1, is_error: true, items: Some(9), body } if text(body) == "response"
+    ));
+    assert!(matches!(status, Head::Status { id: ID, status: 4, body } if text(body) == "reason"));
+    assert!(matches!(
+        item,
+        Head::Item { id: ID, codec: 1, sequence: 3, body } if text(body) == "item"
+    ));
+    assert_eq!(*end, Head::End { id: ID, items: 4 });
+    assert_eq!(
+        *window,
+        Head::Window {
+            id: ID,
+            items: 5,
+            bytes: 6
+        }
+    );
+    assert_eq!(*cancel, Head::Cancel { id: ID });
+    assert_eq!(*set, Head::Settings(settings()));
+    assert!(matches!(goodbye, Head::Goodbye { status: 1, body } if text(body) == "because"));
+}
+
+#[test]
+fn a_limit_of_an_hour_and_a_half_is_none() {
+    let long = Header::Request {
+        id: ID,
+        codec: 1,
+        method: 1,
+        limit: Some(Duration::from_secs(5400)),
+        metadata: b"",
+    };
+    let heads = read(&message(&[(long, b"")])).unwrap();
+    assert!(matches!(heads[..], [Head::Request { limit: None, .. }]));
+}
+
+#[test]
+fn wrong_versions_kinds_and_fields_are_refused() {
+    let good = message(&[(Header::Cancel { id: ID }, b"")]);
+    let spoiled = |at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        read(&bytes).unwrap_err()
+    };
+    assert_eq!(spoiled(0, 1), Violation::Version(1));
+    assert_eq!(spoiled(1, 1), Violation::Fields);
+    assert_eq!(spoiled(3, 0), Violation::Fields);
+    assert_eq!(spoiled(3, 2), Violation::Short);
+    assert_eq!(spoiled(4, 0), Violation::Kind(0));
+    assert_eq!(spoiled(4, 10), Violation::Kind(10));
+    assert_eq!(spoiled(5, 1), Violation::Fields);
+    assert_eq!(spoiled(7, 1), Violation::Fields);
+    assert_eq!(spoiled(11, 1), Violation::Short);
+    let long = [&good[..], &[0]].concat();
+    assert_eq!(read(&long), Err(Violation::Fields));
+}

@@ -1,0 +1,146 @@
+//! Streams of items, over every transport.
+
+mod common;
+
+use common::{Refusal, assert_echoes, over_every_transport, pair, within};
+use futures_util::StreamExt;
+use rdma_rpc::{Address, CallError, Error};
+
+over_every_transport! {
+    a_handler_sends_items_and_then_its_result;
+    a_handler_receives_items;
+    items_go_both_ways_at_once;
+    long_and_short_items_arrive_in_order;
+    an_error_ends_a_stream;
+    a_stream_that_is_dropped_ends_its_handler;
+    a_reader_that_is_slow_makes_the_sender_wait;
+}
+
+async fn a_handler_sends_items_and_then_its_result(address: Address) {
+    let (_server, client) = pair(address).await;
+    for count in [0, 1, 5, 1000] {
+        let mut items = within("the stream", client.count(count, 3)).await.unwrap();
+        for number in 0..count {
+            let item = within("an item", items.next()).await.unwrap().unwrap();
+            assert_eq!(item, (number, "nnn".to_owned()));
+        }
+        assert!(within("the end", items.next()).await.is_none());
+        let result = within("the result", items.finish()).await;
+        assert_eq!(result.unwrap(), count);
+    }
+    assert_echoes(&client).await;
+}
+
+async fn a_handler_receives_items(address: Address) {
+    let (_server, client) = pair(address).await;
+    for count in [0, 1, 1000_u64] {
+        let (mut numbers, sum) = within("the call", client.sum(7)).await.unwrap();
+        for number in 0..count {
+            within("sending", numbers.send(number)).await.unwrap();
+        }
+        drop(numbers);
+        let sum = within("the sum", sum).await.unwrap();
+        assert_eq!(sum, 7 + (0..count).sum::<u64>());
+    }
+}
+
+async fn items_go_both_ways_at_once(address: Address) {
+    let (_server, client) = pair(address).await;
+    let (mut numbers, doubled) = within("the call", client.double()).await.unwrap();
+    let sending = tokio::spawn(async move {
+        for number in 0..2000_u64 {
+            numbers.send(number).await.unwrap();
+        }
+    });
+    let received: Vec<_> = within("the items", doubled.map(Result::unwrap).collect()).await;
+    assert_eq!(
+        received,
+        (0..2000).map(|number| 2 * number).collect::<Vec<u64>>()
+    );
+    within("sending", sending).await.unwrap();
+}
+
+async fn long_and_short_items_arrive_in_order(address: Address) {
+    let (_server, client) = pair(address).await;
+    let mut items = within("the stream", client.count(200, 20_000))
+        .await
+        .unwrap();
+    for number in 0..200 {
+        let (index, text) = within("an item", items.next()).await.unwrap().unwrap();
+        assert_eq!(index, number);
+        assert_eq!(text.len(), if number % 10 == 7 { 20_000 } else { 3 });
+    }
+    assert_eq!(within("the result", items.finish()).await.unwrap(), 200);
+}
+
+async fn an_error_ends_a_stream(address: Address) {
+    let (_server, client) = pair(address).await;
+    let mut items = within("the stream", client.count(13, 3)).await.unwrap();
+    for _ in 0..13 {
+        within("an item", items.next()).await.unwrap().unwrap();
+    }
+    let key = "13".to_owned();
+    let error = within("the error", items.next())
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(error.service(), Some(Refusal::NotFound { key }));
+    assert!(within("the end", items.next()).await.is_none());
+}
+
+async fn a_stream_that_is_dropped_ends_its_handler(address: Address) {
+    let (_server, client) = pair(address).await;
+    let mut items = within("the stream", client.count(u64::MAX, 3))
+        .await
+        .unwrap();
+    within("an item", items.next()).await.unwrap().unwrap();
+    drop(items);
+    assert_echoes(&client).await;
+    // The response is not waited for: the handler would wait for items that are never sent.
+    let (mut numbers, sum) = within("the call", client.sum(0)).await.unwrap();
+    within("sending", numbers.send(1)).await.unwrap();
+    drop(sum);
+    let refused = async {
+        loop {
+            if let Err(error) = numbers.send(1).await {
+                break error;
+            }
+        }
+    };
+    let error = within("the end of the call", refused).await;
+    assert!(matches!(error, Error::Cancelled), "{error:?}");
+    assert_echoes(&client).await;
+}
+
+async fn a_reader_that_is_slow_makes_the_sender_wait(address: Address) {
+    let (_server, client) = pair(address).await;
+    let mut items = within("the stream", client.count(5000, 3)).await.unwrap();
+    for number in 0..5000 {
+        if number % 500 == 0 {
+            // Other calls are answered while the stream waits.
+            assert_echoes(&client).await;
+        }
+        let item = within("an item", items.next()).await.unwrap().unwrap();
+        assert_eq!(item.0, number);
+    }
+    let short = client.with_deadline(std::time::Duration::from_millis(50));
+    let mut items = within("the stream", short.count(u64::MAX, 3))
+        .await
+        .unwrap();
+    let late = async {
+        loop {
+            match items.next().await {
+                Some(Ok(_)) => {}
+                end => break end,
+            }
+        }
+    };
+    let end = within("the deadline", late).await;
+    assert!(
+        matches!(
+            end,
+            Some(Err(CallError::Rpc(Error::DeadlineExceeded { .. })))
+        ),
+        "{end:?}"
+    );
+}

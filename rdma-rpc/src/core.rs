@@ -159,6 +159,12 @@ impl Core {
     /// Ends the connection: fails every call with this error, and drops the transport. Only the first
     /// call has an effect.
     pub(crate) fn fail(self: &Arc<Self>, error: Error) {
+        let error = match (&self.side, error) {
+            (_, error @ Error::Protocol { .. }) => error,
+            // The server said goodbye before.
+            (Side::Client(calls), _) if calls.is_closing() => Error::ShuttingDown,
+            (_, error) => error,
+        };
         if self.end.set(error.clone()).is_err() {
             return;
         }

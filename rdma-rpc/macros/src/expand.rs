@@ -1,7 +1,7 @@
 //! The code that a service becomes.
 
-use proc_macro2::TokenStream;
-use quote::{format_ident, quote, quote_spanned};
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 
 use crate::model::{Argument, Method, Outcome, Service, Stream};
@@ -77,13 +77,19 @@ fn request(method: &Method) -> TokenStream {
     }
 }
 
-/// Returns the format of a method: the codecs of its request, response and error.
+/// Returns the format of a method: the codecs of its request, response and error. Errors of the format
+/// are reported at the first argument.
 fn format(service: &Service, method: &Method) -> TokenStream {
     let codec = &service.codec;
-    match method.is_raw {
+    let place = method
+        .values
+        .first()
+        .map_or(method.name.span(), |value| value.ty.span());
+    let format = match method.is_raw {
         true => quote!(::rdma_rpc::generated::Unencoded<#codec>),
         false => quote!(::rdma_rpc::generated::Typed<#codec>),
-    }
+    };
+    respanned(format, place)
 }
 
 fn infos(service: &Service) -> impl Iterator<Item = TokenStream> {
@@ -208,8 +214,21 @@ fn checks(service: &Service, method: &Method) -> TokenStream {
     types.extend(method.output.iter().map(|stream| &stream.item));
     types
         .into_iter()
-        .map(|ty| quote_spanned!(ty.span()=> ::rdma_rpc::generated::check::<#codec, #ty>();))
+        .map(|ty| {
+            // The codec is what the compiler finds to be wrong, at the place of the type.
+            let codec = respanned(codec.to_token_stream(), ty.span());
+            quote_spanned!(ty.span()=> ::rdma_rpc::generated::check::<#codec, #ty>();)
+        })
         .collect()
+}
+
+/// Returns the tokens with another place in the source.
+fn respanned(tokens: TokenStream, span: Span) -> TokenStream {
+    let moved = tokens.into_iter().map(|mut token| {
+        token.set_span(span);
+        token
+    });
+    moved.collect()
 }
 
 fn client(service: &Service) -> TokenStream {

@@ -103,17 +103,30 @@ impl Calls {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// Occupies a free slot. Returns the arguments if no slot is free, and an error if no new calls can
-    /// be begun.
-    pub(super) fn try_begin<C: Deref<Target = Core>>(
+    /// Takes a permit to begin a call, without waiting. Returns whether a slot is free.
+    pub(super) fn try_permit(&self) -> bool {
+        let permit = self.room.try_acquire();
+        permit.map(SemaphorePermit::forget).is_ok()
+    }
+
+    /// Waits for a permit to begin a call.
+    pub(super) async fn permit(&self, core: &Core) -> Result<(), Error> {
+        match self.room.acquire().await {
+            Ok(permit) => {
+                permit.forget();
+                Ok(())
+            }
+            Err(_) if core.end().is_some() => Err(core.ended_now()),
+            Err(_) => Err(Error::ShuttingDown),
+        }
+    }
+
+    /// Begins a call in a free slot, for which the caller has a permit.
+    pub(super) fn begin<C: Deref<Target = Core>>(
         core: C,
         deadline: u64,
         streams: Streams,
-    ) -> Result<Result<Pending<C>, Error>, (C, Streams)> {
-        let permit = calls(&core).room.try_acquire();
-        if permit.map(SemaphorePermit::forget).is_err() {
-            return Err((core, streams));
-        }
+    ) -> Result<Pending<C>, Error> {
         let id = calls(&core).occupy(deadline, streams);
         core.deadlines.add(deadline);
         let pending = Pending {
@@ -122,23 +135,10 @@ impl Calls {
             is_sent: false,
         };
         // Checked after the slot is occupied: either this check sees the end, or `fail` sees the slot.
-        Ok(match pending.core.end() {
+        match pending.core.end() {
             Some(end) => Err(end.clone()),
             None if pending.calls().is_closing() => Err(Error::ShuttingDown),
             None => Ok(pending),
-        })
-    }
-
-    /// Waits for a free slot, for as long as the caller polls.
-    pub(super) async fn wait_for_room(&self, core: &Core) -> Result<(), Error> {
-        match self.room.acquire().await {
-            // Another caller may be faster; then this one waits again.
-            Ok(permit) => {
-                drop(permit);
-                Ok(())
-            }
-            Err(_) if core.end().is_some() => Err(core.ended_now()),
-            Err(_) => Err(Error::ShuttingDown),
         }
     }
 

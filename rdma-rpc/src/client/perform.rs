@@ -212,27 +212,21 @@ async fn begin<C: Deref<Target = Core>>(
     }
     let begun = Instant::now();
     let deadline = core.deadlines.after(begun, limit);
-    let (mut core, mut streams) = (core, streams);
-    loop {
-        if core.outbox.has_room() {
-            match Calls::try_begin(core, deadline, streams) {
-                Ok(pending) => return pending,
-                Err(left) => (core, streams) = left,
-            }
-        }
-        let room = async {
+    if !core.outbox.has_room() || !calls(&core).try_permit() {
+        let permit = async {
             core.outbox.room().await;
-            calls(&core).wait_for_room(&core).await
+            calls(&core).permit(&core).await
         };
         // Only a call that has to wait makes a timer.
         match core.deadlines.time(deadline) {
             Some(time) => {
-                let waited = timeout_at(time.into(), room).await;
+                let waited = timeout_at(time.into(), permit).await;
                 waited.unwrap_or_else(|_| Err(exceeded()))?;
             }
-            None => room.await?,
+            None => permit.await?,
         }
     }
+    Calls::begin(core, deadline, streams)
 }
 
 /// Sends the request of a call: at once if no other call is in progress, or else with the other

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use crate::core::Core;
 use crate::error::Error;
@@ -58,22 +59,21 @@ impl MemoryLink {
         buffer
     }
 
-    pub(super) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
-        use mpsc::error::TrySendError;
+    /// Sends a message to the peer. Messages for a peer that is gone are dropped: the task that
+    /// receives reports the end, after the messages that have arrived before.
+    pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         match self.sender.try_reserve() {
-            Ok(permit) => {
-                permit.send(message(batch));
-                Ok(true)
-            }
-            Err(TrySendError::Full(())) => Ok(false),
-            Err(TrySendError::Closed(())) => Err(gone()),
+            Ok(permit) => permit.send(message(batch)),
+            Err(TrySendError::Full(())) => return false,
+            Err(TrySendError::Closed(())) => {}
         }
+        true
     }
 
-    pub(super) async fn send(&self, batch: &mut Batch) -> Result<(), Error> {
-        let permit = self.sender.reserve().await.map_err(|_| gone())?;
-        permit.send(message(batch));
-        Ok(())
+    pub(super) async fn send(&self, batch: &mut Batch) {
+        if let Ok(permit) = self.sender.reserve().await {
+            permit.send(message(batch));
+        }
     }
 
     /// Receives messages until the connection ends.
@@ -136,8 +136,11 @@ impl MemoryPort {
 
     pub(super) fn connect(&self) -> Result<MemoryLink, Error> {
         let (client, server) = MemoryLink::pair();
-        let connected = self.clients.try_send(server);
-        connected.map_err(|_| Error::disconnected("no server accepts clients at this address"))?;
+        let is_listening = self.listener.lock().is_none();
+        if !is_listening || self.clients.try_send(server).is_err() {
+            let reason = "no server accepts clients at this address";
+            return Err(Error::disconnected(reason));
+        }
         Ok(client)
     }
 

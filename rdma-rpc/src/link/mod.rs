@@ -99,18 +99,19 @@ impl Link {
     pub(crate) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
         match self {
             Self::Rdma(link) => link.try_send(batch),
-            Self::Tcp(link) => link.try_send(batch),
-            Self::Memory(link) => link.try_send(batch),
+            Self::Tcp(link) => Ok(link.try_send(batch)),
+            Self::Memory(link) => Ok(link.try_send(batch)),
         }
     }
 
     /// Sends what is left of a batch.
     pub(crate) async fn send(&self, batch: &mut Batch) -> Result<(), Error> {
         match self {
-            Self::Rdma(link) => link.send(batch).await,
+            Self::Rdma(link) => return link.send(batch).await,
             Self::Tcp(link) => link.send(batch).await,
             Self::Memory(link) => link.send(batch).await,
         }
+        Ok(())
     }
 
     /// Returns whether long messages can be sent beside the batches, in any order.

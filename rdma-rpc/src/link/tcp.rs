@@ -41,25 +41,30 @@ impl TcpLink {
         Ok(Self { stream })
     }
 
-    /// Writes as much of a batch as the socket accepts.
-    pub(super) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
+    /// Writes as much of a batch as the socket accepts. Bytes for a peer that is gone are dropped: the
+    /// task that receives reports the end, after the messages that have arrived before.
+    pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         while !batch.rest().is_empty() {
             match self.stream.try_write(batch.rest()) {
                 Ok(written) => batch.sent += written,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(cause) => return Err(Error::tcp("sending to the peer", cause)),
+                Err(error) => {
+                    tracing::debug!(%error, "the peer is gone");
+                    return true;
+                }
             }
         }
-        Ok(true)
+        true
     }
 
-    pub(super) async fn send(&self, batch: &mut Batch) -> Result<(), Error> {
-        while !self.try_send(batch)? {
-            let writable = self.stream.writable().await;
-            writable.map_err(|cause| Error::tcp("sending to the peer", cause))?;
+    pub(super) async fn send(&self, batch: &mut Batch) {
+        while !self.try_send(batch) {
+            if let Err(error) = self.stream.writable().await {
+                tracing::debug!(%error, "the peer is gone");
+                return;
+            }
         }
-        Ok(())
     }
 
     /// Receives messages until the connection ends.

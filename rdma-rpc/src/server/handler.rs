@@ -146,11 +146,13 @@ where
         if id.index != ONE_WAY && !serving.slots.begin(id, deadline, streams.clone())? {
             return Ok(());
         }
+        serving.begun();
         if self.info.has_input {
             // The caller's items wait for this window, so that none arrives before its request.
             let (items, bytes) = (WINDOW_ITEMS, WINDOW_BYTES);
-            core.outbox
-                .append_bare(&Header::Window { id, items, bytes })?;
+            let window = Header::Window { id, items, bytes };
+            // If the connection has ended, so has the call.
+            drop(core.outbox.append_bare(&window));
         }
         let context = Context::new(core, id, deadline, metadata);
         let call = Call::new(context, request, streams.clone());
@@ -168,9 +170,12 @@ where
                 self.keep(cell);
                 if let Some(batch) = self.finish(core, id, &streams, &result, Leaves::WithFlush) {
                     let core = Arc::clone(core);
-                    core.runtime
-                        .clone()
-                        .spawn(async move { send(&core, id, batch).await });
+                    core.runtime.clone().spawn(async move {
+                        send(&core, id, batch).await;
+                        Serving::of(&core).ended();
+                    });
+                } else {
+                    serving.ended();
                 }
             }
             Ok(Poll::Pending) => {
@@ -184,6 +189,7 @@ where
             Err(_) => {
                 drop_quietly(cell);
                 self.panicked(core, id);
+                serving.ended();
             }
         }
         Ok(())

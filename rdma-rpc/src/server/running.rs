@@ -17,7 +17,7 @@ use crate::outbox::Leaves;
 use crate::stream::Streams;
 use crate::wire::{CallId, ONE_WAY};
 
-/// A handler that runs as a task. Dropping it drops the handler.
+/// A handler that runs as a task. Dropping it drops the handler, and counts it as ended.
 pub(super) struct Running<F, Q, T, E, Fut, H> {
     method: Arc<Typed<F, Q, T, E, Fut, H>>,
     /// `None` once the future has finished.
@@ -37,7 +37,6 @@ impl<F, Q, T, E, Fut, H> Running<F, Q, T, E, Fut, H> {
         streams: Streams,
         entered: [Option<Entered>; 3],
     ) -> Self {
-        Serving::of(core).count_task();
         Self {
             method: Arc::clone(method),
             cell: Some(cell),
@@ -87,7 +86,7 @@ where
             return;
         };
         self.method.keep(cell);
-        let is_alone = Serving::of(&self.core).has_one_task();
+        let is_alone = Serving::of(&self.core).has_one();
         let leaves = match is_alone {
             true => Leaves::WithFlush,
             false => Leaves::AtTurnEnd,
@@ -109,6 +108,6 @@ impl<F, Q, T, E, Fut, H> Drop for Running<F, Q, T, E, Fut, H> {
         if let Some(cell) = self.cell.take() {
             drop_quietly(cell);
         }
-        Serving::of(&self.core).task_ended();
+        Serving::of(&self.core).ended();
     }
 }

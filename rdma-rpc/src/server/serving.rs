@@ -26,9 +26,9 @@ pub(crate) struct Serving {
     pub(super) slots: Slots,
     /// Limit of the one-way calls that run, which occupy no slots.
     pub(super) one_way: Arc<Gate>,
-    /// Number of tasks of handlers.
-    tasks: AtomicUsize,
-    /// Notification of the end of the last task.
+    /// Number of handlers that run.
+    running: AtomicUsize,
+    /// Notification of the end of the last handler.
     idle: Notify,
     is_closing: AtomicBool,
 }
@@ -40,7 +40,7 @@ impl Serving {
             shared,
             slots: Slots::new(slots),
             one_way: Arc::new(Gate::new(slots)),
-            tasks: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
             idle: Notify::new(),
             is_closing: AtomicBool::new(false),
         }
@@ -137,7 +137,7 @@ impl Serving {
             refuse(core, id, &Status::UnknownMethod);
             return Ok(());
         };
-        if self.is_closing.load(Ordering::Acquire) {
+        if self.is_closing() {
             refuse(core, id, &Status::ShuttingDown);
             return Ok(());
         }
@@ -174,29 +174,33 @@ impl Serving {
         debug_assert_eq!(next, NEVER);
     }
 
-    /// Counts the task of a handler until the returned guard is dropped.
-    pub(super) fn count_task(&self) {
-        self.tasks.fetch_add(1, Ordering::AcqRel);
+    /// Counts a handler that runs, until [`Self::ended`].
+    pub(super) fn begun(&self) {
+        self.running.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts the end of a task.
-    pub(super) fn task_ended(&self) {
-        if self.tasks.fetch_sub(1, Ordering::AcqRel) == 1 {
+    /// Counts the end of a handler.
+    pub(super) fn ended(&self) {
+        if self.running.fetch_sub(1, Ordering::AcqRel) == 1 && self.is_closing() {
             self.idle.notify_waiters();
         }
     }
 
-    /// Returns whether at most one handler is a task.
-    pub(super) fn has_one_task(&self) -> bool {
-        self.tasks.load(Ordering::Relaxed) <= 1
+    /// Returns whether at most one handler runs.
+    pub(super) fn has_one(&self) -> bool {
+        self.running.load(Ordering::Relaxed) <= 1
     }
 
-    /// Waits until no handler is a task.
+    fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
+    /// Waits until no handler runs, after [`Self::close`].
     pub(super) async fn idle(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
             idle.as_mut().enable();
-            if self.tasks.load(Ordering::Acquire) == 0 {
+            if self.running.load(Ordering::Acquire) == 0 {
                 return;
             }
             idle.await;

@@ -1,7 +1,14 @@
 //! Common parts of the tests of this directory. The RDMA device is the one that `RDMA_DEVICE` selects,
 //! otherwise softroce.
 
-#![allow(dead_code, reason = "every test program uses a part of it")]
+#![allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    reason = "every test program uses a part of it"
+)]
+
+pub(crate) mod held;
 
 use std::fmt::Display;
 use std::time::Duration;

@@ -1,0 +1,102 @@
+//! Allocations of calls with requests and responses of a fixed size: none, on either side. This test
+//! has its own program, because others also allocate.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{client, listen};
+use rdma_rpc::{Address, Context, Server};
+
+/// Allocator that counts.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the rules of this function, which are those of the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[rdma_rpc::service]
+trait Fixed {
+    async fn echo(&self, cx: &Context, bytes: [u8; 32]) -> Result<[u8; 32], u32>;
+}
+
+struct Same;
+
+impl Fixed for Same {
+    async fn echo(&self, _: &Context, bytes: [u8; 32]) -> Result<[u8; 32], u32> {
+        Ok(bytes)
+    }
+}
+
+/// Number of calls that are counted.
+const CALLS: usize = 2000;
+
+async fn calls(client: &FixedClient, count: usize) {
+    for _ in 0..count {
+        assert_eq!(client.echo([7; 32]).await.unwrap(), [7; 32]);
+    }
+}
+
+/// Counts the allocations of one call at a time, and of 16 at a time.
+async fn count(address: Address) -> (usize, usize) {
+    let server = listen(Server::new(FixedServer::new(Same)), address).await;
+    let connecting = client().connect(server.address());
+    let client = FixedClient::new(common::within("connecting", connecting).await.unwrap());
+    // Buffers are allocated by the first calls.
+    calls(&client, 1000).await;
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    calls(&client, CALLS).await;
+    let alone = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let together = async |count| {
+        let callers: [_; 16] = std::array::from_fn(|_| calls(&client, count / 16));
+        futures_util::future::join_all(callers).await;
+    };
+    together(1000).await;
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    together(CALLS).await;
+    let together = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    (alone, together)
+}
+
+/// Number of allocations that are not those of calls, such as the list of the callers.
+const OTHERS: usize = 4;
+
+#[test]
+fn a_call_allocates_nothing() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    for (transport, address) in [
+        ("rdma", common::rdma()),
+        ("tcp", common::tcp()),
+        ("memory", common::memory()),
+    ] {
+        let (alone, together) = runtime.block_on(count(address));
+        println!("{transport}: {alone} allocations for {CALLS} calls, {together} at 16 at a time");
+        assert_eq!(alone, 0, "{transport}");
+        assert!(together <= OTHERS, "{transport}: {together}");
+    }
+}

@@ -1,0 +1,304 @@
+//! Deadlines, cancellation, panics, sizes and load, over every transport.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use common::held::{HeldClient, assert_answers, held, held_pair};
+use common::{LIMIT, assert_echoes, client, connect, over_every_transport, pair, within};
+use rdma_rpc::{Address, CallError, Error, Metadata, Server};
+
+over_every_transport! {
+    a_deadline_ends_the_wait_and_the_work;
+    a_deadline_can_be_as_far_as_it_gets_and_as_near;
+    dropping_a_call_drops_its_handler;
+    a_late_answer_is_nobodys;
+    calls_given_up_at_any_moment_leave_the_connection_usable;
+    a_storm_of_cancellations_leaves_nothing_behind;
+    a_panic_fails_its_own_call_only;
+    a_handler_knows_the_deadline_the_peer_and_the_metadata;
+    a_task_can_watch_the_end_of_a_call;
+    requests_and_responses_above_the_limit_are_refused;
+    calls_above_the_concurrency_wait;
+    load_above_the_limit_is_refused;
+    a_method_has_a_limit_of_its_own;
+    a_handler_that_blocks_delays_but_loses_nothing;
+}
+
+fn rpc<T, E: std::fmt::Debug>(outcome: Result<T, CallError<E>>) -> Error {
+    match outcome {
+        Err(CallError::Rpc(error)) => error,
+        Err(other) => panic!("an error of the framework: {other:?}"),
+        Ok(_) => panic!("an error"),
+    }
+}
+
+async fn a_deadline_ends_the_wait_and_the_work(address: Address) {
+    let (_server, client, holding) = held_pair(address).await;
+    let short = client.with_deadline(Duration::from_millis(100));
+    // On a machine with other work a deadline may pass before the call reaches the server.
+    let begun = Instant::now();
+    while holding.arrived.count() < 3 {
+        assert!(begun.elapsed() < LIMIT, "the calls do not arrive");
+        let error = rpc(within("the deadline", short.wait("never".to_owned())).await);
+        assert!(
+            matches!(
+                error,
+                Error::DeadlineExceeded {
+                    method: "Held.wait",
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        assert_answers(&client).await;
+    }
+    holding.dropped.reached("the end of the handlers", 3).await;
+    assert!(client.client().failure().is_none());
+}
+
+async fn a_deadline_can_be_as_far_as_it_gets_and_as_near(address: Address) {
+    let (_server, client, _) = held_pair(address).await;
+    for far in [Duration::MAX, Duration::from_micros(u64::MAX)] {
+        assert_answers(&client.with_deadline(far)).await;
+    }
+    let near = client.with_deadline(Duration::ZERO);
+    let error = rpc(within("the deadline", near.echo("?".to_owned())).await);
+    assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error:?}");
+    assert_answers(&client).await;
+}
+
+async fn dropping_a_call_drops_its_handler(address: Address) {
+    let (_server, client, holding) = held_pair(address).await;
+    for round in 1..=10 {
+        let call = tokio::spawn({
+            let client = client.clone();
+            async move { client.wait("never".to_owned()).await }
+        });
+        holding.arrived.reached("the call's arrival", round).await;
+        call.abort();
+        holding
+            .dropped
+            .reached("the end of the handler", round)
+            .await;
+    }
+    assert_answers(&client).await;
+}
+
+async fn a_late_answer_is_nobodys(address: Address) {
+    let (server, holding) = held(address, |server| server).await;
+    // With one slot for all calls, a late answer finds another call in its slot.
+    let connecting = client().concurrency(1).connect(server.address());
+    let client = HeldClient::new(within("connecting", connecting).await.unwrap());
+    for round in 1..=5 {
+        {
+            let call = client.wait("too late".to_owned());
+            tokio::select! {
+                answer = call => panic!("it is not released: {answer:?}"),
+                () = holding.arrived.reached("the call's arrival", round) => {}
+            }
+        }
+        // The handler may return before it is cancelled.
+        holding.release.add_permits(1);
+        assert_answers(&client).await;
+        holding.release.forget_permits(1);
+    }
+}
+
+async fn yields(times: u64) {
+    for _ in 0..times {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn calls_given_up_at_any_moment_leave_the_connection_usable(address: Address) {
+    let (_server, client) = pair(address).await;
+    let text = "x".repeat(20_000);
+    for round in 0..200_u64 {
+        let text = if round % 2 == 0 { "short" } else { &text };
+        let call = client.echo(text.to_owned());
+        tokio::select! {
+            biased;
+            answer = call => assert_eq!(answer.unwrap(), text),
+            () = yields(round % 7) => {}
+        }
+    }
+    assert_echoes(&client).await;
+}
+
+/// Cancels as many calls as a test can make in a few seconds; `STORM` sets another number.
+async fn a_storm_of_cancellations_leaves_nothing_behind(address: Address) {
+    let calls = std::env::var("STORM")
+        .ok()
+        .and_then(|calls| calls.parse().ok());
+    let calls: usize = calls.unwrap_or(5_000);
+    let (_server, client, holding) = held_pair(address).await;
+    let callers: Vec<_> = (0..8_u64)
+        .map(|caller| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                for round in 0..calls as u64 / 8 {
+                    let call = client.wait("never".to_owned());
+                    tokio::select! {
+                        biased;
+                        answer = call => panic!("it is not released: {answer:?}"),
+                        () = yields((round + caller) % 3) => {}
+                    }
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        within("a caller's calls", caller).await.unwrap();
+    }
+    assert_answers(&client).await;
+    // Calls that were cancelled before they arrived have not begun.
+    holding
+        .dropped
+        .reached("the end of the handlers", holding.arrived.count())
+        .await;
+    assert_eq!(holding.dropped.count(), holding.arrived.count());
+}
+
+async fn a_panic_fails_its_own_call_only(address: Address) {
+    let (_server, client, holding) = held_pair(address).await;
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.wait("done".to_owned()).await }
+    });
+    holding.arrived.reached("the call's arrival", 1).await;
+    for late in [false, true, false] {
+        let error = rpc(within("the answer", client.panic(late)).await);
+        assert!(matches!(error, Error::Panicked), "{error:?}");
+        assert_answers(&client).await;
+    }
+    holding.release.add_permits(1);
+    let waited = within("the other call", waiting).await.unwrap();
+    assert_eq!(waited.unwrap(), "done");
+}
+
+async fn a_handler_knows_the_deadline_the_peer_and_the_metadata(address: Address) {
+    let (_server, client, _) = held_pair(address).await;
+    let tenant = Metadata::default()
+        .with("other", [0xff])
+        .with("tenant", "blue");
+    let client = client.with_metadata(tenant);
+    let (left, peer, tenant) = within("the answer", client.context()).await.unwrap();
+    let limit = u64::try_from(client.client().deadline().as_millis()).unwrap();
+    assert!(left.unwrap() <= limit, "{left:?}");
+    assert!(peer == "memory" || peer.contains("://127.0.0.1:"), "{peer}");
+    assert_eq!(tenant, "blue");
+    let far = client.with_deadline(Duration::from_secs(100_000));
+    let (left, ..) = within("the answer", far.context()).await.unwrap();
+    assert_eq!(left, None);
+}
+
+async fn a_task_can_watch_the_end_of_a_call(address: Address) {
+    let (_server, client, holding) = held_pair(address).await;
+    for round in 1..=3 {
+        {
+            let call = client.watched();
+            tokio::select! {
+                answer = call => panic!("it does not return: {answer:?}"),
+                () = holding.arrived.reached("the call's arrival", round) => {}
+            }
+        }
+        holding.ended.reached("the end of the call", round).await;
+    }
+}
+
+async fn requests_and_responses_above_the_limit_are_refused(address: Address) {
+    const LEAST: usize = 8 << 10;
+    let service = common::EverythingServer::new(common::Computing::default());
+    let server = Server::new(service).message_limit(LEAST);
+    let server = common::listen(server, address).await;
+    let client = common::EverythingClient::new(connect(&server).await);
+    for outcome in [
+        within("the answer", client.echo("x".repeat(LEAST))).await,
+        within("the answer", client.text(LEAST as u64)).await,
+    ] {
+        let error = rpc(outcome);
+        assert!(
+            matches!(error, Error::TooLarge { len, limit: LEAST } if len > LEAST),
+            "{error:?}"
+        );
+        assert_echoes(&client).await;
+    }
+    assert_eq!(
+        within("the answer", client.text(5000)).await.unwrap().len(),
+        5000
+    );
+}
+
+async fn calls_above_the_concurrency_wait(address: Address) {
+    let (server, holding) = held(address, |server| server.concurrency(3)).await;
+    let client = HeldClient::new(connect(&server).await);
+    // The calls are also more than the receive queue holds.
+    let calls: Vec<_> = (0..200_u64)
+        .map(|number| {
+            let client = client.clone();
+            tokio::spawn(async move { assert_eq!(client.busy(number).await.unwrap(), number) })
+        })
+        .collect();
+    for call in calls {
+        within("an answer", call).await.unwrap();
+    }
+    assert!(holding.most.load(Ordering::SeqCst) <= 3);
+    // The deadline of a call counts while it waits.
+    for _ in 0..3 {
+        let client = client.clone();
+        tokio::spawn(async move { client.wait("never".to_owned()).await });
+    }
+    holding.arrived.reached("the calls' arrival", 3).await;
+    let short = client.with_deadline(Duration::from_millis(20));
+    let error = rpc(within("the deadline", short.echo("?".to_owned())).await);
+    assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error:?}");
+    holding.release.add_permits(3);
+    assert_answers(&client).await;
+}
+
+async fn load_above_the_limit_is_refused(address: Address) {
+    let (server, holding) = held(address, |server| server.load_limit(1)).await;
+    let [first, second] = [connect(&server).await, connect(&server).await].map(HeldClient::new);
+    let waiting = tokio::spawn(async move { first.wait("done".to_owned()).await });
+    holding.arrived.reached("the call's arrival", 1).await;
+    let error = rpc(within("the answer", second.echo("?".to_owned())).await);
+    assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
+    holding.release.add_permits(1);
+    within("the other call", waiting).await.unwrap().unwrap();
+    // The limit is released shortly after the response is sent.
+    let admitted = async {
+        while second.echo("?".to_owned()).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("a call after the others", admitted).await;
+}
+
+async fn a_method_has_a_limit_of_its_own(address: Address) {
+    let (server, holding) = held(address, |server| server.method_limit("Held.wait", 2)).await;
+    let client = Arc::new(HeldClient::new(connect(&server).await));
+    let waiting = [(); 2].map(|()| {
+        let client = Arc::clone(&client);
+        tokio::spawn(async move { client.wait("done".to_owned()).await })
+    });
+    holding.arrived.reached("the calls' arrival", 2).await;
+    let error = rpc(within("the answer", client.wait("third".to_owned())).await);
+    assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
+    assert_answers(&client).await;
+    holding.release.add_permits(2);
+    for waiting in waiting {
+        within("a call", waiting).await.unwrap().unwrap();
+    }
+}
+
+async fn a_handler_that_blocks_delays_but_loses_nothing(address: Address) {
+    let (_server, client, holding) = held_pair(address).await;
+    for _ in 0..3 {
+        within("sending", client.block()).await.unwrap();
+    }
+    assert_answers(&client).await;
+    holding.arrived.reached("the one-way calls", 3).await;
+}

@@ -43,14 +43,17 @@ async fn call(address: impl ToAddress, text: &str) -> Result<(), Box<dyn Error>>
     Ok(())
 }
 
-async fn both(address: Address) -> Result<(), Box<dyn Error>> {
+/// Runs the server and a client at an address of this process, and returns what they say.
+pub(crate) async fn run(address: Address) -> Result<Vec<String>, Box<dyn Error>> {
     let server = Server::new(EchoServer::new(Plain)).listen(address).await?;
-    println!("serving at {}", server.address());
-    call(server.address(), "hello").await?;
-    let refused = call(server.address(), "").await;
-    println!("and for nothing: {}", refused.expect_err("it is refused"));
+    let client = EchoClient::connect(server.address()).await?;
+    let refused = client.echo(String::new()).await;
+    let lines = vec![
+        client.echo("hello".to_owned()).await?,
+        format!("and for nothing: {}", refused.expect_err("it is refused")),
+    ];
     server.shutdown().await;
-    Ok(())
+    Ok(lines)
 }
 
 #[tokio::main]
@@ -59,9 +62,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         [] => {
-            both("rdma://127.0.0.1:0".parse()?).await?;
-            both("tcp://127.0.0.1:0".parse()?).await?;
-            both(Address::memory()).await
+            let (rdma, tcp) = ("rdma://127.0.0.1:0".parse()?, "tcp://127.0.0.1:0".parse()?);
+            for address in [rdma, tcp, Address::memory()] {
+                println!("at {address}:\n{}", run(address.clone()).await?.join("\n"));
+            }
+            Ok(())
         }
         ["server", address] => serve(address).await,
         ["client", address, text] => call(address, text).await,

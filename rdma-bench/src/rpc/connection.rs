@@ -82,15 +82,16 @@ impl Connection {
             .remote_memory_limit(0);
         let (rdma, facts) = link::establish(role, (plan, settings), builder, &runtime, control)?;
         let progress = Progress::default();
+        let entered = runtime.enter();
         let concurrency = u16::try_from(depth).unwrap_or(u16::MAX);
         let end = match role {
             Role::Client => {
-                let connecting = Client::builder()
+                let client = Client::builder()
                     .message_limit(limit)
                     .concurrency(concurrency)
                     .deadline(settings.timeout)
                     .over(rdma);
-                End::Client(BenchClient::new(runtime.block_on(connecting)?))
+                End::Client(BenchClient::new(client))
             }
             Role::Server => {
                 let progress = progress.clone();
@@ -101,6 +102,7 @@ impl Connection {
                 End::Server(runtime.spawn(server.serve_connection(rdma)))
             }
         };
+        drop(entered);
         Ok(Self {
             end,
             plan: plan.clone(),

@@ -82,22 +82,25 @@ impl ClientBuilder {
             .unwrap_or_else(|| limits::transport(self.message_limit));
         let connecting = timeout(limits::CONNECT, Link::connect(&address, transport));
         let (link, peer) = connecting.await.unwrap_or_else(|_| Err(late()))?;
-        self.start(link, peer).await
+        let client = self.start(link, peer);
+        let greeted = timeout(limits::CONNECT, client.core().greeted());
+        greeted.await.unwrap_or_else(|_| Err(late()))?;
+        Ok(client)
     }
 
     /// Creates a client that uses an existing RDMA connection. The client receives all messages of the
-    /// connection from now on.
+    /// connection from now on. Calls wait until the server has told its settings.
     ///
-    /// # Errors
+    /// # Panics
     ///
-    /// The error that ended the connection, and [`Error::Disconnected`] if the server does not answer
-    /// in time.
-    pub async fn over(self, rdma: Rdma) -> Result<Client> {
+    /// If called outside of a tokio runtime.
+    #[must_use = "dropping the client ends the connection"]
+    pub fn over(self, rdma: Rdma) -> Client {
         let (link, peer) = Link::over_rdma(rdma);
-        self.start(link, peer).await
+        self.start(link, peer)
     }
 
-    async fn start(self, link: Link, peer: Peer) -> Result<Client> {
+    fn start(self, link: Link, peer: Peer) -> Client {
         let own = Settings {
             message_limit: u32::try_from(self.message_limit).unwrap_or(u32::MAX),
             slots: 0,
@@ -105,17 +108,14 @@ impl ClientBuilder {
             window_bytes: WINDOW_BYTES,
         };
         let side = Side::Client(Calls::new(self.concurrency.into()));
-        let client = Client {
+        Client {
             handle: Arc::new(Handle {
                 core: Core::start(link, peer, own, side),
             }),
             deadline: self.deadline,
             has_own_deadline: false,
             metadata: Metadata::default(),
-        };
-        let greeted = timeout(limits::CONNECT, client.core().greeted());
-        greeted.await.unwrap_or_else(|_| Err(late()))?;
-        Ok(client)
+        }
     }
 }
 

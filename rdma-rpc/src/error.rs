@@ -210,7 +210,7 @@ impl<E: fmt::Debug> fmt::Debug for CallError<E> {
         match self {
             Self::Service(error) => f.debug_tuple("Service").field(error).finish(),
             // The message and what to do, for a `main` that returns this error.
-            Self::Rpc(error) => error.fmt(f),
+            Self::Rpc(error) => fmt::Display::fmt(error, f),
         }
     }
 }
@@ -236,5 +236,6 @@ mod tests {
         assert_eq!(format!("{error:?}"), error.to_string());
         let error: CallError<String> = Error::Panicked.into();
         assert_eq!(error.to_string(), "the handler panicked");
+        assert_eq!(format!("{error:?}"), "the handler panicked");
     }
 }

@@ -83,6 +83,64 @@ mod status;
 mod stream;
 mod wire;
 
+/// Makes a service of a trait: the client `…Client` and the server `…Server`.
+///
+/// A method is an `async fn` with `&self`, an optional `&Context`, owned arguments, and the result
+/// `Result<T, E>`. The arguments, `T` and `E` are types of the service's codec, which is [`Postcard`]
+/// unless the attribute names another one: `#[rdma_rpc::service(codec = rdma_rpc::Json)]`. A method may
+/// have a stream from the caller, an argument [`Receiver<T>`](Receiver), and a stream to the caller, an
+/// argument [`Sender<T>`](Sender).
+///
+/// | attribute of a method | meaning |
+/// |---|---|
+/// | `#[rpc(oneway)]` | The method has no result, and its caller does not wait for it. |
+/// | `#[rpc(raw)]` | The argument is a [`Payload`] and the result any bytes, which are not encoded. |
+/// | `#[rpc(id = 7)]` | The number of the method, which is otherwise a hash of its name. |
+///
+/// ```
+/// use rdma_rpc::{Address, Receiver, Sender, Server};
+///
+/// #[rdma_rpc::service]
+/// trait Numbers {
+///     /// Sends the squares of the caller's numbers, and returns how many there were.
+///     async fn squares(&self, numbers: Receiver<u32>, squares: Sender<u64>) -> Result<u64, String>;
+/// }
+///
+/// struct Squares;
+///
+/// impl Numbers for Squares {
+///     async fn squares(
+///         &self,
+///         mut numbers: Receiver<u32>,
+///         mut squares: Sender<u64>,
+///     ) -> Result<u64, String> {
+///         let mut count = 0;
+///         while let Some(Ok(number)) = numbers.next().await {
+///             let square = u64::from(number) * u64::from(number);
+///             squares.send(square).await.map_err(|error| error.to_string())?;
+///             count += 1;
+///         }
+///         Ok(count)
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = Server::new(NumbersServer::new(Squares)).listen(Address::memory()).await?;
+/// let client = NumbersClient::connect(server.address()).await?;
+/// let (mut numbers, mut squares) = client.squares().await?;
+/// for number in 1..=3 {
+///     numbers.send(number).await?;
+/// }
+/// // Dropping the sender ends its stream.
+/// drop(numbers);
+/// while let Some(square) = squares.next().await {
+///     println!("{}", square?);
+/// }
+/// assert_eq!(squares.finish().await?, 3);
+/// # Ok(())
+/// # }
+/// ```
 pub use rdma_rpc_macros::service;
 
 pub use address::{Address, Peer, ToAddress, Transport};

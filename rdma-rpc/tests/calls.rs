@@ -16,6 +16,7 @@ over_every_transport! {
     bytes_need_no_codec;
     long_values_go_there_and_come_back;
     one_way_calls_have_no_answer;
+    one_way_calls_before_the_end_of_the_client_arrive;
     clients_of_different_services_share_a_connection;
     an_unknown_method_is_an_error_of_its_call;
     a_server_has_many_clients;
@@ -104,6 +105,21 @@ async fn one_way_calls_have_no_answer(address: Address) {
         assert_eq!(note, number.to_string());
     }
     assert_echoes(&client).await;
+}
+
+async fn one_way_calls_before_the_end_of_the_client_arrive(address: Address) {
+    let (notes, mut noted) = mpsc::unbounded_channel();
+    let computing = Computing { notes: Some(notes) };
+    let server = Server::new(EverythingServer::new(computing));
+    let server = listen(server, address).await;
+    for _ in 0..5 {
+        let client = EverythingClient::new(connect(&server).await);
+        within("a note", client.note("last".to_owned()))
+            .await
+            .unwrap();
+        drop(client);
+        assert_eq!(within("a note", noted.recv()).await.unwrap(), "last");
+    }
 }
 
 #[rdma_rpc::service]

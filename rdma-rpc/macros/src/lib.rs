@@ -12,9 +12,8 @@ use syn::parse_macro_input;
 use crate::model::Service;
 use crate::options::ServiceOptions;
 
-/// Makes a service of a trait: the client `…Client` and the server `…Server`.
-///
-/// See the documentation of rdma-rpc.
+// Documented where rdma-rpc re-exports it.
+#[allow(missing_docs, reason = "rdma-rpc documents the attribute")]
 #[proc_macro_attribute]
 pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
     let options = parse_macro_input!(options as ServiceOptions);

@@ -42,6 +42,10 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        // One-way requests of this turn of the scheduler have not left yet.
+        if let Err(error) = self.core.outbox.flush() {
+            tracing::debug!(%error, "a client's last requests were not sent");
+        }
         self.core
             .fail(Error::disconnected("the client was dropped"));
     }

@@ -194,11 +194,14 @@ impl Listener {
     pub(crate) async fn accept(&mut self) -> Result<(Link, Peer), Error> {
         match self {
             Self::Rdma(listener) => Ok(Link::over_rdma(listener.accept().await?)),
-            Self::Tcp(listener) => {
+            Self::Tcp(listener) => loop {
                 let accepted = listener.accept().await;
-                let (stream, _) = accepted.map_err(|cause| Error::tcp("accepting", cause))?;
-                Link::over_tcp(stream)
-            }
+                let (stream, address) = accepted.map_err(|cause| Error::tcp("accepting", cause))?;
+                match Link::over_tcp(stream) {
+                    Ok(accepted) => return Ok(accepted),
+                    Err(error) => tracing::debug!(%address, %error, "a client has gone already"),
+                }
+            },
             Self::Memory(listener) => Ok(Link::over_memory(listener.accept().await?)),
         }
     }

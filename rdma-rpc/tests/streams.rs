@@ -14,6 +14,7 @@ over_every_transport! {
     an_error_ends_a_stream;
     a_stream_that_is_dropped_ends_its_handler;
     a_reader_that_is_slow_makes_the_sender_wait;
+    a_sender_that_outlives_its_handler_disturbs_nobody;
 }
 
 async fn a_handler_sends_items_and_then_its_result(address: Address) {
@@ -143,4 +144,46 @@ async fn a_reader_that_is_slow_makes_the_sender_wait(address: Address) {
         ),
         "{end:?}"
     );
+}
+
+mod leaking {
+    use rdma_rpc::Sender;
+
+    #[rdma_rpc::service]
+    pub(super) trait Leaking {
+        /// Leaves the sender to a task, and returns.
+        async fn leave(&self, numbers: Sender<u64>) -> Result<(), ()>;
+    }
+
+    pub(super) struct Tasks;
+
+    impl Leaking for Tasks {
+        async fn leave(&self, mut numbers: Sender<u64>) -> Result<(), ()> {
+            tokio::spawn(async move {
+                let mut number = 0;
+                while numbers.send(number).await.is_ok() {
+                    number += 1;
+                }
+            });
+            tokio::task::yield_now().await;
+            Ok(())
+        }
+    }
+}
+
+/// Checks that items which a task sends while its handler returns are received in order or not at all.
+async fn a_sender_that_outlives_its_handler_disturbs_nobody(address: Address) {
+    let service = leaking::LeakingServer::new(leaking::Tasks);
+    let server = common::listen(rdma_rpc::Server::new(service), address).await;
+    let client = leaking::LeakingClient::new(common::connect(&server).await);
+    for _ in 0..200 {
+        let mut items = within("the stream", client.leave()).await.unwrap();
+        let mut expected = 0;
+        while let Some(item) = within("an item", items.next()).await {
+            assert_eq!(item.unwrap(), expected);
+            expected += 1;
+        }
+        within("the result", items.finish()).await.unwrap();
+    }
+    assert!(client.client().failure().is_none());
 }

@@ -64,7 +64,7 @@ impl Inlet {
         }
     }
 
-    /// Adds an item. `slack` is the number of bytes by which the items may exceed the window: items
+    /// Adds an item. Items behind the end are ignored. `slack` is the number of bytes by which the items may exceed the window: items
     /// that overtake others are counted before them.
     pub(crate) fn push(
         &self,
@@ -80,11 +80,10 @@ impl Inlet {
             if offset >= state.items || state.bytes <= -slack {
                 return Err(Violation::Window);
             }
-            if state
-                .end
-                .is_some_and(|end| offset >= end.wrapping_sub(state.next))
-            {
-                return Err(Violation::Window);
+            let is_late = |end: u32| offset >= end.wrapping_sub(state.next);
+            if state.end.is_some_and(is_late) {
+                // A task of the handler may send an item while the handler returns.
+                return Ok(());
             }
             // The window limits the offset.
             let offset = offset as usize;
@@ -115,13 +114,14 @@ impl Inlet {
         let waker = {
             let mut state = self.state.lock();
             let left = items.wrapping_sub(state.next);
-            if left > state.items || left < u32::try_from(state.entries.len()).unwrap_or(u32::MAX) {
+            if left > state.items {
                 return Err(Violation::Window);
             }
             if state.end.is_some_and(|end| end != items) {
                 return Err(Violation::Repeated);
             }
             state.end = Some(items);
+            state.entries.truncate(left as usize);
             state.waker.take()
         };
         if let Some(waker) = waker {
@@ -241,17 +241,26 @@ mod tests {
     }
 
     #[test]
-    fn items_beyond_the_window_or_the_end_and_repeated_ones_are_refused() {
+    fn items_beyond_the_window_and_repeated_ones_are_refused() {
         let inlet = inlet();
         assert_eq!(push(&inlet, 4, 1), Err(Violation::Window));
         assert_eq!(push(&inlet, u32::MAX, 1), Err(Violation::Window));
         push(&inlet, 1, 1).unwrap();
         assert_eq!(push(&inlet, 1, 1), Err(Violation::Repeated));
-        assert_eq!(inlet.end(1), Err(Violation::Window));
         assert_eq!(inlet.end(5), Err(Violation::Window));
         inlet.end(3).unwrap();
-        assert_eq!(push(&inlet, 3, 1), Err(Violation::Window));
         assert_eq!(inlet.end(2), Err(Violation::Repeated));
+    }
+
+    #[test]
+    fn items_behind_the_end_are_ignored() {
+        let inlet = inlet();
+        push(&inlet, 0, 1).unwrap();
+        push(&inlet, 1, 1).unwrap();
+        inlet.end(1).unwrap();
+        push(&inlet, 2, 1).unwrap();
+        assert_eq!(next(&inlet), Poll::Ready(Some((0, None))));
+        assert_eq!(next(&inlet), Poll::Ready(None));
     }
 
     #[test]

@@ -131,6 +131,7 @@ impl<'m> Body<'m> {
     pub(crate) fn take(message: &'m mut Message<'_>, range: Range<usize>, is_last: bool) -> Self {
         if is_last
             && range.len() >= KEPT
+            && range.len() >= message.bytes().len() / 2
             && matches!(message, Message::Owned(_))
             && let Message::Owned(buffer) = std::mem::replace(message, Message::Borrowed(&[]))
         {

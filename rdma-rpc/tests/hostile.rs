@@ -4,13 +4,15 @@
 mod common;
 
 use std::alloc::Layout;
+use std::sync::Arc;
+use std::time::Duration;
 
-use common::held::{HeldClient, HeldServer, SharedHolding, assert_answers, held_pair};
+use common::held::{Counter, HeldClient, HeldServer, SharedHolding, assert_answers, held_pair};
 use common::{client, connect, listen, rdma, tcp, transport, within};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rdma_async::{LocalMrReadAccess, LocalMrWriteAccess, Rdma};
-use rdma_rpc::{Error, Server};
+use rdma_rpc::{Error, Receiver, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -82,6 +84,11 @@ fn violations() -> Vec<(Vec<u8>, &'static str)> {
         (
             message(&[wait(), frame(6, 0, 0, (3, 9), &[0xff; 8])]),
             "takes none",
+        ),
+        // Several frames in a message that is longer than a batch.
+        (
+            message(&[request("Held.echo", (0, 0), &[b'x'; 5000]), wait()]),
+            "wrong field",
         ),
         // Metadata that is cut off.
         (
@@ -319,4 +326,94 @@ async fn late_and_invented_answers_are_nobodys() {
         .unwrap();
     assert_eq!(answer[8], 2, "a response: {answer:x?}");
     assert_eq!(answer[20..24], 6_u32.to_be_bytes());
+}
+
+#[rdma_rpc::service]
+trait Fed {
+    async fn feed(&self, numbers: Receiver<u64>) -> Result<u64, ()>;
+    #[rpc(oneway)]
+    async fn linger(&self);
+}
+
+/// Counters of handlers that have begun and that were dropped.
+#[derive(Debug, Default)]
+struct Lives {
+    fed: Counter,
+    lingering: Counter,
+    dropped: Counter,
+}
+
+struct Life(Arc<Lives>);
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.0.dropped.add();
+    }
+}
+
+struct Feeding(Arc<Lives>);
+
+impl Fed for Feeding {
+    async fn feed(&self, mut numbers: Receiver<u64>) -> Result<u64, ()> {
+        let _life = Life(Arc::clone(&self.0));
+        self.0.fed.add();
+        let mut count = 0;
+        while numbers.next().await.is_some() {
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    async fn linger(&self) {
+        let _life = Life(Arc::clone(&self.0));
+        self.0.lingering.add();
+        std::future::pending::<()>().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_way_calls_end_with_their_connection() {
+    let lives = Arc::new(Lives::default());
+    let service = FedServer::new(Feeding(Arc::clone(&lives)));
+    let server = Server::new(service).grace(Duration::from_millis(100));
+    let server = listen(server, tcp()).await;
+    let address = server.address().to_string();
+    let one_way = (u32::MAX, 0);
+    for round in 1..=3 {
+        let mut stream = tcp_peer(&address).await;
+        let frames = ["Fed.feed", "Fed.linger"].map(|name| request(name, one_way, b""));
+        send(&mut stream, &message(&frames)).await;
+        let lingering = &lives.lingering;
+        lingering.reached("the one-way call", round).await;
+        // A method that has a response cannot be called one-way.
+        assert_eq!(lives.fed.count(), 0);
+        drop(stream);
+        let dropped = &lives.dropped;
+        dropped.reached("the end of the handler", round).await;
+    }
+    // The end of the server ends them too.
+    let mut stream = tcp_peer(&address).await;
+    send(
+        &mut stream,
+        &message(&[request("Fed.linger", one_way, b"")]),
+    )
+    .await;
+    lives.lingering.reached("the one-way call", 4).await;
+    within("the end of the server", server.shutdown()).await;
+    lives.dropped.reached("the end of the handler", 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_that_overtakes_its_request_ends_the_stream() {
+    let lives = Arc::new(Lives::default());
+    let service = FedServer::new(Feeding(Arc::clone(&lives)));
+    let server = listen(Server::new(service), tcp()).await;
+    let mut stream = tcp_peer(&server.address().to_string()).await;
+    let end = frame(5, 0, 0, (2, 7), &[0; 4]);
+    send(
+        &mut stream,
+        &message(&[end, request("Fed.feed", (2, 7), b"")]),
+    )
+    .await;
+    lives.dropped.reached("the end of the handler", 1).await;
 }

@@ -18,6 +18,7 @@ over_every_transport! {
     calls_given_up_at_any_moment_leave_the_connection_usable;
     a_storm_of_cancellations_leaves_nothing_behind;
     a_panic_fails_its_own_call_only;
+    a_panic_of_a_codec_fails_its_own_call_only;
     a_handler_knows_the_deadline_the_peer_and_the_metadata;
     a_task_can_watch_the_end_of_a_call;
     requests_and_responses_above_the_limit_are_refused;
@@ -177,6 +178,65 @@ async fn a_panic_fails_its_own_call_only(address: Address) {
     holding.release.add_permits(1);
     let waited = within("the other call", waiting).await.unwrap();
     assert_eq!(waited.unwrap(), "done");
+}
+
+/// A value whose encoding or decoding panics.
+#[derive(Debug)]
+struct Explosive {
+    at_decoding: bool,
+}
+
+impl serde::Serialize for Explosive {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        assert!(self.at_decoding, "asked to");
+        serializer.serialize_unit()
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Explosive {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        panic!("asked to")
+    }
+}
+
+#[rdma_rpc::service]
+trait Explosives {
+    async fn fine(&self, late: bool) -> Result<bool, ()>;
+    async fn take(&self, value: Explosive) -> Result<(), ()>;
+    async fn give(&self, late: bool) -> Result<Explosive, ()>;
+}
+
+struct Store;
+
+impl Explosives for Store {
+    async fn fine(&self, late: bool) -> Result<bool, ()> {
+        Ok(late)
+    }
+
+    async fn take(&self, _: Explosive) -> Result<(), ()> {
+        Ok(())
+    }
+
+    async fn give(&self, late: bool) -> Result<Explosive, ()> {
+        if late {
+            tokio::task::yield_now().await;
+        }
+        Ok(Explosive { at_decoding: false })
+    }
+}
+
+async fn a_panic_of_a_codec_fails_its_own_call_only(address: Address) {
+    let server = common::listen(Server::new(ExplosivesServer::new(Store)), address).await;
+    let client = ExplosivesClient::new(connect(&server).await);
+    for late in [false, true, false] {
+        let error = rpc(within("the answer", client.give(late)).await);
+        assert!(matches!(error, Error::Panicked), "{error:?}");
+        let value = Explosive { at_decoding: true };
+        let error = rpc(within("the answer", client.take(value)).await);
+        assert!(matches!(error, Error::BadRequest { .. }), "{error:?}");
+        let fine = within("the answer", client.fine(late)).await;
+        assert_eq!(fine.unwrap(), late);
+    }
 }
 
 async fn a_handler_knows_the_deadline_the_peer_and_the_metadata(address: Address) {

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{Refusal, assert_echoes, over_every_transport, pair, within};
+use common::{Refusal, assert_echoes, connect, listen, over_every_transport, pair, within};
 use futures_util::StreamExt;
-use rdma_rpc::{Address, CallError, Error};
+use rdma_rpc::{Address, CallError, Error, Sender, Server};
 
 over_every_transport! {
     a_handler_sends_items_and_then_its_result;
@@ -72,6 +72,41 @@ async fn long_and_short_items_arrive_in_order(address: Address) {
         assert_eq!(text.len(), if number % 10 == 7 { 20_000 } else { 3 });
     }
     assert_eq!(within("the result", items.finish()).await.unwrap(), 200);
+}
+
+#[rdma_rpc::service]
+trait Pages {
+    /// Sends `count` texts of `len` bytes.
+    async fn pages(&self, count: u64, len: u64, pages: Sender<String>) -> Result<(), Refusal>;
+}
+
+struct Printing;
+
+impl Pages for Printing {
+    async fn pages(&self, count: u64, len: u64, mut pages: Sender<String>) -> Result<(), Refusal> {
+        let page = "p".repeat(len as usize);
+        for _ in 0..count {
+            pages.send(&page).await.map_err(|_| Refusal::Empty)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks a stream of so many long items that a few lost bytes of the window for each would use it up.
+/// The window does not depend on the transport.
+#[tokio::test]
+async fn long_items_use_no_more_of_the_window_than_their_bytes() {
+    const COUNT: u64 = 7000;
+    const LEN: u64 = 5000;
+    let server = listen(Server::new(PagesServer::new(Printing)), common::memory()).await;
+    let client = PagesClient::new(connect(&server).await);
+    let mut pages = within("the call", client.pages(COUNT, LEN)).await.unwrap();
+    for _ in 0..COUNT {
+        let page = within("a page", pages.next()).await.unwrap().unwrap();
+        assert_eq!(page.len() as u64, LEN);
+    }
+    assert!(within("the end", pages.next()).await.is_none());
+    server.shutdown().await;
 }
 
 async fn an_error_ends_a_stream(address: Address) {

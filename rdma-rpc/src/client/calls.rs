@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -245,6 +246,12 @@ pub(super) struct Pending<C: Deref<Target = Core>> {
 impl<C: Deref<Target = Core>> Pending<C> {
     pub(super) fn calls(&self) -> &Calls {
         calls(&self.core)
+    }
+
+    /// Returns the deadline of the call; `None` without a deadline.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let deadline = self.calls().slots[self.id.index as usize].lock().deadline;
+        self.core.deadlines.time(deadline)
     }
 
     /// Waits for the answer, and passes it to `take` with the body of the response.

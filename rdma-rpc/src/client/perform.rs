@@ -45,9 +45,14 @@ impl Client {
         let (told, limit) = (self.told(method), Some(self.deadline));
         let core: &Core = self.core();
         let begun = begin(core, limit, told, Streams::default()).await?;
-        let pending =
-            send::<F::Request, Q, _>(begun, method, limit, self.metadata.encoded(), &request)
-                .await?;
+        let pending = send::<F::Request, Q, _>(
+            begun,
+            method,
+            (limit, told),
+            self.metadata.encoded(),
+            &request,
+        )
+        .await?;
         poll_fn(|cx| pending.poll_answer(cx, |answer, body| decode::<F, T, E>(answer, body, told)))
             .await
     }
@@ -83,7 +88,11 @@ impl Client {
             .append(&header, &value, core.send_limit(), Leaves::AtTurnEnd);
         match placed.map_err(|unplaced| unsent(core, unplaced))? {
             Placed::Batched(_) => Ok(()),
-            Placed::Long(batch) => core.outbox.send_long(batch).await,
+            Placed::Long(batch) => {
+                let deadline = Instant::now().checked_add(self.deadline);
+                let sending = core.outbox.send_long(batch);
+                by_deadline(deadline, self.told(method), sending).await
+            }
         }
     }
 
@@ -168,7 +177,8 @@ impl Client {
         let limit = self.has_own_deadline.then_some(self.deadline);
         let begun = begin(Arc::clone(self.core()), limit, told, streams).await?;
         let metadata = self.metadata.encoded();
-        let pending = send::<F::Request, Q, _>(begun, method, limit, metadata, request).await?;
+        let pending =
+            send::<F::Request, Q, _>(begun, method, (limit, told), metadata, request).await?;
         Ok((pending, told))
     }
 
@@ -234,7 +244,7 @@ async fn begin<C: Deref<Target = Core>>(
 async fn send<C: Encode<Q>, Q, P: Deref<Target = Core>>(
     mut pending: Pending<P>,
     method: &'static MethodInfo,
-    limit: Option<Duration>,
+    (limit, told): (Option<Duration>, Told),
     metadata: &[u8],
     request: &Q,
 ) -> Result<Pending<P>, Error> {
@@ -260,7 +270,8 @@ async fn send<C: Encode<Q>, Q, P: Deref<Target = Core>>(
         Placed::Batched(_) => Ok(()),
         Placed::Long(batch) => {
             pending.is_sent = true;
-            pending.core.outbox.send_long(batch).await
+            let sending = pending.core.outbox.send_long(batch);
+            by_deadline(pending.deadline(), told, sending).await
         }
     };
     pending.is_sent = true;
@@ -272,6 +283,23 @@ async fn send<C: Encode<Q>, Q, P: Deref<Target = Core>>(
             Err(too_large(&value, header.len(), pending.core.send_limit()))
         }
         Err(error) => Err(pending.core.end().cloned().unwrap_or(error)),
+    }
+}
+
+/// Waits until a long request is sent, at most until the deadline of its call.
+async fn by_deadline(
+    deadline: Option<Instant>,
+    told: Told,
+    sending: impl Future<Output = Result<(), Error>>,
+) -> Result<(), Error> {
+    match deadline {
+        None => sending.await,
+        Some(deadline) => timeout_at(deadline.into(), sending).await.unwrap_or({
+            Err(Error::DeadlineExceeded {
+                method: told.method,
+                limit: told.limit,
+            })
+        }),
     }
 }
 

@@ -48,7 +48,8 @@ impl RdmaLink {
         let weak = Arc::downgrade(core);
         let set = self.rdma.handle_messages(move |message, _| {
             let core = weak.upgrade()?;
-            if !core.has_room() {
+            // The peer's settings come first: a message behind them must not be handled before them.
+            if core.others().is_none() || !core.has_room() {
                 return Some(message);
             }
             // The thread that polls may belong to another runtime, or to none.

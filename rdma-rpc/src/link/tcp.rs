@@ -135,6 +135,8 @@ impl TcpLink {
     async fn read(&self, room: &mut [u8]) -> Result<usize, Error> {
         let failed = |cause| Error::tcp("receiving from the peer", cause);
         loop {
+            // A peer that keeps the socket full must not keep other tasks from running.
+            tokio::task::coop::consume_budget().await;
             self.stream.readable().await.map_err(failed)?;
             match self.stream.try_read(room) {
                 Err(error)

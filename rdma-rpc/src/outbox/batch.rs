@@ -7,11 +7,8 @@ use crate::codec::{CodecError, Encodable};
 use crate::error::Error;
 use crate::link::Link;
 use crate::payload::Buffer;
+pub(crate) use crate::wire::BATCH;
 use crate::wire::{Header, MESSAGE_HEADER, write_message_header};
-
-/// Maximum length of a message with several frames in bytes: the length up to which rdma-async sends
-/// a message in one piece by default.
-pub(crate) const BATCH: usize = 4096;
 
 /// Number of spare buffers that are kept: one for each request of a send queue.
 const SPARE: usize = 64;
@@ -28,6 +25,8 @@ pub(crate) struct Batch {
     /// Length of the message with its prefix.
     len: usize,
     frames: u16,
+    /// Length of the body of the last frame.
+    body: usize,
     /// Number of bytes that were written to a TCP socket.
     pub(crate) sent: usize,
     /// Length of the prefix, which holds the length of the message.
@@ -77,6 +76,7 @@ impl Batch {
             buffer,
             len: prefix + MESSAGE_HEADER,
             frames: 0,
+            body: 0,
             sent: 0,
             prefix,
         }
@@ -103,6 +103,7 @@ impl Batch {
         header.write(room, len);
         self.len += front + len;
         self.frames += 1;
+        self.body = len;
         Ok(Some(len))
     }
 
@@ -124,6 +125,11 @@ impl Batch {
     /// Returns the length of the message, with its prefix.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Returns the length of the body of the last frame.
+    pub(crate) fn body_len(&self) -> usize {
+        self.body
     }
 
     /// Returns the bytes that are left to be sent.

@@ -2,14 +2,13 @@
 //! and waits for a transport that accepts no more.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-use super::{Batch, CROWDED, Outbox};
+use super::{Batch, Outbox};
 use crate::error::Error;
 use crate::link::Link;
 
@@ -53,8 +52,6 @@ impl Outbox {
             let mut state = self.state.lock();
             state.is_sending = false;
             self.sent(&mut state, &link, batch);
-            self.is_crowded
-                .store(state.queued > CROWDED, Ordering::Release);
             outcome?;
         }
     }

@@ -24,11 +24,15 @@ use crate::wire::Header;
 /// Number of bytes in full batches above which an end takes no more work that adds frames.
 const CROWDED: usize = 256 << 10;
 
+/// Number of bytes of long frames, each sent by itself, above which an end takes no more work that adds
+/// frames.
+const LONG_CROWDED: usize = 16 << 20;
+
 /// Frames that wait to be sent, and the transport that sends them.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     state: Mutex<State>,
-    /// Set while more than [`CROWDED`] bytes wait.
+    /// Set while more than [`CROWDED`] or [`LONG_CROWDED`] bytes wait.
     is_crowded: AtomicBool,
     /// Notification of the flusher.
     work: Notify,
@@ -44,6 +48,8 @@ struct State {
     queue: VecDeque<Batch>,
     /// Number of bytes of the batches in `queue`, and of the batch that the flusher is sending.
     queued: usize,
+    /// Number of bytes of the long frames that are being sent, each by itself.
+    long: usize,
     /// Buffers to be used again, the one that was sent first at the front.
     spare: VecDeque<Buffer>,
     /// Set once the flusher was notified, until it runs.
@@ -109,6 +115,7 @@ impl Outbox {
                 open: None,
                 queue: VecDeque::new(),
                 queued: 0,
+                long: 0,
                 spare: VecDeque::new(),
                 is_scheduled: false,
                 is_sending: false,
@@ -188,6 +195,7 @@ impl Outbox {
             return Err(ended());
         };
         if state.is_sending {
+            self.update_crowded(state);
             return Ok(());
         }
         while let Some(batch) = state.queue.front_mut() {
@@ -199,18 +207,24 @@ impl Outbox {
                 self.sent(state, &link, batch);
             }
         }
-        self.is_crowded
-            .store(state.queued > CROWDED, Ordering::Release);
+        self.update_crowded(state);
         Ok(())
+    }
+
+    /// Records whether too many bytes wait. Notifies those who wait for room once there is some.
+    fn update_crowded(&self, state: &State) {
+        let is_crowded = state.queued > CROWDED || state.long > LONG_CROWDED;
+        if self.is_crowded.swap(is_crowded, Ordering::AcqRel) && !is_crowded {
+            self.drained.notify_waiters();
+        }
     }
 
     /// Counts a batch as sent and keeps its buffer.
     fn sent(&self, state: &mut State, link: &Link, batch: Batch) {
         state.queued -= batch.len().min(state.queued);
         batch.recycle(link, &mut state.spare);
-        if state.queued <= CROWDED && self.is_crowded.swap(false, Ordering::AcqRel)
-            || state.queue.is_empty()
-        {
+        self.update_crowded(state);
+        if state.queue.is_empty() {
             self.drained.notify_waiters();
         }
     }
@@ -252,6 +266,7 @@ impl Outbox {
     pub(crate) async fn send_long(&self, mut batch: Batch) -> Result<(), Error> {
         let link = self.link().ok_or_else(ended)?;
         if link.sends_concurrently() {
+            let _counted = Long::new(self, batch.len());
             return flusher::send(&link, &mut batch).await;
         }
         self.room().await;
@@ -275,6 +290,32 @@ impl Outbox {
         self.work.notify_one();
         self.drained.notify_waiters();
         drop((link, queue));
+    }
+}
+
+/// Guard that counts a long frame while it is being sent.
+struct Long<'o> {
+    outbox: &'o Outbox,
+    len: usize,
+}
+
+impl<'o> Long<'o> {
+    fn new(outbox: &'o Outbox, len: usize) -> Self {
+        let mut state = outbox.state.lock();
+        state.long += len;
+        outbox.update_crowded(&state);
+        Self { outbox, len }
+    }
+}
+
+impl Drop for Long<'_> {
+    fn drop(&mut self) {
+        let mut state = self.outbox.state.lock();
+        state.long -= self.len;
+        // A connection that has ended has room, so that nobody waits.
+        if state.link.is_some() {
+            self.outbox.update_crowded(&state);
+        }
     }
 }
 

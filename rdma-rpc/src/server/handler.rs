@@ -127,6 +127,11 @@ where
             clock,
         } = incoming;
         let serving = Serving::of(core);
+        if id.index == ONE_WAY && !self.info.is_one_way {
+            let reason = "the method has a response or streams";
+            refuse(core, id, &Status::BadRequest(reason.into()));
+            return Ok(());
+        }
         let entered = match self.enter(serving, id) {
             Ok(entered) => entered,
             Err(reason) => {
@@ -134,7 +139,9 @@ where
                 return Ok(());
             }
         };
-        let request = match decode::<F::Request, Q>(codec, body) {
+        let decoded = catch_unwind(AssertUnwindSafe(|| decode::<F::Request, Q>(codec, body)));
+        let request = match decoded.unwrap_or_else(|_| Err(CodecError::new("the decoder panicked")))
+        {
             Ok(request) => request,
             Err(error) => {
                 refuse(core, id, &Status::BadRequest(error.to_string().into()));
@@ -184,6 +191,10 @@ where
                 if id.index != ONE_WAY {
                     serving.slots.set_task(id, task.abort_handle());
                     core.deadlines.add(deadline);
+                    // The connection may have ended its calls before this one began.
+                    if core.end().is_some() {
+                        serving.slots.cancel(id)?;
+                    }
                 }
             }
             Err(_) => {
@@ -267,7 +278,8 @@ where
             items,
         };
         let limit = core.send_limit();
-        let placed = match result {
+        // Unwind safe: a batch is changed only after its frame was encoded.
+        let placed = catch_unwind(AssertUnwindSafe(|| match result {
             Ok(value) => {
                 let header = header(<F::Response as Codec>::ID, false);
                 let value = Value::new::<F::Response>(value);
@@ -278,18 +290,22 @@ where
                 let error = Value::new::<F::Error>(error);
                 core.outbox.append(&header, &error, limit, leaves)
             }
-        };
+        }));
         match placed {
-            Ok(Placed::Batched(_)) => None,
-            Ok(Placed::Long(batch)) => Some(batch),
-            Err(unplaced) => {
+            Ok(Ok(Placed::Batched(_))) => None,
+            Ok(Ok(Placed::Long(batch))) => Some(batch),
+            Err(_) => {
+                self.panicked(core, id);
+                None
+            }
+            Ok(Err(unplaced)) => {
                 refuse(core, id, &unplaced.into_status());
                 None
             }
         }
     }
 
-    /// Ends a call whose handler has panicked.
+    /// Ends a call whose handler, or the encoder of its response, has panicked.
     pub(super) fn panicked(&self, core: &Core, id: CallId) {
         tracing::error!(method = self.info.name, "a handler panicked");
         if id.index != ONE_WAY {

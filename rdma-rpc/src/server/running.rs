@@ -1,12 +1,12 @@
 //! [`Running`]: a handler that did not finish in its first poll, as a task.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::FutureExt;
-use tokio::time::timeout_at;
+use tokio::time::sleep_until;
 
 use super::gate::Entered;
 use super::handler::{Cell, Typed, drop_quietly, poll, send};
@@ -56,7 +56,7 @@ where
     Fut: Future<Output = Result<T, E>>,
 {
     /// Runs the handler to its end and sends its response. The handler of a one-way call, which has no
-    /// slot, is dropped at `deadline`.
+    /// slot, is dropped at `deadline` and at the end of the connection.
     pub(super) async fn run(mut self, deadline: u64) {
         let Some(mut cell) = self.cell.take() else {
             return;
@@ -70,14 +70,21 @@ where
         });
         // Unwind safe: a future that has panicked is dropped.
         let mut handled = AssertUnwindSafe(handled).catch_unwind();
-        let outcome = match self.core.deadlines.time(deadline) {
-            Some(time) if self.id.index == ONE_WAY => {
-                match timeout_at(time.into(), &mut handled).await {
-                    Ok(outcome) => outcome,
-                    Err(_) => return,
+        let outcome = if self.id.index == ONE_WAY {
+            let late = async {
+                match self.core.deadlines.time(deadline) {
+                    Some(time) => sleep_until(time.into()).await,
+                    None => pending().await,
                 }
+            };
+            tokio::select! {
+                biased;
+                _ = self.core.ended() => return,
+                () = late => return,
+                outcome = &mut handled => outcome,
             }
-            _ => (&mut handled).await,
+        } else {
+            (&mut handled).await
         };
         drop(handled);
         let Ok(result) = outcome else {

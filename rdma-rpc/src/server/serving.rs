@@ -99,11 +99,7 @@ impl Serving {
                         inlet.push(sequence, codec, body, core.message_limit())?;
                     }
                 }
-                Head::End { id, items } => {
-                    if let Some(inlet) = self.slots.stream(id, |streams| streams.inlet.clone())? {
-                        inlet.end(items)?;
-                    }
-                }
+                Head::End { id, items } => self.slots.end_input(id, items)?,
                 Head::Window { id, items, bytes } => {
                     if let Some(outlet) = self.slots.stream(id, |streams| streams.outlet.clone())? {
                         outlet.grant(Window { items, bytes })?;

@@ -19,9 +19,13 @@ pub(super) struct Slots(Box<[Mutex<Slot>]>);
 struct Slot {
     /// Call that runs in the slot.
     running: Option<Running>,
+    /// Newest generation of a request or of a cancellation. Requests of older ones are stale.
+    newest: Option<u32>,
     /// Generation of a call that was cancelled before its request arrived: a short message may overtake
     /// a long one.
     cancelled: Option<u32>,
+    /// Generation and number of items of an input that ended before its request arrived.
+    ended: Option<(u32, u32)>,
 }
 
 #[derive(Debug)]
@@ -60,7 +64,7 @@ impl Slots {
     }
 
     /// Begins a call. Ends the former call of the slot, which the client has given up. Returns `false`
-    /// if the call was cancelled before it began.
+    /// if the call was cancelled before it began, or if the client has used the slot again since.
     pub(super) fn begin(
         &self,
         id: CallId,
@@ -70,16 +74,19 @@ impl Slots {
         let former = {
             let mut slot = self.slot(id)?.lock();
             let generation = id.generation;
-            if slot
-                .cancelled
-                .take_if(|cancelled| *cancelled == generation)
-                .is_some()
-            {
+            if slot.is_stale(generation) || slot.cancelled == Some(generation) {
                 return Ok(false);
             }
             let is_repeated = |running: &Running| running.generation == generation;
             if slot.running.as_ref().is_some_and(is_repeated) {
                 return Err(Violation::Repeated);
+            }
+            slot.newest = Some(generation);
+            slot.cancelled = None;
+            let ended = slot.ended.take();
+            if let Some((_, items)) = ended.filter(|ended| ended.0 == generation) {
+                let inlet = streams.inlet.as_ref().ok_or(Violation::Window)?;
+                inlet.end(items)?;
             }
             slot.running.replace(Running {
                 generation,
@@ -125,6 +132,28 @@ impl Slots {
         }
     }
 
+    /// Ends the input of a call. The end of a call whose request has not arrived is remembered.
+    pub(super) fn end_input(&self, id: CallId, items: u32) -> Result<(), Violation> {
+        let inlet = {
+            let mut slot = self.slot(id)?.lock();
+            let generation = id.generation;
+            match &slot.running {
+                Some(running) if running.generation == generation => {
+                    running.streams.inlet.clone().ok_or(Violation::Window)?
+                }
+                _ => {
+                    let is_late = slot.newest == Some(generation) || slot.is_stale(generation);
+                    let is_older = |ended: (u32, u32)| precedes(generation, ended.0);
+                    if !is_late && !slot.ended.is_some_and(is_older) {
+                        slot.ended = Some((generation, items));
+                    }
+                    return Ok(());
+                }
+            }
+        };
+        inlet.end(items)
+    }
+
     /// Returns whether a call runs.
     pub(super) fn is_running(&self, id: CallId) -> bool {
         self.with(id, |_| ()).is_some()
@@ -162,7 +191,8 @@ impl Slots {
         let cancelled = {
             let mut slot = self.slot(id)?.lock();
             let cancelled = slot.take(id.generation);
-            if cancelled.is_none() {
+            if cancelled.is_none() && !slot.is_stale(id.generation) {
+                slot.newest = Some(id.generation);
                 slot.cancelled = Some(id.generation);
             }
             cancelled
@@ -202,7 +232,18 @@ impl Slots {
     }
 }
 
+/// Returns whether a generation is older than another one. Generations wrap around.
+fn precedes(generation: u32, other: u32) -> bool {
+    generation.wrapping_sub(other).cast_signed() < 0
+}
+
 impl Slot {
+    /// Returns whether the slot was used again after this generation.
+    fn is_stale(&self, generation: u32) -> bool {
+        self.newest
+            .is_some_and(|newest| precedes(generation, newest))
+    }
+
     fn take(&mut self, generation: u32) -> Option<Running> {
         self.running
             .take_if(|running| running.generation == generation)
@@ -211,7 +252,11 @@ impl Slot {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::task::Poll;
+
     use super::*;
+    use crate::stream::{Inlet, Window};
 
     fn id(index: u32, generation: u32) -> CallId {
         CallId { index, generation }
@@ -250,6 +295,56 @@ mod tests {
         assert_eq!(begin(&slots, id(0, 4)), Ok(true));
         slots.cancel(id(0, 4)).unwrap();
         assert!(!slots.is_running(id(0, 4)));
+    }
+
+    #[test]
+    fn a_stale_request_does_not_replace_a_newer_call() {
+        let slots = Slots::new(2);
+        // Generations wrap around.
+        assert_eq!(begin(&slots, id(0, 0)), Ok(true));
+        assert_eq!(begin(&slots, id(0, u32::MAX)), Ok(false));
+        assert!(slots.is_running(id(0, 0)));
+        // Neither after the newer call has finished, nor if the newer one was cancelled early.
+        slots.end(id(0, 0));
+        assert_eq!(begin(&slots, id(0, u32::MAX)), Ok(false));
+        slots.cancel(id(1, 7)).unwrap();
+        slots.cancel(id(1, 6)).unwrap();
+        for generation in [5, 6, 7] {
+            assert_eq!(begin(&slots, id(1, generation)), Ok(false));
+        }
+        assert_eq!(begin(&slots, id(1, 8)), Ok(true));
+    }
+
+    #[test]
+    fn an_end_before_the_request_is_remembered() {
+        let slots = Slots::new(1);
+        let input = || Streams {
+            inlet: Some(Arc::new(Inlet::new(Window { items: 4, bytes: 9 }))),
+            outlet: None,
+        };
+        let is_ended = |streams: &Streams| {
+            let mut cx = Context::from_waker(Waker::noop());
+            let inlet = streams.inlet.as_ref().unwrap();
+            let next = inlet.poll_next(&mut cx, |_, _| Ok(()));
+            matches!(next, Poll::Ready(Ok(None)))
+        };
+        slots.end_input(id(0, 3), 0).unwrap();
+        slots.end_input(id(0, 2), 0).unwrap();
+        let streams = input();
+        assert_eq!(slots.begin(id(0, 3), 10, streams.clone()), Ok(true));
+        assert!(is_ended(&streams));
+        // It is forgotten with the call. Late ones are ignored.
+        slots.end_input(id(0, 2), 0).unwrap();
+        slots.end(id(0, 3));
+        slots.end_input(id(0, 3), 0).unwrap();
+        let streams = input();
+        assert_eq!(slots.begin(id(0, 4), 10, streams.clone()), Ok(true));
+        assert!(!is_ended(&streams));
+        slots.end_input(id(0, 4), 0).unwrap();
+        assert!(is_ended(&streams));
+        // A call that takes no items has no end of them.
+        slots.end_input(id(0, 5), 0).unwrap();
+        assert_eq!(begin(&slots, id(0, 5)), Err(Violation::Window));
     }
 
     #[test]

@@ -73,12 +73,22 @@ impl Outlet {
         Poll::Pending
     }
 
-    /// Counts an item of `len` bytes, which was sent with the number of [`Self::poll_ready`].
-    pub(crate) fn spend(&self, len: usize) {
+    /// Sends an item with `place`, with the number of [`Self::poll_ready`], and counts it. `len` returns
+    /// the length of the item in bytes.
+    ///
+    /// Both are one step for [`Self::sent`]: the response of a handler, which another task may send at
+    /// this moment, counts an item if it is sent before the response.
+    pub(crate) fn place<P, E>(
+        &self,
+        place: impl FnOnce() -> Result<P, E>,
+        len: impl FnOnce(&P) -> usize,
+    ) -> Result<P, E> {
         let mut state = self.state.lock();
+        let placed = place()?;
         state.items = state.items.saturating_sub(1);
-        state.bytes -= i64::try_from(len).unwrap_or(i64::MAX);
+        state.bytes -= i64::try_from(len(&placed)).unwrap_or(i64::MAX);
         state.next = state.next.wrapping_add(1);
+        Ok(placed)
     }
 
     /// Returns the number of items that were sent.
@@ -115,6 +125,10 @@ mod tests {
         }
     }
 
+    fn spend(outlet: &Outlet, len: usize) {
+        outlet.place(|| Ok::<_, Error>(len), |len| *len).unwrap();
+    }
+
     #[test]
     fn items_wait_for_both_parts_of_the_window() {
         let outlet = Outlet::new(Window {
@@ -122,12 +136,12 @@ mod tests {
             bytes: 10,
         });
         assert_eq!(ready(&outlet), Some(0));
-        outlet.spend(30);
+        spend(&outlet, 30);
         assert_eq!(ready(&outlet), None);
         let bytes = |bytes| Window { items: 0, bytes };
         outlet.grant(bytes(21)).unwrap();
         assert_eq!(ready(&outlet), Some(1));
-        outlet.spend(0);
+        spend(&outlet, 0);
         assert_eq!(ready(&outlet), None);
         assert_eq!(outlet.sent(), 2);
     }

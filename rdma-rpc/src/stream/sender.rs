@@ -64,14 +64,16 @@ impl<T> Sender<T> {
             codec: self.codec,
             sequence: sequence.await?,
         };
-        let placed = (self.place)(&self.core, &header, item.borrow());
+        let placed = self.outlet.place(
+            || (self.place)(&self.core, &header, item.borrow()),
+            |placed| match placed {
+                Placed::Batched(len) => *len,
+                Placed::Long(batch) => batch.body_len(),
+            },
+        );
         match placed.map_err(|unplaced| self.error(unplaced))? {
-            Placed::Batched(len) => {
-                self.outlet.spend(len);
-                Ok(())
-            }
+            Placed::Batched(_) => Ok(()),
             Placed::Long(batch) => {
-                self.outlet.spend(batch.len());
                 // A task of its own: an item with a number must arrive even if this future is dropped.
                 let core = Arc::clone(&self.core);
                 let sent = self.core.runtime.spawn(async move {

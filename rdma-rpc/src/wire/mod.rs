@@ -58,6 +58,10 @@ mod kind {
     pub(super) const HAS_ITEMS: u16 = 2;
 }
 
+/// Maximum length of a message with several frames in bytes: the length up to which rdma-async sends
+/// a message in one piece by default.
+pub(crate) const BATCH: usize = 4096;
+
 /// A violation of the format or of the protocol by the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Violation {
@@ -101,7 +105,9 @@ impl Reader {
             return Err(Violation::Version(version));
         }
         let left = u16::from_be_bytes([c0, c1]);
-        if zero != 0 || left == 0 {
+        // A long message has one frame. Otherwise a short frame could keep a long buffer alive.
+        let is_too_long = left > 1 && message.len() > BATCH;
+        if zero != 0 || left == 0 || is_too_long {
             return Err(Violation::Fields);
         }
         Ok(Self {

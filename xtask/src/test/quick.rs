@@ -17,6 +17,11 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
         "the programs that must not compile",
     ),
     (
+        "rdma-rpc",
+        "compile_fail",
+        "the services that must not compile",
+    ),
+    (
         "xtask",
         "documentation",
         "the commands and programs of the documentation",

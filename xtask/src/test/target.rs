@@ -44,7 +44,7 @@ const BY_ALL_WAYS: [(&str, &str); 4] = [
 /// The test program of softroce that also needs a kernel with Soft-RoCE, to exchange packets with.
 const INTEROP: &str = "interop";
 
-/// The test program that runs the compiler. Its result does not depend on the device, and the compiler
+/// The test program of several packages that runs the compiler. Its result does not depend on the device, and the compiler
 /// is not in the guest.
 const COMPILE_FAIL: &str = "compile_fail";
 

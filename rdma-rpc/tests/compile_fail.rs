@@ -3,5 +3,5 @@
 #[test]
 fn mistakes_are_reported_where_they_stand() {
     let cases = trybuild::TestCases::new();
-    cases.compile_fail("tests/macros/*.rs");
+    cases.compile_fail("tests/compile_fail/*.rs");
 }

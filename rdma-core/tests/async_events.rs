@@ -1,5 +1,5 @@
-//! What no completion tells: events of queue pairs, completion queues, shared receive queues, ports
-//! and the device.
+//! Checks asynchronous events of queue pairs, completion queues, shared receive queues, ports and the
+//! device.
 
 mod common;
 
@@ -48,9 +48,9 @@ fn event_of(events: &AsyncEvents, meant: impl Fn(&AsyncEvent) -> bool) -> AsyncE
     panic!("it did not come within {MAX_WAIT:?}, only {others:?}");
 }
 
-/// Whether it is the kernel's Soft-RoCE, whose queue pairs raise no event but that of a drained
-/// send queue, which they raise unasked too (IBTA 11.6.3 wants all, 11.2.5.2 only what was asked
-/// for).
+/// Returns whether the device is the kernel's Soft-RoCE. Its queue pairs raise only the event of a
+/// drained send queue, and raise this event also without a request. (IBTA 11.6.3 requires all events,
+/// and 11.2.5.2 allows this one only after a request.)
 fn is_rxe(context: &Context) -> bool {
     context.device().description().as_deref() == Some("rxe")
 }

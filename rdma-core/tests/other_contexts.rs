@@ -1,5 +1,5 @@
-//! What is of one context does not get to the device by way of another, whose library would take
-//! its keys and objects for its own.
+//! Checks that keys and objects of one context are refused in requests of another context, whose
+//! device would take them for its own.
 
 mod common;
 

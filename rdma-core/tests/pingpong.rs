@@ -177,7 +177,8 @@ impl Theirs {
         output.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// Its success and output once it has ended; `None` if it did not.
+    /// Waits until the program has ended, and returns its success and its output. Returns `None` if it
+    /// did not end in time.
     fn end(mut self) -> Option<(bool, String)> {
         let deadline = Instant::now() + LIMIT;
         while Instant::now() < deadline {

@@ -1,6 +1,6 @@
-//! What a device must do that is behind libibverbs: every verb, every completion status, every
-//! state transition. The program runs on any device, tells what it ran as the standard test
-//! harness does, and counts its cases per device.
+//! The conformance suite: checks every verb, every completion status and every state transition of a
+//! device behind libibverbs. The program runs on any device, reports its cases in the format of the
+//! standard test harness, and counts them per device.
 //!
 //! ```text
 //! conformance [FILTER...] [--exact] [--skip FILTER] [--list] [--isolate] [--long] [--device NAME]

@@ -1,5 +1,5 @@
-//! What does not belong to one object: other contexts and threads, and the verbs that few devices
-//! have, which must say so.
+//! Cases that do not belong to one object: objects of other contexts, several threads, and verbs that
+//! few devices support. A device without such a verb must return the error for it.
 
 use std::ptr;
 use std::thread;

@@ -187,8 +187,8 @@ fn required(service: Service, from: State, to: State) -> Mask {
     }
 }
 
-/// What a transition takes besides. Alternate paths and capacities have cases of their own: whether
-/// a device has them is a capability.
+/// Returns the optional attributes of a transition. Alternate paths and changes of capacities are
+/// tested by cases of their own, because not every device supports them.
 fn optional(service: Service, from: State, to: State) -> Mask {
     let connected = service != Service::IBV_QPT_UD;
     let reliable = service == Service::IBV_QPT_RC;

@@ -215,7 +215,7 @@ fn checks(service: &Service, method: &Method) -> TokenStream {
     types
         .into_iter()
         .map(|ty| {
-            // The codec is what the compiler finds to be wrong, at the place of the type.
+            // An unsuitable type is reported at its place in the trait, as a missing implementation of the codec.
             let codec = respanned(codec.to_token_stream(), ty.span());
             quote_spanned!(ty.span()=> ::rdma_rpc::generated::check::<#codec, #ty>();)
         })

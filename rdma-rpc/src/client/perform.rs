@@ -22,7 +22,7 @@ use crate::wire::{CallId, Header};
 /// Outcome of a call: the result of the handler, or the reason why there is none.
 pub(super) type Outcome<T, E> = Result<T, CallError<E>>;
 
-/// What a call needs to know about itself when its answer arrives.
+/// Method and time limit of a call, for the errors of its answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Told {
     pub(super) method: &'static str,

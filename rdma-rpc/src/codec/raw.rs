@@ -3,7 +3,7 @@
 use super::{Codec, CodecError, Decode, Encode};
 use crate::payload::Payload;
 
-/// Bytes as they are, of methods with `#[rpc(raw)]`.
+/// Codec of methods with `#[rpc(raw)]`: bytes without any encoding.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Raw;
 

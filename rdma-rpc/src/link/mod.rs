@@ -104,7 +104,7 @@ impl Link {
         }
     }
 
-    /// Sends what is left of a batch.
+    /// Sends the bytes of a batch that were not sent yet.
     pub(crate) async fn send(&self, batch: &mut Batch) -> Result<(), Error> {
         match self {
             Self::Rdma(link) => return link.send(batch).await,

@@ -61,7 +61,7 @@ struct State {
 /// Time at which an appended frame is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leaves {
-    /// With the next flush, which the caller takes care of.
+    /// With the next flush, which the caller must request.
     WithFlush,
     /// At the end of this turn of the scheduler.
     AtTurnEnd,

@@ -48,7 +48,10 @@ impl Srq {
         self.0.raw
     }
 
-    /// Its C object is gone already; nobody else may hold it.
+    /// Drops the queue without destroying its C object, which the test has destroyed already.
+    ///
+    /// # Panics
+    /// If another handle of the queue exists.
     pub(crate) fn forget(self) {
         match Rc::try_unwrap(self.0) {
             Ok(mut handle) => handle.raw = std::ptr::null_mut(),

@@ -15,7 +15,7 @@ use super::Connection;
 use super::frame::Kind;
 use super::messages::Payload;
 use super::replies::Reply;
-use super::send_state::{AWAITED, AwaitedBy, NotAccepted, PostTime};
+use super::send_state::{AWAITED, AwaitedBy, PostTime};
 use super::work::Work;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, claim_write};
@@ -249,10 +249,8 @@ impl Connection {
         let claim = claim_write(&mut region).ok()?;
         let how = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
         let work = Work::Read { remote: memory };
-        match self.submit_held(work, (None, Some(claim.into())), how, None) {
-            Ok(number) => Some((number, region)),
-            Err((NotAccepted::Full | NotAccepted::Refused(_), _)) => None,
-        }
+        let submitted = self.submit_held(work, (None, Some(claim.into())), how, None);
+        submitted.ok().map(|number| (number, region))
     }
 
     /// Allocates memory for a message in the peer's memory.

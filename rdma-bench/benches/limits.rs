@@ -25,6 +25,9 @@ use serde_json::Value;
 /// The environment variable with the path of softroce's example `attacker`.
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
+/// The environment variable with the path of `rdma-bench-peers`, which measures other RPC frameworks.
+const PEERS: &str = "RDMA_BENCH_PEERS";
+
 /// Measures every comparison (row): the value under test and its reference value, in turns.
 #[derive(Debug, Parser)]
 struct Options {
@@ -116,6 +119,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         yardstick: env!("CARGO_BIN_EXE_yardstick").into(),
         connections: env!("CARGO_BIN_EXE_connections").into(),
         attacker: env::var_os(ATTACKER).map(PathBuf::from),
+        peers: env::var_os(PEERS).map(PathBuf::from),
     };
     let mut judge = Judge::new(programs, networks, effort);
     println!("{}", heading());

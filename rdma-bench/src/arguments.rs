@@ -56,13 +56,15 @@ enum TestName {
     /// Rate of RPC calls that return their argument, many outstanding at once; bytes are counted in
     /// one direction.
     EchoBw(Options),
+    /// Rate of the items of a stream that an RPC call returns.
+    ItemBw(Options),
 }
 
 #[derive(Debug, Args)]
 struct Options {
     /// The server to connect to; without HOST this process is the server.
     host: Option<String>,
-    /// The layer to measure [default: core; rpc for echo_lat and echo_bw].
+    /// The layer to measure [default: core; rpc for echo_lat, echo_bw and item_bw].
     #[arg(long, value_enum)]
     layer: Option<LayerName>,
     /// The RDMA device [default: the value of RDMA_DEVICE, else the first usable device].
@@ -107,8 +109,8 @@ struct Options {
     /// The kind of memory that both processes register with the device (--layer core).
     #[arg(long, value_enum, value_name = "KIND", default_value_t = MemoryName::Device)]
     memory: MemoryName,
-    /// The number of queue pairs, each of which transfers its own messages (bandwidth tests of --layer
-    /// core).
+    /// The number of queue pairs (bandwidth tests of --layer core) or connections (echo_bw), each of
+    /// which transfers its own messages.
     #[arg(short = 'q', long = "qp", value_name = "N", default_value_t = 1)]
     queue_pairs: usize,
     /// Write with immediate data, so that each write completes a receive of the peer (--layer core or
@@ -295,6 +297,7 @@ impl CommandLine {
             TestName::AtomicBw(options) => (Verb::FetchAndAdd, Metric::Bandwidth, options),
             TestName::EchoLat(options) => (Verb::Echo, Metric::Latency, options),
             TestName::EchoBw(options) => (Verb::Echo, Metric::Bandwidth, options),
+            TestName::ItemBw(options) => (Verb::Item, Metric::Bandwidth, options),
         };
         let verb = match (verb.is_atomic(), options.atomic) {
             (true, Some(AtomicName::CompareAndSwap)) => Verb::CompareAndSwap,
@@ -320,7 +323,7 @@ impl Options {
         };
         let layer = match self.layer {
             Some(name) => name.into(),
-            None if test.verb == Verb::Echo => Layer::Rpc,
+            None if test.verb.is_call() => Layer::Rpc,
             None => Layer::Core,
         };
         let length = match self.duration {
@@ -487,7 +490,7 @@ mod tests {
         );
         assert!(request("send_lat --use-srq").unwrap().plan.shared_receives);
         assert!(refusal("write_bw --use-srq").contains("--use-srq goes with"));
-        assert!(refusal("send_lat -q 2").contains("-q goes with the bandwidth"));
+        assert!(refusal("send_lat -q 2").contains("-q goes with echo_bw"));
         assert!(refusal("send_bw --also 20001").contains("--also goes with write_bw"));
         assert!(refusal("send_bw --regions 2").contains("--regions goes with write_bw"));
         assert!(refusal("send_bw -l 200").contains("-l takes"));

@@ -107,7 +107,8 @@ pub struct Plan {
     /// The kind of memory that server and client use.
     pub memory: Memory,
     /// The number of queue pairs between a client and a server. One thread and one completion queue
-    /// serve all of them. [`length`](Self::length) applies to each queue pair, as in perftest.
+    /// serve all of them. [`length`](Self::length) applies to each queue pair, as in perftest. A test of
+    /// remote procedure calls has as many connections.
     pub queue_pairs: usize,
     /// Set if all queue pairs of a process that receives messages share one receive queue.
     pub shared_receives: bool,
@@ -188,8 +189,10 @@ impl Plan {
         if self.sizes.is_empty() || self.sizes.contains(&0) {
             return refuse("a message has at least 1 byte".into());
         }
-        if (self.layer == Layer::Rpc) != (self.test.verb == Verb::Echo) {
-            return refuse("--layer rpc goes with echo_lat and echo_bw, and they with it".into());
+        if (self.layer == Layer::Rpc) != self.test.verb.is_call() {
+            return refuse(
+                "--layer rpc goes with echo_lat, echo_bw and item_bw, and they with it".into(),
+            );
         }
         if self.test.verb.is_atomic() && self.sizes != [8] {
             return refuse("atomics have 8 bytes: leave -s and -a out".into());
@@ -206,8 +209,9 @@ impl Plan {
             let most = Self::MAX_QUEUE_PAIRS;
             return refuse(format!("-q takes 1 to {most} queue pairs"));
         }
-        if self.queue_pairs > 1 && !core_bandwidth {
-            return refuse("-q goes with the bandwidth tests of --layer core".into());
+        let calls = self.test.verb == Verb::Echo && self.test.metric == Metric::Bandwidth;
+        if self.queue_pairs > 1 && !core_bandwidth && !calls {
+            return refuse("-q goes with echo_bw and the bandwidth tests of --layer core".into());
         }
         if self.shared_receives && (self.layer != Layer::Core || self.test.verb != Verb::Send) {
             return refuse("--use-srq goes with send_lat and send_bw of --layer core".into());
@@ -336,7 +340,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn many_queue_pairs_are_for_bandwidth_over_rdma_core() {
+    fn many_queue_pairs_are_for_bandwidth_over_rdma_core_and_for_calls() {
         let over = |verb, metric, layer, queue_pairs| {
             let plan = plan(verb, metric, &[8], 1000);
             Plan {
@@ -353,9 +357,12 @@ pub(crate) mod tests {
                 (Metric::Bandwidth, Layer::Async),
             ] {
                 let refused = over(verb, metric, layer, 2).unwrap_err().to_string();
-                assert!(refused.contains("-q goes with the bandwidth"), "{refused}");
+                assert!(refused.contains("-q goes with echo_bw"), "{refused}");
             }
         }
+        assert!(over(Verb::Echo, Metric::Bandwidth, Layer::Rpc, 64).is_ok());
+        assert!(over(Verb::Echo, Metric::Latency, Layer::Rpc, 2).is_err());
+        assert!(over(Verb::Item, Metric::Bandwidth, Layer::Rpc, 2).is_err());
         for count in [0, 4097] {
             assert!(over(Verb::Send, Metric::Bandwidth, Layer::Core, count).is_err());
         }

@@ -185,7 +185,11 @@ fn print(
     match measured {
         Measured::Nothing => Ok(()),
         Measured::Bandwidth(bandwidth) => {
-            writeln!(out, "{}", columns::bandwidth(bandwidth, size, style.units))
+            writeln!(out, "{}", columns::bandwidth(bandwidth, size, style.units))?;
+            match bandwidth.calls_per_message {
+                Some(calls) => writeln!(out, " Calls per message: {calls:.1}"),
+                None => Ok(()),
+            }
         }
         Measured::Beside(latency, bulk) => {
             let latency = Measured::Latency(latency.clone());

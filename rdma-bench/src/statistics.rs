@@ -115,6 +115,8 @@ pub struct Bandwidth {
     pub average: f64,
     /// Messages per second in the interval with the best rate; 0 if the peak was not measured.
     pub peak: f64,
+    /// Average number of requests in a message of remote procedure calls; `None` for other tests.
+    pub calls_per_message: Option<f64>,
 }
 
 impl Bandwidth {
@@ -124,6 +126,7 @@ impl Bandwidth {
             iterations,
             average: iterations as f64 / duration.as_secs_f64(),
             peak: 0.0,
+            calls_per_message: None,
         }
     }
 

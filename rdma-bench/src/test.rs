@@ -19,6 +19,8 @@ pub enum Verb {
     CompareAndSwap,
     /// A remote procedure call that returns its argument.
     Echo,
+    /// An item of a stream that a remote procedure call returns.
+    Item,
 }
 
 impl Verb {
@@ -29,7 +31,12 @@ impl Verb {
 
     /// Returns whether the peer's device executes the operation without the peer's program.
     pub fn is_one_sided(self) -> bool {
-        !matches!(self, Self::Send | Self::Echo)
+        !matches!(self, Self::Send | Self::Echo | Self::Item)
+    }
+
+    /// Returns whether the operation is a part of remote procedure calls.
+    pub fn is_call(self) -> bool {
+        matches!(self, Self::Echo | Self::Item)
     }
 
     /// Returns whether the operation counts towards the maximum of outstanding reads and atomics of a
@@ -81,6 +88,7 @@ impl Test {
             Verb::FetchAndAdd => "Atomic FETCH_AND_ADD",
             Verb::CompareAndSwap => "Atomic CMP_AND_SWAP",
             Verb::Echo => "RPC_Echo",
+            Verb::Item => "RPC_Item",
         };
         format!("{verb} {metric} Test")
     }
@@ -104,6 +112,7 @@ impl fmt::Display for Test {
             Verb::Read => "read",
             Verb::FetchAndAdd | Verb::CompareAndSwap => "atomic",
             Verb::Echo => "echo",
+            Verb::Item => "item",
         };
         let metric = match self.metric {
             Metric::Latency => "lat",

@@ -463,6 +463,13 @@ fn calls() {
     latency("echo_lat -s 8 --threads 2", 8.0, false);
     assert_eq!(rates("echo_bw -s 512", 512.0), 0.0);
     assert_eq!(rates("echo_bw -s 64K -t 8", 65536.0), 0.0);
+    rates_over("echo_bw -s 32 -q 4", 32.0, 4.0);
+}
+
+#[test]
+fn streamed_items() {
+    assert_eq!(rates("item_bw -s 64", 64.0), 0.0);
+    assert_eq!(rates("item_bw -s 64K --completion busy", 65536.0), 0.0);
 }
 
 #[test]

@@ -76,6 +76,7 @@ fn measured(row: &Row) -> Judged {
         yardstick: env!("CARGO_BIN_EXE_yardstick").into(),
         connections: env!("CARGO_BIN_EXE_connections").into(),
         attacker: None,
+        peers: None,
     };
     let networks = Networks {
         softroce: network,

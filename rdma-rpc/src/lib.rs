@@ -152,6 +152,7 @@ pub use codec::Prost;
 pub use codec::{Codec, CodecError, Decode, Encode, Postcard, Raw};
 pub use error::{CallError, Error, Result};
 pub use metadata::Metadata;
+pub use outbox::Sent;
 pub use payload::Payload;
 pub use server::{Context, Server, ServerHandle, Service};
 pub use stream::{Receiver, Sender};

@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::{Deref, Range};
 
 use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess};
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Memory of one message: registered memory of RDMA, or memory of the heap.
 #[derive(Debug)]
@@ -97,6 +99,48 @@ impl fmt::Debug for Payload {
     }
 }
 
+/// Encodes the bytes as such, and not one by one as serde encodes a vector: for structs, and for items of
+/// streams.
+impl Serialize for Payload {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Payload {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_byte_buf(BytesVisitor)
+    }
+}
+
+/// Visitor that collects bytes.
+struct BytesVisitor;
+
+impl<'de> Visitor<'de> for BytesVisitor {
+    type Value = Payload;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("bytes")
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Payload, E> {
+        Ok(bytes.into())
+    }
+
+    fn visit_byte_buf<E: de::Error>(self, bytes: Vec<u8>) -> Result<Payload, E> {
+        Ok(bytes.into())
+    }
+
+    /// Collects the numbers to which a format for text converts bytes.
+    fn visit_seq<A: SeqAccess<'de>>(self, mut numbers: A) -> Result<Payload, A::Error> {
+        let mut bytes = Vec::new();
+        while let Some(byte) = numbers.next_element()? {
+            bytes.push(byte);
+        }
+        Ok(bytes.into())
+    }
+}
+
 /// A received message.
 #[derive(Debug)]
 pub(crate) enum Message<'m> {
@@ -187,5 +231,30 @@ impl Stored {
         if self.bytes.capacity() > REUSED {
             self.bytes = Vec::new();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_are_encoded_as_bytes() {
+        let payload = Payload::from(vec![1, 2, 200]);
+        let encoded = postcard::to_stdvec(&payload).unwrap();
+        assert_eq!(encoded, [3, 1, 2, 200]);
+        assert_eq!(postcard::from_bytes::<Payload>(&encoded).unwrap(), payload);
+        let too_short = postcard::from_bytes::<Payload>(&encoded[..3]);
+        assert!(too_short.is_err());
+    }
+
+    #[cfg(feature = "json")]
+    #[test]
+    fn payloads_are_lists_of_numbers_in_text() {
+        let payload = Payload::from(vec![1, 2, 200]);
+        let text = serde_json::to_string(&payload).unwrap();
+        assert_eq!(text, "[1,2,200]");
+        assert_eq!(serde_json::from_str::<Payload>(&text).unwrap(), payload);
+        assert!(serde_json::from_str::<Payload>("[1,256]").is_err());
     }
 }

@@ -34,6 +34,12 @@ const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 /// [`LIMITS`].
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
+/// The environment variable with the path of the program that measures other RPC frameworks, for the
+/// benchmark [`LIMITS`].
+const PEERS: &str = "RDMA_BENCH_PEERS";
+/// The manifest of that program, which is in a workspace of its own.
+const PEERS_MANIFEST: &str = "rdma-bench/peers/Cargo.toml";
+
 /// Options for running the benchmarks.
 #[derive(Debug)]
 pub(crate) struct Choice {
@@ -51,6 +57,17 @@ pub(crate) struct Choice {
     pub(crate) arguments: Vec<OsString>,
 }
 
+impl Choice {
+    /// Returns whether rows are selected that compare rdma-rpc with other frameworks: the rows of the
+    /// letter F.
+    fn compares_frameworks(&self) -> bool {
+        match &self.only {
+            None => !self.quick && self.arguments.is_empty(),
+            Some(name) => is_row(name) && name.starts_with(['F', 'f']),
+        }
+    }
+}
+
 /// Builds the benchmarks, runs them on the machine that has the device (this machine or the guest),
 /// and leaves their results below the target directory. Returns the first exit status that is not 0.
 pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
@@ -65,6 +82,12 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
         build.push("--no-default-features");
         preload = softroce::environment(shell)?;
         preload.push((ATTACKER.into(), attacker()?.into()));
+        if choice.compares_frameworks() {
+            match peers(shell) {
+                Ok(path) => preload.push((PEERS.into(), path.into())),
+                Err(error) => eprintln!("other RPC frameworks are left out: {error:#}"),
+            }
+        }
     }
     let results = project::target().join(PACKAGE);
     fs::create_dir_all(&results)?;
@@ -123,6 +146,28 @@ fn attacker() -> anyhow::Result<PathBuf> {
     let built = cargo::build(&build)?;
     let attacker = built.into_iter().find(|built| built.target == "attacker");
     Ok(attacker.context("cargo built no example `attacker`")?.path)
+}
+
+/// Builds the program that measures other RPC frameworks.
+fn peers(shell: &Shell) -> anyhow::Result<PathBuf> {
+    packages::install(shell, packages::PEERS)?;
+    let directory = project::target().join("peers");
+    let build = [
+        "build",
+        "--release",
+        "--locked",
+        "--manifest-path",
+        PEERS_MANIFEST,
+        "--target-dir",
+        directory
+            .to_str()
+            .context("a target directory that is no text")?,
+    ];
+    let built = cargo::build(&build)?;
+    let peers = built.into_iter().find(|built| built.kind == Kind::Program);
+    Ok(peers
+        .context("cargo built no program of the other frameworks")?
+        .path)
 }
 
 /// A part of the benchmarks that can run alone.
@@ -361,6 +406,23 @@ mod tests {
         assert_eq!(wanted(None), [Part::Overview]);
         assert_eq!(wanted(Some("G3")), [Part::Limits]);
         assert_eq!(wanted(Some("send_lat_8")), [Part::Verbs]);
+    }
+
+    #[test]
+    fn other_frameworks_are_built_for_the_rows_that_need_them() {
+        let compares = |quick, only: Option<&str>| {
+            let choice = Choice {
+                quick,
+                only: only.map(str::to_owned),
+                device: Target::Softroce,
+                limit: None,
+                arguments: Vec::new(),
+            };
+            choice.compares_frameworks()
+        };
+        assert!(compares(false, None) && compares(true, Some("F2")) && compares(true, Some("f")));
+        assert!(!compares(true, None) && !compares(false, Some("G7")));
+        assert!(!compares(false, Some("fetch")));
     }
 
     #[test]

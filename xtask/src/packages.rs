@@ -51,6 +51,13 @@ pub(crate) const GUEST: &Group = &Group {
     purpose: "boot the QEMU guest with the kernel's Soft-RoCE device",
 };
 
+/// Package of the compiler for the schema of the Cap'n Proto service, which a benchmark compares with
+/// rdma-rpc.
+pub(crate) const PEERS: &Group = &Group {
+    names: &["capnproto"],
+    purpose: "build the RPC frameworks that rdma-rpc is compared with",
+};
+
 /// Package of the program that dissects the packets captured by tests. Without this program, the tests
 /// check the bytes of the packets themselves.
 pub(crate) const DISSECTOR: &Group = &Group {

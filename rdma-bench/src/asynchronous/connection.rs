@@ -63,7 +63,9 @@ impl Connection {
         let builder = RdmaBuilder::default()
             .send_depth(u32::try_from(depth.max(SEND_DEPTH)).unwrap_or(u32::MAX))
             .receive_depth(receives);
-        let (rdma, facts) = link::establish(role, (plan, settings), builder, &runtime, control)?;
+        let parameters = (plan, settings);
+        let (mut rdma, facts) = link::establish(role, parameters, builder, &runtime, control)?;
+        let rdma = rdma.remove(0);
         let progress = Progress::default();
         let lending = lend(&rdma, role, plan);
         let remote = runtime::run(&runtime, control, false, &progress, lending)?.flatten();
@@ -180,7 +182,7 @@ impl Connection {
             &ends.progress,
             work,
         )?;
-        window.measured()
+        window.measured().map(Measured::Bandwidth)
     }
 }
 

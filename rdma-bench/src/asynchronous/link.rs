@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use rdma_async::{CompletionMode, Rdma, RdmaBuilder};
+use rdma_async::{CompletionMode, Rdma, RdmaBuilder, RdmaDevice};
 use rdma_core::{Context, Endpoint};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
@@ -24,28 +24,34 @@ struct Offer {
 }
 
 /// Connects to the peer through rdma-async, with the parameters of `plan` and `settings` added to those
-/// of `builder`. Returns the connection, and its properties for the report.
+/// of `builder`. Returns as many connections as the plan has queue pairs, all on one device, and the
+/// properties of the first one for the report.
 pub(crate) fn establish(
     role: Role,
     (plan, settings): (&Plan, &Settings),
     builder: RdmaBuilder,
     runtime: &Runtime,
     control: &mut Control,
-) -> Result<(Rdma, Facts)> {
+) -> Result<(Vec<Rdma>, Facts)> {
     let context = match &settings.device {
         Some(name) => Context::open(name)?,
         None => Context::open_default()?,
     };
-    let builder = configure(builder.device(context.name()), plan, settings);
-    let rdma = match role {
+    let device = RdmaDevice::new(&context)?;
+    let builder = configure(builder.on(&device), plan, settings);
+    let mut connections = Vec::new();
+    match role {
         Role::Server => {
             let address = SocketAddr::new(control.local_ip()?, 0);
             let mut listener = runtime.block_on(builder.bind(address))?;
             let port = Some(listener.local_address()?.port());
             control.exchange(&Offer { port })?;
-            let accepted = async { Ok(listener.accept().await?) };
-            runtime::run(runtime, control, false, &Progress::default(), accepted)?
-                .ok_or(Error::PeerGone)?
+            for _ in 0..plan.queue_pairs {
+                let accepted = async { Ok(listener.accept().await?) };
+                let accepted =
+                    runtime::run(runtime, control, false, &Progress::default(), accepted)?;
+                connections.push(accepted.ok_or(Error::PeerGone)?);
+            }
         }
         Role::Client => {
             let offer = control.exchange(&Offer { port: None })?;
@@ -53,10 +59,12 @@ pub(crate) fn establish(
                 .port
                 .ok_or_else(|| Error::Protocol("the server names no port".into()))?;
             let address = SocketAddr::new(control.peer_ip()?, port);
-            runtime.block_on(builder.connect(address))?
+            for _ in 0..plan.queue_pairs {
+                connections.push(runtime.block_on(builder.clone().connect(address))?);
+            }
         }
     };
-    let queue_pair = rdma.queue_pair();
+    let queue_pair = connections[0].queue_pair();
     let local = queue_pair.local();
     let remote = queue_pair
         .remote()
@@ -71,7 +79,7 @@ pub(crate) fn establish(
         inline: 0,
         ends: [local, remote].map(|end| end_of(end, plan)),
     };
-    Ok((rdma, facts))
+    Ok((connections, facts))
 }
 
 fn configure(mut builder: RdmaBuilder, plan: &Plan, settings: &Settings) -> RdmaBuilder {

@@ -10,7 +10,6 @@ use futures_util::stream::FuturesUnordered;
 use super::runtime::Progress;
 use crate::error::{Error, Result};
 use crate::plan::Length;
-use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
 /// Number of operations after which the clock is read again: reading it takes a noticeable time.
@@ -111,13 +110,10 @@ impl Window {
 
     /// Returns the bandwidth from the start of the measured time to the last completion. Fails if no
     /// operation has completed.
-    pub(crate) fn measured(&self) -> Result<Measured> {
+    pub(crate) fn measured(&self) -> Result<Bandwidth> {
         match (self.done.get(), self.begun.get()) {
             (0, _) | (_, None) => Err(Error::Unsupported("nothing to measure".into())),
-            (done, Some(begun)) => {
-                let duration = self.last.get() - begun;
-                Ok(Measured::Bandwidth(Bandwidth::over(done, duration)))
-            }
+            (done, Some(begun)) => Ok(Bandwidth::over(done, self.last.get() - begun)),
         }
     }
 }
@@ -150,10 +146,7 @@ mod tests {
         let window = Window::new(Length::Iterations(100), &Progress::default());
         window.begin();
         assert_eq!(drive(&window, 8), 8);
-        let Measured::Bandwidth(bandwidth) = window.measured().unwrap() else {
-            panic!("{window:?}");
-        };
-        assert_eq!(bandwidth.iterations, 100);
+        assert_eq!(window.measured().unwrap().iterations, 100);
     }
 
     #[test]

@@ -72,17 +72,28 @@ pub struct Programs {
     pub connections: PathBuf,
     /// The path of softroce's example `attacker`, if it was built.
     pub attacker: Option<PathBuf>,
+    /// The path of `rdma-bench-peers`, which measures other RPC frameworks, if it was built.
+    pub peers: Option<PathBuf>,
 }
 
 impl Programs {
     /// Returns the path of `attacker`. Fails if it was not built.
     pub(super) fn attacker(&self) -> Result<&Path> {
-        let path = self.attacker.as_deref();
-        path.ok_or_else(|| Error::Program {
-            program: "attacker".into(),
-            reason: "`cargo xtask bench --device softroce` builds it, and was not used".into(),
-        })
+        built("attacker", self.attacker.as_deref())
     }
+
+    /// Returns the path of `rdma-bench-peers`. Fails if it was not built.
+    pub(super) fn peers(&self) -> Result<&Path> {
+        built("rdma-bench-peers", self.peers.as_deref())
+    }
+}
+
+/// Returns the path of a program that is built for some rows only.
+fn built<'p>(name: &str, path: Option<&'p Path>) -> Result<&'p Path> {
+    path.ok_or_else(|| Error::Program {
+        program: name.into(),
+        reason: "it was not built: `cargo xtask bench --device softroce` builds it".into(),
+    })
 }
 
 /// The devices that the judge measures.

@@ -37,7 +37,6 @@ pub use judge::{Effort, Judge, Networks, Programs};
 pub use outcome::{Judged, Pair};
 pub use regime::Regime;
 pub use row::{Part, Quantity, Row, Unit};
-pub use rows::{GUEST, HOST};
 pub use run::{Path, Run};
 pub use select::{Place, UnknownRow, listing, select};
 pub use source::Source;

@@ -151,14 +151,15 @@ impl Judged {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::Row;
     use super::super::goal::Bound;
     use super::super::row::Unit;
+    use super::super::rows::of_host;
     use super::super::statistic::Statistic;
-    use super::super::{HOST, Row};
     use super::*;
 
     pub(in crate::limits) fn row(id: &str) -> Row {
-        *HOST.iter().find(|row| row.id == id).expect("a row")
+        *of_host().find(|row| row.id == id).expect("a row")
     }
 
     pub(in crate::limits) fn pair(goal: Goal, figure: f64, line: [f64; 2]) -> Pair {

@@ -121,8 +121,8 @@ impl Run {
     }
 
     /// Returns whether the test measures remote procedure calls, which only rdma-rpc supports.
-    pub fn is_echo(self) -> bool {
-        self.verb == Verb::Echo
+    pub fn is_call(self) -> bool {
+        self.verb.is_call()
     }
 
     /// Returns whether other messages are sent during a latency test, which only rdma-core supports.

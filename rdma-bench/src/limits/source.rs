@@ -20,7 +20,7 @@ use crate::plan::Layer;
 /// A program that measures a quantity, with its arguments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Source {
-    /// `rdma-bench` over a layer. Echo tests measure calls of rdma-rpc, which has no other test.
+    /// `rdma-bench` over a layer. Tests of calls and of streamed items are those of rdma-rpc.
     Ours(Layer, Run),
     /// The C program of perftest that performs the given test.
     Perftest(Run),
@@ -35,6 +35,9 @@ pub enum Source {
     Yardstick(&'static [&'static str]),
     /// The program `connections`, which measures within one process, with these arguments.
     Connections(&'static [&'static str]),
+    /// The program `rdma-bench-peers`, which measures another RPC framework over TCP, with these
+    /// arguments.
+    Peer(&'static [&'static str]),
     /// The round trip of a cache line, in microseconds, measured before and after each pair of
     /// measurements.
     CacheLine,
@@ -52,6 +55,8 @@ impl Source {
             Self::Yardstick(_) => Quantity::Rate,
             Self::Connections(["write" | "connect", ..]) => Quantity::Time,
             Self::Connections(_) => Quantity::Rate,
+            Self::Peer([_, "latency", ..]) => Quantity::Time,
+            Self::Peer(_) => Quantity::Rate,
             Self::CacheLine => Quantity::Time,
         }
     }
@@ -72,7 +77,7 @@ impl Source {
             Statistic::Counter(_) => {
                 matches!(
                     self,
-                    Self::Ours(..) | Self::Yardstick(_) | Self::Connections(_)
+                    Self::Ours(..) | Self::Yardstick(_) | Self::Connections(_) | Self::Peer(_)
                 )
             }
         }
@@ -84,7 +89,7 @@ impl Source {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => Some(run.counts()),
             Self::Ucx { .. } => Some((10_000, 20_000_000)),
-            Self::Yardstick(_) | Self::Connections(_) | Self::CacheLine => None,
+            Self::Yardstick(_) | Self::Connections(_) | Self::Peer(_) | Self::CacheLine => None,
         }
     }
 
@@ -136,6 +141,7 @@ impl Source {
             Self::Ucx { test, size } => ucx(test, *size, count, statistic),
             Self::Yardstick(words) => yardstick(&programs.yardstick, words, time, statistic),
             Self::Connections(words) => connections(&programs.connections, words, time, statistic),
+            Self::Peer(words) => peer(programs.peers()?, words, time, statistic),
             Self::CacheLine => yardstick(&programs.yardstick, &["cache-line"], time, statistic),
         }
     }
@@ -188,6 +194,20 @@ fn connections(
     parsed(&name, statistic, &printed)
 }
 
+/// Runs the server and the client of the program `rdma-bench-peers` without softroce, and returns the
+/// value of `statistic`.
+fn peer(program: &Path, words: &[&str], time: Duration, statistic: Statistic) -> Result<Reading> {
+    let port = free_port()?;
+    let number = port.to_string();
+    let mut line: Vec<OsString> = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
+    line.extend(timed(program, words, time));
+    line.extend(["--port", &number].map(OsString::from));
+    let client = [&*line, &["127.0.0.1".into()]].concat();
+    let name = format!("rdma-bench-peers {}", words.join(" "));
+    let printed = run_with_servers(&[(line, port)], &client, &name, LIMIT, None)?;
+    parsed(&name, statistic, &printed)
+}
+
 /// Returns the command line of a program that measures for the duration `time`.
 fn timed(program: &Path, words: &[&str], time: Duration) -> Vec<OsString> {
     let millis = time.as_millis().to_string();
@@ -197,7 +217,8 @@ fn timed(program: &Path, words: &[&str], time: Duration) -> Vec<OsString> {
     line
 }
 
-/// Reads the value of `statistic` from the JSON output of the program `yardstick` or `connections`.
+/// Reads the value of `statistic` from the JSON output of the program `yardstick`, `connections` or
+/// `rdma-bench-peers`.
 fn parsed(name: &str, statistic: Statistic, printed: &str) -> Result<Reading> {
     let refuse = |reason: String| Error::Program {
         program: name.to_owned(),
@@ -219,6 +240,7 @@ impl fmt::Display for Source {
             Self::Ucx { test, size } => write!(f, "{} {test} -s {size}", ucx::PROGRAM),
             Self::Yardstick(words) => write!(f, "yardstick {}", words.join(" ")),
             Self::Connections(words) => write!(f, "connections {}", words.join(" ")),
+            Self::Peer(words) => write!(f, "rdma-bench-peers {}", words.join(" ")),
             Self::CacheLine => f.write_str("yardstick cache-line"),
         }
     }
@@ -260,6 +282,9 @@ mod tests {
     #[test]
     fn sources_measure_times_or_rates() {
         let time = |words| Source::Yardstick(words).quantity() == Quantity::Time;
+        let peer = |words| Source::Peer(words).quantity();
+        assert_eq!(peer(&["tcp", "latency"]), Quantity::Time);
+        assert_eq!(peer(&["tonic", "rate"]), Quantity::Rate);
         assert!(!time(&["vm-write", "-s", "8"]));
         assert!(time(&["vm-write", "-s", "8", "--latency"]) && time(&["eventfd"]));
         let echo = Run::new(Verb::Echo, Metric::Latency, 8);

@@ -48,9 +48,9 @@ impl Subject {
     /// Returns whether the overview measures the operation `verb` over this subject.
     fn has(self, verb: Verb) -> bool {
         match self {
-            Self::Rpc => verb == Verb::Echo,
+            Self::Rpc => verb.is_call(),
             Self::CoreImmediate => verb == Verb::Write,
-            _ => verb != Verb::Echo,
+            _ => !verb.is_call(),
         }
     }
 
@@ -136,6 +136,7 @@ pub(super) fn verb_name(verb: Verb) -> &'static str {
         Verb::FetchAndAdd => "fetch-and-add",
         Verb::CompareAndSwap => "compare-and-swap",
         Verb::Echo => "call",
+        Verb::Item => "item",
     }
 }
 

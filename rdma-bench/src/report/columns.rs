@@ -57,6 +57,7 @@ pub fn bandwidth(bandwidth: &Bandwidth, size: usize, units: Units) -> String {
         iterations,
         average,
         peak,
+        calls_per_message: _,
     } = bandwidth;
     let rate = average / 1e6;
     match units {
@@ -163,6 +164,7 @@ mod tests {
             iterations,
             average,
             peak,
+            calls_per_message: None,
         };
         let line = bandwidth(&measured(1000, 23682.0, 51118.0), 8, Units::Mebibytes);
         assert_eq!(

@@ -19,13 +19,17 @@ pub fn row(measured: &Measured, size: usize, units: Units) -> Option<Value> {
                 Units::Mebibytes => Bandwidth::mebibytes(rate, size),
                 Units::Gigabits => Bandwidth::gigabits(rate, size),
             };
-            Some(json!({
+            let mut row = json!({
                 "MsgSize": size,
                 "n_iterations": bandwidth.iterations,
                 "BW_peak": figure(bandwidth.peak),
                 "BW_average": figure(bandwidth.average),
                 "MsgRate": bandwidth.average / 1e6,
-            }))
+            });
+            if let Some(calls) = bandwidth.calls_per_message {
+                row["calls_per_message"] = calls.into();
+            }
+            Some(row)
         }
         Measured::Beside(latency, bulk) => {
             let latency = Measured::Latency(latency.clone());
@@ -134,6 +138,7 @@ mod tests {
             iterations: 7,
             average: 5000.0,
             peak: 0.0,
+            calls_per_message: None,
         };
         let bulk = Bulk {
             size: 1 << 20,
@@ -162,6 +167,7 @@ mod tests {
             iterations: 1000,
             average: 49262.0,
             peak: 0.0,
+            calls_per_message: None,
         };
         let row = row(&Measured::Bandwidth(bandwidth), 8, Units::Mebibytes);
         let rows = row.into_iter().collect();

@@ -1,23 +1,24 @@
-//! An rdma-rpc connection under test, whose server echoes the requests of the client.
+//! The rdma-rpc connections under test. Their server echoes requests and sends streams of items.
 
 use std::time::Duration;
 
 use rdma_async::RdmaBuilder;
-use rdma_rpc::{CallError, Client, Payload, Server};
+use rdma_rpc::{CallError, Client, Payload, Sender, Server};
 use tokio::runtime::Runtime;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::asynchronous::link;
 use crate::asynchronous::runtime::{self, Progress};
 use crate::asynchronous::window::Window;
 use crate::control::Control;
-use crate::error::Result;
-use crate::plan::Plan;
+use crate::error::{Error, Result};
+use crate::plan::{Length, Plan};
 use crate::recorder::Recorder;
 use crate::report::Facts;
 use crate::session::{Measure, Measured, Role};
 use crate::settings::Settings;
-use crate::test::Metric;
+use crate::statistics::Bandwidth;
+use crate::test::{Metric, Verb};
 
 /// Room in bytes for everything in a message except the echoed bytes.
 const OVERHEAD: usize = 4096;
@@ -28,21 +29,33 @@ trait Bench {
     /// Returns its argument.
     #[rpc(raw)]
     async fn echo(&self, bytes: Payload) -> Result<Payload, ()>;
+
+    /// Sends items of `size` bytes until the caller takes no more.
+    async fn items(&self, size: u64, items: Sender<Payload>) -> Result<(), ()>;
 }
 
-/// Service that counts its calls as progress.
-struct Echo {
+/// Service that counts its calls and items as progress.
+struct Served {
     progress: Progress,
 }
 
-impl Bench for Echo {
+impl Bench for Served {
     async fn echo(&self, bytes: Payload) -> Result<Payload, ()> {
         self.progress.step();
         Ok(bytes)
     }
+
+    async fn items(&self, size: u64, mut items: Sender<Payload>) -> Result<(), ()> {
+        let item = Payload::from(vec![0; usize::try_from(size).map_err(drop)?]);
+        // Sending fails once the caller has dropped its end of the stream.
+        while items.send(&item).await.is_ok() {
+            self.progress.step();
+        }
+        Ok(())
+    }
 }
 
-/// This process's side of an rdma-rpc connection that a test measures: the client makes calls, the
+/// This process's side of the rdma-rpc connections that a test measures: the client makes calls, the
 /// server answers them.
 #[derive(Debug)]
 pub struct Connection {
@@ -57,13 +70,14 @@ pub struct Connection {
 
 #[derive(Debug)]
 enum End {
-    Client(BenchClient),
-    Server(JoinHandle<rdma_rpc::Error>),
+    Clients(Vec<BenchClient>),
+    /// The tasks that serve the connections. Each returns the error that ended its connection.
+    Server(JoinSet<rdma_rpc::Error>),
 }
 
 impl Connection {
-    /// Connects to the peer through rdma-async. If this process is the server, also starts the RPC
-    /// server.
+    /// Connects to the peer through rdma-async, as many times as the plan has queue pairs. If this
+    /// process is the server, also serves the connections.
     ///
     /// # Errors
     ///
@@ -80,27 +94,31 @@ impl Connection {
         let builder = RdmaBuilder::default()
             .message_limit(limit)
             .remote_memory_limit(0);
-        let (rdma, facts) = link::establish(role, (plan, settings), builder, &runtime, control)?;
+        let (connections, facts) =
+            link::establish(role, (plan, settings), builder, &runtime, control)?;
         let progress = Progress::default();
         let entered = runtime.enter();
         let concurrency = u16::try_from(depth).unwrap_or(u16::MAX);
+        let client = |rdma| {
+            let client = Client::builder()
+                .message_limit(limit)
+                .concurrency(concurrency)
+                .deadline(settings.timeout)
+                .over(rdma);
+            BenchClient::new(client)
+        };
+        let serve = |rdma| {
+            let progress = progress.clone();
+            Server::new(BenchServer::new(Served { progress }))
+                .message_limit(limit)
+                .concurrency(concurrency)
+                .grace(Duration::ZERO)
+                .serve_connection(rdma)
+        };
+        let connections = connections.into_iter();
         let end = match role {
-            Role::Client => {
-                let client = Client::builder()
-                    .message_limit(limit)
-                    .concurrency(concurrency)
-                    .deadline(settings.timeout)
-                    .over(rdma);
-                End::Client(BenchClient::new(client))
-            }
-            Role::Server => {
-                let progress = progress.clone();
-                let server = Server::new(BenchServer::new(Echo { progress }))
-                    .message_limit(limit)
-                    .concurrency(concurrency)
-                    .grace(Duration::ZERO);
-                End::Server(runtime.spawn(server.serve_connection(rdma)))
-            }
+            Role::Client => End::Clients(connections.map(client).collect()),
+            Role::Server => End::Server(connections.map(serve).collect()),
         };
         drop(entered);
         Ok(Self {
@@ -138,10 +156,15 @@ async fn latency(
     Ok(())
 }
 
-/// Measures the rate of calls, with `depth` calls outstanding.
-async fn bandwidth(client: &BenchClient, size: usize, depth: usize, window: &Window) -> Result<()> {
+/// Measures the rate of calls, with `depth` calls outstanding on each connection.
+async fn bandwidth(
+    clients: &[BenchClient],
+    size: usize,
+    depth: usize,
+    window: &Window,
+) -> Result<()> {
     let request = vec![0; size];
-    let call = async || {
+    let call = async |client: &BenchClient| {
         while window.take() {
             echo(client, &request).await?;
             window.complete();
@@ -149,7 +172,39 @@ async fn bandwidth(client: &BenchClient, size: usize, depth: usize, window: &Win
         Ok(())
     };
     window.begin();
-    window.drive((0..depth).map(|_| call())).await
+    let loops = clients
+        .iter()
+        .flat_map(|client| (0..depth).map(move |_| client));
+    window.drive(loops.map(call)).await
+}
+
+/// Measures the rate of the items of one stream.
+async fn items(client: &BenchClient, size: usize, window: &Window) -> Result<()> {
+    let mut items = client.items(size as u64).await?;
+    window.begin();
+    while window.take() {
+        match items.next().await {
+            Some(Ok(item)) if item.len() == size => window.complete(),
+            Some(Ok(item)) => {
+                let length = item.len();
+                return Err(Error::Protocol(format!("an item of {length} bytes")));
+            }
+            Some(Err(CallError::Rpc(error))) => return Err(error.into()),
+            Some(Err(CallError::Service(()))) | None => {
+                return Err(Error::Protocol("the stream has ended".into()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the average number of frames in the messages that `clients` have sent.
+fn calls_per_message(clients: &[BenchClient]) -> f64 {
+    let sent = clients.iter().map(|client| client.client().sent());
+    let (frames, messages) = sent.fold((0, 0), |(frames, messages), sent| {
+        (frames + sent.frames, messages + sent.messages)
+    });
+    frames as f64 / messages.max(1) as f64
 }
 
 impl Measure for Connection {
@@ -167,29 +222,41 @@ impl Measure for Connection {
             ..
         } = self;
         control.barrier()?;
-        match end {
-            End::Server(server) => {
+        let clients = match end {
+            End::Server(served) => {
                 let served = async {
-                    match server.await {
-                        Ok(error) => Err(error.into()),
-                        Err(stopped) => std::panic::resume_unwind(stopped.into_panic()),
+                    match served.join_next().await {
+                        Some(Ok(error)) => Err(error.into()),
+                        Some(Err(stopped)) => std::panic::resume_unwind(stopped.into_panic()),
+                        None => Err(Error::PeerGone),
                     }
                 };
-                runtime::run(runtime, control, true, progress, served)
-                    .map(|_: Option<()>| Measured::Nothing)
+                return runtime::run(runtime, control, true, progress, served)
+                    .map(|_: Option<()>| Measured::Nothing);
             }
-            End::Client(client) if plan.test.metric == Metric::Latency => {
-                let mut recorder = Recorder::new(plan.length);
-                let calls = latency(client, size, &mut recorder, progress);
-                runtime::run(runtime, control, false, progress, calls)?;
-                Measured::latency(&recorder, 1)
-            }
-            End::Client(client) => {
-                let window = Window::new(plan.length, progress);
-                let calls = bandwidth(client, size, *depth, &window);
-                runtime::run(runtime, control, false, progress, calls)?;
-                window.measured()
-            }
+            End::Clients(clients) => clients,
+        };
+        if plan.test.metric == Metric::Latency {
+            let mut recorder = Recorder::new(plan.length);
+            let calls = latency(&clients[0], size, &mut recorder, progress);
+            runtime::run(runtime, control, false, progress, calls)?;
+            return Measured::latency(&recorder, 1);
         }
+        let length = match plan.length {
+            Length::Iterations(count) => Length::Iterations(count * plan.queue_pairs),
+            duration @ Length::Duration(_) => duration,
+        };
+        let window = Window::new(length, progress);
+        if plan.test.verb == Verb::Item {
+            let taken = items(&clients[0], size, &window);
+            runtime::run(runtime, control, false, progress, taken)?;
+            return window.measured().map(Measured::Bandwidth);
+        }
+        let calls = bandwidth(clients, size, *depth, &window);
+        runtime::run(runtime, control, false, progress, calls)?;
+        Ok(Measured::Bandwidth(Bandwidth {
+            calls_per_message: Some(calls_per_message(clients)),
+            ..window.measured()?
+        }))
     }
 }

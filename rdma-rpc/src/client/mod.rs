@@ -17,6 +17,7 @@ use crate::address::{Peer, ToAddress};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::metadata::Metadata;
+use crate::outbox::Sent;
 
 /// A connection to a server, on which the clients of services make calls: `StoreClient::new(client)`.
 /// Any number of calls can be in progress at once.
@@ -106,6 +107,12 @@ impl Client {
     /// Returns the server's end of the connection.
     pub fn peer(&self) -> &Peer {
         &self.core().peer
+    }
+
+    /// Returns the numbers of frames and messages that this end of the connection has sent. Several
+    /// requests of one turn of the scheduler share a message.
+    pub fn sent(&self) -> Sent {
+        self.core().outbox.counts()
     }
 
     /// Returns the error that ended the connection; `None` while the connection is open.

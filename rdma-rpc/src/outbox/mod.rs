@@ -56,6 +56,17 @@ struct State {
     is_scheduled: bool,
     /// Set while the flusher waits for the transport, so that no batch overtakes another.
     is_sending: bool,
+    sent: Sent,
+}
+
+/// Numbers of the frames and messages that one end of a connection has sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Sent {
+    /// Number of frames: requests or responses, items of streams, credits and cancellations.
+    pub frames: u64,
+    /// Number of messages that carried these frames: how often the transport was used.
+    pub messages: u64,
 }
 
 /// Time at which an appended frame is sent.
@@ -119,11 +130,17 @@ impl Outbox {
                 spare: VecDeque::new(),
                 is_scheduled: false,
                 is_sending: false,
+                sent: Sent::default(),
             }),
             is_crowded: AtomicBool::new(false),
             work: Notify::new(),
             drained: Notify::new(),
         }
+    }
+
+    /// Returns the numbers of frames and messages sent so far.
+    pub(crate) fn counts(&self) -> Sent {
+        self.state.lock().sent
     }
 
     /// Returns the transport, unless the connection has ended.
@@ -144,6 +161,7 @@ impl Outbox {
         loop {
             let batch = state.open_batch().map_err(Unplaced::Transport)?;
             if let Some(len) = batch.push(header, body).map_err(Unplaced::Codec)? {
+                state.sent.frames += 1;
                 if leaves == Leaves::AtTurnEnd {
                     self.notify_flusher(&mut state);
                 }
@@ -221,6 +239,7 @@ impl Outbox {
 
     /// Counts a batch as sent and keeps its buffer.
     fn sent(&self, state: &mut State, link: &Link, batch: Batch) {
+        state.sent.messages += 1;
         state.queued -= batch.len().min(state.queued);
         batch.recycle(link, &mut state.spare);
         self.update_crowded(state);
@@ -265,7 +284,9 @@ impl Outbox {
     /// Sends a message of one long frame.
     pub(crate) async fn send_long(&self, mut batch: Batch) -> Result<(), Error> {
         let link = self.link().ok_or_else(ended)?;
+        self.state.lock().sent.frames += 1;
         if link.sends_concurrently() {
+            self.state.lock().sent.messages += 1;
             let _counted = Long::new(self, batch.len());
             return flusher::send(&link, &mut batch).await;
         }

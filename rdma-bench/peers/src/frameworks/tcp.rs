@@ -1,0 +1,34 @@
+//! Messages of a fixed length on a connection of tokio.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::connection;
+use crate::load::{Load, Measured};
+
+/// Maximum length of a message.
+const MAX_LENGTH: usize = 1 << 20;
+
+pub(super) async fn serve(port: u16) -> anyhow::Result<()> {
+    connection::serve(port, async |mut stream| {
+        let mut bytes = vec![0; MAX_LENGTH];
+        loop {
+            match stream.read(&mut bytes).await? {
+                0 => return Ok(()),
+                length => stream.write_all(&bytes[..length]).await?,
+            }
+        }
+    })
+    .await
+}
+
+/// Measures messages and their echo.
+pub(super) async fn measure(load: &Load, target: (&str, u16)) -> anyhow::Result<Measured> {
+    let mut stream = connection::open(target).await?;
+    let mut bytes = vec![0; load.size];
+    load.one_by_one(async || {
+        stream.write_all(&bytes).await?;
+        stream.read_exact(&mut bytes).await?;
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,165 @@
+//! Rows of rdma-async, against rdma-core.
+
+use super::super::goal::Bound::{AtLeast, AtMost};
+use super::super::goal::Goal::{Difference, Ratio, Value};
+use super::super::row::{Part, Row, Unit};
+use super::super::run::Run;
+use super::super::source::Source;
+use super::super::statistic::Statistic;
+use super::{KIB, SPINNING_WINDOW, WINDOW, ours, raw, round_trip};
+use crate::plan::Layer;
+use crate::test::Metric::Bandwidth;
+use crate::test::Verb::{Read, Send, Write};
+
+const fn of_async(run: Run) -> Part {
+    Part::of(Source::Ours(Layer::Async, run))
+}
+
+const fn within(words: &'static [&'static str]) -> Part {
+    Part::of(Source::Connections(words))
+}
+
+/// Creates a row that compares rdma-async with rdma-core, with the same number of outstanding requests.
+macro_rules! async_beside_core {
+    ($id:literal, $what:literal, $unit:expr, $verb:expr, $size:expr, $least:expr) => {
+        Row {
+            id: $id,
+            what: $what,
+            unit: $unit,
+            figure: of_async(Run::new($verb, Bandwidth, $size).with(SPINNING_WINDOW)),
+            yardstick: &[ours(Run::new($verb, Bandwidth, $size).with(WINDOW))],
+            goal: Ratio(AtLeast($least)),
+        }
+    };
+}
+
+/// Returns the measurement of the rate of 8-byte writes over rdma-async, with softroce set to a latency
+/// of 20 us.
+const fn delayed(words: &'static [&'static str]) -> Part {
+    let run = Run::new(Write, Bandwidth, 8).with(words);
+    of_async(run.under_variables(&["SOFTROCE_LATENCY=20us"]))
+}
+
+/// The rows of the letter E.
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        id: "E1",
+        what: "write 8 B within a process, async - core",
+        unit: Unit::Microseconds,
+        figure: within(&["write", "--layer", "async"]),
+        yardstick: &[within(&["write", "--layer", "core"])],
+        goal: Difference(AtMost(0.060)),
+    },
+    async_beside_core!(
+        "E2a",
+        "write_bw 8 B, async / core",
+        Unit::Messages,
+        Write,
+        8,
+        0.5
+    ),
+    async_beside_core!(
+        "E2b",
+        "send_bw 32 B, async / core",
+        Unit::Messages,
+        Send,
+        32,
+        0.5
+    ),
+    async_beside_core!(
+        "E2c",
+        "write_bw 64 KiB, async / core",
+        Unit::Bytes(64 * KIB),
+        Write,
+        64 * KIB,
+        0.95
+    ),
+    async_beside_core!(
+        "E2d",
+        "read_bw 64 KiB, async / core",
+        Unit::Bytes(64 * KIB),
+        Read,
+        64 * KIB,
+        0.95
+    ),
+    async_beside_core!(
+        "E2e",
+        "send_bw 64 KiB, async / core",
+        Unit::Bytes(64 * KIB),
+        Send,
+        64 * KIB,
+        0.95
+    ),
+    Row {
+        id: "E3",
+        what: "send 8 B and its echo, async spinning - core",
+        unit: Unit::Microseconds,
+        figure: round_trip(Layer::Async, &["--completion", "busy"]),
+        yardstick: &[round_trip(Layer::Core, &[])],
+        goal: Difference(AtMost(0.200)),
+    },
+    Row {
+        id: "E4",
+        what: "write 8 B that takes 20 us, async, 64 / 1",
+        unit: Unit::Messages,
+        figure: delayed(SPINNING_WINDOW),
+        yardstick: &[delayed(&["-t", "1", "--completion", "busy"])],
+        goal: Ratio(AtLeast(10.0)),
+    },
+    Row {
+        id: "E5a",
+        what: "write 8 B within a process, beside 1000 / alone",
+        unit: Unit::Messages,
+        figure: within(&["write-rate", "--idle", "1000"]),
+        yardstick: &[within(&["write-rate"])],
+        goal: Ratio(AtLeast(0.9)),
+    },
+    Row {
+        id: "E5b",
+        what: "memory of an idle connection's end, in bytes",
+        unit: Unit::Count,
+        figure: within(&["idle"]).at(Statistic::Counter("/memory")),
+        yardstick: &[],
+        goal: Value(AtMost(16384.0)),
+    },
+    Row {
+        id: "E5c",
+        what: "descriptors of an idle connection's end",
+        unit: Unit::Count,
+        figure: within(&["idle"]).at(Statistic::Counter("/descriptors")),
+        yardstick: &[],
+        goal: Value(AtMost(1.0)),
+    },
+    Row {
+        id: "E6",
+        what: "send 8 B and its echo, async by events / eventfds",
+        unit: Unit::Microseconds,
+        figure: round_trip(Layer::Async, &["--completion", "event"]),
+        yardstick: &[raw(&["eventfd", "--tasks"])],
+        goal: Ratio(AtMost(1.15)),
+    },
+    Row {
+        id: "E7a",
+        what: "connect and first message / those of TCP",
+        unit: Unit::Microseconds,
+        figure: within(&["connect", "--by", "rdma"]),
+        yardstick: &[within(&["connect", "--by", "tcp"])],
+        goal: Ratio(AtMost(20.0)),
+    },
+    Row {
+        id: "E7b",
+        what: "connect and first message",
+        unit: Unit::Microseconds,
+        figure: within(&["connect", "--by", "rdma"]),
+        yardstick: &[],
+        goal: Value(AtMost(5000.0)),
+    },
+    Row {
+        id: "E8",
+        what: "write 8 B within a process, 50 others fail / alone",
+        unit: Unit::Messages,
+        figure: within(&["beside-failures", "--failures", "50"]),
+        yardstick: &[within(&["beside-failures"])],
+        goal: Ratio(AtLeast(0.9)),
+    },
+];

@@ -1,0 +1,90 @@
+//! Rows of rdma-rpc, against rdma-core and against other frameworks over TCP.
+
+use super::super::goal::Bound::{AtLeast, AtMost};
+use super::super::goal::Goal::{Difference, Ratio};
+use super::super::row::{Part, Row, Unit};
+use super::super::run::Run;
+use super::super::source::Source;
+use super::{SPINNING_WINDOW, WINDOW, ours};
+use crate::plan::Layer;
+use crate::test::Metric::{Bandwidth, Latency};
+use crate::test::Verb::{Echo, Item, Send};
+
+const fn of_rpc(run: Run) -> Part {
+    Part::of(Source::Ours(Layer::Rpc, run))
+}
+
+const fn peer(words: &'static [&'static str]) -> Part {
+    Part::of(Source::Peer(words))
+}
+
+/// Returns the measurement of the rate of calls of 32 bytes.
+const fn echo_rate(words: &'static [&'static str]) -> Part {
+    of_rpc(Run::new(Echo, Bandwidth, 32).with(words))
+}
+
+/// Creates a row that compares the rate of calls, 64 in flight on one connection, with that of another
+/// framework.
+macro_rules! calls_beside {
+    ($id:literal, $what:literal, $framework:literal, $least:expr) => {
+        Row {
+            id: $id,
+            what: $what,
+            unit: Unit::Messages,
+            figure: echo_rate(WINDOW),
+            yardstick: &[peer(&[$framework, "rate"])],
+            goal: Ratio(AtLeast($least)),
+        }
+    };
+}
+
+/// The rows of the letter F.
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        id: "F1",
+        what: "call 32 B, spinning - 1.5 send round trips, core",
+        unit: Unit::Microseconds,
+        figure: of_rpc(Run::new(Echo, Latency, 32).with(&["--completion", "busy"])),
+        // The test reports half of a round trip.
+        yardstick: &[Part::times(
+            3.0,
+            Source::Ours(Layer::Core, Run::new(Send, Latency, 32)),
+        )],
+        goal: Difference(AtMost(0.300)),
+    },
+    calls_beside!("F2a", "calls 32 B, 64 in flight / tonic", "tonic", 10.0),
+    calls_beside!("F2b", "calls 32 B, 64 in flight / tarpc", "tarpc", 4.0),
+    calls_beside!("F2c", "calls 32 B, 64 in flight / capnp-rpc", "capnp", 4.0),
+    Row {
+        id: "F3",
+        what: "calls 32 B, 64 in flight / send_bw 32 B, core",
+        unit: Unit::Messages,
+        figure: echo_rate(SPINNING_WINDOW),
+        yardstick: &[ours(Run::new(Send, Bandwidth, 32).with(WINDOW))],
+        goal: Ratio(AtLeast(0.4)),
+    },
+    Row {
+        id: "F4",
+        what: "calls 32 B, 64 in flight, 64 connections / one",
+        unit: Unit::Messages,
+        figure: echo_rate(&["-t", "64", "-q", "64"]),
+        yardstick: &[echo_rate(WINDOW)],
+        goal: Ratio(AtLeast(0.7)),
+    },
+    Row {
+        id: "F5",
+        what: "call 32 B by events / echo of tokio over TCP",
+        unit: Unit::Microseconds,
+        figure: of_rpc(Run::new(Echo, Latency, 32).with(&["--completion", "event"])),
+        yardstick: &[peer(&["tcp", "latency"])],
+        goal: Ratio(AtMost(1.15)),
+    },
+    Row {
+        id: "F6",
+        what: "streamed items 64 B / tonic",
+        unit: Unit::Messages,
+        figure: of_rpc(Run::new(Item, Bandwidth, 64)),
+        yardstick: &[peer(&["tonic", "items", "-s", "64"])],
+        goal: Ratio(AtLeast(10.0)),
+    },
+];

@@ -1,0 +1,66 @@
+//! Rows that are measured in the virtual machine, where the reference values come from the kernel's
+//! Soft-RoCE device.
+
+use super::super::goal::Bound::{AtLeast, AtMost};
+use super::super::goal::Goal::Ratio;
+use super::super::row::{Row, Unit};
+use super::super::run::{Path, Run};
+use super::{KIB, ours, perftest};
+use crate::test::Metric::{Bandwidth, Latency};
+use crate::test::Verb::{Send, Write};
+
+/// The rows of the goal G11.
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        id: "G11a",
+        what: "write 64 KiB, our memory / the same on rxe",
+        unit: Unit::Bytes(64 * KIB),
+        figure: ours(Run::new(Write, Bandwidth, 64 * KIB)),
+        yardstick: &[ours(Run::new(Write, Bandwidth, 64 * KIB).by(Path::Kernel))],
+        goal: Ratio(AtLeast(5.0)),
+    },
+    Row {
+        id: "G11b",
+        what: "ib_write_bw 64 KiB / the same on rxe",
+        unit: Unit::Bytes(64 * KIB),
+        figure: perftest(Run::new(Write, Bandwidth, 64 * KIB)),
+        yardstick: &[perftest(
+            Run::new(Write, Bandwidth, 64 * KIB).by(Path::Kernel),
+        )],
+        goal: Ratio(AtLeast(3.0)),
+    },
+    Row {
+        id: "G11c",
+        what: "write 8 B, our memory / the same on rxe",
+        unit: Unit::Messages,
+        figure: ours(Run::new(Write, Bandwidth, 8)),
+        yardstick: &[ours(Run::new(Write, Bandwidth, 8).by(Path::Kernel))],
+        goal: Ratio(AtLeast(5.0)),
+    },
+    Row {
+        id: "G11d",
+        what: "ib_send_lat 8 B / the same on rxe",
+        unit: Unit::Microseconds,
+        figure: perftest(Run::new(Send, Latency, 8)),
+        yardstick: &[perftest(Run::new(Send, Latency, 8).by(Path::Kernel))],
+        goal: Ratio(AtMost(0.5)),
+    },
+    Row {
+        id: "G11e",
+        what: "UDP, ib_write_bw 64 KiB / the same on rxe",
+        unit: Unit::Bytes(64 * KIB),
+        figure: perftest(Run::new(Write, Bandwidth, 64 * KIB).by(Path::Udp)),
+        yardstick: &[perftest(
+            Run::new(Write, Bandwidth, 64 * KIB).by(Path::Kernel),
+        )],
+        goal: Ratio(AtLeast(1.0)),
+    },
+    Row {
+        id: "G11f",
+        what: "UDP, ib_write_bw 8 B / the same on rxe",
+        unit: Unit::Messages,
+        figure: perftest(Run::new(Write, Bandwidth, 8).by(Path::Udp)),
+        yardstick: &[perftest(Run::new(Write, Bandwidth, 8).by(Path::Kernel))],
+        goal: Ratio(AtLeast(1.0)),
+    },
+];

@@ -1,0 +1,131 @@
+//! All rows (comparisons) of the judge, with their goals.
+
+mod asynchronous;
+mod calls;
+mod core;
+mod guest;
+mod softroce;
+
+use super::row::{Part, Row};
+use super::run::Run;
+use super::source::Source;
+use crate::plan::Layer;
+use crate::test::Metric::Latency;
+use crate::test::Verb::Send;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+/// Size in bytes of the messages in bandwidth tests over UDP.
+const LARGE: usize = 64 * KIB;
+
+const fn ours(run: Run) -> Part {
+    Part::of(Source::Ours(Layer::Core, run))
+}
+
+const fn perftest(run: Run) -> Part {
+    Part::of(Source::Perftest(run))
+}
+
+const fn raw(words: &'static [&'static str]) -> Part {
+    Part::of(Source::Yardstick(words))
+}
+
+/// Arguments that set the number of outstanding operations in the rows of rdma-async.
+const WINDOW: &[&str] = &["-t", "64"];
+
+/// The arguments in [`WINDOW`], and those with which a task of rdma-async polls without sleeping, as
+/// the test of rdma-core does.
+const SPINNING_WINDOW: &[&str] = &["-t", "64", "--completion", "busy"];
+
+/// Returns the measurement of the round trip of a message of 8 bytes: twice the latency that the test
+/// reports.
+const fn round_trip(layer: Layer, words: &'static [&'static str]) -> Part {
+    let run = Run::new(Send, Latency, 8).with(words);
+    Part::times(2.0, Source::Ours(layer, run))
+}
+
+/// Returns the rows that are measured on a machine whose processors are not emulated.
+pub(super) fn of_host() -> impl Iterator<Item = &'static Row> {
+    let all = [softroce::ROWS, core::ROWS, asynchronous::ROWS, calls::ROWS];
+    all.into_iter().flatten()
+}
+
+/// Returns the rows that are measured in the virtual machine.
+pub(super) fn of_guest() -> impl Iterator<Item = &'static Row> {
+    guest::ROWS.iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::goal::Bound::AtLeast;
+    use super::super::goal::Goal;
+    use super::super::row::Quantity;
+    use super::*;
+
+    fn rows() -> impl Iterator<Item = &'static Row> {
+        of_host().chain(of_guest())
+    }
+
+    fn parts(row: &Row) -> impl Iterator<Item = &Part> {
+        std::iter::once(&row.figure).chain(row.yardstick)
+    }
+
+    #[test]
+    fn every_goal_has_rows() {
+        let of_letter = |letter, last| (1..=last).map(move |number| format!("{letter}{number}"));
+        let names = of_letter('G', 19).chain(of_letter('C', 3));
+        let names = names.chain(of_letter('E', 8)).chain(of_letter('F', 6));
+        for name in names.chain(of_letter('S', 1)) {
+            assert!(rows().any(|row| row.is_called(&name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_row_has_a_name_of_its_own_that_selects_no_other() {
+        for row in rows() {
+            let number = row.id.strip_prefix(|c: char| c.is_ascii_uppercase());
+            let number = number.unwrap_or_default();
+            let suffix = number.trim_start_matches(|c: char| c.is_ascii_digit());
+            let is_suffix = suffix.chars().all(|c| c.is_ascii_lowercase());
+            assert!(number.len() > suffix.len() && is_suffix, "{}", row.id);
+            let called: Vec<_> = rows().filter(|other| other.is_called(row.id)).collect();
+            assert_eq!(called, [row]);
+        }
+    }
+
+    #[test]
+    fn a_row_holds_numbers_of_its_unit_against_each_other() {
+        for row in rows() {
+            let quantity = row.unit.quantity();
+            for part in parts(row) {
+                assert_eq!(part.quantity(), quantity, "{}", row.id);
+                assert!(part.source.has(part.statistic), "{}: {part}", row.id);
+            }
+            let of_rate = quantity == Quantity::Rate;
+            assert_eq!(
+                matches!(row.goal.bound(), AtLeast(_)),
+                of_rate,
+                "{}",
+                row.id
+            );
+            let alone = matches!(row.goal, Goal::Value(_));
+            assert_eq!(row.yardstick.is_empty(), alone, "{}", row.id);
+            if matches!(row.goal, Goal::Difference(_)) {
+                assert_eq!(quantity, Quantity::Time, "{}", row.id);
+            }
+        }
+    }
+
+    #[test]
+    fn calls_are_of_rdma_rpc() {
+        for part in rows().flat_map(parts) {
+            match part.source {
+                Source::Ours(layer, run) => {
+                    assert_eq!(run.is_call(), layer == Layer::Rpc, "{part}");
+                }
+                Source::Perftest(run) => assert!(!run.is_call(), "{part}"),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Rows of softroce: what perftest and rdma-core reach, against what the machine does without RDMA.
+
+use super::super::attack::Attack;
+use super::super::goal::Bound::{AtLeast, AtMost};
+use super::super::goal::Goal::{Difference, Ratio};
+use super::super::row::{Part, Row, Unit};
+use super::super::run::{Path, Run};
+use super::super::source::Source;
+use super::super::statistic::Statistic;
+use super::{KIB, LARGE, MIB, ours, perftest, raw};
+use crate::test::Metric::{Bandwidth, Latency};
+use crate::test::Verb::{FetchAndAdd, Send, Write};
+
+/// Arguments with which a bandwidth test posts 32 requests in one call.
+const LIST: &[&str] = &["-l", "32"];
+
+const fn ucx(test: &'static str) -> Part {
+    ucx_of(test, 8)
+}
+
+const fn ucx_of(test: &'static str, size: usize) -> Part {
+    Part::of(Source::Ucx { test, size })
+}
+
+/// Returns the measurement of perftest's packets per second over UDP with the given MTU: the rate of
+/// writes times the number of packets in a write.
+const fn packets(mtu: usize) -> Part {
+    let run = Run::new(Write, Bandwidth, LARGE).by(Path::Udp).mtu(mtu);
+    Part::times((LARGE / mtu) as f64, Source::Perftest(run))
+}
+
+/// Returns the measurement of the rate of 8-byte writes to `servers` servers. `words` are further
+/// arguments, such as the number of queue pairs or regions.
+const fn spread(words: &'static [&'static str], servers: usize) -> Part {
+    let run = Run::new(Write, Bandwidth, 8).with(words).servers(servers);
+    ours(run)
+}
+
+const ONE: &[Part] = &[spread(&["-l", "32", "--regions", "1"], 1)];
+
+/// Latency of sends of 8 bytes, while the same thread keeps another queue pair busy with sends of 1
+/// MiB.
+const BESIDE_LONG: Part = ours(Run::new(Send, Latency, 8).with(&["--beside", "1048576"]));
+
+/// Creates a row that compares the bandwidth of sends by perftest with that of UCX's tagged messages.
+macro_rules! sends_beside_ucx {
+    ($id:literal, $what:literal, $size:expr, $least:expr) => {
+        Row {
+            id: $id,
+            what: $what,
+            unit: Unit::Bytes($size),
+            figure: perftest(Run::new(Send, Bandwidth, $size)),
+            yardstick: &[ucx_of("tag_bw", $size)],
+            goal: Ratio(AtLeast($least)),
+        }
+    };
+}
+
+/// Creates a row that compares the latency of messages that consume a receive with that of writes of
+/// the same size.
+macro_rules! beside_write_lat {
+    ($id:literal, $what:literal, $run:expr, $size:expr, $most:expr) => {
+        Row {
+            id: $id,
+            what: $what,
+            unit: Unit::Microseconds,
+            figure: ours($run),
+            yardstick: &[ours(Run::new(Write, Latency, $size))],
+            goal: Ratio(AtMost($most)),
+        }
+    };
+}
+
+/// Creates a row that compares the rate of a connection while another process sends forged packets to
+/// it with the rate while that process sends forged packets to unused ports.
+macro_rules! attacked {
+    ($id:literal, $what:literal, $unit:expr, $run:expr) => {
+        Row {
+            id: $id,
+            what: $what,
+            unit: $unit,
+            figure: ours($run.under(Attack::Connection)),
+            yardstick: &[ours($run.under(Attack::UnusedPort))],
+            goal: Ratio(AtLeast(0.9)),
+        }
+    };
+}
+
+/// The rows of the letters G (without G11) and S.
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        id: "G1",
+        what: "write 1 MiB, our memory / memcpy into a memfd",
+        unit: Unit::Bytes(MIB),
+        figure: ours(Run::new(Write, Bandwidth, MIB)),
+        yardstick: &[raw(&["memcpy", "-s", "1048576"])],
+        goal: Ratio(AtLeast(0.90)),
+    },
+    Row {
+        id: "G2a",
+        what: "ib_write_bw 64 KiB / process_vm_writev",
+        unit: Unit::Bytes(64 * KIB),
+        figure: perftest(Run::new(Write, Bandwidth, 64 * KIB)),
+        yardstick: &[raw(&["vm-write", "-s", "65536"])],
+        goal: Ratio(AtLeast(0.90)),
+    },
+    Row {
+        id: "G2b",
+        what: "ib_write_bw 1 MiB / process_vm_writev",
+        unit: Unit::Bytes(MIB),
+        figure: perftest(Run::new(Write, Bandwidth, MIB)),
+        yardstick: &[raw(&["vm-write", "-s", "1048576"])],
+        goal: Ratio(AtLeast(0.90)),
+    },
+    Row {
+        id: "G3",
+        what: "write_lat 8 B, our memory / UCX put_lat",
+        unit: Unit::Microseconds,
+        figure: ours(Run::new(Write, Latency, 8)),
+        yardstick: &[ucx("ucp_put_lat")],
+        goal: Ratio(AtMost(2.0)),
+    },
+    Row {
+        id: "G4",
+        what: "ib_write_lat 8 B / process_vm_writev + half a line",
+        unit: Unit::Microseconds,
+        figure: perftest(Run::new(Write, Latency, 8)),
+        yardstick: &[
+            raw(&["vm-write", "-s", "8", "--latency"]),
+            Part::times(0.5, Source::CacheLine),
+        ],
+        goal: Ratio(AtMost(1.5)),
+    },
+    Row {
+        id: "G5",
+        what: "ib_send_lat 8 B / UCX tag_lat",
+        unit: Unit::Microseconds,
+        figure: perftest(Run::new(Send, Latency, 8)),
+        yardstick: &[ucx("tag_lat")],
+        goal: Ratio(AtMost(1.25)),
+    },
+    Row {
+        id: "G6",
+        what: "write 8 B by 32, our memory / UCX put_bw",
+        unit: Unit::Messages,
+        figure: ours(Run::new(Write, Bandwidth, 8).with(LIST)),
+        yardstick: &[ucx("ucp_put_bw")],
+        goal: Ratio(AtLeast(0.25)),
+    },
+    Row {
+        id: "G7a",
+        what: "ib_send_bw 8 B / UCX tag_bw",
+        unit: Unit::Messages,
+        figure: perftest(Run::new(Send, Bandwidth, 8)),
+        yardstick: &[ucx("tag_bw")],
+        goal: Ratio(AtLeast(1.0)),
+    },
+    Row {
+        id: "G7b",
+        what: "fetch and add, our memory / UCX fadd",
+        unit: Unit::Messages,
+        figure: ours(Run::new(FetchAndAdd, Bandwidth, 8)),
+        yardstick: &[ucx("ucp_fadd")],
+        goal: Ratio(AtLeast(0.4)),
+    },
+    Row {
+        id: "G8a",
+        what: "UDP, ib_write_bw, MTU 1024 / GSO+GRO pump",
+        unit: Unit::Bytes(KIB),
+        figure: packets(1024),
+        yardstick: &[raw(&["udp-pump", "-s", "1040", "--by", "gso"])],
+        goal: Ratio(AtLeast(0.6)),
+    },
+    Row {
+        id: "G8b",
+        what: "UDP, ib_write_bw, MTU 1024 / sendto pump",
+        unit: Unit::Bytes(KIB),
+        figure: packets(1024),
+        yardstick: &[raw(&["udp-pump", "-s", "1040", "--by", "sendto"])],
+        goal: Ratio(AtLeast(3.0)),
+    },
+    Row {
+        id: "G8c",
+        what: "UDP, ib_write_bw, MTU 4096 / GSO+GRO pump",
+        unit: Unit::Bytes(4 * KIB),
+        figure: packets(4096),
+        yardstick: &[raw(&["udp-pump", "-s", "4112", "--by", "gso"])],
+        goal: Ratio(AtLeast(0.6)),
+    },
+    Row {
+        id: "G8d",
+        what: "UDP, ib_write_bw, MTU 4096 / sendto pump",
+        unit: Unit::Bytes(4 * KIB),
+        figure: packets(4096),
+        yardstick: &[raw(&["udp-pump", "-s", "4112", "--by", "sendto"])],
+        goal: Ratio(AtLeast(2.0)),
+    },
+    Row {
+        id: "G9",
+        what: "UDP, ib_send_lat 8 B / half a UDP round trip",
+        unit: Unit::Microseconds,
+        figure: perftest(Run::new(Send, Latency, 8).by(Path::Udp)),
+        yardstick: &[Part::times(
+            0.5,
+            Source::Yardstick(&["udp-ping", "-s", "8"]),
+        )],
+        goal: Ratio(AtMost(1.5)),
+    },
+    Row {
+        id: "G10",
+        what: "ib_send_lat 8 B -e / half an eventfd round trip",
+        unit: Unit::Microseconds,
+        figure: perftest(Run::new(Send, Latency, 8).with(&["-e"])),
+        yardstick: &[Part::times(0.5, Source::Yardstick(&["eventfd"]))],
+        goal: Ratio(AtMost(1.25)),
+    },
+    Row {
+        id: "G12a",
+        what: "write 8 B, 16 queue pairs / 1",
+        unit: Unit::Messages,
+        figure: spread(&["-l", "32", "-q", "16", "--regions", "1"], 1),
+        yardstick: ONE,
+        goal: Ratio(AtLeast(0.8)),
+    },
+    Row {
+        id: "G12b",
+        what: "write 8 B, 256 queue pairs / 1",
+        unit: Unit::Messages,
+        figure: spread(&["-l", "32", "-q", "256", "--regions", "1"], 1),
+        yardstick: ONE,
+        goal: Ratio(AtLeast(0.8)),
+    },
+    Row {
+        id: "G12c",
+        what: "write 8 B, 100 regions / 1",
+        unit: Unit::Messages,
+        figure: spread(&["-l", "32", "--regions", "100"], 1),
+        yardstick: ONE,
+        goal: Ratio(AtLeast(0.8)),
+    },
+    Row {
+        id: "G12d",
+        what: "write 8 B, 10,000 regions / 1",
+        unit: Unit::Messages,
+        figure: spread(&["-l", "32", "--regions", "10000"], 1),
+        yardstick: ONE,
+        goal: Ratio(AtLeast(0.8)),
+    },
+    Row {
+        id: "G12e",
+        what: "write 8 B, 2 peers / 1",
+        unit: Unit::Messages,
+        figure: spread(&["-l", "32", "--regions", "1"], 2),
+        yardstick: ONE,
+        goal: Ratio(AtLeast(0.8)),
+    },
+    Row {
+        id: "G12f",
+        what: "write 8 B, 4 peers / 1",
+        unit: Unit::Messages,
+        figure: spread(&["-l", "32", "--regions", "1"], 4),
+        yardstick: ONE,
+        goal: Ratio(AtLeast(0.8)),
+    },
+    sends_beside_ucx!("G13a", "ib_send_bw 4 KiB / UCX tag_bw", 4 * KIB, 0.7),
+    sends_beside_ucx!("G13b", "ib_send_bw 64 KiB / UCX tag_bw", 64 * KIB, 0.9),
+    sends_beside_ucx!("G13c", "ib_send_bw 1 MiB / UCX tag_bw", MIB, 0.9),
+    Row {
+        id: "G14",
+        what: "send_bw 64 KiB, our memory / write_bw",
+        unit: Unit::Bytes(64 * KIB),
+        figure: ours(Run::new(Send, Bandwidth, 64 * KIB)),
+        yardstick: &[ours(Run::new(Write, Bandwidth, 64 * KIB))],
+        goal: Ratio(AtLeast(0.7)),
+    },
+    beside_write_lat!(
+        "G15a",
+        "send_lat 4 KiB, our memory / write_lat",
+        Run::new(Send, Latency, 4 * KIB),
+        4 * KIB,
+        2.5
+    ),
+    beside_write_lat!(
+        "G15b",
+        "send_lat 64 KiB, our memory / write_lat",
+        Run::new(Send, Latency, 64 * KIB),
+        64 * KIB,
+        1.5
+    ),
+    beside_write_lat!(
+        "G16",
+        "write_lat 64 KiB with immediate / without",
+        Run::new(Write, Latency, 64 * KIB).with(&["--write_with_imm"]),
+        64 * KIB,
+        1.3
+    ),
+    Row {
+        id: "G17a",
+        what: "send_lat 8 B beside 1 MiB, p99 - alone - 2 copies",
+        unit: Unit::Microseconds,
+        figure: BESIDE_LONG.at(Statistic::P99),
+        yardstick: &[
+            ours(Run::new(Send, Latency, 8)).at(Statistic::P99),
+            Part::times(
+                2.0,
+                Source::Yardstick(&["memcpy", "-s", "65536", "--latency"]),
+            ),
+        ],
+        goal: Difference(AtMost(0.0)),
+    },
+    Row {
+        id: "G17b",
+        what: "send 1 MiB beside send_lat 8 B / send_bw",
+        unit: Unit::Bytes(MIB),
+        figure: BESIDE_LONG.at(Statistic::Beside),
+        yardstick: &[ours(Run::new(Send, Bandwidth, MIB))],
+        goal: Ratio(AtLeast(0.7)),
+    },
+    Row {
+        id: "G18",
+        what: "send_bw 8 B, an SRQ of 64 queue pairs / of 1",
+        unit: Unit::Messages,
+        figure: ours(Run::new(Send, Bandwidth, 8).with(&["--use-srq", "-q", "64"])),
+        yardstick: &[ours(Run::new(Send, Bandwidth, 8).with(&["--use-srq"]))],
+        goal: Ratio(AtLeast(0.8)),
+    },
+    Row {
+        id: "G19",
+        what: "ib_send_lat 8 B, UD / RC",
+        unit: Unit::Microseconds,
+        figure: perftest(Run::new(Send, Latency, 8).with(&["-c", "UD"])),
+        yardstick: &[perftest(Run::new(Send, Latency, 8))],
+        goal: Ratio(AtMost(3.0)),
+    },
+    attacked!(
+        "S1a",
+        "write_bw 64 KiB, attacked / attack elsewhere",
+        Unit::Bytes(64 * KIB),
+        Run::new(Write, Bandwidth, 64 * KIB)
+    ),
+    attacked!(
+        "S1b",
+        "send_bw 8 B, attacked / attack elsewhere",
+        Unit::Messages,
+        Run::new(Send, Bandwidth, 8)
+    ),
+    attacked!(
+        "S1c",
+        "UDP, write_bw 64 KiB, attacked / attack elsewhere",
+        Unit::Bytes(64 * KIB),
+        Run::new(Write, Bandwidth, 64 * KIB).by(Path::Udp)
+    ),
+];

@@ -10,6 +10,8 @@ over_every_transport! {
     a_handler_sends_items_and_then_its_result;
     a_handler_receives_items;
     items_go_both_ways_at_once;
+    items_of_an_iterator_arrive_in_order;
+    an_iterator_is_sent_up_to_the_item_that_cannot_be;
     long_and_short_items_arrive_in_order;
     an_error_ends_a_stream;
     a_stream_that_is_dropped_ends_its_handler;
@@ -59,6 +61,56 @@ async fn items_go_both_ways_at_once(address: Address) {
         (0..2000).map(|number| 2 * number).collect::<Vec<u64>>()
     );
     within("sending", sending).await.unwrap();
+}
+
+#[rdma_rpc::service]
+trait Texts {
+    /// Sends the text numbers 0 to `count`.
+    async fn texts(&self, count: usize, texts: Sender<String>) -> Result<(), String>;
+}
+
+struct Made;
+
+/// Makes a text whose length depends on its number. Every fourth one is longer than a batch.
+fn text(number: usize) -> String {
+    "x".repeat(number * 37 % 5500)
+}
+
+impl Texts for Made {
+    async fn texts(&self, count: usize, mut texts: Sender<String>) -> Result<(), String> {
+        let sent = texts.send_all((0..count).map(text)).await;
+        sent.map_err(|error| error.to_string())
+    }
+}
+
+async fn items_of_an_iterator_arrive_in_order(address: Address) {
+    let server = listen(Server::new(TextsServer::new(Made)), address).await;
+    let client = TextsClient::new(connect(&server).await);
+    for count in [0, 1, 64, 65, 1000] {
+        let mut texts = within("the stream", client.texts(count)).await.unwrap();
+        for number in 0..count {
+            let item = within("an item", texts.next()).await.unwrap().unwrap();
+            assert_eq!(item.len(), text(number).len(), "item {number} of {count}");
+        }
+        within("the result", texts.finish()).await.unwrap();
+    }
+}
+
+async fn an_iterator_is_sent_up_to_the_item_that_cannot_be(address: Address) {
+    let server = Server::new(TextsServer::new(Made)).message_limit(5000);
+    let server = listen(server, address).await;
+    let client = TextsClient::new(connect(&server).await);
+    let first = (0..).find(|&number| text(number).len() >= 5000).unwrap();
+    let mut texts = within("the stream", client.texts(1000)).await.unwrap();
+    for number in 0..first {
+        let item = within("an item", texts.next()).await.unwrap().unwrap();
+        assert_eq!(item.len(), text(number).len());
+    }
+    let error = match within("the end", texts.next()).await {
+        Some(Err(CallError::Service(error))) => error,
+        other => panic!("{other:?}"),
+    };
+    assert!(error.contains("5000"), "{error}");
 }
 
 async fn long_and_short_items_arrive_in_order(address: Address) {

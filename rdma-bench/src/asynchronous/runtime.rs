@@ -33,10 +33,12 @@ pub(crate) fn build(threads: usize) -> Result<Runtime> {
 pub(crate) struct Progress(Arc<AtomicU64>);
 
 impl Progress {
-    /// Counts a completed operation.
+    /// Counts a completed operation. A count of another thread at the same time can be lost, which does
+    /// not matter for detecting a stall.
     #[inline]
     pub(crate) fn step(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        let count = self.0.load(Ordering::Relaxed);
+        self.0.store(count.wrapping_add(1), Ordering::Relaxed);
     }
 
     fn count(&self) -> u64 {

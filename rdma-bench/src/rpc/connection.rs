@@ -47,11 +47,12 @@ impl Bench for Served {
 
     async fn items(&self, size: u64, mut items: Sender<Payload>) -> Result<(), ()> {
         let item = Payload::from(vec![0; usize::try_from(size).map_err(drop)?]);
-        // Sending fails once the caller has dropped its end of the stream.
-        while items.send(&item).await.is_ok() {
+        let repeated = std::iter::repeat_with(|| {
             self.progress.step();
-        }
-        Ok(())
+            &item
+        });
+        // Sending fails once the caller has dropped its end of the stream.
+        items.send_all(repeated).await.or(Ok(()))
     }
 }
 

@@ -39,15 +39,16 @@ impl Calls {
                     let status = Status::from_parts(status, body).ok_or(Violation::Fields)?;
                     self.refuse(id, status)?;
                 }
-                Head::Item {
+                Head::Items {
                     id,
                     codec,
-                    sequence,
+                    first,
+                    count,
                     body,
                 } => {
                     if let Some(inlet) = self.streams(id, |slot| slot.streams.inlet.clone())? {
                         let body = Body::take(&mut message, body, is_last);
-                        inlet.push(sequence, codec, body, core.message_limit())?;
+                        inlet.push(first, codec, count, body, core.message_limit())?;
                     }
                 }
                 Head::Window { id, items, bytes } => {

@@ -87,7 +87,7 @@ impl Client {
             .outbox
             .append(&header, &value, core.send_limit(), Leaves::AtTurnEnd);
         match placed.map_err(|unplaced| unsent(core, unplaced))? {
-            Placed::Batched(_) => Ok(()),
+            Placed::Batched => Ok(()),
             Placed::Long(batch) => {
                 let deadline = Instant::now().checked_add(self.deadline);
                 let sending = core.outbox.send_long(batch);
@@ -266,8 +266,8 @@ async fn send<C: Encode<Q>, Q, P: Deref<Target = Core>>(
         .outbox
         .append(&header, &value, core.send_limit(), leaves);
     let sent = match placed.map_err(|unplaced| unsent(core, unplaced))? {
-        Placed::Batched(_) if is_alone => core.outbox.flush(),
-        Placed::Batched(_) => Ok(()),
+        Placed::Batched if is_alone => core.outbox.flush(),
+        Placed::Batched => Ok(()),
         Placed::Long(batch) => {
             pending.is_sent = true;
             let sending = pending.core.outbox.send_long(batch);

@@ -73,7 +73,7 @@ impl<T, E> fmt::Debug for Response<T, E> {
 /// Items of a call whose handler sends a stream, and the handler's result. Also a [`Stream`]. Dropping
 /// it cancels the call.
 ///
-/// The handler waits while 256 items or 256 KiB were sent and not yet taken.
+/// The handler waits while 4096 items or 256 KiB were sent and not yet taken.
 #[must_use = "dropping the stream cancels the call"]
 pub struct Streaming<O, T, E> {
     items: Receiver<O>,

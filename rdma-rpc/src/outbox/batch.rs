@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::link::Link;
 use crate::payload::Buffer;
 pub(crate) use crate::wire::BATCH;
-use crate::wire::{Header, MESSAGE_HEADER, write_message_header};
+use crate::wire::{CallId, Header, ITEM_LENGTH, MESSAGE_HEADER, write_message_header};
 
 /// Number of spare buffers that are kept: one for each request of a send queue.
 const SPARE: usize = 64;
@@ -31,6 +31,54 @@ pub(crate) struct Batch {
     pub(crate) sent: usize,
     /// Length of the prefix, which holds the length of the message.
     prefix: usize,
+    /// The last frame, if further items of a stream can follow in it.
+    run: Option<Run>,
+}
+
+/// Frame of consecutive items, whose header is written once all items are there.
+#[derive(Debug)]
+struct Run {
+    header: ItemHeader,
+    /// Position of the frame in the buffer.
+    start: usize,
+    count: u16,
+}
+
+/// An item of a stream to be sent, without its body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ItemHeader {
+    pub(crate) id: CallId,
+    pub(crate) codec: u8,
+    pub(crate) sequence: u32,
+}
+
+impl ItemHeader {
+    /// Returns the header of a frame with `count` items that follow their lengths, of which this is the
+    /// first.
+    fn of_several(&self, count: u16) -> Header<'static> {
+        Header::Items {
+            id: self.id,
+            codec: self.codec,
+            first: self.sequence,
+            count,
+        }
+    }
+
+    /// Returns the header of a frame with this item alone, without its length.
+    pub(crate) fn of_one(&self) -> Header<'static> {
+        self.of_several(0)
+    }
+}
+
+impl Run {
+    /// Returns whether the item `header` can follow in this frame.
+    fn is_followed_by(&self, header: &ItemHeader) -> bool {
+        let next = ItemHeader {
+            sequence: self.header.sequence.wrapping_add(self.count.into()),
+            ..self.header
+        };
+        *header == next && self.count < u16::MAX
+    }
 }
 
 impl Batch {
@@ -79,6 +127,7 @@ impl Batch {
             body: 0,
             sent: 0,
             prefix,
+            run: None,
         }
     }
 
@@ -89,6 +138,7 @@ impl Batch {
         header: &Header<'_>,
         body: &(impl Encodable + ?Sized),
     ) -> Result<Option<usize>, CodecError> {
+        self.end_run();
         let bytes = self.buffer.bytes_mut().unwrap_or_default();
         let Some(room) = bytes.get_mut(self.len..) else {
             return Ok(None);
@@ -107,8 +157,74 @@ impl Batch {
         Ok(Some(len))
     }
 
+    /// Encodes an item of a stream behind the others, in the frame of the last item if that item
+    /// precedes this one. Returns the length of the item, or `None` if it does not fit.
+    pub(super) fn push_item(
+        &mut self,
+        header: &ItemHeader,
+        body: &(impl Encodable + ?Sized),
+    ) -> Result<Option<usize>, CodecError> {
+        let follows = self
+            .run
+            .as_ref()
+            .is_some_and(|run| run.is_followed_by(header));
+        if !follows {
+            self.end_run();
+        }
+        let front = if follows {
+            0
+        } else {
+            header.of_several(1).len()
+        };
+        let bytes = self.buffer.bytes_mut().unwrap_or_default();
+        let start = self.len + front;
+        let Some(room) = bytes.get_mut(start..) else {
+            return Ok(None);
+        };
+        let Some((length, room)) = room.split_first_chunk_mut::<ITEM_LENGTH>() else {
+            return Ok(None);
+        };
+        let Some(len) = body.encode(room)? else {
+            return Ok(None);
+        };
+        let Ok(short) = u16::try_from(len) else {
+            return Ok(None);
+        };
+        *length = short.to_be_bytes();
+        match &mut self.run {
+            Some(run) => run.count += 1,
+            none => {
+                if self.frames == u16::MAX {
+                    return Ok(None);
+                }
+                self.frames += 1;
+                *none = Some(Run {
+                    header: *header,
+                    start: self.len,
+                    count: 1,
+                });
+            }
+        }
+        self.len = start + ITEM_LENGTH + len;
+        self.body = len;
+        Ok(Some(len))
+    }
+
+    /// Writes the header of the last frame, if that frame has items.
+    fn end_run(&mut self) {
+        let Some(run) = self.run.take() else {
+            return;
+        };
+        let header = run.header.of_several(run.count);
+        let body = self.len - run.start - header.len();
+        if let Some(bytes) = self.buffer.bytes_mut() {
+            header.write(&mut bytes[run.start..], body);
+        }
+    }
+
     /// Writes the length and the message's header.
     pub(super) fn finish(mut self) -> Self {
+        self.end_run();
         let (prefix, len, frames) = (self.prefix, self.len - self.prefix, self.frames);
         if let Some(bytes) = self.buffer.bytes_mut() {
             // At most the message limit, which fits.
@@ -116,6 +232,11 @@ impl Batch {
             write_message_header(&mut bytes[prefix..], frames);
         }
         self
+    }
+
+    /// Returns the number of frames.
+    pub(super) fn frames(&self) -> u16 {
+        self.frames
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -150,5 +271,80 @@ impl Batch {
         if spare.len() < SPARE && self.buffer.bytes().len() == link.prefix() + BATCH {
             spare.push_back(self.buffer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Head, Reader};
+
+    fn item(index: u32, sequence: u32) -> ItemHeader {
+        ItemHeader {
+            id: CallId {
+                index,
+                generation: 9,
+            },
+            codec: 1,
+            sequence,
+        }
+    }
+
+    /// Returns the first item, the number of items and the body of each frame of a message.
+    fn frames(message: &[u8]) -> Vec<(u32, u16, &[u8])> {
+        let mut reader = Reader::begin(message).unwrap();
+        let mut frames = Vec::new();
+        while let Some(head) = reader.next(message).unwrap() {
+            frames.push(match head {
+                Head::Items {
+                    first, count, body, ..
+                } => (first, count, &message[body]),
+                Head::End { items, .. } => (items, 0, &[][..]),
+                other => panic!("{other:?}"),
+            });
+        }
+        frames
+    }
+
+    #[test]
+    fn consecutive_items_of_a_stream_share_a_frame() {
+        let mut batch = Batch::new(Buffer::Heap(vec![0; BATCH]), 0);
+        let push = |batch: &mut Batch, header, body: &[u8]| {
+            assert_eq!(batch.push_item(&header, body).unwrap(), Some(body.len()));
+        };
+        push(&mut batch, item(0, u32::MAX), b"ab");
+        push(&mut batch, item(0, 0), b"");
+        push(&mut batch, item(0, 1), b"c");
+        // The item between was sent by itself.
+        push(&mut batch, item(0, 3), b"e");
+        push(&mut batch, item(1, 4), b"of another stream");
+        let end = Header::End {
+            id: item(0, 0).id,
+            items: 7,
+        };
+        batch.push(&end, &[][..]).unwrap();
+        push(&mut batch, item(1, 5), b"behind a frame");
+        let batch = batch.finish();
+        let expected: [(u32, u16, &[u8]); 5] = [
+            (u32::MAX, 3, b"\0\x02ab\0\0\0\x01c"),
+            (3, 1, b"\0\x01e"),
+            (4, 1, b"\0\x11of another stream"),
+            (7, 0, b""),
+            (5, 1, b"\0\x0ebehind a frame"),
+        ];
+        assert_eq!(frames(batch.rest()), expected);
+    }
+
+    #[test]
+    fn an_item_that_does_not_fit_changes_nothing() {
+        let mut batch = Batch::new(Buffer::Heap(vec![0; 40]), 0);
+        assert_eq!(
+            batch.push_item(&item(0, 0), &[1; 10][..]).unwrap(),
+            Some(10)
+        );
+        assert_eq!(batch.push_item(&item(0, 1), &[2; 10][..]).unwrap(), None);
+        let batch = batch.finish();
+        let body = [&[0, 10][..], &[1; 10]].concat();
+        assert_eq!(frames(batch.rest()), [(0, 1, &*body)]);
     }
 }

@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-pub(crate) use self::batch::{BATCH, Batch};
+pub(crate) use self::batch::{BATCH, Batch, ItemHeader};
 use crate::codec::{CodecError, Encodable};
 use crate::error::Error;
 use crate::link::Link;
@@ -81,8 +81,8 @@ pub(crate) enum Leaves {
 /// Result of [`Outbox::append`].
 #[derive(Debug)]
 pub(crate) enum Placed {
-    /// The frame is part of a batch, and its body has this length in bytes.
-    Batched(usize),
+    /// The frame is part of a batch.
+    Batched,
     /// The frame is longer than a batch: a message of its own, to be sent by [`Outbox::send_long`].
     Long(Batch),
 }
@@ -156,27 +156,32 @@ impl Outbox {
         limit: usize,
         leaves: Leaves,
     ) -> Result<Placed, Unplaced> {
-        let mut state = self.state.lock();
-        // At most two attempts: the second one has a whole batch.
-        loop {
-            let batch = state.open_batch().map_err(Unplaced::Transport)?;
-            if let Some(len) = batch.push(header, body).map_err(Unplaced::Codec)? {
-                state.sent.frames += 1;
-                if leaves == Leaves::AtTurnEnd {
-                    self.notify_flusher(&mut state);
-                }
-                return Ok(Placed::Batched(len));
-            }
-            if batch.is_empty() {
-                break;
-            }
-            state.close_batch();
-            self.send_queue(&mut state).map_err(Unplaced::Transport)?;
+        let push = |batch: &mut Batch| batch.push(header, body);
+        // A statement of its own, after which the lock is free.
+        let placed = self.begin().place(push, leaves)?;
+        match placed {
+            Some(_) => Ok(Placed::Batched),
+            None => self.place_alone(header, body, limit).map(Placed::Long),
         }
-        let link = state.link.clone();
-        drop(state);
-        let link = link.ok_or_else(|| Unplaced::Transport(ended()))?;
-        Batch::of_one(&link, header, body, limit).map(Placed::Long)
+    }
+
+    /// Begins to append frames, which are appended while no other frame can be.
+    pub(crate) fn begin(&self) -> Appending<'_> {
+        Appending {
+            outbox: self,
+            state: self.state.lock(),
+        }
+    }
+
+    /// Encodes a frame that is longer than a batch, to be sent by [`Self::send_long`].
+    pub(crate) fn place_alone(
+        &self,
+        header: &Header<'_>,
+        body: &(impl Encodable + ?Sized),
+        limit: usize,
+    ) -> Result<Batch, Unplaced> {
+        let link = self.link().ok_or_else(|| Unplaced::Transport(ended()))?;
+        Batch::of_one(&link, header, body, limit)
     }
 
     /// Appends a frame without a body, to be sent at the end of the turn.
@@ -311,6 +316,51 @@ impl Outbox {
         self.work.notify_one();
         self.drained.notify_waiters();
         drop((link, queue));
+    }
+}
+
+/// Guard for appending frames to the open batch.
+pub(crate) struct Appending<'o> {
+    outbox: &'o Outbox,
+    state: MutexGuard<'o, State>,
+}
+
+impl Appending<'_> {
+    /// Appends an item of a stream, to be sent at the end of the turn. Consecutive items of a stream
+    /// share a frame. Returns the length of the item, or `None` if a batch has no room for it.
+    pub(crate) fn place_item(
+        &mut self,
+        header: &ItemHeader,
+        body: &(impl Encodable + ?Sized),
+    ) -> Result<Option<usize>, Unplaced> {
+        self.place(|batch| batch.push_item(header, body), Leaves::AtTurnEnd)
+    }
+
+    /// Encodes a frame into the open batch with `push`, or into a new batch if it does not fit. Returns
+    /// the length of its body, or `None` if a batch has no room for it.
+    fn place(
+        &mut self,
+        push: impl Fn(&mut Batch) -> Result<Option<usize>, CodecError>,
+        leaves: Leaves,
+    ) -> Result<Option<usize>, Unplaced> {
+        let state = &mut *self.state;
+        // At most two attempts: the second one has a whole batch.
+        loop {
+            let batch = state.open_batch().map_err(Unplaced::Transport)?;
+            let frames = batch.frames();
+            if let Some(len) = push(batch).map_err(Unplaced::Codec)? {
+                state.sent.frames += u64::from(batch.frames() - frames);
+                if leaves == Leaves::AtTurnEnd {
+                    self.outbox.notify_flusher(state);
+                }
+                return Ok(Some(len));
+            }
+            if batch.is_empty() {
+                return Ok(None);
+            }
+            state.close_batch();
+            self.outbox.send_queue(state).map_err(Unplaced::Transport)?;
+        }
     }
 }
 

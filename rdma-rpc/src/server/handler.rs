@@ -292,7 +292,7 @@ where
             }
         }));
         match placed {
-            Ok(Ok(Placed::Batched(_))) => None,
+            Ok(Ok(Placed::Batched)) => None,
             Ok(Ok(Placed::Long(batch))) => Some(batch),
             Err(_) => {
                 self.panicked(core, id);

@@ -88,15 +88,16 @@ impl Serving {
                     };
                     self.start(method, incoming)?;
                 }
-                Head::Item {
+                Head::Items {
                     id,
                     codec,
-                    sequence,
+                    first,
+                    count,
                     body,
                 } => {
                     let body = Body::take(&mut message, body, is_last);
                     if let Some(inlet) = self.slots.stream(id, |streams| streams.inlet.clone())? {
-                        inlet.push(sequence, codec, body, core.message_limit())?;
+                        inlet.push(first, codec, count, body, core.message_limit())?;
                     }
                 }
                 Head::End { id, items } => self.slots.end_input(id, items)?,

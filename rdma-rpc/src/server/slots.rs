@@ -325,7 +325,7 @@ mod tests {
         let is_ended = |streams: &Streams| {
             let mut cx = Context::from_waker(Waker::noop());
             let inlet = streams.inlet.as_ref().unwrap();
-            let next = inlet.poll_next(&mut cx, |_, _| Ok(()));
+            let next = inlet.poll_run(&mut cx);
             matches!(next, Poll::Ready(Ok(None)))
         };
         slots.end_input(id(0, 3), 0).unwrap();

@@ -5,10 +5,13 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-use crate::codec::CodecError;
+use super::run::Run;
 use crate::error::Error;
 use crate::payload::{Body, Stored};
 use crate::wire::Violation;
+
+/// Number of buffers of taken runs that are kept for further runs.
+const SPARE: usize = 16;
 
 /// Received items of a stream that wait for the program.
 #[derive(Debug)]
@@ -18,12 +21,16 @@ pub(crate) struct Inlet {
 
 #[derive(Debug)]
 struct State {
-    /// Items from `next` on; `None` for an item that has not arrived.
-    entries: VecDeque<Option<(u8, Stored)>>,
-    /// Sequence number of the next item that the program takes.
+    /// Runs without gaps up to `arrived`, which the program can take.
+    ready: VecDeque<Run>,
+    /// Runs behind a gap, in the order of their sequence numbers.
+    early: VecDeque<Run>,
+    /// Sequence number of the first item that has not arrived.
+    arrived: u32,
+    /// Sequence number of the first item of a run that the program has not finished.
     next: u32,
-    /// Number of items from `next` on that the peer may send.
-    items: u32,
+    /// Sequence number from which on the peer may not send yet.
+    limit: u32,
     /// Number of bytes that the peer may still send. Negative after an item that exceeds the window.
     bytes: i64,
     taken: Window,
@@ -32,7 +39,7 @@ struct State {
     end: Option<u32>,
     failure: Option<Error>,
     waker: Option<Waker>,
-    /// Memory of items that were taken.
+    /// Memory of runs that were taken.
     spare: Vec<Stored>,
 }
 
@@ -43,16 +50,15 @@ pub(crate) struct Window {
     pub(crate) bytes: u32,
 }
 
-/// Result of [`Inlet::poll_next`]: an item, and a window that is granted to the peer.
-pub(crate) type Taken<T> = (Result<T, CodecError>, Option<Window>);
-
 impl Inlet {
     pub(crate) fn new(window: Window) -> Self {
         Self {
             state: Mutex::new(State {
-                entries: VecDeque::new(),
+                ready: VecDeque::new(),
+                early: VecDeque::new(),
+                arrived: 0,
                 next: 0,
-                items: window.items,
+                limit: window.items,
                 bytes: window.bytes.into(),
                 taken: Window::default(),
                 window,
@@ -64,40 +70,35 @@ impl Inlet {
         }
     }
 
-    /// Adds an item. Items behind the end are ignored. `slack` is the number of bytes by which the items may exceed the window: items
-    /// that overtake others are counted before them.
+    /// Adds the items of a frame, which has `count` as its argument. Items behind the end are ignored.
+    /// `slack` is the number of bytes by which the items may exceed the window: items that overtake
+    /// others are counted before them.
     pub(crate) fn push(
         &self,
-        sequence: u32,
+        first: u32,
         codec: u8,
+        count: u16,
         body: Body<'_>,
         slack: usize,
     ) -> Result<(), Violation> {
         let waker = {
             let mut state = self.state.lock();
-            let offset = sequence.wrapping_sub(state.next);
             let slack = i64::try_from(slack).unwrap_or(i64::MAX);
-            if offset >= state.items || state.bytes <= -slack {
+            let offset = first.wrapping_sub(state.arrived);
+            let end = offset.checked_add(u32::from(count).max(1));
+            let allowed = state.limit.wrapping_sub(state.arrived);
+            if end.is_none_or(|end| end > allowed) || state.bytes <= -slack {
                 return Err(Violation::Window);
             }
-            let is_late = |end: u32| offset >= end.wrapping_sub(state.next);
+            let is_late = |end: u32| offset >= end.wrapping_sub(state.arrived);
             if state.end.is_some_and(is_late) {
                 // A task of the handler may send an item while the handler returns.
                 return Ok(());
             }
-            // The window limits the offset.
-            let offset = offset as usize;
-            while state.entries.len() <= offset {
-                state.entries.push_back(None);
-            }
-            if state.entries[offset].is_some() {
-                return Err(Violation::Repeated);
-            }
-            state.bytes -= i64::try_from(body.bytes().len()).unwrap_or(i64::MAX);
-            let mut stored = state.spare.pop().unwrap_or_default();
-            stored.set(body);
-            state.entries[offset] = Some((codec, stored));
-            if offset == 0 {
+            let stored = state.spare.pop().unwrap_or_default();
+            let run = Run::new(first, codec, count, body, stored)?;
+            state.bytes -= i64::from(run.bytes());
+            if state.insert(run)? {
                 state.waker.take()
             } else {
                 None
@@ -114,14 +115,13 @@ impl Inlet {
         let waker = {
             let mut state = self.state.lock();
             let left = items.wrapping_sub(state.next);
-            if left > state.items {
+            if left > state.limit.wrapping_sub(state.next) {
                 return Err(Violation::Window);
             }
             if state.end.is_some_and(|end| end != items) {
                 return Err(Violation::Repeated);
             }
             state.end = Some(items);
-            state.entries.truncate(left as usize);
             state.waker.take()
         };
         if let Some(waker) = waker {
@@ -142,28 +142,19 @@ impl Inlet {
         }
     }
 
-    /// Takes the next item, decoded by `decode`; `None` at the end, or an error that ended the stream
-    /// early.
-    pub(crate) fn poll_next<T>(
-        &self,
-        cx: &mut Context<'_>,
-        decode: impl FnOnce(u8, &mut Stored) -> Result<T, CodecError>,
-    ) -> Poll<Result<Option<Taken<T>>, Error>> {
+    /// Takes the next run, once the program has finished the previous one; `None` at the end, or an
+    /// error that ended the stream early.
+    pub(crate) fn poll_run(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Run>, Error>> {
         let mut state = self.state.lock();
-        let state = &mut *state;
-        if let Some(Some(_)) = state.entries.front()
-            && let Some(Some((codec, mut stored))) = state.entries.pop_front()
-        {
-            let len = stored.bytes().len();
-            let item = decode(codec, &mut stored);
-            stored.clear();
-            if state.spare.len() < state.window.items as usize {
-                state.spare.push(stored);
-            }
-            return Poll::Ready(Ok(Some((item, state.take(len)))));
-        }
-        if state.end == Some(state.next) {
+        let left = state.end.map(|end| end.wrapping_sub(state.next));
+        if left == Some(0) {
             return Poll::Ready(Ok(None));
+        }
+        if let Some(mut run) = state.ready.pop_front() {
+            if let Some(left) = left {
+                run.truncate(left);
+            }
+            return Poll::Ready(Ok(Some(run)));
         }
         if let Some(error) = &state.failure {
             return Poll::Ready(Err(error.clone()));
@@ -174,17 +165,58 @@ impl Inlet {
         }
         Poll::Pending
     }
+
+    /// Counts the items of a run as taken. Returns a window for the peer once half of the window was
+    /// taken.
+    pub(crate) fn finish(&self, run: Run) -> Option<Window> {
+        let mut state = self.state.lock();
+        let window = state.count(run.count(), run.bytes());
+        if state.spare.len() < SPARE {
+            state.spare.push(run.into_stored());
+        }
+        window
+    }
 }
 
 impl State {
-    /// Counts an item of `len` bytes as taken. Returns a window for the peer once half of the window
-    /// was taken.
-    fn take(&mut self, len: usize) -> Option<Window> {
-        self.next = self.next.wrapping_add(1);
-        self.items -= 1;
-        self.taken.items += 1;
-        let len = u32::try_from(len).unwrap_or(u32::MAX);
-        self.taken.bytes = self.taken.bytes.saturating_add(len);
+    /// Puts a run in its place. Returns whether the program can take it.
+    fn insert(&mut self, run: Run) -> Result<bool, Violation> {
+        let offset_of = |run: &Run, arrived: u32| run.first().wrapping_sub(arrived);
+        let arrived = self.arrived;
+        let offset = offset_of(&run, arrived);
+        let behind = |other: &Run| offset_of(other, arrived) < offset;
+        let place = self.early.partition_point(behind);
+        let before = place.checked_sub(1).and_then(|place| self.early.get(place));
+        let overlaps_before =
+            before.is_some_and(|before| offset_of(before, arrived) + before.count() > offset);
+        let overlaps_after = self
+            .early
+            .get(place)
+            .is_some_and(|after| offset + run.count() > offset_of(after, arrived));
+        if overlaps_before || overlaps_after {
+            return Err(Violation::Repeated);
+        }
+        if offset > 0 {
+            self.early.insert(place, run);
+            return Ok(false);
+        }
+        let mut following = Some(run);
+        while let Some(run) = following {
+            self.arrived = self.arrived.wrapping_add(run.count());
+            self.ready.push_back(run);
+            let is_next = |run: &Run| run.first() == self.arrived;
+            following = match self.early.front().is_some_and(is_next) {
+                true => self.early.pop_front(),
+                false => None,
+            };
+        }
+        Ok(true)
+    }
+
+    fn count(&mut self, items: u32, bytes: u32) -> Option<Window> {
+        self.next = self.next.wrapping_add(items);
+        self.taken.items += items;
+        self.taken.bytes = self.taken.bytes.saturating_add(bytes);
         let is_half = |taken: u32, window: u32| taken >= window.div_ceil(2);
         if !is_half(self.taken.items, self.window.items)
             && !is_half(self.taken.bytes, self.window.bytes)
@@ -192,7 +224,7 @@ impl State {
             return None;
         }
         let taken = std::mem::take(&mut self.taken);
-        self.items += taken.items;
+        self.limit = self.limit.wrapping_add(taken.items);
         self.bytes += i64::from(taken.bytes);
         Some(taken)
     }
@@ -200,6 +232,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use super::super::run::Encoded;
     use super::*;
 
     fn inlet() -> Inlet {
@@ -209,17 +242,38 @@ mod tests {
         })
     }
 
+    /// Pushes an item of `len` bytes, each of which is its sequence number.
     fn push(inlet: &Inlet, sequence: u32, len: usize) -> Result<(), Violation> {
         let bytes = vec![sequence as u8; len];
-        inlet.push(sequence, 1, Body::Short(&bytes), 1000)
+        inlet.push(sequence, 1, 0, Body::Short(&bytes), 1000)
     }
 
-    fn next(inlet: &Inlet) -> Poll<Option<(u8, Option<Window>)>> {
+    /// Pushes a frame of `count` items of one byte, which is the sequence number.
+    fn push_run(inlet: &Inlet, first: u32, count: u16) -> Result<(), Violation> {
+        let items = (first..first + u32::from(count)).flat_map(|item| [0, 1, item as u8]);
+        let bytes: Vec<u8> = items.collect();
+        inlet.push(first, 1, count, Body::Short(&bytes), 1000)
+    }
+
+    /// Takes the next run: the first bytes of its items, and the window that its end grants.
+    fn next(inlet: &Inlet) -> Poll<Option<(Vec<u8>, Option<Window>)>> {
         let mut cx = Context::from_waker(Waker::noop());
-        let decode = |_, stored: &mut Stored| Ok(stored.bytes().first().copied().unwrap_or(99));
-        inlet
-            .poll_next(&mut cx, decode)
-            .map(|taken| taken.unwrap().map(|(item, window)| (item.unwrap(), window)))
+        let decode = |_, item: Encoded<'_>| match item {
+            Encoded::Bytes(bytes) => Ok(bytes.first().copied().unwrap_or(99)),
+            Encoded::Payload(_) => panic!("an item of this size is copied"),
+        };
+        inlet.poll_run(&mut cx).map(|run| {
+            let mut run = run.unwrap()?;
+            let mut items = Vec::new();
+            while !run.is_empty() {
+                items.push(run.take(decode).unwrap());
+            }
+            Some((items, inlet.finish(run)))
+        })
+    }
+
+    fn window(items: u32, bytes: u32) -> Option<Window> {
+        Some(Window { items, bytes })
     }
 
     #[test]
@@ -230,14 +284,31 @@ mod tests {
         push(&inlet, 2, 5).unwrap();
         inlet.end(3).unwrap();
         push(&inlet, 0, 5).unwrap();
-        assert_eq!(next(&inlet), Poll::Ready(Some((0, None))));
-        let window = Some(Window {
-            items: 2,
-            bytes: 10,
-        });
-        assert_eq!(next(&inlet), Poll::Ready(Some((1, window))));
-        assert_eq!(next(&inlet), Poll::Ready(Some((2, None))));
+        assert_eq!(next(&inlet), Poll::Ready(Some((vec![0], None))));
+        assert_eq!(next(&inlet), Poll::Ready(Some((vec![1], window(2, 10)))));
+        assert_eq!(next(&inlet), Poll::Ready(Some((vec![2], None))));
         assert_eq!(next(&inlet), Poll::Ready(None));
+    }
+
+    #[test]
+    fn runs_are_taken_in_order_whatever_the_order_of_their_arrival() {
+        let inlet = Inlet::new(Window {
+            items: 10,
+            bytes: 100,
+        });
+        push_run(&inlet, 8, 2).unwrap();
+        push_run(&inlet, 3, 2).unwrap();
+        push_run(&inlet, 5, 3).unwrap();
+        assert!(next(&inlet).is_pending());
+        push_run(&inlet, 0, 3).unwrap();
+        let taken: Vec<_> = (0..4).map(|_| next(&inlet)).collect();
+        let expected = [
+            (vec![0, 1, 2], None),
+            (vec![3, 4], window(5, 5)),
+            (vec![5, 6, 7], None),
+            (vec![8, 9], window(5, 5)),
+        ];
+        assert_eq!(taken, expected.map(|run| Poll::Ready(Some(run))));
     }
 
     #[test]
@@ -253,13 +324,34 @@ mod tests {
     }
 
     #[test]
+    fn runs_beyond_the_window_and_overlapping_ones_are_refused() {
+        let inlet = Inlet::new(Window {
+            items: 10,
+            bytes: 100,
+        });
+        assert_eq!(push_run(&inlet, 8, 3), Err(Violation::Window));
+        push_run(&inlet, 3, 3).unwrap();
+        for (first, count) in [(2, 2), (3, 3), (4, 1), (5, 3), (2, 8)] {
+            assert_eq!(
+                push_run(&inlet, first, count),
+                Err(Violation::Repeated),
+                "{first} {count}"
+            );
+        }
+        assert_eq!(push_run(&inlet, 0, 4), Err(Violation::Repeated));
+        push_run(&inlet, 0, 3).unwrap();
+        assert_eq!(push_run(&inlet, 1, 1), Err(Violation::Window));
+    }
+
+    #[test]
     fn items_behind_the_end_are_ignored() {
         let inlet = inlet();
         push(&inlet, 0, 1).unwrap();
-        push(&inlet, 1, 1).unwrap();
-        inlet.end(1).unwrap();
-        push(&inlet, 2, 1).unwrap();
-        assert_eq!(next(&inlet), Poll::Ready(Some((0, None))));
+        push_run(&inlet, 1, 2).unwrap();
+        inlet.end(2).unwrap();
+        push(&inlet, 3, 1).unwrap();
+        assert_eq!(next(&inlet), Poll::Ready(Some((vec![0], None))));
+        assert_eq!(next(&inlet), Poll::Ready(Some((vec![1], window(2, 3)))));
         assert_eq!(next(&inlet), Poll::Ready(None));
     }
 
@@ -275,10 +367,27 @@ mod tests {
     fn an_item_of_the_whole_window_extends_it() {
         let inlet = inlet();
         push(&inlet, 0, 300).unwrap();
-        let window = Some(Window {
-            items: 1,
-            bytes: 300,
-        });
-        assert_eq!(next(&inlet), Poll::Ready(Some((0, window))));
+        assert_eq!(next(&inlet), Poll::Ready(Some((vec![0], window(1, 300)))));
+    }
+
+    #[test]
+    fn sequence_numbers_wrap_around() {
+        let inlet = inlet();
+        {
+            let mut state = inlet.state.lock();
+            let last = u32::MAX - 1;
+            (state.next, state.arrived, state.limit) = (last, last, last.wrapping_add(4));
+        }
+        inlet.push(0, 1, 1, Body::Short(&[0, 1, 70]), 0).unwrap();
+        inlet
+            .push(u32::MAX - 1, 1, 2, Body::Short(&[0, 1, 68, 0, 1, 69]), 0)
+            .unwrap();
+        inlet.end(1).unwrap();
+        assert_eq!(
+            next(&inlet),
+            Poll::Ready(Some((vec![68, 69], window(2, 2))))
+        );
+        assert_eq!(next(&inlet), Poll::Ready(Some((vec![70], None))));
+        assert_eq!(next(&inlet), Poll::Ready(None));
     }
 }

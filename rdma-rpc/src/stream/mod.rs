@@ -6,6 +6,7 @@
 mod inlet;
 mod outlet;
 mod receiver;
+mod run;
 mod sender;
 
 use std::sync::Arc;
@@ -14,11 +15,12 @@ pub(crate) use self::inlet::{Inlet, Window};
 pub(crate) use self::outlet::Outlet;
 pub use self::receiver::Receiver;
 pub(crate) use self::receiver::decode_stored;
+pub(crate) use self::run::{Encoded, Run};
 pub use self::sender::Sender;
 use crate::error::Error;
 
 /// Number of items in the window of a stream.
-pub(crate) const WINDOW_ITEMS: u32 = 256;
+pub(crate) const WINDOW_ITEMS: u32 = 4096;
 
 /// Number of bytes in the window of a stream. The last item of the window may exceed it.
 pub(crate) const WINDOW_BYTES: u32 = 256 << 10;

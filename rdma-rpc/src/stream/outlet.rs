@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 
 use super::inlet::Window;
 use crate::error::Error;
+use crate::outbox::Unplaced;
 use crate::wire::Violation;
 
 /// Window of a stream to the peer.
@@ -16,22 +17,49 @@ pub(crate) struct Outlet {
 
 #[derive(Debug)]
 struct State {
+    window: OutletWindow,
+    closed: Option<Error>,
+    waker: Option<Waker>,
+}
+
+/// Numbers of items and bytes that may be sent.
+#[derive(Debug)]
+pub(crate) struct OutletWindow {
     items: u32,
     /// Negative after an item that exceeds the window.
     bytes: i64,
     /// Sequence number of the next item.
     next: u32,
-    closed: Option<Error>,
-    waker: Option<Waker>,
+}
+
+impl OutletWindow {
+    /// Returns whether an item may be sent.
+    pub(crate) fn is_open(&self) -> bool {
+        self.items > 0 && self.bytes > 0
+    }
+
+    /// Returns the sequence number of the next item.
+    pub(crate) fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// Counts an item of `len` bytes as sent. The window must be open.
+    pub(crate) fn spend(&mut self, len: usize) {
+        self.items -= 1;
+        self.bytes -= i64::try_from(len).unwrap_or(i64::MAX);
+        self.next = self.next.wrapping_add(1);
+    }
 }
 
 impl Outlet {
     pub(crate) fn new(window: Window) -> Self {
         Self {
             state: Mutex::new(State {
-                items: window.items,
-                bytes: window.bytes.into(),
-                next: 0,
+                window: OutletWindow {
+                    items: window.items,
+                    bytes: window.bytes.into(),
+                    next: 0,
+                },
                 closed: None,
                 waker: None,
             }),
@@ -42,13 +70,14 @@ impl Outlet {
     pub(crate) fn grant(&self, window: Window) -> Result<(), Violation> {
         let waker = {
             let mut state = self.state.lock();
-            let items = state.items.checked_add(window.items);
-            let bytes = state.bytes + i64::from(window.bytes);
+            let own = &mut state.window;
+            let items = own.items.checked_add(window.items);
+            let bytes = own.bytes + i64::from(window.bytes);
             if bytes > i64::from(u32::MAX) {
                 return Err(Violation::Window);
             }
-            state.items = items.ok_or(Violation::Window)?;
-            state.bytes = bytes;
+            own.items = items.ok_or(Violation::Window)?;
+            own.bytes = bytes;
             state.waker.take()
         };
         if let Some(waker) = waker {
@@ -57,43 +86,32 @@ impl Outlet {
         Ok(())
     }
 
-    /// Waits until an item may be sent, and returns its sequence number.
-    pub(crate) fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<u32, Error>> {
+    /// Waits until an item may be sent, and sends items with `place`, which counts them in the window.
+    ///
+    /// Sending and counting are one step for [`Self::sent`]: the response of a handler, which another
+    /// task may send at this moment, counts an item if the item is sent before the response.
+    pub(crate) fn poll_place<P>(
+        &self,
+        cx: &mut Context<'_>,
+        place: impl FnOnce(&mut OutletWindow) -> Result<P, Unplaced>,
+    ) -> Poll<Result<P, Unplaced>> {
         let mut state = self.state.lock();
         if let Some(error) = &state.closed {
-            return Poll::Ready(Err(error.clone()));
+            return Poll::Ready(Err(Unplaced::Transport(error.clone())));
         }
-        if state.items > 0 && state.bytes > 0 {
-            return Poll::Ready(Ok(state.next));
+        if !state.window.is_open() {
+            match &mut state.waker {
+                Some(waker) => waker.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+            return Poll::Pending;
         }
-        match &mut state.waker {
-            Some(waker) => waker.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
-        }
-        Poll::Pending
-    }
-
-    /// Sends an item with `place`, with the number of [`Self::poll_ready`], and counts it. `len` returns
-    /// the length of the item in bytes.
-    ///
-    /// Both are one step for [`Self::sent`]: the response of a handler, which another task may send at
-    /// this moment, counts an item if it is sent before the response.
-    pub(crate) fn place<P, E>(
-        &self,
-        place: impl FnOnce() -> Result<P, E>,
-        len: impl FnOnce(&P) -> usize,
-    ) -> Result<P, E> {
-        let mut state = self.state.lock();
-        let placed = place()?;
-        state.items = state.items.saturating_sub(1);
-        state.bytes -= i64::try_from(len(&placed)).unwrap_or(i64::MAX);
-        state.next = state.next.wrapping_add(1);
-        Ok(placed)
+        Poll::Ready(place(&mut state.window))
     }
 
     /// Returns the number of items that were sent.
     pub(crate) fn sent(&self) -> u32 {
-        self.state.lock().next
+        self.state.lock().window.next
     }
 
     /// Returns whether the stream was closed by [`Self::close`].
@@ -118,15 +136,18 @@ impl Outlet {
 mod tests {
     use super::*;
 
-    fn ready(outlet: &Outlet) -> Option<u32> {
-        match outlet.poll_ready(&mut Context::from_waker(Waker::noop())) {
+    /// Sends an item of `len` bytes, and returns its sequence number; `None` if it must wait.
+    fn send(outlet: &Outlet, len: usize) -> Option<u32> {
+        let mut cx = Context::from_waker(Waker::noop());
+        let place = |window: &mut OutletWindow| {
+            let sequence = window.next();
+            window.spend(len);
+            Ok(sequence)
+        };
+        match outlet.poll_place(&mut cx, place) {
             Poll::Ready(sequence) => Some(sequence.unwrap()),
             Poll::Pending => None,
         }
-    }
-
-    fn spend(outlet: &Outlet, len: usize) {
-        outlet.place(|| Ok::<_, Error>(len), |len| *len).unwrap();
     }
 
     #[test]
@@ -135,14 +156,12 @@ mod tests {
             items: 2,
             bytes: 10,
         });
-        assert_eq!(ready(&outlet), Some(0));
-        spend(&outlet, 30);
-        assert_eq!(ready(&outlet), None);
+        assert_eq!(send(&outlet, 30), Some(0));
+        assert_eq!(send(&outlet, 0), None);
         let bytes = |bytes| Window { items: 0, bytes };
         outlet.grant(bytes(21)).unwrap();
-        assert_eq!(ready(&outlet), Some(1));
-        spend(&outlet, 0);
-        assert_eq!(ready(&outlet), None);
+        assert_eq!(send(&outlet, 0), Some(1));
+        assert_eq!(send(&outlet, 0), None);
         assert_eq!(outlet.sent(), 2);
     }
 

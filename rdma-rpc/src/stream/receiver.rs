@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 
 use futures_util::Stream;
 
-use super::Inlet;
 use super::inlet::Window;
+use super::{Encoded, Inlet, Run};
 use crate::codec::{CodecError, Decode};
 use crate::core::Core;
 use crate::error::Error;
@@ -17,18 +17,26 @@ use crate::wire::{CallId, Header};
 
 /// Items that the other end of a call sends, in their order. Also a [`Stream`].
 ///
-/// The sender waits while 256 items or 256 KiB were sent and not yet taken from the receiver.
+/// The sender waits while 4096 items or 256 KiB were sent and not yet taken from the receiver.
 pub struct Receiver<T> {
     inlet: Arc<Inlet>,
     core: Arc<Core>,
     id: CallId,
-    decode: fn(u8, &mut Stored) -> Result<T, CodecError>,
+    decode: fn(u8, Encoded<'_>) -> Result<T, CodecError>,
+    /// Items that were taken from `inlet` and not yet by the program.
+    run: Option<Run>,
     is_done: bool,
 }
 
 /// Decodes an item of codec `C`.
-fn decode<C: Decode<T>, T>(codec: u8, stored: &mut Stored) -> Result<T, CodecError> {
-    decode_stored::<C, T>(codec, stored)
+fn decode<C: Decode<T>, T>(codec: u8, item: Encoded<'_>) -> Result<T, CodecError> {
+    if codec != C::ID {
+        return Err(CodecError::other_codec(codec, C::ID));
+    }
+    match item {
+        Encoded::Bytes(bytes) => C::decode(bytes),
+        Encoded::Payload(payload) => C::decode_payload(payload),
+    }
 }
 
 /// Decodes received bytes that name their codec.
@@ -36,12 +44,9 @@ pub(crate) fn decode_stored<C: Decode<T>, T>(
     codec: u8,
     stored: &mut Stored,
 ) -> Result<T, CodecError> {
-    if codec != C::ID {
-        return Err(CodecError::other_codec(codec, C::ID));
-    }
     match stored.take_payload() {
-        Some(payload) => C::decode_payload(payload),
-        None => C::decode(stored.bytes()),
+        Some(payload) => decode::<C, T>(codec, Encoded::Payload(payload)),
+        None => decode::<C, T>(codec, Encoded::Bytes(stored.bytes())),
     }
 }
 
@@ -52,6 +57,7 @@ impl<T> Receiver<T> {
             core,
             id,
             decode: decode::<C, T>,
+            run: None,
             is_done: false,
         }
     }
@@ -73,29 +79,30 @@ impl<T> Receiver<T> {
         let Poll::Ready(budget) = tokio::task::coop::poll_proceed(cx) else {
             return Poll::Pending;
         };
-        let Poll::Ready(taken) = self.inlet.poll_next(cx, self.decode) else {
-            return Poll::Pending;
-        };
-        budget.made_progress();
-        Poll::Ready(match taken {
-            Ok(Some((item, window))) => {
-                if let Some(Window { items, bytes }) = window {
-                    let id = self.id;
-                    let window = Header::Window { id, items, bytes };
-                    // A connection that has ended also ends this stream.
-                    drop(self.core.outbox.append_bare(&window));
+        if self.run.is_none() {
+            match self.inlet.poll_run(cx) {
+                Poll::Ready(Ok(Some(run))) => self.run = Some(run),
+                Poll::Ready(ended) => {
+                    self.is_done = true;
+                    return Poll::Ready(ended.err().map(Err));
                 }
-                Some(item.map_err(Error::Decode))
+                Poll::Pending => return Poll::Pending,
             }
-            Ok(None) => {
-                self.is_done = true;
-                None
-            }
-            Err(error) => {
-                self.is_done = true;
-                Some(Err(error))
-            }
-        })
+        }
+        budget.made_progress();
+        let item = self.run.as_mut().map(|run| run.take(self.decode));
+        if let Some(run) = self.run.take_if(|run| run.is_empty())
+            && let Some(Window { items, bytes }) = self.inlet.finish(run)
+        {
+            let id = self.id;
+            // A connection that has ended also ends this stream.
+            drop(
+                self.core
+                    .outbox
+                    .append_bare(&Header::Window { id, items, bytes }),
+            );
+        }
+        Poll::Ready(item.map(|item| item.map_err(Error::Decode)))
     }
 }
 

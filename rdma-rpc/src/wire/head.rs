@@ -30,10 +30,13 @@ pub(crate) enum Head {
         status: u16,
         body: Range<usize>,
     },
-    Item {
+    Items {
         id: CallId,
         codec: u8,
-        sequence: u32,
+        /// Sequence number of the first item.
+        first: u32,
+        /// Number of items, each behind its length; 0 if the body is one item without its length.
+        count: u16,
         body: Range<usize>,
     },
     End {
@@ -69,10 +72,10 @@ impl Head {
             generation: long(header, 12),
         };
         // Only the kinds with a body name a codec, and only some use the argument.
-        let has_codec = matches!(number, kind::REQUEST | kind::RESPONSE | kind::ITEM);
+        let has_codec = matches!(number, kind::REQUEST | kind::RESPONSE | kind::ITEMS);
         let has_argument = matches!(
             number,
-            kind::REQUEST | kind::RESPONSE | kind::STATUS | kind::GOODBYE
+            kind::REQUEST | kind::RESPONSE | kind::STATUS | kind::ITEMS | kind::GOODBYE
         );
         let has_id = !matches!(number, kind::SETTINGS | kind::GOODBYE);
         if !(kind::REQUEST..=kind::GOODBYE).contains(&number) {
@@ -124,12 +127,13 @@ impl Head {
                 status: argument,
                 body: rest,
             },
-            kind::ITEM => {
+            kind::ITEMS => {
                 let (numbers, body) = part(4)?;
-                Self::Item {
+                Self::Items {
                     id,
                     codec,
-                    sequence: word(&numbers),
+                    first: word(&numbers),
+                    count: argument,
                     body,
                 }
             }

@@ -25,10 +25,13 @@ pub(crate) enum Header<'a> {
         id: CallId,
         status: u16,
     },
-    Item {
+    Items {
         id: CallId,
         codec: u8,
-        sequence: u32,
+        /// Sequence number of the first item.
+        first: u32,
+        /// Number of items, each behind its length; 0 if the body is one item without its length.
+        count: u16,
     },
     End {
         id: CallId,
@@ -55,7 +58,7 @@ impl Header<'_> {
             + match self {
                 Self::Request { metadata, .. } => 8 + metadata.len(),
                 Self::Response { items, .. } => 4 * usize::from(items.is_some()),
-                Self::Item { .. } | Self::End { .. } => 4,
+                Self::Items { .. } | Self::End { .. } => 4,
                 Self::Window { .. } => 8,
                 Self::Settings(_) => Settings::LEN,
                 Self::Status { .. } | Self::Cancel { .. } | Self::Goodbye { .. } => 0,
@@ -92,7 +95,9 @@ impl Header<'_> {
                 (kind::RESPONSE, codec, error | items, id)
             }
             Self::Status { id, status } => (kind::STATUS, 0, status, id),
-            Self::Item { id, codec, .. } => (kind::ITEM, codec, 0, id),
+            Self::Items {
+                id, codec, count, ..
+            } => (kind::ITEMS, codec, count, id),
             Self::End { id, .. } => (kind::END, 0, 0, id),
             Self::Window { id, .. } => (kind::WINDOW, 0, 0, id),
             Self::Cancel { id } => (kind::CANCEL, 0, 0, id),
@@ -122,7 +127,7 @@ impl Header<'_> {
                 items: Some(items), ..
             }
             | Self::End { items, .. } => room.copy_from_slice(&items.to_be_bytes()),
-            Self::Item { sequence, .. } => room.copy_from_slice(&sequence.to_be_bytes()),
+            Self::Items { first, .. } => room.copy_from_slice(&first.to_be_bytes()),
             Self::Window { items, bytes, .. } => {
                 room[..4].copy_from_slice(&items.to_be_bytes());
                 room[4..].copy_from_slice(&bytes.to_be_bytes());

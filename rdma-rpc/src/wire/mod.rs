@@ -46,7 +46,7 @@ mod kind {
     pub(super) const REQUEST: u8 = 1;
     pub(super) const RESPONSE: u8 = 2;
     pub(super) const STATUS: u8 = 3;
-    pub(super) const ITEM: u8 = 4;
+    pub(super) const ITEMS: u8 = 4;
     pub(super) const END: u8 = 5;
     pub(super) const WINDOW: u8 = 6;
     pub(super) const CANCEL: u8 = 7;
@@ -57,6 +57,9 @@ mod kind {
     pub(super) const IS_ERROR: u16 = 1;
     pub(super) const HAS_ITEMS: u16 = 2;
 }
+
+/// Number of bytes of the length of an item that shares its frame with others.
+pub(crate) const ITEM_LENGTH: usize = 2;
 
 /// Maximum length of a message with several frames in bytes: the length up to which rdma-async sends
 /// a message in one piece by default.

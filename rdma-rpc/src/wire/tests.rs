@@ -63,10 +63,11 @@ fn every_kind() -> Vec<(Header<'static>, &'static [u8])> {
         ),
         (Header::Status { id, status: 4 }, b"reason"),
         (
-            Header::Item {
+            Header::Items {
                 id,
                 codec,
-                sequence: 3,
+                first: 3,
+                count: 0,
             },
             b"item",
         ),
@@ -146,7 +147,7 @@ fn every_kind_round_trips() {
     assert!(matches!(status, Head::Status { id: ID, status: 4, body } if text(body) == "reason"));
     assert!(matches!(
         item,
-        Head::Item { id: ID, codec: 1, sequence: 3, body } if text(body) == "item"
+        Head::Items { id: ID, codec: 1, first: 3, count: 0, body } if text(body) == "item"
     ));
     assert_eq!(*end, Head::End { id: ID, items: 4 });
     assert_eq!(

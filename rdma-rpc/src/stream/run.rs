@@ -1,0 +1,178 @@
+//! [`Run`]: consecutive items of a stream that arrived in one frame.
+
+use crate::codec::CodecError;
+use crate::payload::{Body, Payload, Stored};
+use crate::wire::{ITEM_LENGTH, Violation};
+
+/// Consecutive items of a stream that arrived in one frame, until the program takes them.
+#[derive(Debug)]
+pub(crate) struct Run {
+    codec: u8,
+    /// Sequence number of the first item.
+    first: u32,
+    count: u32,
+    /// Number of bytes of all items, without their lengths.
+    bytes: u32,
+    /// Number of items that were taken.
+    taken: u32,
+    /// Position of the next item, behind its length, in `stored`.
+    at: usize,
+    stored: Stored,
+    /// Set if the items follow their lengths. Otherwise `stored` is one item.
+    has_lengths: bool,
+}
+
+/// The encoded bytes of a received item.
+pub(crate) enum Encoded<'e> {
+    Bytes(&'e [u8]),
+    /// Bytes in memory that the item may keep.
+    Payload(Payload),
+}
+
+impl Run {
+    /// Creates the run of a frame with the argument `count`: a number of items that follow their
+    /// lengths, or 0 for one item without its length. Copies a short body into `stored`.
+    pub(super) fn new(
+        first: u32,
+        codec: u8,
+        count: u16,
+        body: Body<'_>,
+        mut stored: Stored,
+    ) -> Result<Self, Violation> {
+        let has_lengths = count > 0;
+        let len = body.bytes().len();
+        let bytes = match has_lengths {
+            true => len_of_items(count, body.bytes())?,
+            false => len,
+        };
+        stored.set(body);
+        Ok(Self {
+            codec,
+            first,
+            count: u32::from(count).max(1),
+            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+            taken: 0,
+            at: 0,
+            stored,
+            has_lengths,
+        })
+    }
+
+    pub(super) fn first(&self) -> u32 {
+        self.first
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    pub(super) fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// Drops the items behind the first `count`.
+    pub(super) fn truncate(&mut self, count: u32) {
+        self.count = self.count.min(count);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.taken >= self.count
+    }
+
+    /// Takes the next item, decoded by `decode`. The run must not be empty.
+    pub(super) fn take<T>(
+        &mut self,
+        decode: impl FnOnce(u8, Encoded<'_>) -> Result<T, CodecError>,
+    ) -> Result<T, CodecError> {
+        self.taken += 1;
+        if !self.has_lengths {
+            return match self.stored.take_payload() {
+                Some(payload) => decode(self.codec, Encoded::Payload(payload)),
+                None => decode(self.codec, Encoded::Bytes(self.stored.bytes())),
+            };
+        }
+        // `new` has checked the lengths.
+        let rest = self.stored.bytes().get(self.at..).unwrap_or_default();
+        let (item, _) = split_item(rest).unwrap_or_default();
+        self.at += ITEM_LENGTH + item.len();
+        decode(self.codec, Encoded::Bytes(item))
+    }
+
+    /// Returns the memory of the run, to be used again.
+    pub(super) fn into_stored(mut self) -> Stored {
+        self.stored.clear();
+        self.stored
+    }
+}
+
+/// Splits off the item, without its length, at the start of `bytes`.
+fn split_item(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<ITEM_LENGTH>()?;
+    rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
+}
+
+/// Returns the number of bytes of `count` items, without their lengths, if `bytes` are exactly these
+/// items.
+fn len_of_items(count: u16, bytes: &[u8]) -> Result<usize, Violation> {
+    let mut rest = bytes;
+    for _ in 0..count {
+        (_, rest) = split_item(rest).ok_or(Violation::Short)?;
+    }
+    if rest.is_empty() {
+        Ok(bytes.len() - usize::from(count) * ITEM_LENGTH)
+    } else {
+        Err(Violation::Fields)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(count: u16, bytes: &[u8]) -> Result<Run, Violation> {
+        Run::new(7, 1, count, Body::Short(bytes), Stored::default())
+    }
+
+    fn take(run: &mut Run) -> Vec<u8> {
+        let decode = |_, item: Encoded<'_>| match item {
+            Encoded::Bytes(bytes) => Ok(bytes.to_vec()),
+            Encoded::Payload(payload) => Ok(payload.into_vec()),
+        };
+        run.take(decode).unwrap()
+    }
+
+    #[test]
+    fn items_behind_their_lengths_are_taken_in_order() {
+        let mut run = run(3, &[0, 1, 5, 0, 0, 0, 2, 8, 9]).unwrap();
+        assert_eq!((run.first(), run.count(), run.bytes()), (7, 3, 3));
+        assert_eq!(take(&mut run), [5]);
+        assert!(take(&mut run).is_empty());
+        assert!(!run.is_empty());
+        assert_eq!(take(&mut run), [8, 9]);
+        assert!(run.is_empty());
+    }
+
+    #[test]
+    fn an_item_without_its_length_is_the_whole_body() {
+        let mut run = run(0, &[0, 1, 5]).unwrap();
+        assert_eq!((run.count(), run.bytes()), (1, 3));
+        assert_eq!(take(&mut run), [0, 1, 5]);
+        assert!(run.is_empty());
+    }
+
+    #[test]
+    fn lengths_that_do_not_fit_the_body_are_refused() {
+        assert!(matches!(run(1, &[0]), Err(Violation::Short)));
+        assert!(matches!(run(1, &[0, 2, 5]), Err(Violation::Short)));
+        assert!(matches!(run(2, &[0, 1, 5]), Err(Violation::Short)));
+        assert!(matches!(run(1, &[0, 1, 5, 6]), Err(Violation::Fields)));
+    }
+
+    #[test]
+    fn items_behind_the_end_are_dropped() {
+        let mut run = run(3, &[0, 1, 5, 0, 1, 6, 0, 1, 7]).unwrap();
+        run.truncate(1);
+        assert_eq!(take(&mut run), [5]);
+        assert!(run.is_empty());
+    }
+}

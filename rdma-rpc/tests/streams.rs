@@ -71,9 +71,9 @@ trait Texts {
 
 struct Made;
 
-/// Makes a text whose length depends on its number. Every fourth one is longer than a batch.
+/// Makes a text whose length depends on its number. More than half are longer than a batch.
 fn text(number: usize) -> String {
-    "x".repeat(number * 37 % 5500)
+    "x".repeat(number * 37 % 9000)
 }
 
 impl Texts for Made {
@@ -97,10 +97,10 @@ async fn items_of_an_iterator_arrive_in_order(address: Address) {
 }
 
 async fn an_iterator_is_sent_up_to_the_item_that_cannot_be(address: Address) {
-    let server = Server::new(TextsServer::new(Made)).message_limit(5000);
+    let server = Server::new(TextsServer::new(Made)).message_limit(8192);
     let server = listen(server, address).await;
     let client = TextsClient::new(connect(&server).await);
-    let first = (0..).find(|&number| text(number).len() >= 5000).unwrap();
+    let first = (0..).find(|&number| text(number).len() >= 8192).unwrap();
     let mut texts = within("the stream", client.texts(1000)).await.unwrap();
     for number in 0..first {
         let item = within("an item", texts.next()).await.unwrap().unwrap();
@@ -110,7 +110,7 @@ async fn an_iterator_is_sent_up_to_the_item_that_cannot_be(address: Address) {
         Some(Err(CallError::Service(error))) => error,
         other => panic!("{other:?}"),
     };
-    assert!(error.contains("5000"), "{error}");
+    assert!(error.contains("8192"), "{error}");
 }
 
 async fn long_and_short_items_arrive_in_order(address: Address) {

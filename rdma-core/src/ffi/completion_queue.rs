@@ -32,7 +32,7 @@ pub(crate) struct CompletionQueueHandle {
     /// Locked while the queue is resized.
     resizing: Mutex<()>,
     /// Completions that were polled and put back for a later poll. For an extended queue,
-    /// [`Stash::detour`] always returns `true`.
+    /// [`Stash::needs_slow_path`] always returns `true`.
     stash: Stash<CompletionRecord>,
     extension: Option<Box<Extension>>,
 }
@@ -142,7 +142,7 @@ impl CompletionQueueHandle {
     /// before completions from the device.
     #[inline]
     pub(crate) fn poll<'r>(&self, room: &'r mut [WorkCompletion]) -> Result<&'r [WorkCompletion]> {
-        if self.stash.detour() {
+        if self.stash.needs_slow_path() {
             return self.poll_stash(room);
         }
         let count = self.ask_device(room);
@@ -154,7 +154,7 @@ impl CompletionQueueHandle {
             return Ok(unsafe { room.get_unchecked(..count as usize) });
         }
         // Another thread may have moved completions of the device into the stash meanwhile.
-        if count == 0 && self.stash.detour() {
+        if count == 0 && self.stash.needs_slow_path() {
             return self.poll_stash(room);
         }
         if count == 0 {
@@ -183,7 +183,7 @@ impl CompletionQueueHandle {
     /// its own to [`Self::hand_on`].
     #[inline]
     pub(super) fn poll_plain<'r>(&self, room: &'r mut [WorkCompletion]) -> &'r [WorkCompletion] {
-        if self.channel.is_some() || self.stash.detour() {
+        if self.channel.is_some() || self.stash.needs_slow_path() {
             return &[];
         }
         let count = self.ask_device(room);
@@ -255,7 +255,7 @@ impl CompletionQueueHandle {
     }
 
     fn take_stashed(&self, room: &mut [WorkCompletion]) -> usize {
-        if !self.stash.detour() {
+        if !self.stash.needs_slow_path() {
             return 0;
         }
         let mut stash = self.stash.open_sorted();
@@ -310,7 +310,7 @@ impl CompletionQueueHandle {
             };
         }
         if self.channel.is_none() {
-            if !self.stash.detour() {
+            if !self.stash.needs_slow_path() {
                 // Without a channel no thread sleeps until a notification. Therefore no other
                 // thread has to see immediately that a completion is put back.
                 return self.poll_and_sort(take).map(|()| found);

@@ -16,9 +16,9 @@ use super::inbox::Inbox;
 
 /// Flag of [`Stash::state`]: the stash contains completions, or a thread has opened it.
 const FILLED: u64 = 1;
-/// Flag of [`Stash::state`]: polls must always take the slow way, because the queue is an extended
+/// Flag of [`Stash::state`]: polls must always take the slow path, because the queue is an extended
 /// queue, which `ibv_poll_cq` must not poll.
-const DETOUR: u64 = 2;
+const SLOW: u64 = 2;
 /// Flag of [`Stash::state`]: the inbox of a waiting thread is registered.
 const AWAITED: u64 = 4;
 /// Values of one step of two counters in [`Stash::state`]. Steps of `SORTER` count the threads that
@@ -42,10 +42,10 @@ pub(super) struct Stash<T> {
 }
 
 impl<T> Stash<T> {
-    /// Creates an empty stash. If `detour` is set, [`Self::detour`] always returns `true`.
-    pub(super) fn new(detour: bool) -> Self {
+    /// Creates an empty stash. If `always_slow` is set, [`Self::needs_slow_path`] always returns `true`.
+    pub(super) fn new(always_slow: bool) -> Self {
         Self {
-            state: AtomicU64::new(if detour { DETOUR } else { 0 }),
+            state: AtomicU64::new(if always_slow { SLOW } else { 0 }),
             entries: Mutex::default(),
             awaited: Mutex::default(),
         }
@@ -61,7 +61,7 @@ impl<T> Stash<T> {
     /// [sorting](Self::sort), took the completions. The polling thread then calls this function
     /// after it has held the device's lock, so that the function returns `true`.
     #[inline]
-    pub(super) fn detour(&self) -> bool {
+    pub(super) fn needs_slow_path(&self) -> bool {
         self.state.load(Ordering::Relaxed) & !AWAITED != 0
     }
 
@@ -230,14 +230,14 @@ mod tests {
     #[test]
     fn it_is_filled_while_open_or_with_something_in_it() {
         let stash = Stash::new(false);
-        assert!(!stash.is_filled() && !stash.detour());
+        assert!(!stash.is_filled() && !stash.needs_slow_path());
         let mut open = stash.open();
-        assert!(stash.is_filled() && stash.detour());
+        assert!(stash.is_filled() && stash.needs_slow_path());
         open.push_back(1);
         drop(open);
         assert!(stash.is_filled());
         assert_eq!(stash.open().pop_front(), Some(1));
-        assert!(!stash.is_filled() && !stash.detour());
+        assert!(!stash.is_filled() && !stash.needs_slow_path());
     }
 
     #[test]
@@ -248,7 +248,7 @@ mod tests {
         assert!(!stash.divert(id, || 1) && !stash.is_awaited());
         let awaited = stash.divert_to(&inbox);
         let others = stash.divert_to(&other);
-        assert!(stash.is_awaited() && !stash.detour() && !stash.is_filled());
+        assert!(stash.is_awaited() && !stash.needs_slow_path() && !stash.is_filled());
         assert!(
             stash.sort().is_some(),
             "that does not keep anybody from sorting"
@@ -268,7 +268,7 @@ mod tests {
         let stash = Stash::new(false);
         let sorting = stash.sort().unwrap();
         let other = stash.sort().expect("sorters do not wait for each other");
-        assert!(stash.detour() && !stash.is_filled());
+        assert!(stash.needs_slow_path() && !stash.is_filled());
         thread::scope(|scope| {
             let waiting = scope.spawn(|| stash.open_sorted().pop_front());
             while stash.state.load(Ordering::Relaxed) < WAITER {
@@ -280,7 +280,7 @@ mod tests {
             drop(sorting);
             assert_eq!(waiting.join().unwrap(), Some(1));
         });
-        assert!(!stash.detour());
+        assert!(!stash.needs_slow_path());
         stash.open().push_back(2);
         assert!(stash.sort().is_none(), "there is something in it");
     }
@@ -320,7 +320,7 @@ mod tests {
             let looks = |round| {
                 device.lock().push_back(round);
                 start.wait();
-                let look = || match stash.detour() {
+                let look = || match stash.needs_slow_path() {
                     true => stash.open_sorted().pop_front(),
                     false => None,
                 };
@@ -331,13 +331,13 @@ mod tests {
             (0..ROUNDS).map(looks).collect::<Vec<_>>()
         });
         assert!(found.into_iter().eq((0..ROUNDS).map(Some)));
-        assert!(!stash.detour());
+        assert!(!stash.needs_slow_path());
     }
 
     #[test]
-    fn a_detour_stays_one() {
+    fn an_extended_queue_needs_the_slow_path_even_if_its_stash_is_empty() {
         let stash = Stash::<u8>::new(true);
         drop(stash.open());
-        assert!(stash.detour() && !stash.is_filled());
+        assert!(stash.needs_slow_path() && !stash.is_filled());
     }
 }

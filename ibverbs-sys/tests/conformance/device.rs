@@ -11,6 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         list_ends_with_a_null_pointer,
         list_without_a_count_is_the_same,
+        list_is_memory_of_malloc,
         device_outlives_the_list_while_it_is_open,
         device_can_be_opened_more_than_once,
         names_are_short_and_differ,
@@ -58,6 +59,16 @@ fn list_without_a_count_is_the_same(_: &Device) {
     }
     unsafe { ibv_free_device_list(list) };
     equal("the list", names, counted);
+}
+
+/// Some programs free the list as memory. The devices then stay allocated.
+fn list_is_memory_of_malloc(_: &Device) {
+    for _ in 0..3 {
+        let list = unsafe { ibv_get_device_list(ptr::null_mut()) }.succeeds("ibv_get_device_list");
+        unsafe { libc::free(list.cast()) };
+    }
+    let list = unsafe { ibv_get_device_list(ptr::null_mut()) }.succeeds("ibv_get_device_list");
+    unsafe { ibv_free_device_list(list) };
 }
 
 fn device_outlives_the_list_while_it_is_open(device: &Device) {

@@ -33,6 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
         zero_based_region_starts_at_zero,
         region_at_a_virtual_address,
         reregister_changes_the_access,
+        reregister_of_the_access_keeps_the_keys,
         reregister_changes_the_place,
         reregister_changes_the_domain,
         reregister_without_a_change_is_refused,
@@ -293,6 +294,26 @@ fn reregister_changes_the_access(device: &Device) {
         .qp
         .post(Request::write(&[pair.a.mr.sge(0, 8)], mr.at(0), mr.rkey()));
     pair.a.cq.success(1);
+}
+
+fn reregister_of_the_access_keeps_the_keys(device: &Device) {
+    let pair = Pair::rc(device);
+    let mr = Mr::new(&pair.pd, 4096, ALL_ACCESS);
+    let keys = (mr.lkey(), mr.rkey());
+    let write = || Request::write(&[pair.a.mr.sge(0, 8)], mr.at(0), keys.1);
+    pair.a.qp.post(write());
+    pair.a.cq.success(1);
+    let flags = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_ACCESS;
+    let local = Access::IBV_ACCESS_LOCAL_WRITE;
+    reregistered(reregister(&mr, flags, ptr::null_mut(), local));
+    equal("the keys", (mr.lkey(), mr.rkey()), keys);
+    reregistered(reregister(&mr, flags, ptr::null_mut(), ALL_ACCESS));
+    equal("the keys", (mr.lkey(), mr.rkey()), keys);
+    pair.a.qp.post(write());
+    pair.a.cq.success(1);
+    reregistered(reregister(&mr, flags, ptr::null_mut(), local));
+    pair.a.qp.post(write());
+    pair.a.cq.expect(1, ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
 }
 
 fn reregister_changes_the_place(device: &Device) {

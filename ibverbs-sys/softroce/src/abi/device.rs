@@ -40,9 +40,33 @@ pub(crate) fn is_own(device: *const ibv_device) -> bool {
     ptr::eq(device, address()) || ptr::eq(device, of_parent())
 }
 
-/// Lock that is held while the real libibverbs lists its devices. During that time the real library holds a lock of its own,
-/// which a child of `fork` could not release.
-static LISTING: Mutex<()> = Mutex::new(());
+/// The lists that [`ibv_get_device_list`] has returned with devices of the real library. The lock is held while the real
+/// library lists its devices: during that time that library holds a lock of its own, which a child of `fork` could not
+/// release.
+static LISTING: Mutex<Vec<List>> = Mutex::new(Vec::new());
+
+/// A list of devices, and the real library's list whose devices are in it, as addresses.
+#[derive(Debug, Clone, Copy)]
+struct List {
+    own: usize,
+    real: usize,
+}
+
+impl List {
+    /// Removes and returns the entry of `list`.
+    fn take(list: *mut *mut ibv_device) -> Option<Self> {
+        let mut lists = LISTING.lock();
+        let at = lists.iter().position(|entry| entry.own == list.addr())?;
+        Some(lists.swap_remove(at))
+    }
+
+    /// Frees the list of the real library.
+    fn free_real(self) {
+        let real = ptr::with_exposed_provenance_mut(self.real);
+        // SAFETY: the list was returned by the real library. Its entry was removed, so nothing frees the list again.
+        unsafe { call!(ibv_free_device_list(real)) };
+    }
+}
 
 /// Waits until no thread lists devices, and locks [`LISTING`]. Must be called before a `fork`.
 pub(super) fn before_fork() {
@@ -86,28 +110,40 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
             _ => &[],
         };
         name_device();
-        // The first entry is the real library's list, for `ibv_free_device_list`; the last one is a null pointer.
-        let length = real_devices.len() + 3;
+        // The last entry is a null pointer.
+        let length = real_devices.len() + 2;
         // SAFETY: the result is checked; zeroes are null pointers.
         let memory: *mut *mut ibv_device =
             unsafe { libc::calloc(length, size_of::<*mut ibv_device>()).cast() };
-        if memory.is_null() {
-            if !real.is_null() {
-                // SAFETY: the list was returned by the real library, and is not used any more.
-                unsafe { call!(ibv_free_device_list(real)) };
+        if !memory.is_null() {
+            // SAFETY: `memory` was allocated above with `length` entries.
+            let list = unsafe { slice::from_raw_parts_mut(memory, length) };
+            list[..real_devices.len()].copy_from_slice(real_devices);
+            list[length - 2] = address();
+        }
+        // A program that frees a list by `free` leaves the entry behind. This list can have the same address.
+        if let Some(left) = List::take(memory) {
+            left.free_real();
+        }
+        if !real.is_null() {
+            let list = List {
+                own: memory.addr(),
+                real: real.expose_provenance(),
+            };
+            if memory.is_null() || real_devices.is_empty() {
+                list.free_real();
+            } else {
+                LISTING.lock().push(list);
             }
+        }
+        if memory.is_null() {
             return fail(libc::ENOMEM);
         }
-        // SAFETY: `memory` was allocated above with `length` entries.
-        let list = unsafe { slice::from_raw_parts_mut(memory, length) };
-        list[0] = real.cast();
-        list[1..][..real_devices.len()].copy_from_slice(real_devices);
-        list[length - 2] = address();
         if !num_devices.is_null() {
             // SAFETY: the C API requires `num_devices` to be null or valid for writes.
             unsafe { num_devices.write(count.max(0) + 1) };
         }
-        list[1..].as_mut_ptr()
+        memory
     })
 }
 
@@ -118,18 +154,11 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
         // SAFETY: the real library made this call for itself, and gets its own list.
         return unsafe { call!(ibv_free_device_list(list)) };
     }
-    if list.is_null() {
-        return;
+    if let Some(list) = List::take(list) {
+        list.free_real();
     }
-    // SAFETY: the C API requires a list of `ibv_get_device_list`, which has one more entry in front.
-    unsafe {
-        let memory = list.sub(1);
-        let real: *mut *mut ibv_device = (*memory).cast();
-        if !real.is_null() {
-            call!(ibv_free_device_list(real));
-        }
-        libc::free(memory.cast());
-    }
+    // SAFETY: the C API requires a list of `ibv_get_device_list`, which `calloc` has allocated, or a null pointer.
+    unsafe { libc::free(list.cast()) };
 }
 
 /// Returns the name of a device (`ibv_get_device_name(3)`).

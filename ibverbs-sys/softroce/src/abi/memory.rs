@@ -396,6 +396,8 @@ unsafe fn reregister(
         // SAFETY: the caller guarantees that the memory meets the conditions.
         translation: Some((unsafe { mapping.span(block.as_ref()) }, mapping.first())),
         access: Some(mapping.access),
+        // As with NICs and the kernel's device, peers that have the key can go on with the new access.
+        keeps_key: flags & (TRANSLATION | DOMAIN) == 0,
     };
     handle.key = handle.nic.memory.reregister(handle.key, change)?;
     handle.memory = Memory::Program {

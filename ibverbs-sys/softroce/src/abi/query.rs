@@ -133,11 +133,21 @@ unsafe fn fill<T>(place: *mut u8, room: usize, value: &T) {
     }
 }
 
+/// An organization identifier that is assigned to nobody: its first byte has the bit of locally administered identifiers.
+const VENDOR_ID: u32 = 0x02_53_52;
+/// The number of this device among those of [`VENDOR_ID`].
+const VENDOR_PART_ID: u32 = 1;
+/// The version of the device, which has no hardware.
+const HARDWARE_VERSION: u32 = 1;
+
 fn device_attributes() -> ibv_device_attr_ex {
     // SAFETY: the structure is plain data, for which zeroes are valid. Its padding is zeroed, too.
     let mut attributes: ibv_device_attr_ex = unsafe { mem::zeroed() };
     let original = &mut attributes.orig_attr;
     write_text(&mut original.fw_ver, env!("CARGO_PKG_VERSION"));
+    original.vendor_id = VENDOR_ID;
+    original.vendor_part_id = VENDOR_PART_ID;
+    original.hw_ver = HARDWARE_VERSION;
     original.node_guid = nic::guid().to_be();
     original.sys_image_guid = original.node_guid;
     original.max_mr_size = limits::MAX_MR_SIZE;

@@ -27,6 +27,8 @@ pub struct RegionChange {
     pub translation: Option<(Span, u64)>,
     /// New local and remote access that the region permits.
     pub access: Option<AccessFlags>,
+    /// Set if the region keeps its key, because its memory and its domain stay.
+    pub keeps_key: bool,
 }
 
 /// A registered memory region.

@@ -184,7 +184,7 @@ impl Registry {
         Ok(entries.table.key(number))
     }
 
-    /// Changes the attributes of a region, as if it were deregistered and registered again. Returns its new key.
+    /// Changes the attributes of a region. Returns its key, which is a new one unless `change.keeps_key` is set.
     pub fn reregister(&self, key: u32, change: RegionChange) -> Result<u32, Refusal> {
         if let Some((span, start)) = &change.translation {
             check_range(*start, span)?;
@@ -203,7 +203,10 @@ impl Registry {
         }
         region.domain = change.domain.unwrap_or(region.domain);
         region.access = change.access.unwrap_or(region.access);
-        let key = entries.table.renew(number);
+        let key = match change.keeps_key {
+            true => entries.table.key(number),
+            false => entries.table.renew(number),
+        };
         self.publish(&entries, number);
         Ok(key)
     }

@@ -31,6 +31,8 @@ pub(crate) fn cases() -> Vec<Case> {
         bind_of_remote_write_needs_local_write,
         bind_of_a_foreign_domain_s_region_is_refused,
         zero_based_window_starts_at_zero,
+        flags_of_regions_do_not_prevent_a_bind,
+        flags_of_regions_do_not_prevent_a_bind_of_type_1,
         region_with_a_window_is_busy,
         window_of_a_bound_region_can_be_freed,
         invalidate_of_an_unknown_key_fails,
@@ -384,6 +386,29 @@ fn zero_based_window_starts_at_zero(device: &Device) {
         ground.mr.read(4096 + 16, 8),
         b"windowed".to_vec(),
     );
+}
+
+fn flags_of_regions_do_not_prevent_a_bind(device: &Device) {
+    let of_regions = [
+        Access::IBV_ACCESS_LOCAL_WRITE,
+        Access::IBV_ACCESS_MW_BIND,
+        Access::IBV_ACCESS_RELAXED_ORDERING,
+    ];
+    let ground = Ground::new(device);
+    for flag in of_regions {
+        let place = || ground.place(4096, 1024, REMOTE | flag);
+        let mw = Mw::new(&ground.pair.pd, Type::IBV_MW_TYPE_2);
+        let key = ground.bind(&mw, place(), Status::IBV_WC_SUCCESS);
+        ground.write(ground.mr.at(4096), key, Status::IBV_WC_SUCCESS);
+    }
+}
+
+fn flags_of_regions_do_not_prevent_a_bind_of_type_1(device: &Device) {
+    let ground = Ground::new(device);
+    let mw = Mw::new(&ground.pair.pd, Type::IBV_MW_TYPE_1);
+    let access = REMOTE | Access::IBV_ACCESS_LOCAL_WRITE;
+    bind_1(&ground, &mw, ground.place(4096, 1024, access));
+    ground.write(ground.mr.at(4096), mw.rkey(), Status::IBV_WC_SUCCESS);
 }
 
 fn region_with_a_window_is_busy(device: &Device) {

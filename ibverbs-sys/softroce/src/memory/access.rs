@@ -33,15 +33,18 @@ pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
     Ok(access)
 }
 
-/// Checks and converts the access flags of a memory window (`ibv_bind_mw(3)`).
+/// Checks and converts the access flags of a memory window (`ibv_bind_mw(3)`). A window grants access to peers alone, so
+/// the flags of regions that say nothing about peers have no effect, as for NICs and for the kernel's device.
+///
+/// # Errors
+/// [`Refusal::Invalid`] for unknown flags.
 pub fn window_access(bits: u32) -> Result<AccessFlags, Refusal> {
-    let allowed = AccessFlags::REMOTE_WRITE
+    let effective = AccessFlags::REMOTE_WRITE
         | AccessFlags::REMOTE_READ
         | AccessFlags::REMOTE_ATOMIC
         | AccessFlags::ZERO_BASED;
-    AccessFlags::from_bits(bits)
-        .filter(|access| allowed.contains(*access))
-        .ok_or(Refusal::Invalid)
+    let access = AccessFlags::from_bits(bits & !OPTIONAL).ok_or(Refusal::Invalid)?;
+    Ok(access & effective)
 }
 
 #[cfg(test)]
@@ -75,9 +78,13 @@ mod tests {
 
     #[test]
     fn windows_grant_peers_alone() {
-        assert!(window_access(1 << 1 | 1 << 2 | 1 << 3 | 1 << 5).is_ok());
-        for bit in [0, 4, 6, 7, 8, 20] {
-            assert_eq!(window_access(1 << bit), Err(Refusal::Invalid));
+        let peers = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 5;
+        let granted = window_access(peers).unwrap();
+        assert_eq!(granted.bits(), peers);
+        for bit in [0, 4, 6, 7, 20] {
+            assert_eq!(window_access(peers | 1 << bit), Ok(granted), "{bit}");
         }
+        assert_eq!(window_access(1 << 8), Err(Refusal::Invalid));
+        assert_eq!(window_access(1 << 31), Err(Refusal::Invalid));
     }
 }

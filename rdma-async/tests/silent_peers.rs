@@ -16,6 +16,7 @@ use common::{
 };
 use rdma_async::{Error, LocalMrReadAccess, Rdma, RdmaBuilder};
 use rdma_core::{ConnectOptions, WorkStatus};
+use rustix::process::{Pid, Signal, kill_process};
 use socket2::{SockFilter, SockRef};
 use tokio::time::timeout;
 
@@ -119,16 +120,13 @@ impl Peer {
         Self(child.expect("this program can be run again"))
     }
 
-    fn signal(&self, name: &str) {
-        let status = Command::new("kill")
-            .args([name, &self.0.id().to_string()])
-            .status();
-        assert!(status.expect("`kill` can be run").success());
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("the process is a child");
     }
 
     /// Stops all threads of the process.
     async fn stop(&self) {
-        self.signal("-STOP");
+        self.signal(Signal::STOP);
         let threads = PathBuf::from(format!("/proc/{}/task", self.0.id()));
         let is_stopped = |thread: DirEntry| {
             let state = fs::read_to_string(thread.path().join("stat")).expect("its state");
@@ -209,7 +207,7 @@ fn operations_in_flight_fail_when_the_peers_process_is_killed() {
                 )
             };
             let ((read, sent, received), ()) = in_time("the operations", async {
-                tokio::join!(failing, async { peer.signal("-KILL") })
+                tokio::join!(failing, async { peer.signal(Signal::KILL) })
             })
             .await;
             assert_gone(&read);

@@ -1,6 +1,7 @@
 //! [`RdmaDevice`]: an open RDMA device that many connections share.
 
 use std::alloc::Layout;
+use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -46,12 +47,19 @@ use crate::shard::{Profile, Shard};
 /// # }
 /// ```
 #[doc(alias = "ibv_context")]
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RdmaDevice {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
+impl fmt::Debug for RdmaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RdmaDevice")
+            .field("name", &self.context().name())
+            .finish_non_exhaustive()
+    }
+}
+
 struct Shared {
     shards: Mutex<Vec<Arc<Shard>>>,
     pool: Arc<Pool>,

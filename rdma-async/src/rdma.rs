@@ -1,6 +1,7 @@
 //! [`Rdma`]: a connection to a peer, and the operations on it.
 
 use std::alloc::Layout;
+use std::fmt;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -37,13 +38,23 @@ use crate::within::Within;
 /// The first operation that fails ends the connection, and so does the disappearance of the peer. All
 /// outstanding and later operations then fail with the same cause. Messages that arrived before can
 /// still be received.
-#[derive(Debug)]
 pub struct Rdma {
     connection: Arc<Connection>,
     /// Takes the connection when this value is dropped.
     task: Option<oneshot::Sender<Arc<Connection>>>,
     local: SocketAddr,
     peer: SocketAddr,
+}
+
+impl fmt::Debug for Rdma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rdma")
+            .field("local", &self.local)
+            .field("peer", &self.peer)
+            .field("queue_pair", &self.queue_pair().number())
+            .field("failure", &self.connection.failure())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Rdma {

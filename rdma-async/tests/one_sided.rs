@@ -304,3 +304,23 @@ fn a_connection_works_from_another_runtime_and_fails_with_its_own() {
         assert!(matches!(ended, Error::Disconnected { .. }), "{ended}");
     });
 }
+
+#[test]
+fn debug_text_names_the_ends_of_a_connection_and_fits_into_a_log() {
+    run(async {
+        let (client, server) = pair().await;
+        let text = format!("{client:?} {:?}", client.device());
+        for part in [
+            client.peer_address().to_string(),
+            client.local_address().to_string(),
+            client.queue_pair().number().to_string(),
+            client.device().context().name().to_owned(),
+        ] {
+            assert!(text.contains(&part), "{part} is not in {text}");
+        }
+        assert!(text.len() < 500, "{} bytes", text.len());
+        drop(server);
+        let end = client.ended().await.to_string();
+        assert!(format!("{client:?}").contains(&end), "{client:?}");
+    });
+}

@@ -137,10 +137,10 @@ xflags::xflags! {
             /// List the soaks, and run none.
             optional --list
         }
-        /// Run the tests of rdma-core that create, fail and drop the most objects, on softroce, under
-        /// AddressSanitizer.
+        /// Run the tests of rdma-core that create, fail and drop the most objects, and the test of
+        /// rdma-async that drops the most futures, on softroce, under AddressSanitizer.
         cmd sanitize {
-            /// Run this test program of rdma-core instead of the usual ones.
+            /// Run this test program of rdma-core or rdma-async instead of the usual ones.
             repeated --test name: String
         }
         /// Run the programs that PLAN lists; `test` calls this command in the guest.

@@ -1,5 +1,5 @@
-//! `cargo xtask sanitize`: runs tests of rdma-core on softroce under AddressSanitizer and
-//! LeakSanitizer, without a nightly compiler.
+//! `cargo xtask sanitize`: runs tests of rdma-core and rdma-async on softroce under AddressSanitizer
+//! and LeakSanitizer, without a nightly compiler.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,17 +11,20 @@ use crate::cargo::{self, Executable};
 use crate::limit::{Group, TIMED_OUT, exit_code};
 use crate::{environment, packages, project};
 
-/// The test programs of rdma-core that run by default: those that create, fail and drop the most
-/// objects.
-const TESTS: &[&str] = &[FRUGAL, "holes", "scope"];
+/// The test programs that run by default: those of rdma-core that create, fail and drop the most
+/// objects, and the one of rdma-async that drops the most futures.
+const TESTS: &[&str] = &["random_rounds", "holes", "scope", "dropped_futures"];
 
-/// The only test program that is checked for memory leaks. The other programs forget values
+/// The test programs that are checked for memory leaks. The other programs forget values
 /// (`mem::forget`), to show that forgetting is safe.
-const FRUGAL: &str = "random_rounds";
+const FRUGAL: &[&str] = &["random_rounds", "dropped_futures"];
 
 /// Number of rounds that a test with random rounds runs: few, because each round is much slower under
 /// the sanitizer.
 const ROUNDS: &str = "100";
+
+/// Number of operations of the test that drops futures, on each runtime.
+const OPERATIONS: &str = "10000";
 
 /// Time limit of a test program.
 const LIMIT: Duration = Duration::from_secs(1200);
@@ -56,7 +59,8 @@ fn build(shell: &Shell, tests: &[String]) -> anyhow::Result<Vec<Executable>> {
     let directory = directory.display().to_string();
     // The target triple is named, although it is this machine's, so that cargo builds build scripts
     // without these flags.
-    let mut arguments = vec!["test", "--no-run", "--locked", "--package", "rdma-core"];
+    let mut arguments = vec!["test", "--no-run", "--locked"];
+    arguments.extend(["--package", "rdma-core", "--package", "rdma-async"]);
     arguments.extend(["--target", &host, "--target-dir", &directory]);
     for test in tests {
         arguments.extend(["--test", test]);
@@ -71,7 +75,7 @@ fn build(shell: &Shell, tests: &[String]) -> anyhow::Result<Vec<Executable>> {
 }
 
 fn call(program: &Executable, all: &[Executable]) -> anyhow::Result<u8> {
-    let leaks = u8::from(program.target == FRUGAL);
+    let leaks = u8::from(FRUGAL.contains(&program.target.as_str()));
     let options = format!("detect_leaks={leaks}");
     let mut command = Command::new(&program.path);
     command
@@ -81,6 +85,7 @@ fn call(program: &Executable, all: &[Executable]) -> anyhow::Result<u8> {
         .envs(cargo::environment_of(program, all))
         .env(environment::DEVICE, environment::SOFTROCE)
         .env("ROUNDS", ROUNDS)
+        .env("OPERATIONS", OPERATIONS)
         .env("ASAN_OPTIONS", options)
         .env("RUST_BACKTRACE", "1");
     eprintln!("$ {}", program.path.display());

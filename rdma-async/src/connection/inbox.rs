@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-use parking_lot::Mutex;
-
+use super::sync::Mutex;
 use super::waiters::Waiters;
 
 /// Bounded queue with waiting tasks. Its memory grows with the number of items.

@@ -12,6 +12,8 @@ mod handover;
 mod inbox;
 mod leases;
 mod messages;
+#[cfg(all(test, loom_models))]
+mod models;
 mod operation;
 mod outbox;
 mod progress;
@@ -20,6 +22,7 @@ mod replies;
 mod results;
 mod send_state;
 mod sender;
+mod sync;
 mod waiters;
 mod work;
 

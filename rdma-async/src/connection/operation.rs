@@ -63,15 +63,9 @@ impl<'c> Operation<'c> {
         if is_alone && let Some(outcome) = connection.post_and_poll_briefly(|| self.take()) {
             return Poll::Ready(outcome);
         }
-        let replaced = connection.sender.lock().register(self.number, cx.waker());
-        // Dropped outside of the lock, because dropping a waker can run code of the runtime.
-        drop(replaced);
-        // The operation may have ended before the waker was registered.
-        if let Some(outcome) = self.take() {
-            return Poll::Ready(outcome);
-        }
-        if connection.sender.have_waits_ended() {
-            return Poll::Ready(Err(connection.ended().of_posted()));
+        if connection.sender.register(self.number, cx.waker()) {
+            let ended = || Err(connection.ended().of_posted());
+            return Poll::Ready(self.take().unwrap_or_else(ended));
         }
         connection.shard.wake_driver();
         Poll::Pending
@@ -111,12 +105,7 @@ impl Drop for Operation<'_> {
         if self.is_over {
             return;
         }
-        let sender = &self.connection.sender;
-        let waker = sender.lock().detach(self.number);
-        // Dropped after the lock was released: dropping a waker can run code of the program.
-        drop(waker);
-        if let Some(place) = self.place.take() {
-            sender.release_result(place);
-        }
+        let place = self.place.take();
+        self.connection.sender.detach(self.number, place);
     }
 }

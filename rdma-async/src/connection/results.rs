@@ -1,6 +1,10 @@
 //! Results of atomics (the previous values of remote memory), stored until their futures take them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::array;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+use super::sync::AtomicU64;
 
 /// Maximum number of atomics of a connection whose futures exist; further atomics wait.
 const PLACES: usize = 64;
@@ -11,24 +15,30 @@ pub(super) struct Results {
     /// Bit mask of the places in use.
     used: AtomicU64,
     /// Values of the places, allocated for the first atomic, since many connections use no atomics.
-    values: std::sync::OnceLock<Box<[AtomicU64; PLACES]>>,
+    values: OnceLock<Box<[AtomicU64; PLACES]>>,
 }
 
 /// Index of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ResultSlot(u8);
 
+#[cfg(all(test, loom_models))]
+impl ResultSlot {
+    /// Place that is taken first if all are free.
+    pub(super) const FIRST: Self = Self(0);
+}
+
 impl Results {
     pub(super) fn new() -> Self {
         Self {
             used: AtomicU64::new(0),
-            values: std::sync::OnceLock::new(),
+            values: OnceLock::new(),
         }
     }
 
     fn values(&self) -> &[AtomicU64; PLACES] {
         self.values
-            .get_or_init(|| Box::new([const { AtomicU64::new(0) }; PLACES]))
+            .get_or_init(|| Box::new(array::from_fn(|_| AtomicU64::new(0))))
     }
 
     /// Takes a free place, or returns `None` if all places are in use.
@@ -66,7 +76,7 @@ impl Results {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom_models)))]
 mod tests {
     use super::*;
 

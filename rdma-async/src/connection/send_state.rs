@@ -88,10 +88,10 @@ enum Staged {
     Held(Work, Memory),
 }
 
-/// Send queue and the state of its requests that have not ended.
+/// Send queue and the state of its requests that have not ended. `Q` is another type only in models.
 #[derive(Debug)]
-pub(super) struct SendState {
-    queue: SendQueue<Memory>,
+pub(super) struct SendState<Q = SendQueue<Memory>> {
+    queue: Q,
     /// Maximum number of requests that have not ended. The queue may be longer than was requested, but the
     /// completion queue has no entries for the difference.
     limit: usize,
@@ -118,13 +118,27 @@ pub(super) struct Ended {
     pub(super) fresh: u64,
 }
 
-impl SendState {
-    /// Creates the state of a connection, with at most `limit` requests that have not ended.
-    pub(super) fn new(queue: SendQueue<Memory>, limit: usize) -> Self {
-        let slots = queue.capacity().next_power_of_two();
+/// Queue of requests that were handed to the device.
+pub(super) trait Posted {
+    /// Returns the number of requests that were handed over and have not completed.
+    fn in_flight(&self) -> usize;
+}
+
+impl Posted for SendQueue<Memory> {
+    #[inline]
+    fn in_flight(&self) -> usize {
+        SendQueue::in_flight(self)
+    }
+}
+
+impl<Q: Posted> SendState<Q> {
+    /// Creates the state of a queue for `capacity` requests, with at most `limit` requests that have
+    /// not ended.
+    pub(super) fn new(queue: Q, capacity: usize, limit: usize) -> Self {
+        let slots = capacity.next_power_of_two();
         Self {
             slots: (0..slots).map(|_| Slot::default()).collect(),
-            limit: queue.capacity().min(limit),
+            limit: capacity.min(limit),
             queue,
             accepted: 0,
             ended: 0,
@@ -168,6 +182,117 @@ impl SendState {
         self.awaited > 0
     }
 
+    /// Counts a request as accepted, and returns its number.
+    #[inline]
+    pub(super) fn count(
+        &mut self,
+        awaited_by: AwaitedBy,
+        has_memory: bool,
+        place: Option<ResultSlot>,
+    ) -> Accepted {
+        let number = self.accepted;
+        self.accepted += 1;
+        let is_awaited = awaited_by == AwaitedBy::Future;
+        self.awaited += usize::from(is_awaited);
+        let slot = self.slot(number);
+        slot.is_awaited = is_awaited;
+        slot.has_memory = has_memory;
+        slot.place = place;
+        Accepted {
+            number,
+            has_turn: self.staged.len() == 1 || self.is_batch_full(),
+        }
+    }
+
+    /// Returns whether the staged requests have reached [`MAX_STAGED`], so that they are handed over
+    /// now.
+    #[inline]
+    pub(super) fn is_batch_full(&self) -> bool {
+        self.staged.len() >= MAX_STAGED
+    }
+
+    /// Cancels the requests that were not handed to the device, and accepts no more. Adds the wakers
+    /// of their futures to `wakes`, and returns the number of the first cancelled request.
+    pub(super) fn give_up(&mut self, wakes: &mut Vec<Waker>) -> u64 {
+        self.staged.clear();
+        self.staged_bytes.clear();
+        let first = self.ended + self.queue.in_flight() as u64;
+        for number in first..self.accepted {
+            let slot = self.slot(number);
+            wakes.extend(slot.waker.take());
+            let was_awaited = std::mem::take(&mut slot.is_awaited);
+            self.awaited -= usize::from(was_awaited);
+        }
+        self.accepted = first;
+        self.is_closed = true;
+        first
+    }
+
+    /// Ends the next `fresh` requests, and adds the wakers of their futures to `wakes`.
+    #[inline]
+    pub(super) fn end(&mut self, fresh: u64, wakes: &mut Vec<Waker>) -> Ended {
+        for number in self.ended..self.ended + fresh {
+            let slot = self.slot(number);
+            if let Some(waker) = slot.waker.take() {
+                wakes.push(waker);
+            }
+            let was_awaited = std::mem::take(&mut slot.is_awaited);
+            self.awaited -= usize::from(was_awaited);
+        }
+        self.ended += fresh;
+        Ended {
+            count: self.ended,
+            fresh,
+        }
+    }
+
+    /// Returns the place for the result of the next request that ends.
+    #[cfg(all(test, loom_models))]
+    pub(super) fn next_place(&mut self) -> Option<ResultSlot> {
+        self.slot(self.ended).place
+    }
+
+    /// Returns whether futures wait for at most one request.
+    pub(super) fn has_one_waiter(&self) -> bool {
+        self.awaited <= 1
+    }
+
+    /// Registers `waker`, which is woken when the request ends, unless the request has ended. Returns the
+    /// waker that was replaced, which the caller drops outside of the lock.
+    #[must_use = "a waker is dropped outside of the lock"]
+    pub(super) fn register(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
+        if number < self.ended || number >= self.accepted {
+            return None;
+        }
+        match &mut self.slot(number).waker {
+            Some(known) if known.will_wake(waker) => None,
+            place => place.replace(waker.clone()),
+        }
+    }
+
+    /// Removes the future of a request that has not ended, and returns its waker.
+    pub(super) fn detach(&mut self, number: u64) -> Option<Waker> {
+        if number < self.ended || number >= self.accepted {
+            return None;
+        }
+        let slot = self.slot(number);
+        let was_awaited = std::mem::take(&mut slot.is_awaited);
+        // The future that would have taken the result of an atomic is gone.
+        slot.place = None;
+        let waker = slot.waker.take();
+        self.awaited -= usize::from(was_awaited);
+        waker
+    }
+
+    /// Takes the wakers of all futures that wait.
+    pub(super) fn take_wakers(&mut self, wakes: &mut Vec<Waker>) {
+        for number in self.ended..self.accepted {
+            wakes.extend(self.slot(number).waker.take());
+        }
+    }
+}
+
+impl SendState {
     /// Accepts a request whose data is copied.
     #[inline]
     pub(super) fn accept_copied(
@@ -233,35 +358,6 @@ impl SendState {
         Ok(false)
     }
 
-    /// Counts a request as accepted, and returns its number.
-    #[inline]
-    fn count(
-        &mut self,
-        awaited_by: AwaitedBy,
-        has_memory: bool,
-        place: Option<ResultSlot>,
-    ) -> Accepted {
-        let number = self.accepted;
-        self.accepted += 1;
-        let is_awaited = awaited_by == AwaitedBy::Future;
-        self.awaited += usize::from(is_awaited);
-        let slot = self.slot(number);
-        slot.is_awaited = is_awaited;
-        slot.has_memory = has_memory;
-        slot.place = place;
-        Accepted {
-            number,
-            has_turn: self.staged.len() == 1 || self.is_batch_full(),
-        }
-    }
-
-    /// Returns whether the staged requests have reached [`MAX_STAGED`], so that they are handed over
-    /// now.
-    #[inline]
-    pub(super) fn is_batch_full(&self) -> bool {
-        self.staged.len() >= MAX_STAGED
-    }
-
     /// Hands the staged requests to the device, under one doorbell. After an error, the caller must
     /// cancel the requests that the device did not take, with [`Self::give_up`].
     pub(super) fn post_staged(&mut self) -> Result<()> {
@@ -305,23 +401,6 @@ impl SendState {
         outcome
     }
 
-    /// Cancels the requests that were not handed to the device, and accepts no more. Adds the wakers
-    /// of their futures to `wakes`, and returns the number of the first cancelled request.
-    pub(super) fn give_up(&mut self, wakes: &mut Vec<Waker>) -> u64 {
-        self.staged.clear();
-        self.staged_bytes.clear();
-        let first = self.ended + self.queue.in_flight() as u64;
-        for number in first..self.accepted {
-            let slot = self.slot(number);
-            wakes.extend(slot.waker.take());
-            let was_awaited = std::mem::take(&mut slot.is_awaited);
-            self.awaited -= usize::from(was_awaited);
-        }
-        self.accepted = first;
-        self.is_closed = true;
-        first
-    }
-
     /// Ends the requests that a completion completes: stores the results of atomics, adds the wakers
     /// of futures to `wakes`, and passes the memory of each request to `recycle`.
     #[inline]
@@ -349,58 +428,7 @@ impl SendState {
             recycle(memory);
         }
         let fresh = before - self.queue.in_flight() as u64;
-        for number in self.ended..self.ended + fresh {
-            let slot = self.slot(number);
-            if let Some(waker) = slot.waker.take() {
-                wakes.push(waker);
-            }
-            let was_awaited = std::mem::take(&mut slot.is_awaited);
-            self.awaited -= usize::from(was_awaited);
-        }
-        self.ended += fresh;
-        Ended {
-            count: self.ended,
-            fresh,
-        }
-    }
-
-    /// Returns whether futures wait for at most one request.
-    pub(super) fn has_one_waiter(&self) -> bool {
-        self.awaited <= 1
-    }
-
-    /// Registers `waker`, which is woken when the request ends, unless the request has ended. Returns the
-    /// waker that was replaced, which the caller drops outside of the lock.
-    #[must_use = "a waker is dropped outside of the lock"]
-    pub(super) fn register(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
-        if number < self.ended || number >= self.accepted {
-            return None;
-        }
-        match &mut self.slot(number).waker {
-            Some(known) if known.will_wake(waker) => None,
-            place => place.replace(waker.clone()),
-        }
-    }
-
-    /// Removes the future of a request that has not ended, and returns its waker.
-    pub(super) fn detach(&mut self, number: u64) -> Option<Waker> {
-        if number < self.ended || number >= self.accepted {
-            return None;
-        }
-        let slot = self.slot(number);
-        let was_awaited = std::mem::take(&mut slot.is_awaited);
-        // The future that would have taken the result of an atomic is gone.
-        slot.place = None;
-        let waker = slot.waker.take();
-        self.awaited -= usize::from(was_awaited);
-        waker
-    }
-
-    /// Takes the wakers of all futures that wait.
-    pub(super) fn take_wakers(&mut self, wakes: &mut Vec<Waker>) {
-        for number in self.ended..self.accepted {
-            wakes.extend(self.slot(number).waker.take());
-        }
+        self.end(fresh, wakes)
     }
 }
 

@@ -1,24 +1,24 @@
 //! The send side of a connection: submits requests to the device, and records which have completed.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 
-use parking_lot::{Mutex, MutexGuard};
 use rdma_core::{SendQueue, WorkCompletion, WorkError, WorkStatus};
 
 use super::Connection;
 use super::operation::Operation;
 use super::results::{ResultSlot, Results};
-use super::send_state::{Accepted, AwaitedBy, NotAccepted, PostTime, SendState};
+use super::send_state::{Accepted, AwaitedBy, Ended, NotAccepted, PostTime, Posted, SendState};
+use super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard};
 use super::waiters::Waiters;
 use super::work::{Memory, Push, Work};
 use crate::error::Result;
 
-/// Send queue of a connection, with the state of its requests.
+/// Send queue of a connection, with the state of its requests. `Q` is another type only in models.
 #[derive(Debug)]
-pub(super) struct Sender {
-    state: Mutex<SendState>,
+pub(super) struct Sender<Q = SendQueue<Memory>> {
+    state: Mutex<SendState<Q>>,
     /// Number of requests that completed, successfully or not.
     ended: AtomicU64,
     /// Number of the first request that failed, or `u64::MAX`.
@@ -29,7 +29,7 @@ pub(super) struct Sender {
     first_failure: OnceLock<(u64, WorkError)>,
     /// Tasks that wait for room for a request.
     room: Waiters,
-    results: Results,
+    pub(super) results: Results,
     result_free: Waiters,
     /// Set when completions are no longer announced, so that futures must not wait for one.
     waits_ended: AtomicBool,
@@ -38,8 +38,15 @@ pub(super) struct Sender {
 impl Sender {
     /// Creates the send side of a connection, with at most `limit` requests that have not ended.
     pub(super) fn new(queue: SendQueue<Memory>, limit: usize) -> Self {
+        let capacity = queue.capacity();
+        Self::with(SendState::new(queue, capacity, limit))
+    }
+}
+
+impl<Q: Posted> Sender<Q> {
+    pub(super) fn with(state: SendState<Q>) -> Self {
         Self {
-            state: Mutex::new(SendState::new(queue, limit)),
+            state: Mutex::new(state),
             ended: AtomicU64::new(0),
             failed_from: AtomicU64::new(u64::MAX),
             given_up_from: AtomicU64::new(u64::MAX),
@@ -51,7 +58,7 @@ impl Sender {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, SendState> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SendState<Q>> {
         self.state.lock()
     }
 
@@ -115,6 +122,57 @@ impl Sender {
         let mut wakes = Vec::new();
         self.lock().take_wakers(&mut wakes);
         wakes.into_iter().for_each(Waker::wake);
+    }
+
+    /// Registers `waker`, which is woken when the request ends. Returns whether the request has ended
+    /// or will never be announced, so that the future must not wait for `waker`.
+    pub(super) fn register(&self, number: u64, waker: &Waker) -> bool {
+        let replaced = self.lock().register(number, waker);
+        // Dropped outside of the lock, because dropping a waker can run code of the runtime.
+        drop(replaced);
+        // The request may have ended before the waker was registered.
+        self.has_ended(number) || self.have_waits_ended()
+    }
+
+    /// Releases what the future of a request occupies. The request itself stays in flight.
+    pub(super) fn detach(&self, number: u64, place: Option<ResultSlot>) {
+        let waker = self.lock().detach(number);
+        // Dropped after the lock was released: dropping a waker can run code of the program.
+        drop(waker);
+        if let Some(place) = place {
+            self.release_result(place);
+        }
+    }
+
+    /// Ends requests by `end`, so that their futures see it. Unless `is_success` is set, the last of
+    /// them has failed. Returns `false` if none has ended.
+    #[inline]
+    pub(super) fn end(
+        &self,
+        is_success: bool,
+        end: impl FnOnce(&mut SendState<Q>) -> Ended,
+    ) -> bool {
+        let mut state = self.lock();
+        let ended = end(&mut state);
+        if ended.fresh == 0 {
+            return false;
+        }
+        if !is_success {
+            self.failed_from
+                .fetch_min(ended.count - 1, Ordering::AcqRel);
+        }
+        // Stored under the lock: a future that registers a waker later sees that its request has ended.
+        self.ended.store(ended.count, Ordering::Release);
+        true
+    }
+
+    /// Keeps the error of the last of the requests that have just ended.
+    #[cold]
+    fn note_failure(&self, ended: &Ended, error: &WorkError) {
+        if ended.fresh > 0 && error.status != WorkStatus::Flushed {
+            // Only the first error is kept: the queue pair flushes all later requests.
+            let _ = self.first_failure.set((ended.count - 1, *error));
+        }
     }
 }
 
@@ -240,19 +298,18 @@ impl Connection {
     /// Ends the requests that a completion completes. Adds the wakers of their futures to `wakes`.
     #[inline]
     pub(crate) fn complete(&self, completion: &WorkCompletion, wakes: &mut Vec<Waker>) {
-        let mut state = self.sender.lock();
-        let ended = state.complete(completion, &self.sender.results, wakes, |memory| {
-            self.recycle(memory);
+        let outcome = completion.result();
+        let has_ended = self.sender.end(outcome.is_ok(), |state| {
+            let recycle = |memory| self.recycle(memory);
+            let ended = state.complete(completion, &self.sender.results, wakes, recycle);
+            if let Err(error) = &outcome {
+                self.sender.note_failure(&ended, error);
+            }
+            ended
         });
-        if ended.fresh == 0 {
+        if !has_ended {
             return;
         }
-        let outcome = completion.result();
-        if let Err(error) = &outcome {
-            self.sender.fail_from(ended.count - 1, error);
-        }
-        self.sender.ended.store(ended.count, Ordering::Release);
-        drop(state);
         if let Err(error) = outcome {
             self.fail_with(error);
         }
@@ -274,17 +331,5 @@ impl Connection {
     /// Returns the future of an accepted request.
     pub(super) fn operation(&self, number: u64, place: Option<ResultSlot>) -> Operation<'_> {
         Operation::new(self, number, place)
-    }
-}
-
-impl Sender {
-    /// Records that the request with this number failed.
-    #[cold]
-    fn fail_from(&self, number: u64, error: &WorkError) {
-        if error.status != WorkStatus::Flushed {
-            // Only the first error is kept: the queue pair flushes all later requests.
-            let _ = self.first_failure.set((number, *error));
-        }
-        self.failed_from.fetch_min(number, Ordering::AcqRel);
     }
 }

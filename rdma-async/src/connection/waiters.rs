@@ -1,9 +1,9 @@
 //! [`Waiters`]: tasks that wait until an item, credit or other resource is available.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::Ordering;
 
-use tokio::sync::Notify;
+use super::sync::{AtomicU32, Notify, fence};
 
 /// Waiting tasks. If no task waits, waking costs only a read of the counter.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom_models)))]
 mod tests {
     use std::sync::Arc;
 

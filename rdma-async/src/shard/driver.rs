@@ -3,6 +3,8 @@
 //! While nothing completes, it sleeps on the completion channel until the device announces a
 //! completion.
 
+#[cfg(test)]
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -57,6 +59,8 @@ impl Driver {
             if self.arm(&shard).await? {
                 continue;
             }
+            #[cfg(test)]
+            shard.counts.sleeps.fetch_add(1, Ordering::Relaxed);
             let deadline = shard.deadlines.next();
             drop(shard);
             tokio::select! {
@@ -117,12 +121,16 @@ impl Driver {
         // is handed over here.
         shard.turn.end(&mut self.spare);
         self.channel.get_ref().drain(|_| {})?;
+        #[cfg(test)]
+        shard.counts.armings.fetch_add(1, Ordering::Relaxed);
         shard.completions.request_notification()?;
         // Completions that arrived before the request are not announced, so the queue is polled again.
         loop {
             match shard.poll() {
                 Polled::Found(0) => return Ok(false),
                 Polled::Found(_) => {
+                    #[cfg(test)]
+                    shard.counts.found.fetch_add(1, Ordering::Relaxed);
                     shard.is_asleep.store(false, Ordering::SeqCst);
                     return Ok(true);
                 }
@@ -130,6 +138,17 @@ impl Driver {
             }
         }
     }
+}
+
+/// Numbers of a driver's steps.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// Requests for an announcement of the next completion.
+    armings: AtomicU64,
+    /// Requests after which completions were found.
+    found: AtomicU64,
+    sleeps: AtomicU64,
 }
 
 async fn until(time: Option<Instant>) {
@@ -145,6 +164,94 @@ impl Drop for Driver {
             shard.has_ended.store(true, Ordering::Release);
             shard.is_asleep.store(true, Ordering::SeqCst);
             shard.turn.end(&mut self.spare);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom_models)))]
+mod tests {
+    use std::alloc::Layout;
+
+    use tokio::runtime::Builder;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::{Rdma, RdmaBuilder};
+
+    const ROUNDS: u64 = 500;
+    const LIMIT: Duration = Duration::from_secs(120);
+
+    async fn pair() -> (Rdma, Rdma) {
+        let builder = || {
+            let builder = RdmaBuilder::default().device("softroce0");
+            builder.completion(CompletionMode::Event)
+        };
+        let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_address().unwrap();
+        let (client, server) = tokio::join!(builder().connect(address), listener.accept());
+        (client.unwrap(), server.unwrap())
+    }
+
+    async fn exchange(client: &Rdma, server: &Rdma) {
+        let message = client
+            .device()
+            .alloc_local_mr(Layout::new::<u64>())
+            .unwrap();
+        let answering = async {
+            for _ in 0..ROUNDS {
+                let message = server.receive().await.unwrap();
+                server.send(&message).await.unwrap();
+            }
+        };
+        let asking = async {
+            for _ in 0..ROUNDS {
+                client.send(&message).await.unwrap();
+                client.receive().await.unwrap();
+            }
+        };
+        tokio::join!(asking, answering);
+    }
+
+    /// Checks that each arming is followed by a sleep or by completions, and that the driver sleeps at
+    /// most once for each completion.
+    async fn assert_frugal(shard: &Shard) {
+        let Counts {
+            armings,
+            found,
+            sleeps,
+        } = &shard.counts;
+        let (before, sleeps_before) = (
+            armings.load(Ordering::Relaxed),
+            sleeps.load(Ordering::Relaxed),
+        );
+        // The last arming may not have been counted on the other side yet.
+        let settled = async {
+            while found.load(Ordering::Relaxed) + sleeps.load(Ordering::Relaxed) < before {
+                yield_now().await;
+            }
+        };
+        timeout(LIMIT, settled).await.unwrap_or_else(|_| {
+            panic!("{before} armings for {found:?} discoveries and {sleeps:?} sleeps")
+        });
+        // A round completes a send and a receive, and in one of 16 rounds also a return of credits.
+        assert!(
+            (1..3 * ROUNDS).contains(&sleeps_before),
+            "{sleeps_before} sleeps"
+        );
+    }
+
+    #[test]
+    fn completions_are_requested_once_for_each_sleep() {
+        for mut runtime in [Builder::new_current_thread(), Builder::new_multi_thread()] {
+            let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (client, server) = pair().await;
+                timeout(LIMIT, exchange(&client, &server))
+                    .await
+                    .expect("the exchange ends in time");
+                assert_frugal(client.connection().shard()).await;
+                assert_frugal(server.connection().shard()).await;
+            });
         }
     }
 }

@@ -83,6 +83,8 @@ pub(crate) struct Shard {
     wake: Arc<Notify>,
     /// Set once the driver has ended with its runtime.
     has_ended: AtomicBool,
+    #[cfg(test)]
+    counts: driver::Counts,
 }
 
 /// State of a poll, which only the polling thread uses.
@@ -146,6 +148,8 @@ impl Shard {
             is_asleep: AtomicBool::new(false),
             wake,
             has_ended: AtomicBool::new(false),
+            #[cfg(test)]
+            counts: driver::Counts::default(),
         });
         driver::spawn(&shard, channel);
         Ok(shard)

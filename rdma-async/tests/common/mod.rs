@@ -4,6 +4,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod held;
 pub(crate) mod hostile;
 pub(crate) mod talk;
 

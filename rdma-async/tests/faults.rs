@@ -1,0 +1,200 @@
+//! Checks operations on a device that loses all packets or is out of resources: softroce, whose faults
+//! apply to the whole process.
+
+mod common;
+
+use std::future::Future;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use common::{
+    assert_disconnected, assert_gone, builder, bytes, check, layout, one_thread, pattern, run_on,
+    two_threads,
+};
+use rdma_async::{Error, LocalMrReadAccess, LocalMrWriteAccess, Rdma, RdmaBuilder, RemoteMr};
+use softroce::fault::{Errno, Failure, NetworkFaults, Verb};
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+const LENGTH: usize = 1 << 20;
+/// Limit for the time until an operation fails. Seven retries take seconds.
+const BOUND: Duration = Duration::from_secs(90);
+
+/// Held by the test that runs.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Runs a test without other tests, and ends the faults afterwards.
+fn run_alone(runtime: Runtime, test: impl Future<Output = ()>) {
+    struct NoFaults;
+
+    impl Drop for NoFaults {
+        fn drop(&mut self) {
+            softroce::faults().set_network(NetworkFaults::default());
+            softroce::faults().forget_failures();
+        }
+    }
+
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _no_faults = NoFaults;
+    run_on(runtime, test);
+}
+
+fn lossy(loss: f64) -> NetworkFaults {
+    NetworkFaults {
+        loss,
+        ..NetworkFaults::default()
+    }
+}
+
+async fn softroce_pair(configure: impl Fn(RdmaBuilder) -> RdmaBuilder) -> (Rdma, Rdma) {
+    common::pair_with(|builder| configure(builder.device("softroce0"))).await
+}
+
+async fn in_time<T>(what: &str, operation: impl Future<Output = T>) -> T {
+    timeout(BOUND, operation)
+        .await
+        .unwrap_or_else(|_| panic!("{what} took longer than {BOUND:?}"))
+}
+
+#[track_caller]
+fn assert_failed<T: std::fmt::Debug>(outcome: Result<T, Error>) {
+    assert_gone(&outcome.unwrap_err());
+}
+
+#[test]
+fn everything_in_flight_fails_when_no_packet_arrives_any_more() {
+    for runtime in [one_thread(), two_threads()] {
+        run_alone(runtime, async {
+            let (client, server) = softroce_pair(|builder| builder).await;
+            let mut remote = client.request_remote_mr(layout(LENGTH)).await.unwrap();
+            let mut counter = client.request_remote_mr(layout(8)).await.unwrap();
+            let readable = RemoteMr::from_token(remote.token());
+            let source = pattern(&client, LENGTH, 1);
+            let message = pattern(&client, 100, 1);
+            let mut target = client.alloc_local_mr(layout(LENGTH)).unwrap();
+            softroce::faults().set_network(lossy(1.0));
+            let operations = async {
+                tokio::join!(
+                    client.write(&source, &mut remote),
+                    client.read(&mut target, &readable),
+                    client.fetch_and_add(&mut counter, 1),
+                    client.send(&message),
+                    client.send(&source),
+                    client.request_remote_mr(layout(8)),
+                    client.receive(),
+                    client.receive_remote_mr(),
+                )
+            };
+            let outcomes = in_time("an operation", operations).await;
+            assert_failed(outcomes.0);
+            assert_failed(outcomes.1);
+            assert_failed(outcomes.2);
+            assert_failed(outcomes.3);
+            assert_failed(outcomes.4);
+            assert_failed(outcomes.5);
+            assert_failed(outcomes.6);
+            assert_failed(outcomes.7);
+            assert_gone(&in_time("the end", client.ended()).await);
+            // The device no longer uses the memory of any operation.
+            assert!(target.try_as_mut_slice().is_ok());
+            // The peer, which only waited, is told over TCP.
+            assert_disconnected(in_time("a receive", server.receive()).await);
+        });
+    }
+}
+
+#[test]
+fn a_network_that_loses_packets_for_a_while_ends_no_connection() {
+    run_alone(two_threads(), async {
+        let (client, server) = softroce_pair(|builder| builder).await;
+        softroce::faults().set_network(lossy(1.0));
+        let message = pattern(&client, 100, 1);
+        let (sent, received, ()) = tokio::join!(client.send(&message), server.receive(), async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            softroce::faults().set_network(lossy(0.0));
+        });
+        sent.unwrap();
+        assert_eq!(received.unwrap().as_slice(), bytes(100, 1));
+        check(&client, &server).await;
+    });
+}
+
+/// Makes the next calls of these verbs fail: more than one, because a call is repeated in other ways.
+fn fail(verbs: &[Verb]) {
+    for &verb in verbs {
+        for call in 1..=8 {
+            softroce::faults().fail(Failure {
+                verb,
+                call,
+                errno: Errno(12),
+            });
+        }
+    }
+}
+
+const MEMORY: &[Verb] = &[Verb::AllocBuf, Verb::RegMr];
+
+#[test]
+fn memory_that_cannot_be_registered_is_an_error_of_its_operation_alone() {
+    run_alone(two_threads(), async {
+        let (client, server) = softroce_pair(|builder| builder).await;
+        // Longer than the pieces that the pool keeps.
+        let long = layout(65 << 20);
+        fail(MEMORY);
+        let outcome = client.alloc_local_mr(long);
+        assert!(matches!(outcome, Err(Error::Verbs(_))), "{outcome:?}");
+        softroce::faults().forget_failures();
+
+        fail(MEMORY);
+        let outcome = client.request_remote_mr(long).await;
+        assert!(matches!(outcome, Err(Error::Refused { .. })), "{outcome:?}");
+        softroce::faults().forget_failures();
+
+        // The receiver of a long message has no memory to read it into.
+        let message = pattern(&client, 65 << 20, 1);
+        let (sent, received) = tokio::join!(client.send(&message), async {
+            fail(MEMORY);
+            let received = server.receive().await;
+            softroce::faults().forget_failures();
+            received
+        });
+        assert!(matches!(sent, Err(Error::Refused { .. })), "{sent:?}");
+        assert!(matches!(received, Err(Error::Verbs(_))), "{received:?}");
+        assert!(client.failure().is_none() && server.failure().is_none());
+        check(&client, &server).await;
+        drop(client.request_remote_mr(long).await.unwrap());
+    });
+}
+
+#[test]
+fn a_connection_that_cannot_be_made_for_lack_of_resources_is_an_error() {
+    run_alone(two_threads(), async {
+        let mut listener = common::listen(|builder| builder.device("softroce0")).await;
+        let address = listener.local_address().unwrap();
+        for verb in [Verb::CreateQp, Verb::CreateCq, Verb::CreateSrq] {
+            fail(&[verb]);
+            let connecting = builder().device("softroce0").connect(address);
+            let outcome = in_time("connecting", async {
+                tokio::join!(connecting, listener.accept())
+            })
+            .await;
+            assert!(outcome.0.is_err() && outcome.1.is_err(), "{verb:?}");
+            let (connected, accepted) = (outcome.0.unwrap_err(), outcome.1.unwrap_err());
+            // The connecting end makes its calls first.
+            assert!(
+                matches!(connected, Error::Verbs(_)),
+                "{verb:?}: {connected}"
+            );
+            assert!(
+                matches!(accepted, Error::Verbs(_) | Error::Handshake { .. }),
+                "{verb:?}: {accepted}"
+            );
+            softroce::faults().forget_failures();
+        }
+        let builder = |builder: RdmaBuilder| builder.device("softroce0");
+        let (client, server) = common::join(&mut listener, builder).await;
+        check(&client, &server).await;
+    });
+}

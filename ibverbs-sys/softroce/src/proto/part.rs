@@ -392,9 +392,7 @@ impl QueuePair {
         let endpoint = &self.endpoint;
         let taken = (self.responder).receive_unreliable_part(part, source, endpoint, host);
         taken.unwrap_or_else(|status| {
-            // An error of the receive queue ends the connection (IBTA 9.9.3, class E, and 10.3.1.7).
-            self.responder.abort(status, host);
-            self.fall(host);
+            self.fall_with_receive(status, host);
             false
         })
     }
@@ -513,8 +511,7 @@ impl QueuePair {
         };
         let done = datagram::deliver(&self.endpoint, route, Some(label), payload, host);
         if let Err(status) = done {
-            self.responder.abort(status, host);
-            self.fall(host);
+            self.fall_with_receive(status, host);
         }
         Outcome::Executed
     }

@@ -129,10 +129,7 @@ impl Requester {
             Outcome::Sent if !endpoint.is_reliable() => {
                 (self.sent, self.unanswered) = (end, end);
                 self.flow.sent_without_packets(end);
-                self.cursor.packet += packets;
-                if ends {
-                    self.end_first(endpoint, host);
-                }
+                self.pass_answered(packets, ends, endpoint, host);
                 Ok(Step::Moved)
             }
             Outcome::Executed | Outcome::ExecutedAlone => {
@@ -141,10 +138,7 @@ impl Requester {
                     self.skips.extend(upcoming.first, packets);
                 }
                 self.moved(end);
-                self.cursor.packet += packets;
-                if ends {
-                    self.end_first(endpoint, host);
-                }
+                self.pass_answered(packets, ends, endpoint, host);
                 Ok(Step::Moved)
             }
             Outcome::Sent | Outcome::Offered => {
@@ -336,6 +330,21 @@ impl Requester {
         self.again_at = None;
         self.answer_by = AnswerBy::Never;
         self.flow.skipped(limit + 0xff_ffff);
+    }
+
+    /// Moves the cursor past a part of `packets` sequence numbers that counts as answered. `ends` is set if the part is the last
+    /// one of its request, which is then complete.
+    fn pass_answered(
+        &mut self,
+        packets: u32,
+        ends: bool,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+    ) {
+        self.cursor.packet += packets;
+        if ends {
+            self.end_first(endpoint, host);
+        }
     }
 
     /// Completes the request at the front of the queue. No later request may have been started.

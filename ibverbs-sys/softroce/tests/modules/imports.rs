@@ -1,4 +1,4 @@
-//! Modules and imports of one source file, without code that only tests compile.
+//! Modules, imports and calls of one source file, without code that only tests compile.
 
 use crate::tokens::{Token, tokens};
 
@@ -9,6 +9,8 @@ pub(crate) struct Contents {
     pub(crate) imports: Vec<(String, usize)>,
     /// Modules in files of their own.
     pub(crate) modules: Vec<Module>,
+    /// Names of called functions and methods, also inside macros, each with its line.
+    pub(crate) calls: Vec<(String, usize)>,
 }
 
 /// Module that is declared with a file of its own.
@@ -98,7 +100,14 @@ impl<'a> Reader<'a> {
                     }
                     self.at += 1;
                 }
-                _ => self.at += 1,
+                "fn" => self.at += 2,
+                name => {
+                    if self.peek(1) == "(" {
+                        let line = self.tokens[self.at].line;
+                        self.contents.calls.push((name.to_owned(), line));
+                    }
+                    self.at += 1;
+                }
             }
         }
     }

@@ -345,11 +345,10 @@ fn form(input: &mut Input<'_>) -> Form {
                 ends: input.flag(),
                 invalidates: input.flag(),
             };
-            match (input.flag(), part.invalidates) {
-                (true, false) => Form::Chunks(part),
-                (true, true) if !part.ends => Form::Write,
-                (true, true) => Form::Chunks(part),
-                (false, _) => Form::Fetch(part),
+            match (input.flag(), input.flag()) {
+                (false, false) => Form::Fetch(part),
+                (false, true) => Form::Chunks(part),
+                (true, _) => Form::Write,
             }
         }
     }

@@ -51,7 +51,7 @@ pub(crate) fn encode(ring_message: &RingMessage<'_>) -> [u64; WORDS] {
         match message.form {
             Form::Whole => {}
             Form::Written => words[0] |= WRITTEN,
-            // No part of a message is written before its description is sent, so this combination is free.
+            // The two flags together have no other meaning.
             Form::Write => words[0] |= FETCH | WRITTEN,
             Form::Chunks(part) | Form::Fetch(part) => {
                 words[0] |= FETCH;

@@ -251,7 +251,8 @@ impl Requester {
     }
 
     /// Queues a message that was sent with the next sequence number. `size` is its length in bytes and its number of sequence
-    /// numbers. `offered` is `Some` if only a description of its bytes was sent, with the value of [`Entry::is_mappable`]. The caller must then set the timeout with [`arm`](Self::arm).
+    /// numbers. `offered` is `Some` if only a description of its bytes was sent, with the value of [`Entry::is_mappable`]. The
+    /// caller must then set the timeout with [`arm`](Self::arm).
     #[inline(always)]
     pub(in crate::proto) fn post_sent(
         &mut self,

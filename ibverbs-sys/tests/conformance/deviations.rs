@@ -31,6 +31,7 @@ const DEVIATIONS: &[Deviation] = &[
             "error::local_protection_in_the_second_element",
             "error::receive_with_an_unknown_key_fails_both",
             "error::receive_that_may_not_be_written_fails_both",
+            "long::receive_that_may_not_be_written_fails_both",
             "error::failure_of_the_sender_s_own_leaves_the_peer_alone",
         ],
     },
@@ -40,6 +41,7 @@ const DEVIATIONS: &[Deviation] = &[
         found: "is local QP operation error, not local length error",
         cases: &[
             "error::receive_that_is_too_short_fails_both",
+            "long::receive_that_is_too_short_fails_both",
             "error::receive_without_elements_is_too_short",
             "uc::message_longer_than_its_receive_fails_there",
             "ud::receive_too_short_fails",

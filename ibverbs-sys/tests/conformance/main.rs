@@ -33,6 +33,7 @@ mod cq_ex;
 mod device;
 mod error;
 mod event;
+mod long;
 mod mr;
 mod multicast;
 mod mw;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         xrc::cases,
         multicast::cases,
         mw::cases,
+        long::cases,
         error::cases,
         event::cases,
         rest::cases,

@@ -39,6 +39,7 @@ pub(crate) fn cases() -> Vec<Case> {
         remote_invalidate_of_an_unknown_key_fails,
         remote_invalidate_of_an_invalid_window_fails,
         send_with_invalidate_arrives,
+        long_send_with_invalidate_arrives,
         key_increments_its_tag,
     ]
 }
@@ -488,6 +489,26 @@ fn send_with_invalidate_arrives(device: &Device) {
     equal("the opcode", received.opcode, ibv_wc_opcode::IBV_WC_RECV);
     equal("the length", received.byte_len, 9000);
     assert!(b.mr.read(0, 9000) == sent);
+}
+
+fn long_send_with_invalidate_arrives(device: &Device) {
+    const LONG: usize = 300_001;
+    let ground = Ground::new(device);
+    let mw = Mw::new(&ground.pair.pd, Type::IBV_MW_TYPE_2);
+    let key = ground.bound(&mw);
+    let (a, b) = (&ground.pair.a, &ground.pair.b);
+    let [from, to] = [(); 2].map(|()| Mr::new(&ground.pair.pd, LONG, ALL_ACCESS));
+    let sent = pattern(LONG, 3);
+    from.write(0, &sent);
+    b.qp.receive(70, &[to.sge(0, LONG)]);
+    let send = Request::send_and_invalidate(&[from.sge(0, LONG)], key);
+    a.qp.post(send);
+    a.cq.success(1);
+    let received = b.cq.success(70);
+    equal("the length", received.byte_len as usize, LONG);
+    assert!(to.read(0, LONG) == sent, "the bytes are not those sent");
+    let address = ground.mr.at(4096);
+    ground.write(address, key, Status::IBV_WC_REM_ACCESS_ERR);
 }
 
 fn key_increments_its_tag(_: &Device) {

@@ -154,6 +154,27 @@ impl<'a> View<'a> {
         })
     }
 
+    /// Copies `length` bytes of the memory ranges `from` to the memory `to`, which a peer names and which must permit remote
+    /// writes.
+    pub(crate) fn copy_in_remote(
+        &self,
+        to: Remote,
+        length: usize,
+        from: &[Piece<'_>],
+    ) -> Result<(), RemoteFault> {
+        self.registry.with(self.queue_pair, |entries| {
+            let found = self.remote(entries, to, length as u64, AccessFlags::REMOTE_WRITE);
+            let found = found.ok_or(RemoteFault::Access)?;
+            let mut place = found.offset;
+            for part in Piece::parts(from, 0..length) {
+                let copied = found.span.copy_from_piece(place, &part);
+                copied.map_err(|_| RemoteFault::Access)?;
+                place += part.length() as u64;
+            }
+            Ok(())
+        })
+    }
+
     fn atomic(
         &self,
         key: u32,

@@ -33,8 +33,8 @@ pub struct Upcoming {
     pub is_oldest: bool,
     /// Set if sequence numbers were [skipped](QueuePair::skip) and a packet must announce them to the peer first.
     pub is_gap_untold: bool,
-    /// Set if the peer could not copy the bytes of this message, or of several messages in a row, from this process's memory.
-    /// Then this side must send the bytes.
+    /// Set if the peer could not copy the bytes of this message, or of several sends in a row, from this process's memory of the
+    /// same kind. Then this side must send the bytes.
     pub is_declined: bool,
     /// Set if another process can map the memory of the request: the result of [`Host::is_mappable`].
     pub is_mappable: bool,
@@ -118,7 +118,7 @@ pub struct Incoming {
     pub sequence: Sequence,
     /// Kind of the message.
     pub kind: Kind,
-    /// Length of the part in bytes; for [`Kind::Written`], length of the whole message in bytes.
+    /// Length of the part in bytes; for [`Kind::Write`] and [`Kind::Written`], length of the whole message in bytes.
     pub length: u32,
     /// Set if the part is the first of the message.
     pub starts: bool,
@@ -137,17 +137,21 @@ pub struct Incoming {
 pub enum Kind {
     /// A send: the bytes go to the memory of the receive.
     Send,
-    /// A write with immediate data: the bytes go to the memory that the write names, which the [`Source`] knows.
+    /// A write with immediate data whose bytes the [`Source`] copies to this memory, which the write names. The receiver checks
+    /// that the sender may write there.
+    Write(Remote),
+    /// A write with immediate data whose bytes are in the memory that the write names: the sender has checked its rights there
+    /// and written the bytes, or its [`Source`] does so.
     Written,
 }
 
 /// Source from which a receiver copies the bytes of a part of a message.
 pub trait Source<H> {
-    /// Copies the bytes of the part to the receive memory `to`, from byte `offset` of the message on. The bytes of a
-    /// [write](Kind::Written) go to the memory that the write names instead. `host` is the receiver's [`Host`].
+    /// Copies the bytes of the part to the receive memory `to`, from byte `offset` of the message on. The bytes of a write
+    /// ([`Kind::Write`], [`Kind::Written`]) go to the memory that the write names instead. `host` is the receiver's [`Host`].
     ///
     /// # Errors
-    /// [`Misplaced::Here`] if `to` cannot be written, and [`Misplaced::There`] if the bytes cannot be read.
+    /// [`Misplaced::Here`] if the receiver's memory cannot be written, and [`Misplaced::There`] if the bytes cannot be read.
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced>;
 }
 
@@ -302,20 +306,27 @@ impl QueuePair {
         self.requester.all_on_the_way()
     }
 
-    /// Returns whether this side must send the bytes of all further messages, because the peer failed to copy the bytes of
-    /// several messages in a row from this process's memory.
+    /// Returns whether this side must send the bytes of all further sends from memory that the peer can map, or of all others,
+    /// because the peer failed to copy the bytes of several such messages in a row.
     #[inline]
-    pub fn is_declined(&self) -> bool {
-        self.requester.is_declined()
+    pub fn is_declined(&self, is_mappable: bool) -> bool {
+        self.requester.is_declined(is_mappable)
     }
 
     /// Posts a message that the caller has already sent with the [next sequence number](Self::send_sequence).
-    /// [`may_post_sent`](Self::may_post_sent) must have returned `true`. `is_offered` is set if only a description of the bytes
-    /// was sent, which the peer may decline. The caller must then call [`arm`](Self::arm).
+    /// [`may_post_sent`](Self::may_post_sent) must have returned `true`. `offered` is `Some` if only a description of the bytes
+    /// was sent, which the peer may decline; its value is the result of [`Host::is_mappable`]. The caller must then call
+    /// [`arm`](Self::arm).
     #[inline(always)]
-    pub fn post_sent(&mut self, message: &Posted, data: Data<'_>, length: u32, is_offered: bool) {
+    pub fn post_sent(
+        &mut self,
+        message: &Posted,
+        data: Data<'_>,
+        length: u32,
+        offered: Option<bool>,
+    ) {
         let size = (length, self.packets(length));
-        (self.requester).post_sent(message, data, size, is_offered, &self.endpoint);
+        (self.requester).post_sent(message, data, size, offered, &self.endpoint);
     }
 
     /// Returns whether a message that was [posted as sent](Self::post_sent) awaits a response without a timeout, so that
@@ -392,9 +403,7 @@ impl QueuePair {
         let endpoint = &self.endpoint;
         let taken = (self.responder).receive_unreliable_part(part, source, endpoint, host);
         taken.unwrap_or_else(|status| {
-            // An error of the receive queue ends the connection (IBTA 9.9.3, class E, and 10.3.1.7).
-            self.responder.abort(status, host);
-            self.fall(host);
+            self.fall_with_receive(status, host);
             false
         })
     }
@@ -513,8 +522,7 @@ impl QueuePair {
         };
         let done = datagram::deliver(&self.endpoint, route, Some(label), payload, host);
         if let Err(status) = done {
-            self.responder.abort(status, host);
-            self.fall(host);
+            self.fall_with_receive(status, host);
         }
         Outcome::Executed
     }

@@ -258,10 +258,8 @@ impl QueuePair {
                 Ok(())
             }
         };
-        // An error of the receive queue ends the connection (IBTA 9.9.3, class E, and 10.3.1.7).
         if let Err(status) = done {
-            self.responder.abort(status, host);
-            self.fall(host);
+            self.fall_with_receive(status, host);
         }
     }
 
@@ -395,6 +393,13 @@ impl QueuePair {
         self.responder.finish(end, host);
         self.fall(host);
         true
+    }
+
+    /// Completes the receive of the message in progress with a local error, and moves the queue pair to the error state: an
+    /// error of the receive queue ends the connection (IBTA 9.9.3, class E, and 10.3.1.7).
+    pub(super) fn fall_with_receive(&mut self, status: CompletionStatus, host: &mut impl Host) {
+        self.responder.abort(status, host);
+        self.fall(host);
     }
 
     /// Moves the queue pair to the error state, and flushes its requests.

@@ -55,6 +55,20 @@ pub(super) struct Notes {
     pub(super) is_out_of_reach: bool,
 }
 
+impl Notes {
+    /// Returns the way in which the next bytes of a request of this queue pair are transferred. Every request is decided here,
+    /// whether the thread that posts it or the send queue transfers it.
+    #[inline(always)]
+    pub(super) fn transfer(&self, work: &Work) -> Transfer {
+        let is_out_of_reach = self.is_out_of_reach && work.kind == Kind::OneSided;
+        let work = Work {
+            is_declined: work.is_declined || is_out_of_reach,
+            ..*work
+        };
+        choose(&work, self.peer)
+    }
+}
+
 /// Parts of the queue pair and the device that the transport uses during one call.
 pub(super) struct Surroundings<'a> {
     pub(super) number: u32,
@@ -144,18 +158,20 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Copies the memory ranges `from` to the `length` bytes at `offset` of a local message, which is spread over the
-    /// segments of `list`. Returns `None` if the segments cannot be written.
+    /// Copies `length` bytes of the memory ranges `from` to a place in the memory of this process. Returns `None` if the place
+    /// cannot be written.
     #[inline]
-    pub(super) fn copy_in(
-        &self,
-        list: &[Segment],
-        offset: u32,
-        length: u32,
-        from: &[Piece<'_>],
-    ) -> Option<()> {
-        let memory = self.local().ok()?;
-        memory.copy_in(list, offset, length as usize, from).ok()
+    pub(super) fn copy_in(&self, to: Place<'_>, length: u32, from: &[Piece<'_>]) -> Option<()> {
+        let length = length as usize;
+        match to {
+            Place::Local(list, offset) => {
+                let memory = self.local().ok()?;
+                memory.copy_in(list, offset, length, from).ok()
+            }
+            Place::Remote(remote) => self
+                .remote(|memory| memory.copy_in_remote(remote, length, from))
+                .ok(),
+        }
     }
 
     /// Returns whether a peer process that shares memory with this one can map the memory of all segments.
@@ -338,13 +354,7 @@ impl Memory for Surroundings<'_> {
 
 impl Carrier for Surroundings<'_> {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
-        let work = Work::of(request, upcoming);
-        let is_out_of_reach = self.notes.is_out_of_reach && work.kind == Kind::OneSided;
-        let work = Work {
-            is_declined: work.is_declined || is_out_of_reach,
-            ..work
-        };
-        choose(&work, self.notes.peer)
+        self.notes.transfer(&Work::of(request, upcoming))
     }
 }
 

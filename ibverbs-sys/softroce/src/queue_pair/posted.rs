@@ -17,7 +17,7 @@ use super::object::Inner;
 use super::same_host::{Across, Near, Partner};
 use crate::counters::Flow;
 use crate::proto::{Completion, CompletionStatus, SendRequest, State, Work};
-use crate::transfer::{self, Kind, OneSided, Peer, STRIDE, Transfer, Undone, Volume, choose};
+use crate::transfer::{self, Kind, OneSided, STRIDE, Transfer, Undone, Volume};
 
 /// A list of requests that are posted together, in order.
 pub(crate) trait List<'a> {
@@ -96,7 +96,7 @@ impl QueuePair {
                     break;
                 };
                 let work = transfer::Work::posted(Kind::OneSided, length, false);
-                if choose(&work, Peer::SameHost) != Transfer::OneSided {
+                if notes.transfer(&work) != Transfer::OneSided {
                     break;
                 }
                 match request.execute(0..length, &mut across) {

@@ -19,8 +19,8 @@ use crate::counters::{Flow, Tally};
 use crate::memory::{Piece, Regions};
 use crate::net;
 use crate::proto::{
-    self, Arrival, CompletionStatus, Counter, Data, Host, Misplaced, Outcome, Posted, Prospect,
-    Remote, Segment, SendRequest, Sequence, Service, State, Step, Time,
+    self, Arrival, CompletionStatus, Counter, Data, Host, Misplaced, Outcome, Place, Posted,
+    Prospect, Remote, Segment, SendRequest, Sequence, Service, State, Step, Time,
 };
 use crate::same_host::{Access, Knowledge, Link, Target, Visit};
 use crate::transfer::ring_message::{
@@ -28,7 +28,7 @@ use crate::transfer::ring_message::{
 };
 use crate::transfer::{
     Atomic, Carrier, Kind, OneSided, PART_CHUNKS, PART_MAPPED, Peer, Polled, Portion, Reach, SHORT,
-    STRIDE, Sent, Transfer, Undone, Unsent, Volume, Work, choose, depends_on_memory,
+    STRIDE, Sent, Transfer, Undone, Unsent, Volume, Work, depends_on_memory, may_offer,
 };
 
 /// The connected queue pair in another process of the host, and the link (shared memory) to that process.
@@ -210,15 +210,15 @@ impl QueuePair {
         let work = Work {
             is_gathered: matches!(data, Data::Gathered(_)),
             is_behind_others: near.transport.outstanding() > 0,
-            is_declined: near.transport.is_declined(),
+            is_declined: kind == Kind::Send && near.transport.is_declined(is_mappable),
             ..Work::posted(kind, length, is_mappable)
         };
-        match choose(&work, Peer::SameHost) {
+        match near.notes.transfer(&work) {
             Transfer::Slot => self.post_slot(near, message, data),
             Transfer::Chunks if length <= PART_CHUNKS => {
                 self.send_posted(near, message, data, Content::Chunks)
             }
-            Transfer::Descriptor => self.post_descriptor(near, message, data),
+            Transfer::Descriptor => self.post_descriptor(near, message, data, is_mappable),
             // A write cannot be undone, so all requests before it must be complete.
             Transfer::Written if !work.is_behind_others => self.post_written(near, message, data),
             _ => false,
@@ -260,16 +260,21 @@ impl QueuePair {
     /// Sends a message as a [`RingMessage`] that contains the addresses of the payload. The
     /// peer process copies the payload from there.
     #[inline(never)]
-    fn post_descriptor(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
+    fn post_descriptor(
+        &self,
+        near: Near<'_>,
+        message: &Posted,
+        data: Data<'_>,
+        is_mappable: bool,
+    ) -> bool {
         let transport = &near.transport;
         let length = data.length().unwrap_or(u32::MAX);
         let fits = matches!(data, Data::Gathered(list) if list.len() <= SEGMENTS);
         if !fits || length > PART_MAPPED {
             return false;
         }
-        let on_the_way = transport.on_the_way() + transport.packets(length);
-        on_the_way <= 2 * PART_MAPPED / transport.mtu()
-            && self.send_posted(near, message, data, Content::Segments)
+        may_offer(transport.on_the_way(), PART_MAPPED / transport.mtu())
+            && self.send_posted(near, message, data, Content::Segments { is_mappable })
     }
 
     /// Writes the payload of an RDMA write with immediate data directly to the peer's memory, and sends a [`RingMessage`] (short
@@ -319,11 +324,11 @@ impl QueuePair {
         let flow = match content {
             Content::Bytes(_) => Flow::SlotSent,
             Content::Chunks => Flow::RingSent,
-            Content::Segments => Flow::DescriptorSent,
+            Content::Segments { .. } => Flow::DescriptorSent,
             Content::Written => Flow::WrittenSent,
         };
         match content {
-            Content::Bytes(_) | Content::Chunks | Content::Segments => {
+            Content::Bytes(_) | Content::Chunks | Content::Segments { .. } => {
                 volume.add_part(length, true, 0);
             }
             Content::Written => volume.add_one_sided(length),
@@ -396,7 +401,7 @@ impl QueuePair {
         {
             let flow = match message.form {
                 Form::Whole => Flow::SlotReceived,
-                Form::Chunks(_) => Flow::RingReceived,
+                Form::Chunks(_) | Form::Write => Flow::RingReceived,
                 Form::Fetch(_) => Flow::DescriptorReceived,
                 Form::Written => Flow::WrittenReceived,
             };
@@ -439,7 +444,15 @@ impl QueuePair {
         else {
             return None;
         };
-        (partner.is_of(*version) && self.device().is_shared()).then_some(Near {
+        if !partner.is_of(*version) || !self.device().is_shared() {
+            return None;
+        }
+        debug_assert_eq!(
+            notes.peer,
+            Peer::SameHost,
+            "the cached peer is the next one"
+        );
+        Some(Near {
             transport,
             attached,
             notes,
@@ -541,12 +554,10 @@ impl PeerMemory<Surroundings<'_>> for Chunks<'_> {
     fn take(
         &mut self,
         length: u32,
-        to: &[Segment],
-        offset: u32,
+        to: Place<'_>,
         host: &Surroundings<'_>,
     ) -> Result<(), Misplaced> {
-        host.copy_in(to, offset, length, self.0)
-            .ok_or(Misplaced::Here)
+        host.copy_in(to, length, self.0).ok_or(Misplaced::Here)
     }
 }
 

@@ -225,7 +225,7 @@ pub fn ring(bytes: &[u8]) {
                     let message = ring_message.message.as_ref();
                     let length = message.map_or(0, |message| message.length() as usize);
                     let form = message.map(|message| message.form);
-                    if matches!(form, Some(Form::Chunks(_))) {
+                    if form.is_some_and(Form::has_chunks) {
                         assert!(length <= Piece::total(chunks));
                         let mut bytes = vec![0; length];
                         let all = Piece::of_mut(&mut bytes);
@@ -345,10 +345,10 @@ fn form(input: &mut Input<'_>) -> Form {
                 ends: input.flag(),
                 invalidates: input.flag(),
             };
-            if input.flag() {
-                Form::Chunks(part)
-            } else {
-                Form::Fetch(part)
+            match (input.flag(), input.flag()) {
+                (false, false) => Form::Fetch(part),
+                (false, true) => Form::Chunks(part),
+                (true, _) => Form::Write,
             }
         }
     }

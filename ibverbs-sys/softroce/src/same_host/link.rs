@@ -30,7 +30,7 @@ use crate::memory::Piece;
 use crate::proto::Counter;
 use crate::spin;
 use crate::sync::Line;
-use crate::transfer::{self, Form, PART_CHUNKS, RingMessage, Unsent};
+use crate::transfer::{self, PART_CHUNKS, RingMessage, Unsent};
 
 /// Identity and resources of a peer, as received in the handshake.
 #[derive(Debug)]
@@ -508,9 +508,7 @@ impl Link {
                     let mut room = [0; transfer::SHORT];
                     let ring_message =
                         ring_message::decode(&message.words, &mut room).ok_or(Broken)?;
-                    let chunks = ring_message
-                        .message
-                        .filter(|of| matches!(of.form, Form::Chunks(_)));
+                    let chunks = ring_message.message.filter(|of| of.form.has_chunks());
                     if chunks.is_some_and(|of| of.length() as usize > message.room.length()) {
                         return Err(Broken);
                     }

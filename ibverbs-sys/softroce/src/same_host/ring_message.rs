@@ -51,6 +51,8 @@ pub(crate) fn encode(ring_message: &RingMessage<'_>) -> [u64; WORDS] {
         match message.form {
             Form::Whole => {}
             Form::Written => words[0] |= WRITTEN,
+            // The two flags together have no other meaning.
+            Form::Write => words[0] |= FETCH | WRITTEN,
             Form::Chunks(part) | Form::Fetch(part) => {
                 words[0] |= FETCH;
                 words[0] |= if part.starts { STARTS } else { 0 };
@@ -99,7 +101,8 @@ pub(crate) fn decode<'a>(
         let form = match (has(FETCH), has(WRITTEN)) {
             (false, false) => Form::Whole,
             (false, true) => Form::Written,
-            (true, _) => {
+            (true, true) => Form::Write,
+            (true, false) => {
                 let part = PartOf {
                     starts: has(STARTS),
                     ends: has(ENDS),
@@ -136,11 +139,28 @@ mod tests {
 
     use super::*;
 
-    /// Generates the parts of a message: its sequence number, immediate data, solicited flag and payload.
-    fn message() -> impl Strategy<Value = (u32, Option<[u8; 4]>, bool, Vec<u8>)> {
+    /// Generates the form of a message.
+    fn form() -> impl Strategy<Value = Form> {
+        let part = any::<[bool; 3]>().prop_map(|[starts, ends, invalidates]| PartOf {
+            starts,
+            ends,
+            invalidates,
+        });
+        prop_oneof![
+            Just(Form::Whole),
+            Just(Form::Write),
+            Just(Form::Written),
+            part.clone().prop_map(Form::Chunks),
+            part.prop_map(Form::Fetch),
+        ]
+    }
+
+    /// Generates the parts of a message: its sequence number, form, immediate data, solicited flag and payload.
+    fn message() -> impl Strategy<Value = (u32, Form, Option<[u8; 4]>, bool, Vec<u8>)> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..=SHORT);
         (
             0..1_u32 << 24,
+            form(),
             any::<Option<[u8; 4]>>(),
             any::<bool>(),
             bytes,
@@ -159,8 +179,8 @@ mod tests {
                 destination,
                 partition_key,
                 acknowledged: acknowledged.map(Sequence::new),
-                message: message.as_ref().map(|(sequence, immediate, solicited, payload)| Short {
-                    form: Form::Whole,
+                message: message.as_ref().map(|(sequence, form, immediate, solicited, payload)| Short {
+                    form: *form,
                     sequence: Sequence::new(*sequence),
                     immediate: *immediate,
                     solicited: *solicited,

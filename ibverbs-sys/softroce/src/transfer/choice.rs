@@ -12,7 +12,8 @@ pub(crate) enum Transfer {
     Written,
     /// The bytes are in a slot (one cache line) of the ring that is shared with the target process.
     Slot,
-    /// The bytes are in chunks (data blocks) of the ring that is shared with the target process.
+    /// The bytes are in chunks (data blocks) of the ring that is shared with the target process, which copies them to a receive
+    /// or to the memory that a write names.
     Chunks,
     /// A slot of the shared ring contains the addresses of the bytes. The receiving process copies the bytes from the sender's
     /// memory.
@@ -57,8 +58,8 @@ pub(crate) struct Work {
     pub(crate) has_packets_on_the_way: bool,
     /// Set if the peer of an unreliable connection may not have received all earlier messages.
     pub(crate) awaits_receipt: bool,
-    /// Set if the peer process could not copy the bytes of this message, or of several messages in a row, from the sender's
-    /// memory, or if the last one-sided request could not be executed in the peer's memory.
+    /// Set if the peer process could not copy the bytes of this message, or of several sends in a row, from the sender's memory
+    /// of the same kind, or if the last one-sided request could not be executed in the peer's memory.
     pub(crate) is_declined: bool,
 }
 
@@ -102,14 +103,25 @@ pub(crate) const PART: u32 = 256 << 10;
 /// Maximum number of bytes that the receiving process copies at once from memory of the sender that it has mapped.
 pub(crate) const PART_MAPPED: u32 = 64 << 10;
 
+/// Returns whether another message, or part of a message, may be offered for copying by the receiving process while
+/// `on_the_way` sequence numbers are unacknowledged. `largest` is the number of sequence numbers of the largest part.
+///
+/// Two such parts keep both sides busy: the receiver copies one of them while the acknowledgement of the other is on its way.
+/// More of them would only delay the receiver's other queue pairs. Short parts do not count as a whole one, because they
+/// take no time.
+#[inline]
+pub(crate) fn may_offer(on_the_way: u32, largest: u32) -> bool {
+    on_the_way < 2 * largest
+}
+
 /// Chooses the way in which the next bytes of a request are transferred. No other code makes this decision.
 ///
 /// | work | peer in this process | peer in another process of the host | else | why |
 /// |---|---|---|---|---|
 /// | read, write, atomic | one-sided | one-sided, if no earlier request is unacknowledged | packets | no thread of the peer is needed; but earlier requests must be executed first |
 /// | read or write of 4 KiB or more behind unacknowledged requests | packets | one-sided, after their acknowledgement | packets | the acknowledgement takes less time than the packets |
-/// | write with immediate data, 32 KiB or more | two-sided | written, if no earlier request is unacknowledged | packets | one copy, then the peer takes a receive |
-/// | write with immediate data, shorter | two-sided | packets through the ring | packets | the ring takes less time than a system call |
+/// | write with immediate data, more than 16 KiB | two-sided | written, after the acknowledgement of earlier requests | packets | one copy, then the peer takes a receive |
+/// | write with immediate data, shorter | two-sided | chunks | packets | two copies take less time than a system call, and no earlier request delays them |
 /// | send of at most 32 bytes | two-sided | slot | packets | the bytes are in the cache line that the receiver polls |
 /// | any other send | two-sided | chunks | packets | two copies cost less than a system call |
 /// | send of 32 KiB or more; of 512 bytes or more from memory that the peer can map | two-sided | descriptor | packets | one copy, by the side that polls |
@@ -139,6 +151,10 @@ pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
             Kind::OneSided if work.is_reliable && work.length >= WAITS && !work.is_declined => {
                 Transfer::Later
             }
+            Kind::WriteWithImmediate if work.is_begun => Transfer::Packets,
+            Kind::WriteWithImmediate if work.length <= PART_CHUNKS => {
+                tell_first(work, Transfer::Chunks)
+            }
             Kind::WriteWithImmediate if is_written(work) => tell_first(work, Transfer::Written),
             Kind::Send if work.length as usize <= SHORT => tell_first(work, Transfer::Slot),
             Kind::Send | Kind::SendWithInvalidate if is_offered(work) => {
@@ -154,8 +170,7 @@ pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
 /// that are copied at once.
 #[inline]
 pub(crate) fn depends_on_memory(kind: Kind, length: u32) -> bool {
-    let is_part = (OFFERED..=PART_MAPPED).contains(&length);
-    length >= OFFERED_MAPPED && !is_part && matches!(kind, Kind::Send | Kind::SendWithInvalidate)
+    length >= OFFERED_MAPPED && matches!(kind, Kind::Send | Kind::SendWithInvalidate)
 }
 
 #[inline]
@@ -167,7 +182,7 @@ fn is_offered(work: &Work) -> bool {
 
 #[inline]
 fn is_written(work: &Work) -> bool {
-    work.length >= OFFERED && !work.is_begun && !work.awaits_receipt && !work.is_declined
+    !work.awaits_receipt && !work.is_declined
 }
 
 #[inline]
@@ -284,12 +299,17 @@ mod tests {
         for (work, same_process, same_host) in [
             (of(K::OneSided, 8), T::OneSided, T::OneSided),
             (of(K::OneSided, 1 << 20), T::OneSided, T::OneSided),
-            (of(K::WriteWithImmediate, OFFERED), T::TwoSided, T::Written),
             (
-                of(K::WriteWithImmediate, OFFERED - 1),
+                of(K::WriteWithImmediate, PART_CHUNKS + 1),
                 T::TwoSided,
-                T::Packets,
+                T::Written,
             ),
+            (
+                of(K::WriteWithImmediate, PART_CHUNKS),
+                T::TwoSided,
+                T::Chunks,
+            ),
+            (of(K::WriteWithImmediate, 0), T::TwoSided, T::Chunks),
             (send(32, false), T::TwoSided, T::Slot),
             (send(33, true), T::TwoSided, T::Chunks),
             (send(OFFERED_MAPPED, true), T::TwoSided, T::Descriptor),
@@ -329,6 +349,8 @@ mod tests {
             (Kind::OneSided, WAITS, Transfer::Later),
             (Kind::Send, 8, Transfer::Slot),
             (Kind::Send, OFFERED, Transfer::Descriptor),
+            (Kind::WriteWithImmediate, 8, Transfer::Chunks),
+            (Kind::WriteWithImmediate, OFFERED, Transfer::Written),
         ] {
             let work = Work {
                 kind,
@@ -355,6 +377,19 @@ mod tests {
     }
 
     #[test]
+    fn a_write_with_immediate_data_that_packets_have_begun_ends_as_packets() {
+        for length in [PART_CHUNKS, OFFERED] {
+            let work = Work {
+                kind: Kind::WriteWithImmediate,
+                length,
+                is_begun: true,
+                ..SEND
+            };
+            assert_eq!(choose(&work, Peer::SameHost), Transfer::Packets, "{work:?}");
+        }
+    }
+
+    #[test]
     fn unreliable_connections_use_all_ways_but_those_that_need_an_acknowledgement() {
         for (kind, length, expected, behind_messages) in [
             (
@@ -368,6 +403,12 @@ mod tests {
                 OFFERED,
                 Transfer::Written,
                 Transfer::Packets,
+            ),
+            (
+                Kind::WriteWithImmediate,
+                8,
+                Transfer::Chunks,
+                Transfer::Chunks,
             ),
             (Kind::Send, 8, Transfer::Slot, Transfer::Slot),
             (Kind::Send, OFFERED, Transfer::Chunks, Transfer::Chunks),

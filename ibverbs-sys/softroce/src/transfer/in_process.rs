@@ -162,7 +162,7 @@ fn take<H: Host>(
             };
             peer.take_part(&incoming, &mut source, host)
         }
-        Kind::Written => {
+        Kind::Write(_) | Kind::Written => {
             let mut source = Write {
                 part,
                 access: rights(peer),

@@ -25,6 +25,7 @@ mod tests;
 
 pub(crate) use choice::{
     Kind, PART_CHUNKS, PART_MAPPED, Peer, SHORT, Transfer, Work, choose, depends_on_memory,
+    may_offer,
 };
 pub(crate) use one_sided::{Action, Atomic, OneSided, Reach, STRIDE, Undone};
 pub(crate) use ring_message::{

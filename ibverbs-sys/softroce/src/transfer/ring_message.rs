@@ -8,12 +8,13 @@
 use smallvec::SmallVec;
 
 use super::Carrier;
-use super::choice::{OFFERED, PART, PART_CHUNKS, PART_MAPPED, SHORT, Transfer};
+use super::choice::{OFFERED, PART, PART_CHUNKS, PART_MAPPED, SHORT, Transfer, may_offer};
 use super::two_sided::{Bytes, Chunks, Described, Written};
 use super::volume::Volume;
 use crate::proto::{
-    CompletionStatus, Counter, Data, Host, Incoming, Kind, Misplaced, Outcome, Payload, Posted,
-    QueuePair, Segment, SendOperation, SendRequest, Sequence, Service, State, Time, Upcoming,
+    CompletionStatus, Counter, Data, Host, Incoming, Kind, Misplaced, Outcome, Payload, Place,
+    Posted, QueuePair, Remote, Segment, SendOperation, SendRequest, Sequence, Service, State, Time,
+    Upcoming,
 };
 
 /// A short message without packet headers, from a queue pair of a reliable connection to its peer in another process of the
@@ -52,6 +53,10 @@ pub(crate) enum Form {
     Whole,
     /// The payload is a length in bytes. That many bytes of a send are in chunks (data blocks) of the shared ring.
     Chunks(PartOf),
+    /// The payload is a length in bytes, and a key and an address of the receiver's memory. That many bytes of a write with
+    /// immediate data are in chunks (data blocks) of the shared ring. The receiving process checks that they may be written
+    /// there, and copies them.
+    Write,
     /// The payload is a list of segments (address, length, key) of the sender's memory, which contain a part of a send. The
     /// receiving process copies the bytes from there.
     Fetch(PartOf),
@@ -69,6 +74,13 @@ pub(crate) struct PartOf {
     pub(crate) ends: bool,
     /// Set if the field for immediate data contains a key that the message invalidates.
     pub(crate) invalidates: bool,
+}
+
+impl Form {
+    /// Returns whether the bytes of the message or part are in chunks (data blocks) of the shared ring.
+    pub(crate) fn has_chunks(self) -> bool {
+        matches!(self, Self::Chunks(_) | Self::Write)
+    }
 }
 
 impl PartOf {
@@ -142,17 +154,11 @@ pub(crate) trait PeerMemory<H> {
     }
 
     /// Copies `_length` bytes of the message that is being received, from its chunks (data blocks) of the shared ring to the
-    /// receive memory `_to`, from byte `_offset` of the message on.
+    /// place `_to` in the memory of this process.
     ///
     /// # Errors
     /// [`Misplaced::Here`] if `_to` cannot be written, and [`Misplaced::There`] if the chunks cannot be read.
-    fn take(
-        &mut self,
-        _length: u32,
-        _to: &[Segment],
-        _offset: u32,
-        _host: &H,
-    ) -> Result<(), Misplaced> {
+    fn take(&mut self, _length: u32, _to: Place<'_>, _host: &H) -> Result<(), Misplaced> {
         Err(Misplaced::There)
     }
 }
@@ -168,6 +174,7 @@ impl RingMessage<'_> {
         12 + self.message.as_ref().map_or(4, |message| {
             let bytes = match message.form {
                 Form::Chunks(_) => message.length() as usize,
+                Form::Write => message.payload.len() + message.length() as usize,
                 Form::Whole | Form::Fetch(_) | Form::Written => message.payload.len(),
             };
             4 * usize::from(message.immediate.is_some()) + bytes.next_multiple_of(4)
@@ -180,7 +187,7 @@ impl Short<'_> {
     #[inline]
     pub(crate) fn holds_up_sender(&self) -> bool {
         match self.form {
-            Form::Whole | Form::Chunks(_) | Form::Written => false,
+            Form::Whole | Form::Chunks(_) | Form::Write | Form::Written => false,
             Form::Fetch(part) => !(part.starts && part.ends) || self.length() >= OFFERED,
         }
     }
@@ -194,11 +201,20 @@ impl Short<'_> {
                 let lengths = segments(self.payload).map(|segment| u64::from(segment.length));
                 u32::try_from(lengths.sum::<u64>()).unwrap_or(u32::MAX)
             }
-            Form::Chunks(_) | Form::Written => {
+            Form::Chunks(_) | Form::Write | Form::Written => {
                 let length = self.payload.first_chunk();
                 length.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
             }
         }
+    }
+
+    /// Returns the memory that the payload of a [`Form::Write`] names, or `None` if the payload is too short.
+    fn remote(&self) -> Option<Remote> {
+        let (key, address) = self.payload.get(4..)?.split_first_chunk()?;
+        Some(Remote {
+            address: u64::from_ne_bytes(*address.first_chunk()?),
+            key: u32::from_ne_bytes(*key),
+        })
     }
 }
 
@@ -247,10 +263,14 @@ fn acknowledge<H>(
 pub(crate) enum Content<'a> {
     /// All bytes of a send, at most [`SHORT`].
     Bytes(&'a [u8]),
-    /// The length of a send. Its bytes are in chunks (data blocks) of the ring.
+    /// The length of a send or of a write with immediate data, and the memory that the write names. The bytes are in chunks
+    /// (data blocks) of the ring.
     Chunks,
     /// The memory segments of a send. The peer process copies the bytes from there.
-    Segments,
+    Segments {
+        /// Set if the peer process can map the memory.
+        is_mappable: bool,
+    },
     /// The length of a write with immediate data. Its bytes are already in the peer's memory.
     Written,
 }
@@ -270,14 +290,15 @@ pub(crate) fn posted<'a>(
         Content::Bytes(bytes) => (Form::Whole, bytes),
         Content::Chunks | Content::Written => {
             let length = data.length().unwrap_or(u32::MAX);
-            room[..4].copy_from_slice(&length.to_ne_bytes());
-            let form = match content {
-                Content::Chunks => Form::Chunks(PartOf::WHOLE),
-                _ => Form::Written,
+            let (form, remote) = match (content, message.remote) {
+                (Content::Chunks, Some(remote)) => (Form::Write, Some(remote)),
+                (Content::Chunks, None) => (Form::Chunks(PartOf::WHOLE), None),
+                _ => (Form::Written, None),
             };
-            (form, &room[..4])
+            let taken = put_length(length, remote, room);
+            (form, &room[..taken])
         }
-        Content::Segments => {
+        Content::Segments { .. } => {
             let list = match data {
                 Data::Gathered(list) => list,
                 Data::Inline(_) => &[],
@@ -318,9 +339,12 @@ pub(crate) fn sent(
     content: Content<'_>,
 ) {
     let length = data.length().unwrap_or(u32::MAX);
-    let is_offered = matches!(content, Content::Segments);
+    let offered = match content {
+        Content::Segments { is_mappable } => Some(is_mappable),
+        Content::Bytes(_) | Content::Chunks | Content::Written => None,
+    };
     queue_pair.acknowledgement_sent();
-    queue_pair.post_sent(message, data, length, is_offered);
+    queue_pair.post_sent(message, data, length, offered);
 }
 
 /// Receives a message or acknowledgement from the shared ring, as [`QueuePair::receive`] receives packets. The caller must have
@@ -366,6 +390,20 @@ pub(crate) fn receive<H: Host>(
             part.set_place(of);
             let mut source = Chunks {
                 length: part.length,
+                remote: None,
+                peer,
+            };
+            queue_pair.receive_part(&part, &mut source, host)
+        }
+        Form::Write => {
+            let Some(remote) = message.remote() else {
+                host.count(Counter::ReceiveDropped, 1);
+                return taken;
+            };
+            part.kind = Kind::Write(remote);
+            let mut source = Chunks {
+                length: part.length,
+                remote: Some(remote),
                 peer,
             };
             queue_pair.receive_part(&part, &mut source, host)
@@ -465,7 +503,7 @@ fn poll_message<H: Carrier>(
     }
     let outcome = match ready.form {
         Form::Fetch(_) => Outcome::Offered,
-        Form::Whole | Form::Chunks(_) | Form::Written => Outcome::Sent,
+        Form::Whole | Form::Chunks(_) | Form::Write | Form::Written => Outcome::Sent,
     };
     let packets = ready.packets;
     queue_pair.acknowledgement_sent();
@@ -544,7 +582,7 @@ fn put_bytes(
 }
 
 /// Prepares the next part of a send whose bytes the peer process will copy: writes its memory segments to the slot payload
-/// `room`. At most two such parts are unacknowledged at a time.
+/// `room`. At most two parts of the largest length are unacknowledged at a time.
 fn describe(
     queue_pair: &QueuePair,
     request: &SendRequest,
@@ -576,7 +614,7 @@ fn describe(
         return Prepared::Left;
     }
     // The window does not apply, because no network has to take the packets that the part replaces.
-    if upcoming.on_the_way > 0 && upcoming.on_the_way + packets > 2 * largest {
+    if !may_offer(upcoming.on_the_way, largest) {
         return Prepared::Wait;
     }
     // Reading the first byte detects deregistered memory even while the peer has no receive posted.
@@ -599,7 +637,8 @@ fn describe(
     })
 }
 
-/// Prepares the next part of a send whose bytes go to chunks of the ring: writes its length to the slot payload `room`.
+/// Prepares the next part of a send, or a whole write with immediate data, whose bytes go to chunks of the ring: writes its
+/// length to the slot payload `room`, and the memory that the write names.
 fn portion<'a>(
     queue_pair: &'a QueuePair,
     request: &'a SendRequest,
@@ -609,17 +648,20 @@ fn portion<'a>(
     let Some(part) = queue_pair.part(upcoming, PART_CHUNKS / queue_pair.mtu()) else {
         return Prepared::Wait;
     };
-    room[..4].copy_from_slice(&part.length.to_ne_bytes());
     let (of, immediate) = part_of(request, part.starts, part.ends);
+    let (form, remote) = match request.operation {
+        SendOperation::Write { remote, .. } => (Form::Write, Some(remote)),
+        _ => (Form::Chunks(of), None),
+    };
     Prepared::Ready(Ready {
         packets: part.packets,
-        length: 4,
+        length: put_length(part.length, remote, room),
         portion: Some(Portion {
             data: request.payload.data(),
             offset: part.offset,
             length: part.length,
         }),
-        form: Form::Chunks(of),
+        form,
         immediate,
     })
 }
@@ -654,10 +696,9 @@ fn write<H: Host>(
     if peer.write(request, host).is_none() {
         return Prepared::Left;
     }
-    room[..4].copy_from_slice(&request.length.to_ne_bytes());
     Prepared::Ready(Ready {
         packets: upcoming.packets,
-        length: 4,
+        length: put_length(request.length, None, room),
         portion: None,
         form: Form::Written,
         immediate: immediate(request),
@@ -669,6 +710,19 @@ fn immediate(request: &SendRequest) -> Option<[u8; 4]> {
         SendOperation::Send { immediate, .. } | SendOperation::Write { immediate, .. } => immediate,
         _ => None,
     }
+}
+
+/// Encodes the length of a message or part into the slot payload `room`, and the memory that a write names. Returns the encoded
+/// length in bytes.
+#[inline]
+fn put_length(length: u32, remote: Option<Remote>, room: &mut [u8; SHORT]) -> usize {
+    room[..4].copy_from_slice(&length.to_ne_bytes());
+    let Some(Remote { address, key }) = remote else {
+        return 4;
+    };
+    room[4..8].copy_from_slice(&key.to_ne_bytes());
+    room[8..16].copy_from_slice(&address.to_ne_bytes());
+    16
 }
 
 /// Encodes memory segments into the slot payload `room`. Returns their encoded length in bytes.

@@ -2,7 +2,7 @@
 //! [`QueuePair::take_part`](crate::proto::QueuePair::take_part) and [`receive_part`](crate::proto::QueuePair::receive_part)
 //! execute the messages with one of these sources.
 
-use crate::proto::{Data, Host, Memory, Misplaced, Place, Segment, Source};
+use crate::proto::{Data, Host, Memory, Misplaced, Place, Remote, Segment, Source};
 
 use super::PeerMemory;
 
@@ -22,12 +22,15 @@ impl<H: Host> Source<H> for Bytes<'_> {
 #[derive(Debug)]
 pub(super) struct Chunks<'a, P> {
     pub(super) length: u32,
+    /// Memory that a write names, to which the bytes are copied instead of the receive.
+    pub(super) remote: Option<Remote>,
     pub(super) peer: &'a mut P,
 }
 
 impl<H, P: PeerMemory<H>> Source<H> for Chunks<'_, P> {
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced> {
-        self.peer.take(self.length, to, offset, host)
+        let to = self.remote.map_or(Place::Local(to, offset), Place::Remote);
+        self.peer.take(self.length, to, host)
     }
 }
 

@@ -59,6 +59,7 @@ impl Sent {
         match message.form {
             Form::Whole => self.slot.add_part(length, true, 0),
             Form::Chunks(part) => self.ring.add_part(length, part.ends, 0),
+            Form::Write => self.ring.add_part(length, true, 0),
             Form::Fetch(part) => self.descriptor.add_part(length, part.ends, 0),
             Form::Written => self.written.add_one_sided(length),
         }

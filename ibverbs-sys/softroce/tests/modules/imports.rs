@@ -1,4 +1,4 @@
-//! Modules and imports of one source file, without code that only tests compile.
+//! Modules, imports and calls of one source file, without code that only tests compile.
 
 use crate::tokens::{Token, tokens};
 
@@ -9,6 +9,8 @@ pub(crate) struct Contents {
     pub(crate) imports: Vec<(String, usize)>,
     /// Modules in files of their own.
     pub(crate) modules: Vec<Module>,
+    /// Names of called functions and methods, also inside macros, each with its line.
+    pub(crate) calls: Vec<(String, usize)>,
 }
 
 /// Module that is declared with a file of its own.
@@ -98,7 +100,15 @@ impl<'a> Reader<'a> {
                     }
                     self.at += 1;
                 }
-                _ => self.at += 1,
+                "fn" => self.at += 2,
+                name => {
+                    let is_word = name.starts_with(|c: char| c.is_alphabetic() || c == '_');
+                    if is_word && self.peek(1) == "(" {
+                        let line = self.tokens[self.at].line;
+                        self.contents.calls.push((name.to_owned(), line));
+                    }
+                    self.at += 1;
+                }
             }
         }
     }
@@ -324,6 +334,17 @@ mod tests {
         assert_eq!(names(source, &["z"]), "here here here here");
         assert!(contents(source, &[]).modules.is_empty());
         assert_eq!(names("#![cfg(test)] use crate::a;", &["z"]), "");
+    }
+
+    #[test]
+    fn calls_are_found_with_their_lines() {
+        let source = "fn f(a: A) {\n    g(a);\n    a.h(1); m!(i(2), (3));\n}\n\
+                      #[cfg(test)] mod tests { fn t() { j(); } }\n// k()\nl::n(4);";
+        let expected = [("g", 2), ("h", 3), ("i", 3), ("n", 7)];
+        assert_eq!(
+            contents(source, &[]).calls,
+            expected.map(|(name, line)| (name.to_owned(), line))
+        );
     }
 
     #[test]

@@ -68,6 +68,7 @@ mod tests {
             modules: modules.iter().map(|&name| name.to_owned()).collect(),
             reexports: [("function".to_owned(), "high".to_owned())].into(),
             imports: imports.iter().map(import).collect(),
+            ..Source::default()
         }
     }
 

@@ -1,4 +1,5 @@
-//! Layers of the crate's modules: each module imports only from modules below it.
+//! Structure of the crate: each module imports only from modules below it, and the way of a request is
+//! chosen in one place.
 
 mod imports;
 mod layers;
@@ -69,4 +70,20 @@ fn modules_import_only_from_modules_below_them() {
         file!(),
         broken.join("\n")
     );
+}
+
+/// Checks that only one line of the crate calls the function that chooses the way of a request. The
+/// simulation has queue pairs of its own.
+#[test]
+fn the_way_of_a_request_is_chosen_in_one_place() {
+    let crate_source = source::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let calls = crate_source.calls.iter();
+    let places: Vec<_> = calls
+        .filter(|(file, _, name)| name == "choose" && !file.starts_with("src/sim"))
+        .map(|(file, line, _)| format!("{}:{line}", file.display()))
+        .collect();
+    let [place] = &places[..] else {
+        panic!("the way is chosen in {places:?}");
+    };
+    assert!(place.starts_with("src/queue_pair/host.rs:"), "{place}");
 }

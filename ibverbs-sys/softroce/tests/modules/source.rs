@@ -17,6 +17,8 @@ pub(crate) struct Source {
     pub(crate) reexports: BTreeMap<String, String>,
     /// The imports of all modules.
     pub(crate) imports: Vec<Import>,
+    /// The calls in all modules: the file, the line and the called name.
+    pub(crate) calls: Vec<(PathBuf, usize, String)>,
 }
 
 /// An import from the crate's root.
@@ -40,7 +42,7 @@ pub(crate) fn read(sources: &Path) -> Source {
             .map(|module| module.path[0].clone())
             .collect(),
         reexports: reexports(&root),
-        imports: Vec::new(),
+        ..Source::default()
     };
     for module in &modules {
         read_module(
@@ -56,14 +58,19 @@ pub(crate) fn read(sources: &Path) -> Source {
 fn read_module(source: &mut Source, sources: &Path, file: &Path, module: &Module) {
     let contents = contents(&read_file(file), &module.path);
     let package = sources.parent().unwrap_or(sources);
+    let place = file.strip_prefix(package).unwrap_or(file);
     source
         .imports
         .extend(contents.imports.into_iter().map(|(name, line)| Import {
-            file: file.strip_prefix(package).unwrap_or(file).to_owned(),
+            file: place.to_owned(),
             line,
             module: module.path[0].clone(),
             name,
         }));
+    let calls = contents.calls.into_iter();
+    source
+        .calls
+        .extend(calls.map(|(name, line)| (place.to_owned(), line, name)));
     let beside = file.parent().unwrap_or(sources);
     for child in &contents.modules {
         read_module(source, sources, &file_of(sources, beside, child), child);

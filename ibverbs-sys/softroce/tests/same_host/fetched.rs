@@ -50,6 +50,16 @@ pub(crate) fn length(id: u64) -> usize {
     LENGTHS[id as usize % LENGTHS.len()]
 }
 
+/// Returns whether message `id` is a send, and not a write.
+pub(crate) fn is_send(id: u64) -> bool {
+    make(id).0 != ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM
+}
+
+/// Returns whether message `id` is sent from memory of the device.
+pub(crate) fn is_of_device(id: u64) -> bool {
+    make(id).1 == 1
+}
+
 /// Returns the index of the memory that message `id` is received or written to.
 fn target(id: u64) -> usize {
     id as usize / LENGTHS.len() / 2 % 2

@@ -47,6 +47,7 @@ fn main() {
         return;
     }
     if let Some(role) = Role::of_process() {
+        refused::become_another_user_if_asked();
         refused::forbid_copies_if_asked();
         refused::forbid_dumps_if_asked();
         return role.play();
@@ -84,6 +85,10 @@ fn main() {
         trial(
             "a_peer_that_is_not_dumpable_shares_nothing",
             refused::a_peer_that_is_not_dumpable_shares_nothing,
+        ),
+        trial(
+            "messages_to_a_peer_of_another_user_go_by_packets",
+            refused::messages_to_a_peer_of_another_user_go_by_packets,
         ),
         trial(
             "messages_to_a_peer_that_may_not_copy_go_by_the_ring",
@@ -124,6 +129,10 @@ fn main() {
         trial(
             "bytes_are_not_accepted_that_change_while_the_receiver_is_stopped",
             stopped::bytes_are_not_accepted_that_change_while_the_receiver_is_stopped,
+        ),
+        trial(
+            "a_receiver_that_is_killed_at_a_copy_leaves_nothing_behind",
+            stopped::a_receiver_that_is_killed_at_a_copy_leaves_nothing_behind,
         ),
         trial(
             "memory_that_a_stopped_receiver_copies_from_stays_registered",

@@ -320,6 +320,11 @@ impl Peer {
         Self::start_with(role, [(refused::UNDUMPABLE, "1")])
     }
 
+    /// Starts a peer that belongs to another user. Only root can do this.
+    pub(crate) fn start_as_another_user(role: Role) -> Self {
+        Self::start_with(role, [(refused::OTHER_USER, "1")])
+    }
+
     fn start_with<const N: usize>(role: Role, variables: [(&str, &str); N]) -> Self {
         let mut process = Command::new(env::current_exe().expect("this program"))
             .env(VARIABLE, role.text())

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ibverbs_sys::ibv_wc_status;
 use softroce::fault::stops::StopPoint;
 
-use crate::node::{LIMIT, Node, PATIENT};
+use crate::node::{LIMIT, Memory, Node, PATIENT};
 use crate::peer::{Peer, Role};
 use crate::plan::{ENDLESS, KINDS, Plan, reuse};
 use crate::stream::Stream;
@@ -310,6 +310,34 @@ pub(crate) fn bytes_are_not_accepted_that_change_while_the_receiver_is_stopped()
         // The process checks all bytes that it accepts.
         stopped.end();
     }
+}
+
+/// Checks that a receiver which is killed in the middle of a copy delays nobody: the requests end as
+/// the attributes say, other connections go on, and the memory can be deregistered.
+pub(crate) fn a_receiver_that_is_killed_at_a_copy_leaves_nothing_behind() {
+    let mut bystander = Streaming::bystander();
+    let mut before = None;
+    for plan in plans_with_stops(HASTY) {
+        let mut stopped = Streaming::start(&Plan {
+            sends: ENDLESS,
+            ..plan
+        });
+        stopped.advance_to_stop();
+        stopped.peer.kill();
+        let Streaming { stream, node, .. } = &mut stopped;
+        let status = stream.fail(node, || bystander.go_on());
+        assert_eq!(status, ibv_wc_status::IBV_WC_RETRY_EXC_ERR, "{plan:?}");
+        stream.flush(node);
+        node.memories.iter_mut().for_each(Memory::deregister);
+        bystander.advance(4);
+        drop(stopped);
+        let expected = *before.get_or_insert_with(|| {
+            thread::sleep(Duration::from_millis(200));
+            resources()
+        });
+        await_resources(expected);
+    }
+    bystander.end();
 }
 
 pub(crate) fn memory_that_a_stopped_receiver_copies_from_stays_registered() {

@@ -53,6 +53,11 @@ impl Entry {
         matches!(self.request.operation, SendOperation::Read { .. })
     }
 
+    /// Returns whether the request is a send.
+    pub(super) fn is_send(&self) -> bool {
+        matches!(self.request.operation, SendOperation::Send { .. })
+    }
+
     /// Returns whether the request is a read or an atomic, which only a response with data can complete.
     pub(super) fn awaits_data(&self) -> bool {
         matches!(

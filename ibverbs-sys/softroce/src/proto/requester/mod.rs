@@ -87,8 +87,9 @@ pub(super) struct Requester {
     again_at: Option<Time>,
     pause: Pause,
     skips: Skips,
-    /// Number of consecutive messages whose bytes the peer could not copy from this process's memory.
-    declined: u32,
+    /// Number of consecutive messages whose bytes the peer could not copy from this process's memory: from memory that it can
+    /// only copy from by the kernel, and from memory that it can map.
+    declined: [u32; 2],
     /// Flow control for the packets of an unreliable service.
     flow: Flow,
 }
@@ -129,7 +130,7 @@ impl Requester {
             again_at: None,
             pause: Pause::default(),
             skips: Skips::default(),
-            declined: 0,
+            declined: [0; 2],
             flow: Flow::new(sequence),
         }
     }
@@ -430,7 +431,7 @@ impl Requester {
                     }
                     self.fetches -= usize::from(entry.awaits_data());
                     if entry.is_offered && !entry.is_declined {
-                        self.declined = 0;
+                        self.declined[usize::from(entry.is_mappable)] = 0;
                     }
                 }
                 Progress::Done => {}

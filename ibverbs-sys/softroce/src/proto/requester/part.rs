@@ -10,7 +10,7 @@ use crate::proto::{
 };
 
 /// Number of messages in a row whose bytes the peer could not copy from this process's memory. After so many, all further
-/// messages are sent with their bytes, not as descriptions.
+/// messages from the same kind of memory are sent with their bytes, not as descriptions.
 const MAX_DECLINED: u32 = 3;
 
 impl Requester {
@@ -69,7 +69,8 @@ impl Requester {
             on_the_way: self.on_the_way(sequence),
             is_oldest: self.cursor.entry == 0,
             is_gap_untold: self.skips.is_untold(sequence, self.unanswered),
-            is_declined: entry.is_declined || self.is_declined(),
+            is_declined: entry.is_declined
+                || entry.is_send() && self.is_declined(entry.is_mappable),
             is_mappable: entry.is_mappable,
             is_reliable: endpoint.is_reliable(),
             has_packets_on_the_way: !endpoint.is_reliable() && self.flow.has_packets_on_the_way(),
@@ -129,10 +130,7 @@ impl Requester {
             Outcome::Sent if !endpoint.is_reliable() => {
                 (self.sent, self.unanswered) = (end, end);
                 self.flow.sent_without_packets(end);
-                self.cursor.packet += packets;
-                if ends {
-                    self.end_first(endpoint, host);
-                }
+                self.pass_answered(packets, ends, endpoint, host);
                 Ok(Step::Moved)
             }
             Outcome::Executed | Outcome::ExecutedAlone => {
@@ -141,10 +139,7 @@ impl Requester {
                     self.skips.extend(upcoming.first, packets);
                 }
                 self.moved(end);
-                self.cursor.packet += packets;
-                if ends {
-                    self.end_first(endpoint, host);
-                }
+                self.pass_answered(packets, ends, endpoint, host);
                 Ok(Step::Moved)
             }
             Outcome::Sent | Outcome::Offered => {
@@ -194,17 +189,17 @@ impl Requester {
             return false;
         };
         entry.is_declined = true;
-        self.declined += 1;
+        self.declined[usize::from(entry.is_mappable)] += 1;
         self.go_back();
         self.sent_back = true;
         true
     }
 
-    /// Returns whether this side must send the bytes of all further messages, because the peer failed to copy the bytes of
-    /// several messages in a row from this process's memory.
+    /// Returns whether this side must send the bytes of all further sends from memory that the peer can map, or of all others,
+    /// because the peer failed to copy the bytes of several such messages in a row.
     #[inline]
-    pub(in crate::proto) fn is_declined(&self) -> bool {
-        self.declined >= MAX_DECLINED
+    pub(in crate::proto) fn is_declined(&self, is_mappable: bool) -> bool {
+        self.declined[usize::from(is_mappable)] >= MAX_DECLINED
     }
 
     /// Returns the number of sequence numbers of started requests that are not acknowledged.
@@ -256,14 +251,15 @@ impl Requester {
     }
 
     /// Queues a message that was sent with the next sequence number. `size` is its length in bytes and its number of sequence
-    /// numbers. The caller must then set the timeout with [`arm`](Self::arm).
+    /// numbers. `offered` is `Some` if only a description of its bytes was sent, with the value of [`Entry::is_mappable`]. The
+    /// caller must then set the timeout with [`arm`](Self::arm).
     #[inline(always)]
     pub(in crate::proto) fn post_sent(
         &mut self,
         message: &Posted,
         data: Data<'_>,
         size: (u32, u32),
-        is_offered: bool,
+        offered: Option<bool>,
         endpoint: &Endpoint,
     ) {
         let (length, packets) = size;
@@ -290,8 +286,8 @@ impl Requester {
                 fence: false,
             },
             progress: Progress::Started { first, packets },
-            is_mappable: is_offered,
-            is_offered,
+            is_mappable: offered == Some(true),
+            is_offered: offered.is_some(),
             is_declined: false,
         });
         self.cursor = Cursor::at(self.queue.len());
@@ -336,6 +332,21 @@ impl Requester {
         self.again_at = None;
         self.answer_by = AnswerBy::Never;
         self.flow.skipped(limit + 0xff_ffff);
+    }
+
+    /// Moves the cursor past a part of `packets` sequence numbers that counts as answered. `ends` is set if the part is the last
+    /// one of its request, which is then complete.
+    fn pass_answered(
+        &mut self,
+        packets: u32,
+        ends: bool,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+    ) {
+        self.cursor.packet += packets;
+        if ends {
+            self.end_first(endpoint, host);
+        }
     }
 
     /// Completes the request at the front of the queue. No later request may have been started.

@@ -177,6 +177,25 @@ impl Message {
         }
     }
 
+    /// Receives a part of a message from another process, as [`take`](Self::take) does, after checking that the peer may write
+    /// to the memory that a write names. A write that is not allowed takes no receive.
+    #[inline(always)]
+    pub(super) fn take_from_process<H: Host>(
+        &mut self,
+        part: &Incoming,
+        source: &mut impl Source<H>,
+        endpoint: &Endpoint,
+        host: &mut H,
+    ) -> Result<bool, Refusal> {
+        if part.kind != Kind::Send && !endpoint.may_be_written() {
+            return Err(Refusal::Invalid);
+        }
+        if let Kind::Write(Remote { address, key }) = part.kind {
+            host.check_remote(key, address, part.length, AccessFlags::REMOTE_WRITE)?;
+        }
+        self.take(part, source, host)
+    }
+
     /// Receives a part of a message without packets: copies its bytes from `source` to the receive. Returns `false` if the
     /// bytes cannot be read from the peer's memory, so that the peer must send them. Then nothing is changed, except that the
     /// message may have taken a receive.
@@ -203,7 +222,7 @@ impl Message {
             self.progress = Progress::None;
             let work = match part.kind {
                 Kind::Send => Work::Receive,
-                Kind::Written => Work::ReceiveWithImmediate,
+                Kind::Write(_) | Kind::Written => Work::ReceiveWithImmediate,
             };
             let completion = Completion {
                 length: total as u32,
@@ -245,7 +264,8 @@ impl Message {
         if part.length > 0 {
             match source.copy(&request.segments, before, host) {
                 Ok(()) => {}
-                Err(Misplaced::Here) => return Err(local(LocalFault::Protection)),
+                Err(Misplaced::Here) if is_send => return Err(local(LocalFault::Protection)),
+                Err(Misplaced::Here) => return Err(Refusal::Access),
                 Err(Misplaced::There) => return Ok(false),
             }
         }

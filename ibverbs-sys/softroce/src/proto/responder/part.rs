@@ -3,7 +3,7 @@
 use super::Responder;
 use super::message::Refusal;
 use crate::proto::endpoint::Endpoint;
-use crate::proto::{Counter, Host, Incoming, Kind, NotTaken, Part, Sequence, Source};
+use crate::proto::{Counter, Host, Incoming, NotTaken, Part, Sequence, Source};
 
 impl Responder {
     /// Returns whether `part` has the expected sequence number, and no response must be transmitted first.
@@ -80,13 +80,7 @@ impl Responder {
         }
         self.refused = false;
         self.refusal = None;
-        let may_take = part.kind == Kind::Send || endpoint.may_be_written();
-        let taken = if may_take {
-            self.message.take(part, source, host)
-        } else {
-            Err(Refusal::Invalid)
-        };
-        match taken {
+        match self.message.take_from_process(part, source, endpoint, host) {
             Ok(true) => {
                 self.advance(part.end(endpoint), part.ends);
                 return true;

@@ -1,7 +1,7 @@
 use super::Responder;
 use super::message::Refusal;
 use crate::proto::endpoint::Endpoint;
-use crate::proto::{CompletionStatus, Counter, Host, Incoming, Kind, Sequence, Source};
+use crate::proto::{CompletionStatus, Counter, Host, Incoming, Sequence, Source};
 use crate::wire::Packet;
 
 /// Maximum distance behind the newest packet at which a packet counts as late or duplicated. An even older number means that
@@ -53,13 +53,7 @@ impl Responder {
         if !self.advance_unreliable(part.sequence, end, part.starts, host) {
             return Ok(false);
         }
-        let may_take = part.kind == Kind::Send || endpoint.may_be_written();
-        let taken = if may_take {
-            self.message.take(part, source, host)
-        } else {
-            Err(Refusal::Invalid)
-        };
-        match taken {
+        match self.message.take_from_process(part, source, endpoint, host) {
             Ok(true) => Ok(true),
             Err(Refusal::Receive(status)) => Err(status),
             Ok(false) | Err(_) => {

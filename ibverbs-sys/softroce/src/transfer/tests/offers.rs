@@ -136,6 +136,28 @@ fn a_long_message_is_fetched_in_parts_of_which_two_are_on_the_way() {
     assert_eq!(a.sent, 0);
 }
 
+/// Checks that a message with a short last part does not use up the room of the next message.
+#[test]
+fn a_short_last_part_leaves_room_for_the_next_message() {
+    const LENGTH: usize = PART as usize + 8;
+    let (mut a, mut b) = two();
+    a.machine.is_mappable = true;
+    let keys = [7, 8].map(|id| b.machine.post_receive(id, LENGTH as u32));
+    a.post_send(1, pattern(LENGTH));
+    a.post_send(2, pattern(LENGTH));
+    let mut lengths = Vec::new();
+    while let Some(said) = offer(&mut a, &b) {
+        lengths.push(said.length());
+        fetch(&mut b, &a, &said);
+    }
+    assert_eq!(lengths, [PART, 8, PART], "without an acknowledgement");
+    exchange(&mut a, &mut b);
+    assert_eq!(a.machine.ends(), [(1, S::Success), (2, S::Success)]);
+    for key in keys {
+        assert_eq!(b.machine.bytes(key), pattern(LENGTH));
+    }
+}
+
 #[test]
 fn each_part_that_is_taken_counts_once_with_one_copy() {
     let (mut a, mut b) = two();
@@ -222,7 +244,7 @@ fn a_posted_message_is_offered_at_once() {
         };
         let (list, queue_pair) = ([segment], &mut a.queue_pair);
         let data = Data::Gathered(&list);
-        let content = transfer::ring_message::Content::Segments;
+        let content = transfer::ring_message::Content::Segments { is_mappable: true };
         let mut room = [0; SHORT];
         let ring_message =
             transfer::ring_message::posted(queue_pair, &message, data, content, &mut room);
@@ -409,6 +431,35 @@ fn bytes_that_cannot_be_fetched_go_by_chunks() {
             .iter()
             .all(|(_, status)| *status == S::Success)
     );
+}
+
+/// Checks that a peer which the kernel does not let copy still copies from memory that it can map.
+#[test]
+fn a_peer_that_may_not_copy_is_offered_what_it_can_map() {
+    let (mut a, mut b) = two();
+    for id in 0..8 {
+        let key = b.machine.post_receive(id, LONG as u32);
+        a.machine.is_mappable = id % 2 > 0;
+        a.post_send(id, pattern(LONG));
+        let now = Time::default();
+        let mut offered = 0;
+        while a.machine.sends.len() <= id as usize {
+            while let Some(said) = offer(&mut a, &b) {
+                offered += usize::from(said.is_offer());
+                if a.machine.is_mappable {
+                    fetch(&mut b, &a, &said);
+                } else {
+                    hear(&mut b, &said);
+                }
+            }
+            for packet in b.transmit_all(now) {
+                a.receive(now, &packet);
+            }
+        }
+        assert_eq!(b.machine.bytes(key), pattern(LONG));
+        // Three messages from other memory are enough to know.
+        assert_eq!(offered > 0, id % 2 > 0 || id < 6, "message {id}");
+    }
 }
 
 #[test]

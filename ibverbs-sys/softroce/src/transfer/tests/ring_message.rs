@@ -1,10 +1,10 @@
 use crate::proto::testing::{Machine, Node, Pair, pattern, request, send};
 use crate::proto::{
-    CompletionStatus as S, Counter, Data, Memory, Misplaced, Posted, Prospect, Remote, Segment,
-    SendOperation, Service, State, Time,
+    AccessFlags, CompletionStatus as S, Counter, Data, Memory, Misplaced, Place, Posted, Prospect,
+    Remote, SendOperation, Service, State, Time, Work,
 };
 use crate::same_host::ring_message::{decode, encode};
-use crate::transfer::{self, Form, Peer, PeerMemory, Portion, RingMessage, SHORT, Unsent};
+use crate::transfer::{self, Form, Peer, PeerMemory, Portion, RingMessage, SHORT, Short, Unsent};
 
 pub(super) const RC: Service = Service::ReliableConnection;
 
@@ -35,7 +35,11 @@ impl Said {
     }
 
     fn has_chunks(&self) -> bool {
-        self.with(|ring_message| matches!(ring_message.message, Some(message) if matches!(message.form, Form::Chunks(_))))
+        self.with(|ring_message| {
+            ring_message
+                .message
+                .is_some_and(|message| message.form.has_chunks())
+        })
     }
 
     /// Returns whether the ring message contains the location of the message's bytes, not the bytes themselves.
@@ -66,6 +70,11 @@ impl Said {
         self.with(|ring_message| ring_message.message.map(|message| message.payload.to_vec()))
     }
 
+    /// Returns the length of the message, or of its part, in bytes.
+    pub(super) fn length(&self) -> u32 {
+        self.with(|ring_message| ring_message.message.map_or(0, |message| message.length()))
+    }
+
     fn acknowledges(&self) -> bool {
         self.with(|ring_message| ring_message.acknowledged.is_some())
     }
@@ -75,15 +84,15 @@ impl Said {
 pub(super) struct Chunks<'a>(&'a [u8]);
 
 impl PeerMemory<Machine> for Chunks<'_> {
-    fn take(
-        &mut self,
-        length: u32,
-        to: &[Segment],
-        offset: u32,
-        host: &Machine,
-    ) -> Result<(), Misplaced> {
+    fn take(&mut self, length: u32, to: Place<'_>, host: &Machine) -> Result<(), Misplaced> {
         let bytes = &self.0[..length as usize];
-        (host.scatter(to, offset, bytes)).map_err(|_| Misplaced::Here)
+        let is_copied = match to {
+            Place::Local(list, offset) => host.scatter(list, offset, bytes).is_ok(),
+            Place::Remote(Remote { address, key }) => {
+                host.write_remote(key, address, bytes).is_ok()
+            }
+        };
+        is_copied.then_some(()).ok_or(Misplaced::Here)
     }
 }
 
@@ -199,11 +208,98 @@ fn what_does_not_fit_into_a_slot_goes_by_chunks_or_packets_and_in_its_place() {
             break;
         }
     }
-    assert_eq!(ways, ["slot", "chunks", "chunks", "packet", "slot"]);
+    assert_eq!(ways, ["slot", "chunks", "chunks", "chunks", "slot"]);
     let all = [0, 1, 2, 3, 4].map(|id| (id, S::Success));
     assert_eq!(b.machine.receive_ends(), all);
     say(&mut b, &mut a);
     assert_eq!(a.machine.ends(), all);
+}
+
+/// Posts a write of eight bytes with immediate data to a region of the peer, at this offset. Returns the key of the region.
+fn post_write(a: &mut Node, b: &mut Node, offset: u64) -> u32 {
+    let place = b.machine.register(vec![0; 8]);
+    let key = a.machine.register(pattern(8));
+    let write = SendOperation::Write {
+        remote: b.machine.remote(place, offset),
+        immediate: Some(*b"imm!"),
+    };
+    let list = [a.machine.segment(key, 0, 8)];
+    a.post(request(1, write, &list));
+    place
+}
+
+/// Checks that the bytes of a short write with immediate data are written once a receive is posted, and not before.
+#[test]
+fn a_short_write_with_immediate_data_waits_for_a_receive() {
+    let (mut a, mut b) = two();
+    a.queue_pair.attributes_mut().rnr_retry = 7;
+    let place = post_write(&mut a, &mut b, 0);
+    let said = say(&mut a, &mut b);
+    assert!(said.with(|ring_message| ring_message.message.unwrap().form == Form::Write));
+    assert_eq!(b.machine.bytes(place), [0; 8]);
+    let now = Time::default();
+    a.receive(now, &b.transmit(now).unwrap());
+    assert_eq!(a.machine.counted(Counter::ReceivedRnr), 1);
+    b.machine.post_receive(5, 0);
+    let again = a.queue_pair.next_timeout().unwrap();
+    a.queue_pair.handle_timeout(again, &mut a.machine);
+    assert_eq!(a.transmit(again), None, "packets do not take it");
+    say(&mut a, &mut b);
+    say(&mut b, &mut a);
+    assert_eq!(b.machine.bytes(place), pattern(8));
+    let received = b.machine.received[0].0;
+    assert_eq!(
+        (received.work, received.length, received.immediate),
+        (Work::ReceiveWithImmediate, 8, Some(*b"imm!"))
+    );
+    assert_eq!((a.sent, a.machine.ends()), (0, vec![(1, S::Success)]));
+}
+
+/// Checks that a short write with immediate data that is not allowed writes nothing and takes no receive.
+#[test]
+fn a_short_write_with_immediate_data_needs_the_right_to_write() {
+    for (is_allowed, offset, status) in [
+        (false, 0, S::RemoteInvalidRequest),
+        (true, 1, S::RemoteAccess),
+    ] {
+        let (mut a, mut b) = two();
+        if !is_allowed {
+            b.queue_pair.attributes_mut().access = AccessFlags::empty();
+        }
+        b.machine.post_receive(5, 0);
+        let place = post_write(&mut a, &mut b, offset);
+        say(&mut a, &mut b);
+        a.receive(Time::default(), &b.transmit(Time::default()).unwrap());
+        assert_eq!(a.machine.ends(), [(1, status)]);
+        assert_eq!(b.machine.receive_ends(), [(5, S::Flushed)]);
+        assert_eq!(b.machine.bytes(place), [0; 8]);
+    }
+}
+
+/// Checks that a description of a write that names no memory is dropped. Only a peer that violates the protocol sends one.
+#[test]
+fn a_write_that_names_no_memory_is_dropped() {
+    let (mut a, mut b) = two();
+    b.machine.post_receive(5, 0);
+    let place = post_write(&mut a, &mut b, 0);
+    let said = ring_message(&mut a).unwrap();
+    for length in [0, 3, 4, 15] {
+        let payload = said.payload().unwrap();
+        hear(
+            &mut b,
+            &said.but(|ring_message| {
+                let message = ring_message.message.unwrap();
+                // The length of the bytes is lost with the first four bytes of the payload.
+                let payload = &message.payload[..length];
+                ring_message.message = Some(Short { payload, ..message });
+            }),
+        );
+        assert_eq!(payload.len(), 16);
+    }
+    assert_eq!(b.machine.received.len(), 0);
+    assert_eq!(b.machine.bytes(place), [0; 8]);
+    hear(&mut b, &said);
+    assert_eq!(b.machine.receive_ends(), [(5, S::Success)]);
 }
 
 #[test]

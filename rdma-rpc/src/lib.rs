@@ -72,6 +72,9 @@ mod codec;
 mod core;
 mod deadlines;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod limits;
 mod link;
 mod metadata;

@@ -3,9 +3,9 @@
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use super::Client;
 use super::calls::{Answer, Calls, Pending, calls};
@@ -230,7 +230,7 @@ async fn begin<C: Deref<Target = Core>>(
         // Only a call that has to wait makes a timer.
         match core.deadlines.time(deadline) {
             Some(time) => {
-                let waited = timeout_at(time.into(), permit).await;
+                let waited = timeout_at(time, permit).await;
                 waited.unwrap_or_else(|_| Err(exceeded()))?;
             }
             None => permit.await?,
@@ -294,7 +294,7 @@ async fn by_deadline(
 ) -> Result<(), Error> {
     match deadline {
         None => sending.await,
-        Some(deadline) => timeout_at(deadline.into(), sending).await.unwrap_or({
+        Some(deadline) => timeout_at(deadline, sending).await.unwrap_or({
             Err(Error::DeadlineExceeded {
                 method: told.method,
                 limit: told.limit,

@@ -50,6 +50,12 @@ impl MemoryLink {
         )
     }
 
+    /// Returns the channels of this end, for a peer that sends any bytes.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn into_channels(self) -> Option<(mpsc::Sender<Vec<u8>>, mpsc::Receiver<Vec<u8>>)> {
+        Some((self.sender, self.receiver.into_inner()?))
+    }
+
     pub(super) fn allocate(&self, len: usize) -> Vec<u8> {
         let mut buffer = match self.sent.pop() {
             Some(spare) if len == BATCH => spare,

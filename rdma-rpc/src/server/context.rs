@@ -52,13 +52,14 @@ impl Context {
     /// Returns the time at which the caller stops waiting and the handler is dropped; `None` if the
     /// call has no deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        self.core.deadlines.time(self.deadline)
+        let deadline = self.core.deadlines.time(self.deadline);
+        deadline.map(tokio::time::Instant::into_std)
     }
 
     /// Returns the time left until the deadline; `None` if the call has no deadline.
     pub fn remaining(&self) -> Option<Duration> {
-        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        self.deadline().map(left)
+        let deadline = self.core.deadlines.time(self.deadline)?;
+        Some(deadline.saturating_duration_since(tokio::time::Instant::now()))
     }
 
     /// Returns whether the call has ended: the caller has given it up, its deadline has passed, its

@@ -75,6 +75,8 @@ mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+#[cfg(test)]
+mod hostile;
 mod limits;
 mod link;
 mod metadata;

@@ -14,10 +14,10 @@ use crate::codec::{Codec, Decode, Encodable, Encode, Format, Value};
 use crate::core::Core;
 use crate::error::{CallError, Error};
 use crate::method::MethodInfo;
-use crate::outbox::{Leaves, Placed, Unplaced};
+use crate::outbox::{Leaves, Placed, Unplaced, send_long};
 use crate::payload::Stored;
 use crate::stream::{Inlet, Outlet, Sender, Streams, Window, decode_stored};
-use crate::wire::{CallId, Header};
+use crate::wire::{CallId, Header, MESSAGE_HEADER};
 
 /// Outcome of a call: the result of the handler, or the reason why there is none.
 pub(super) type Outcome<T, E> = Result<T, CallError<E>>;
@@ -74,6 +74,10 @@ impl Client {
         if calls(core).is_closing() {
             return Err(Error::ShuttingDown);
         }
+        if core.others().is_none() {
+            // Only the settings tell how long a request may be.
+            core.greeted().await?;
+        }
         core.outbox.room().await;
         let header = Header::Request {
             id: CallId::ONE_WAY,
@@ -90,8 +94,13 @@ impl Client {
             Placed::Batched(_) => Ok(()),
             Placed::Long(batch) => {
                 let deadline = Instant::now().checked_add(self.deadline);
-                let sending = core.outbox.send_long(batch);
-                by_deadline(deadline, self.told(method), sending).await
+                let sending = send_long(&**core, batch);
+                match by_deadline(deadline, self.told(method), sending).await {
+                    Err(error) if error.is_refusal() => {
+                        Err(too_large(&value, header.len(), core.send_limit()))
+                    }
+                    sent => sent,
+                }
             }
         }
     }
@@ -270,15 +279,14 @@ async fn send<C: Encode<Q>, Q, P: Deref<Target = Core>>(
         Placed::Batched(_) => Ok(()),
         Placed::Long(batch) => {
             pending.is_sent = true;
-            let sending = pending.core.outbox.send_long(batch);
+            let sending = send_long(&*pending.core, batch);
             by_deadline(pending.deadline(), told, sending).await
         }
     };
     pending.is_sent = true;
     match sent {
         Ok(()) => Ok(pending),
-        // A server refuses a message only because of its size.
-        Err(Error::Transport(rdma_async::Error::Refused { .. })) => {
+        Err(error) if error.is_refusal() => {
             pending.is_sent = false;
             Err(too_large(&value, header.len(), pending.core.send_limit()))
         }
@@ -304,7 +312,8 @@ async fn by_deadline(
 }
 
 fn too_large<Q>(value: &Value<'_, Q>, header: usize, limit: usize) -> Error {
-    let len = value.encoded_len().map_or(0, |len| header + len);
+    let front = MESSAGE_HEADER + header;
+    let len = value.encoded_len().map_or(0, |len| front + len);
     Error::TooLarge { len, limit }
 }
 

@@ -15,13 +15,13 @@ pub(crate) struct RawPeer {
 impl RawPeer {
     /// Connects to the server at an address in memory.
     pub(crate) async fn connect(address: &Address) -> Self {
-        let connected = Link::connect(address, limits::transport(limits::MESSAGE)).await;
+        let connected = Link::connect(address, limits::transport(None, limits::MESSAGE)).await;
         Self::new(connected.expect("a server listens").0)
     }
 
     /// Listens at an address in memory.
     pub(crate) async fn listen(address: &Address) -> Listener {
-        let bound = Listener::bind(address, limits::transport(limits::MESSAGE)).await;
+        let bound = Listener::bind(address, limits::transport(None, limits::MESSAGE)).await;
         bound.expect("no server has listened at it")
     }
 
@@ -47,6 +47,12 @@ impl RawPeer {
     /// Returns the next message that has arrived.
     pub(crate) fn received(&mut self) -> Option<Vec<u8>> {
         self.receiver.try_recv().ok()
+    }
+
+    /// Returns whether the other end is gone.
+    #[cfg(test)]
+    pub(crate) fn is_alone(&self) -> bool {
+        self.sender.is_closed()
     }
 
     /// Waits for the next message; `None` once the other end is gone.

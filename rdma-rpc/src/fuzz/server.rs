@@ -39,7 +39,10 @@ async fn serve(bytes: &[u8]) {
             Step::Pause(time) => sleep(time).await,
             Step::Receive => receive(&mut peer),
             Step::Settle => super::settle().await,
-            Step::Call(kind) => drop(call(honest.clone(), kind % 2).await.expect("it is served")),
+            Step::Call(kind) => {
+                let called = call(honest.clone(), kind % 2).await;
+                called.expect("it is served");
+            }
             Step::Act(_) => drop(tokio::spawn(call(honest.clone(), 2))),
         }
     }

@@ -1,9 +1,7 @@
 //! [`Context`]: what a handler knows about its call besides the arguments.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::serving::Serving;
@@ -76,15 +74,15 @@ impl Context {
             return;
         }
         // The end of the connection ends its calls.
-        poll_fn(|cx| {
-            let is_running = Serving::of(&self.core).slots.register(self.id, cx);
-            if is_running {
-                Poll::Pending
-            } else {
-                Poll::Ready(())
-            }
-        })
-        .await;
+        let slots = &Serving::of(&self.core).slots;
+        let Some(watch) = slots.watch(self.id) else {
+            return;
+        };
+        let mut ended = std::pin::pin!(watch.notified());
+        ended.as_mut().enable();
+        if slots.is_running(self.id) {
+            ended.await;
+        }
     }
 }
 

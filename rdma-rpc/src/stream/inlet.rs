@@ -64,8 +64,8 @@ impl Inlet {
         }
     }
 
-    /// Adds an item. Items behind the end are ignored. `slack` is the number of bytes by which the items may exceed the window: items
-    /// that overtake others are counted before them.
+    /// Adds an item. Items behind the end are ignored. `slack` is the number of bytes by which all items
+    /// together may exceed the window: the maximum length of the last one.
     pub(crate) fn push(
         &self,
         sequence: u32,
@@ -77,7 +77,9 @@ impl Inlet {
             let mut state = self.state.lock();
             let offset = sequence.wrapping_sub(state.next);
             let slack = i64::try_from(slack).unwrap_or(i64::MAX);
-            if offset >= state.items || state.bytes <= -slack {
+            let len = i64::try_from(body.bytes().len()).unwrap_or(i64::MAX);
+            let bytes = state.bytes.saturating_sub(len);
+            if offset >= state.items || bytes <= -slack {
                 return Err(Violation::Window);
             }
             let is_late = |end: u32| offset >= end.wrapping_sub(state.next);
@@ -93,7 +95,7 @@ impl Inlet {
             if state.entries[offset].is_some() {
                 return Err(Violation::Repeated);
             }
-            state.bytes -= i64::try_from(body.bytes().len()).unwrap_or(i64::MAX);
+            state.bytes = bytes;
             let mut stored = state.spare.pop().unwrap_or_default();
             stored.set(body);
             state.entries[offset] = Some((codec, stored));
@@ -154,13 +156,14 @@ impl Inlet {
         if let Some(Some(_)) = state.entries.front()
             && let Some(Some((codec, mut stored))) = state.entries.pop_front()
         {
-            let len = stored.bytes().len();
+            // Before the item is decoded: a decoder that panics has taken the item too.
+            let window = state.take(stored.bytes().len());
             let item = decode(codec, &mut stored);
             stored.clear();
             if state.spare.len() < state.window.items as usize {
                 state.spare.push(stored);
             }
-            return Poll::Ready(Ok(Some((item, state.take(len)))));
+            return Poll::Ready(Ok(Some((item, window))));
         }
         if state.end == Some(state.next) {
             return Poll::Ready(Ok(None));
@@ -200,6 +203,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
 
     fn inlet() -> Inlet {
@@ -253,6 +258,24 @@ mod tests {
     }
 
     #[test]
+    fn the_items_behind_one_whose_decoder_panics_keep_their_order() {
+        let inlet = inlet();
+        push(&inlet, 0, 1).unwrap();
+        let taken = catch_unwind(AssertUnwindSafe(|| {
+            let mut cx = Context::from_waker(Waker::noop());
+            let decode = |_, _: &mut Stored| -> Result<(), CodecError> { panic!("asked to") };
+            inlet.poll_next(&mut cx, decode).is_ready()
+        }));
+        assert!(taken.is_err());
+        push(&inlet, 2, 1).unwrap();
+        assert!(next(&inlet).is_pending());
+        push(&inlet, 1, 1).unwrap();
+        let window = Some(Window { items: 2, bytes: 2 });
+        assert_eq!(next(&inlet), Poll::Ready(Some((1, window))));
+        assert_eq!(next(&inlet), Poll::Ready(Some((2, None))));
+    }
+
+    #[test]
     fn items_behind_the_end_are_ignored() {
         let inlet = inlet();
         push(&inlet, 0, 1).unwrap();
@@ -267,8 +290,9 @@ mod tests {
     fn bytes_beyond_the_window_and_the_slack_are_refused() {
         let inlet = inlet();
         push(&inlet, 1, 900).unwrap();
-        push(&inlet, 2, 900).unwrap();
+        push(&inlet, 2, 199).unwrap();
         assert_eq!(push(&inlet, 0, 1), Err(Violation::Window));
+        push(&inlet, 0, 0).unwrap();
     }
 
     #[test]

@@ -95,7 +95,7 @@ const CALLS: u16 = 16;
 /// Memory of the connections themselves, and of the peer that this program also is: the peer makes a
 /// message in up to five steps, and the server has one more, in memory that grows by doubling, before it
 /// is decoded.
-const OTHERS: usize = 8 * MESSAGE;
+const OTHERS: usize = 10 * MESSAGE;
 
 /// Runs a peer, and checks that the memory that was in use at any time is at most `most` bytes above
 /// that before, and that all of it is free after the peer has gone.

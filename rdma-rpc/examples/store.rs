@@ -51,7 +51,7 @@ trait Store {
 }
 
 /// Maximum length of a value.
-const LIMIT: usize = 1 << 20;
+const LIMIT: usize = 64 << 10;
 
 #[derive(Default)]
 struct InMemory {

@@ -4,11 +4,13 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use crate::address::Peer;
 use crate::client::Calls;
 use crate::deadlines::Deadlines;
 use crate::error::{Error, Result};
+use crate::limits;
 use crate::link::{self, Link};
 use crate::outbox::{BATCH, Leaves, Outbox};
 use crate::payload::Message;
@@ -40,7 +42,7 @@ pub(crate) enum Side {
 
 impl Core {
     /// Starts the protocol on a link: sends the settings of this end, and starts the tasks that
-    /// receive, send and watch the deadlines.
+    /// receive, send, and watch the deadlines and the wait for the peer's settings.
     pub(crate) fn start(link: Link, peer: Peer, own: Settings, side: Side) -> Arc<Self> {
         let core = Arc::new(Self {
             outbox: Outbox::new(link),
@@ -64,6 +66,13 @@ impl Core {
         core.spawn(|core| async move {
             let end = core.outbox.run_flusher().await;
             core.fail(end);
+        });
+        core.spawn(|core| async move {
+            if timeout(limits::CONNECT, core.greeted()).await.is_err() {
+                let limit = limits::CONNECT;
+                let reason = format!("the peer has not sent its settings within {limit:?}");
+                core.fail(Error::disconnected(reason));
+            }
         });
         core.spawn(|core| async move {
             let deadlines = Arc::clone(&core.deadlines);
@@ -92,6 +101,7 @@ impl Core {
             return;
         }
         let outcome = match &self.side {
+            _ if message.bytes().len() > self.message_limit() => Err(Violation::TooLong.into()),
             Side::Client(calls) => calls.handle(self, message),
             Side::Server(serving) => serving
                 .handle(self, message)

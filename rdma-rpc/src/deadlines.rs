@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
 /// Deadline of a call without one.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -58,7 +58,7 @@ impl Deadlines {
             let next = self.next.load(Ordering::Acquire);
             match self.time(next) {
                 Some(time) => tokio::select! {
-                    () = sleep_until(time.into()) => {
+                    () = sleep_until(time) => {
                         // A deadline that is added from here on is seen by the next turn, if `expire`
                         // does not see it.
                         self.next.store(NEVER, Ordering::Release);

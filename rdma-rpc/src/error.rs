@@ -137,6 +137,12 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
+    /// Returns whether the peer has refused to receive a message over RDMA, which it does only because
+    /// of the length.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Transport(rdma_async::Error::Refused { .. }))
+    }
+
     pub(crate) fn disconnected(reason: impl Into<Arc<str>>) -> Self {
         Self::Disconnected {
             reason: reason.into(),

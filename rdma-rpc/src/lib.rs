@@ -72,6 +72,11 @@ mod codec;
 mod core;
 mod deadlines;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+#[cfg(test)]
+mod hostile;
 mod limits;
 mod link;
 mod metadata;

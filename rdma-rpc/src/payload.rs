@@ -34,24 +34,65 @@ impl Buffer {
 /// Unencoded bytes: the argument and the result of methods with `#[rpc(raw)]`.
 ///
 /// The bytes of a long message stay in the memory that they were received in. They were not copied,
-/// and this memory receives no other message until the payload is dropped.
-pub struct Payload {
+/// and this memory receives no other message until the payload is dropped. A payload of at most 256
+/// bytes allocates nothing.
+pub struct Payload(Memory);
+
+/// Number of bytes up to which a payload holds its bytes itself.
+const INLINE: usize = 256;
+
+/// Memory of a payload.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a small payload must not allocate"
+)]
+enum Memory {
+    Inline { bytes: [u8; INLINE], len: usize },
+    Kept(Kept),
+}
+
+/// Bytes of a message in the memory that they were received in.
+#[derive(Debug)]
+pub(crate) struct Kept {
     buffer: Buffer,
     range: Range<usize>,
 }
 
-impl Payload {
-    /// Creates a payload from the bytes `range` of a received message.
-    pub(crate) fn new(buffer: Buffer, range: Range<usize>) -> Self {
+impl Kept {
+    fn new(buffer: Buffer, range: Range<usize>) -> Self {
         debug_assert!(range.end <= buffer.bytes().len());
         Self { buffer, range }
     }
 
+    fn bytes(&self) -> &[u8] {
+        &self.buffer.bytes()[self.range.clone()]
+    }
+}
+
+impl Payload {
     /// Returns the bytes as a vector, which is a copy unless they are one already.
     pub fn into_vec(self) -> Vec<u8> {
-        match self.buffer {
-            Buffer::Heap(bytes) if self.range == (0..bytes.len()) => bytes,
-            buffer => buffer.bytes()[self.range].to_vec(),
+        match self.0 {
+            Memory::Kept(Kept {
+                buffer: Buffer::Heap(bytes),
+                range,
+            }) if range == (0..bytes.len()) => bytes,
+            memory => memory.bytes().to_vec(),
+        }
+    }
+}
+
+impl From<Kept> for Payload {
+    fn from(kept: Kept) -> Self {
+        Self(Memory::Kept(kept))
+    }
+}
+
+impl Memory {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Inline { bytes, len } => &bytes[..*len],
+            Self::Kept(kept) => kept.bytes(),
         }
     }
 }
@@ -59,13 +100,21 @@ impl Payload {
 impl From<Vec<u8>> for Payload {
     fn from(bytes: Vec<u8>) -> Self {
         let range = 0..bytes.len();
-        Self::new(Buffer::Heap(bytes), range)
+        Kept::new(Buffer::Heap(bytes), range).into()
     }
 }
 
 impl From<&[u8]> for Payload {
     fn from(bytes: &[u8]) -> Self {
-        bytes.to_vec().into()
+        let mut inline = [0; INLINE];
+        let Some(room) = inline.get_mut(..bytes.len()) else {
+            return bytes.to_vec().into();
+        };
+        room.copy_from_slice(bytes);
+        Self(Memory::Inline {
+            bytes: inline,
+            len: bytes.len(),
+        })
     }
 }
 
@@ -73,7 +122,7 @@ impl Deref for Payload {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.buffer.bytes()[self.range.clone()]
+        self.0.bytes()
     }
 }
 
@@ -94,7 +143,7 @@ impl Eq for Payload {}
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Payload")
-            .field("len", &self.range.len())
+            .field("len", &self.len())
             .finish_non_exhaustive()
     }
 }
@@ -166,7 +215,7 @@ const KEPT: usize = 1024;
 pub(crate) enum Body<'m> {
     Short(&'m [u8]),
     /// A long body that is the last of its message, with the message's memory.
-    Long(Payload),
+    Long(Kept),
 }
 
 impl<'m> Body<'m> {
@@ -179,7 +228,7 @@ impl<'m> Body<'m> {
             && matches!(message, Message::Owned(_))
             && let Message::Owned(buffer) = std::mem::replace(message, Message::Borrowed(&[]))
         {
-            return Self::Long(Payload::new(buffer, range));
+            return Self::Long(Kept::new(buffer, range));
         }
         Self::Short(message.bytes().get(range).unwrap_or_default())
     }
@@ -187,7 +236,7 @@ impl<'m> Body<'m> {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Short(bytes) => bytes,
-            Self::Long(payload) => payload,
+            Self::Long(kept) => kept.bytes(),
         }
     }
 }
@@ -196,7 +245,7 @@ impl<'m> Body<'m> {
 #[derive(Debug, Default)]
 pub(crate) struct Stored {
     bytes: Vec<u8>,
-    payload: Option<Payload>,
+    kept: Option<Kept>,
 }
 
 /// Capacity in bytes above which reused memory is freed.
@@ -206,27 +255,27 @@ impl Stored {
     /// Stores a body: a copy of a short one, or the memory of a long one.
     pub(crate) fn set(&mut self, body: Body<'_>) {
         self.bytes.clear();
-        self.payload = None;
+        self.kept = None;
         match body {
             Body::Short(bytes) => self.bytes.extend_from_slice(bytes),
-            Body::Long(payload) => self.payload = Some(payload),
+            Body::Long(kept) => self.kept = Some(kept),
         }
     }
 
     /// Returns the memory of a long body.
-    pub(crate) fn take_payload(&mut self) -> Option<Payload> {
-        self.payload.take()
+    pub(crate) fn take_kept(&mut self) -> Option<Kept> {
+        self.kept.take()
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        match &self.payload {
-            Some(payload) => payload,
+        match &self.kept {
+            Some(kept) => kept.bytes(),
             None => &self.bytes,
         }
     }
 
     pub(crate) fn clear(&mut self) {
-        self.payload = None;
+        self.kept = None;
         self.bytes.clear();
         if self.bytes.capacity() > REUSED {
             self.bytes = Vec::new();

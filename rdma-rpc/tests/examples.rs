@@ -34,7 +34,7 @@ async fn the_store_keeps_values_and_tenants_apart(address: Address) {
     let expected = [
         "blue has azure",
         "red: there is no key colour",
-        "blue: the store has no room for 1048577 bytes",
+        "blue: the store has no room for 65537 bytes",
         "100000 bytes came back in reverse order",
         "too late: no response to Store.get within 0ns",
     ];

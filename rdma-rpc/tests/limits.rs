@@ -4,11 +4,12 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context as TaskContext, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use common::held::{HeldClient, assert_answers, held, held_pair};
 use common::{LIMIT, assert_echoes, client, connect, over_every_transport, pair, within};
-use rdma_rpc::{Address, CallError, Error, Metadata, Server};
+use rdma_rpc::{Address, CallError, Context, Error, Metadata, Server};
 
 over_every_transport! {
     a_deadline_ends_the_wait_and_the_work;
@@ -21,6 +22,7 @@ over_every_transport! {
     a_panic_of_a_codec_fails_its_own_call_only;
     a_handler_knows_the_deadline_the_peer_and_the_metadata;
     a_task_can_watch_the_end_of_a_call;
+    a_task_that_watches_no_longer_is_forgotten;
     requests_and_responses_above_the_limit_are_refused;
     calls_above_the_concurrency_wait;
     load_above_the_limit_is_refused;
@@ -267,6 +269,61 @@ async fn a_task_can_watch_the_end_of_a_call(address: Address) {
         }
         holding.ended.reached("the end of the call", round).await;
     }
+}
+
+#[rdma_rpc::service]
+trait Watching {
+    /// Waits for the end of the call for a moment. Returns how often its waker is in use afterwards.
+    async fn briefly(&self, cx: &Context) -> Result<u64, ()>;
+}
+
+struct Watcher;
+
+struct Nobody;
+
+impl Wake for Nobody {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Watching for Watcher {
+    async fn briefly(&self, cx: &Context) -> Result<u64, ()> {
+        let waker = Arc::new(Nobody);
+        {
+            let ended = std::pin::pin!(cx.cancelled());
+            let waker = Waker::from(Arc::clone(&waker));
+            assert!(
+                ended
+                    .poll(&mut TaskContext::from_waker(&waker))
+                    .is_pending()
+            );
+        }
+        Ok(Arc::strong_count(&waker) as u64)
+    }
+}
+
+async fn a_task_that_watches_no_longer_is_forgotten(address: Address) {
+    let server = common::listen(Server::new(WatchingServer::new(Watcher)), address).await;
+    let client = WatchingClient::new(connect(&server).await);
+    let count = within("the answer", client.briefly()).await.unwrap();
+    assert_eq!(count, 1);
+}
+
+/// Checks requests that the settings allow and the transport of the server does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_the_server_refuses_to_receive_are_too_large() {
+    let listener = common::transport().message_limit(8 << 10);
+    let listener = within("listening", listener.bind("127.0.0.1:0")).await;
+    let service = common::EverythingServer::new(common::Computing::default());
+    let server = Server::new(service).serve(listener.unwrap()).unwrap();
+    let client = common::EverythingClient::new(connect(&server).await);
+    let text = "x".repeat(20_000);
+    let error = within("a one-way call", client.note(text.clone())).await;
+    let error = error.unwrap_err();
+    let is_right = |error| matches!(error, Error::TooLarge { len, .. } if len > 20_000);
+    assert!(is_right(error.clone()), "{error:?}");
+    let error = rpc(within("a call", client.echo(text)).await);
+    assert!(is_right(error.clone()), "{error:?}");
+    assert_echoes(&client).await;
 }
 
 async fn requests_and_responses_above_the_limit_are_refused(address: Address) {

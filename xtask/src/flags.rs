@@ -113,10 +113,11 @@ xflags::xflags! {
             /// missed [500].
             optional --schedules n: u64
         }
-        /// Fuzz softroce: search for input that makes it panic, answer wrongly or misuse memory.
+        /// Fuzz softroce and rdma-rpc: search for input that makes them panic, answer wrongly or misuse
+        /// memory.
         /// Findings and learned inputs go to target/fuzz.
         cmd fuzz {
-            /// Fuzz only this target [all of ibverbs-sys/softroce/fuzz].
+            /// Fuzz only this target [all of ibverbs-sys/softroce/fuzz and rdma-rpc/fuzz].
             repeated --target name: String
             /// Time to fuzz each target, in seconds [60].
             optional --seconds n: u64

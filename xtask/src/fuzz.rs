@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: runs libFuzzer on the targets in `ibverbs-sys/softroce/fuzz`. That package has
-//! the layout of `cargo fuzz`, but needs neither that tool nor a nightly compiler.
+//! `cargo xtask fuzz`: runs libFuzzer on the targets of softroce and of rdma-rpc. Their packages have
+//! the layout of `cargo fuzz`, but need neither that tool nor a nightly compiler.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,8 +15,11 @@ use crate::cargo::{self, Executable};
 use crate::limit::{Group, TIMED_OUT, exit_code};
 use crate::{environment, packages, project};
 
-/// The package of the fuzz targets, below the workspace's root.
-const PACKAGE: &str = "ibverbs-sys/softroce/fuzz";
+/// The packages of the fuzz targets, below the workspace's root. No two targets have one name.
+const PACKAGES: [&str; 2] = ["ibverbs-sys/softroce/fuzz", "rdma-rpc/fuzz"];
+
+/// Fuzz targets by name, each with its package.
+type Targets = BTreeMap<String, &'static str>;
 
 /// Compiler flags for coverage and comparison counters, which guide libFuzzer, and for checks of every
 /// memory access.
@@ -52,10 +55,10 @@ pub(crate) struct Choice {
     pub(crate) keep: bool,
 }
 
-/// Fuzzes all targets of softroce, which divide `time` equally. The time for building comes in
+/// Fuzzes all targets, which divide `time` equally. The time for building comes in
 /// addition. Returns the exit status of the first target that failed, else 0.
 pub(crate) fn run_for(shell: &Shell, time: Duration) -> anyhow::Result<u8> {
-    let count = targets(&project::root().join(PACKAGE))?.len();
+    let count = targets()?.len();
     let choice = Choice {
         targets: Vec::new(),
         // libFuzzer takes whole seconds, and treats 0 as no limit.
@@ -69,21 +72,20 @@ pub(crate) fn run_for(shell: &Shell, time: Duration) -> anyhow::Result<u8> {
 /// Builds the chosen fuzz targets and fuzzes all of them, one after the other. Returns the exit status
 /// of the first target that failed, else 0.
 pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
-    let package = project::root().join(PACKAGE);
-    let targets = chosen(targets(&package)?, &choice.targets)?;
+    let targets = chosen(targets()?, &choice.targets)?;
     if choice.replay.is_some() {
         ensure!(targets.len() == 1, "--replay needs one --target");
     }
     packages::install(shell, packages::BUILD)?;
-    let built = build(shell, &package, &targets)?;
+    let built = build(shell, &targets)?;
 
     let mut failure = 0;
-    for target in &targets {
+    for (target, package) in &targets {
         let executable = built
             .iter()
             .find(|executable| executable.target == *target)
-            .with_context(|| format!("{PACKAGE}/Cargo.toml has no [[bin]] `{target}`"))?;
-        let fuzzer = Fuzzer::new(target, &package, &executable.path)?;
+            .with_context(|| format!("{package}/Cargo.toml has no [[bin]] `{target}`"))?;
+        let fuzzer = Fuzzer::new(target, &project::root().join(package), &executable.path)?;
         let status = match &choice.replay {
             Some(input) => fuzzer.replay(input)?,
             None => fuzzer.fuzz(choice.time)?,
@@ -98,43 +100,52 @@ pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
     Ok(failure)
 }
 
-/// Returns the names of the fuzz targets in the directory `package`.
-fn targets(package: &Path) -> anyhow::Result<BTreeSet<String>> {
-    let directory = package.join("fuzz_targets");
-    let mut names = BTreeSet::new();
-    for entry in fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            names.extend(
-                path.file_stem()
-                    .map(|stem| stem.to_string_lossy().into_owned()),
-            );
+/// Returns all fuzz targets.
+fn targets() -> anyhow::Result<Targets> {
+    let mut targets = Targets::new();
+    for package in PACKAGES {
+        let directory = project::root().join(package).join("fuzz_targets");
+        for entry in fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "rs") {
+                let stem = path.file_stem();
+                targets.extend(stem.map(|stem| (stem.to_string_lossy().into_owned(), package)));
+            }
         }
     }
-    ensure!(!names.is_empty(), "no target in {}", directory.display());
-    Ok(names)
+    Ok(targets)
 }
 
 /// Returns the fuzz targets in `wished`, or all targets if `wished` is empty. Fails if a name in
 /// `wished` is unknown.
-fn chosen(all: BTreeSet<String>, wished: &[String]) -> anyhow::Result<BTreeSet<String>> {
-    if let Some(unknown) = wished.iter().find(|name| !all.contains(*name)) {
-        let names: Vec<_> = all.iter().map(String::as_str).collect();
+fn chosen(mut all: Targets, wished: &[String]) -> anyhow::Result<Targets> {
+    if let Some(unknown) = wished.iter().find(|name| !all.contains_key(*name)) {
+        let names: Vec<_> = all.keys().map(String::as_str).collect();
         bail!("no fuzz target `{unknown}`; there are: {}", names.join(" "));
     }
-    Ok(match wished {
-        [] => all,
-        wished => wished.iter().cloned().collect(),
-    })
+    all.retain(|name, _| wished.is_empty() || wished.contains(name));
+    Ok(all)
 }
 
-fn build(
+/// Builds the targets, package by package.
+fn build(shell: &Shell, targets: &Targets) -> anyhow::Result<Vec<Executable>> {
+    let mut built = Vec::new();
+    for package in PACKAGES {
+        let mut names = targets.iter().filter(|(_, of)| **of == package).peekable();
+        if names.peek().is_some() {
+            built.extend(build_package(shell, package, names.map(|(name, _)| name))?);
+        }
+    }
+    Ok(built)
+}
+
+fn build_package<'a>(
     shell: &Shell,
-    package: &Path,
-    targets: &BTreeSet<String>,
+    package: &str,
+    targets: impl Iterator<Item = &'a String>,
 ) -> anyhow::Result<Vec<Executable>> {
     let host = cargo::host(shell)?;
-    let manifest = package.join("Cargo.toml");
+    let manifest = project::root().join(package).join("Cargo.toml");
     let manifest = manifest.to_str().context("a path that is not UTF-8")?;
     let directory = directory();
     let directory = directory.to_str().context("a path that is not UTF-8")?;
@@ -271,9 +282,13 @@ mod tests {
 
     #[test]
     fn every_target_is_built_and_has_seeds() {
-        let package = project::root().join(PACKAGE);
-        let manifest = fs::read_to_string(package.join("Cargo.toml")).unwrap();
-        for target in targets(&package).unwrap() {
+        let targets = targets().unwrap();
+        for package in PACKAGES {
+            assert!(targets.values().any(|of| *of == package), "{package}");
+        }
+        for (target, package) in targets {
+            let package = project::root().join(package);
+            let manifest = fs::read_to_string(package.join("Cargo.toml")).unwrap();
             assert!(
                 manifest.contains(&format!("name = \"{target}\"")),
                 "{target}"
@@ -285,10 +300,11 @@ mod tests {
 
     #[test]
     fn targets_are_chosen_by_name() {
-        let all: BTreeSet<_> = names(&["packet", "attributes"]).into_iter().collect();
+        let both = names(&["packet", "attributes"]);
+        let all: Targets = both.into_iter().map(|name| (name, PACKAGES[0])).collect();
         assert_eq!(chosen(all.clone(), &[]).unwrap(), all);
         let one = chosen(all.clone(), &names(&["packet"])).unwrap();
-        assert_eq!(one.into_iter().collect::<Vec<_>>(), ["packet"]);
+        assert_eq!(one.into_keys().collect::<Vec<_>>(), ["packet"]);
         let error = chosen(all, &names(&["paket"])).unwrap_err().to_string();
         assert_eq!(
             error,

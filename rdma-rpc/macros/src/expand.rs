@@ -2,6 +2,7 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 
 use crate::model::{Argument, Method, Outcome, Service, Stream};
@@ -56,7 +57,18 @@ fn declaration(Argument { name, ty }: &Argument) -> TokenStream {
 
 /// Returns the name of the constant with the number of a method.
 fn constant(method: &Method) -> syn::Ident {
-    format_ident!("{}", method.name.to_string().to_uppercase())
+    format_ident!("{}", method.name.unraw().to_string().to_uppercase())
+}
+
+/// Returns a variable of generated code, which no argument of the same name replaces.
+fn variable(name: &str) -> syn::Ident {
+    syn::Ident::new(name, Span::mixed_site())
+}
+
+/// Returns the attributes of a method that remove it with all that is generated for it.
+fn conditions(method: &Method) -> impl Iterator<Item = &syn::Attribute> {
+    let attributes = method.attributes.iter();
+    attributes.filter(|attribute| attribute.path().is_ident("cfg"))
 }
 
 /// Returns the type of a request: the argument itself, or a tuple of none or several.
@@ -95,10 +107,12 @@ fn format(service: &Service, method: &Method) -> TokenStream {
 fn infos(service: &Service) -> impl Iterator<Item = TokenStream> {
     service.methods.iter().map(|method| {
         let constant = constant(method);
-        let (id, name) = (method.id, format!("{}.{}", service.name, method.name));
+        let (id, name) = (method.id, method.full_name(&service.name));
+        let conditions = conditions(method);
         let (has_input, has_output) = (method.input.is_some(), method.output.is_some());
         let is_one_way = method.is_one_way;
         quote! {
+            #(#conditions)*
             const #constant: &'static ::rdma_rpc::generated::MethodInfo =
                 &::rdma_rpc::generated::MethodInfo {
                     id: #id,
@@ -119,17 +133,21 @@ fn server(service: &Service) -> TokenStream {
     let methods = service.methods.iter().map(|method| {
         let (constant, format) = (constant(method), format(service, method));
         let (call, checks) = (call(service, method), checks(service, method));
-        let ty = request_type(method);
+        let (ty, conditions) = (request_type(method), conditions(method));
+        let [service_value, call_value] = ["service", "call"].map(variable);
         quote! {
-            #checks
-            let service = ::std::sync::Arc::clone(&self.service);
-            methods.add::<#format, _, _, _, _, _>(
-                #client::#constant,
-                move |call: ::rdma_rpc::generated::Call<#ty>| {
-                    let service = ::std::sync::Arc::clone(&service);
-                    async move { #call }
-                },
-            );
+            #(#conditions)*
+            {
+                #checks
+                let #service_value = ::std::sync::Arc::clone(&self.service);
+                methods.add::<#format, _, _, _, _, _>(
+                    #client::#constant,
+                    move |#call_value: ::rdma_rpc::generated::Call<#ty>| {
+                        let #service_value = ::std::sync::Arc::clone(&#service_value);
+                        async move { #call }
+                    },
+                );
+            }
         }
     });
     quote! {
@@ -167,11 +185,12 @@ fn server(service: &Service) -> TokenStream {
 /// Returns the call of a method of the trait, within the future of its handler.
 fn call(service: &Service, method: &Method) -> TokenStream {
     let (name, pattern, codec) = (&method.name, request(method), &service.codec);
+    let [service_value, call_value] = ["service", "call"].map(variable);
     let streams = [(&method.input, "receiver"), (&method.output, "sender")];
     let streams = streams.into_iter().filter_map(|(stream, function)| {
         let Stream { name, item } = stream.as_ref()?;
         let function = format_ident!("{function}");
-        Some(quote!(let #name = call.#function::<#codec, #item>();))
+        Some(quote!(let #name = #call_value.#function::<#codec, #item>();))
     });
     let arguments = method.order.iter().map(|argument| {
         let is_context = method
@@ -180,13 +199,13 @@ fn call(service: &Service, method: &Method) -> TokenStream {
             .is_some_and(|context| context.name == argument.name);
         let name = &argument.name;
         if is_context {
-            quote!(&call.context)
+            quote!(&#call_value.context)
         } else {
             quote!(#name)
         }
     });
     let trait_name = &service.name;
-    let called = quote!(#trait_name::#name(&*service, #(#arguments),*).await);
+    let called = quote!(#trait_name::#name(&*#service_value, #(#arguments),*).await);
     let done = match method.is_one_way {
         true => quote! {
             #called;
@@ -196,7 +215,7 @@ fn call(service: &Service, method: &Method) -> TokenStream {
     };
     quote! {
         #(#streams)*
-        let #pattern = call.request;
+        let #pattern = #call_value.request;
         #done
     }
 }
@@ -298,7 +317,7 @@ fn client_method(service: &Service, method: &Method) -> TokenStream {
             .iter()
             .any(|known| attribute.path().is_ident(known))
     });
-    let doc = format!("Calls `{}.{name}`.", service.name);
+    let doc = format!("Calls `{}`.", method.full_name(&service.name));
     let head = quote! {
         #[doc = #doc]
         ///

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod book;
 mod expand;
 mod model;
 mod options;

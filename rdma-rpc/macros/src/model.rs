@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Error, FnArg, GenericArgument, Ident, ItemTrait, Pat, Path, PathArguments,
+    Attribute, Error, FnArg, GenericArgument, Generics, Ident, ItemTrait, Pat, Path, PathArguments,
     ReceiverKind, Result, ReturnType, TraitItem, TraitItemFn, Type, TypePath, Visibility,
 };
 
@@ -79,18 +80,20 @@ impl Errors {
             self.add(Error::new(place.span(), message));
         }
     }
+
+    fn check_generics(&mut self, generics: &Generics, message: &str) {
+        self.check(generics.params.is_empty(), &generics.params, message);
+        if let Some(bounds) = &generics.where_clause {
+            self.check(false, bounds, message);
+        }
+    }
 }
 
 impl Service {
     /// Checks a trait. All mistakes are reported at once, each at its place.
     pub(crate) fn new(options: ServiceOptions, item: ItemTrait) -> Result<Self> {
         let mut errors = Errors::default();
-        let generics = &item.generics;
-        errors.check(
-            generics.params.is_empty() && generics.where_clause.is_none(),
-            generics,
-            "a service has no generic parameters",
-        );
+        errors.check_generics(&item.generics, "a service has no generic parameters");
         errors.check(
             item.supertraits.is_empty(),
             &item.supertraits,
@@ -142,8 +145,7 @@ impl Method {
             &signature.fn_token,
             "a method of a service is `async`",
         );
-        errors.check(
-            signature.generics.params.is_empty() && signature.generics.where_clause.is_none(),
+        errors.check_generics(
             &signature.generics,
             "a method of a service has no generic parameters",
         );
@@ -152,31 +154,28 @@ impl Method {
             &function.default,
             "a method of a service has no body: its server implements it",
         );
-        let text = name.to_string();
+        let text = name.unraw().to_string();
         errors.check(
             !RESERVED.contains(&text.as_str()),
             &name,
             "the generated client has another function of this name",
         );
         let mut arguments = signature.inputs.into_iter();
-        let takes_self = match arguments.next() {
+        match arguments.next() {
             Some(FnArg::Receiver(this)) => {
                 let is_shared = matches!(this.kind, ReceiverKind::Reference(_, _, None));
                 errors.check(is_shared, &this, "a method of a service takes `&self`");
-                true
             }
             Some(other) => {
                 errors.check(false, &other, "a method of a service takes `&self` first");
-                false
             }
-            None => false,
-        };
-        errors.check(takes_self, &name, "a method of a service takes `&self`");
+            None => errors.check(false, &name, "a method of a service takes `&self`"),
+        }
         let mut method = Self {
             attributes: function.attrs,
             id: options
                 .id
-                .unwrap_or_else(|| hash(&format!("{service}.{name}"))),
+                .unwrap_or_else(|| hash(&full_name(service, &name))),
             is_raw: options.raw.is_some(),
             is_one_way: options.one_way.is_some(),
             name,
@@ -211,6 +210,11 @@ impl Method {
             Some(error) => Err(error),
             None => Ok(method),
         }
+    }
+
+    /// Returns the name of the method with that of its service.
+    pub(crate) fn full_name(&self, service: &Ident) -> String {
+        full_name(service, &self.name)
     }
 
     /// Adds an argument: the context, a stream or a value.
@@ -289,6 +293,11 @@ impl Method {
             _ => Err(Error::new(whole.span(), RESULT)),
         }
     }
+}
+
+/// Returns the name of a method in errors and logs, whose hash is its number.
+fn full_name(service: &Ident, method: &Ident) -> String {
+    format!("{}.{}", service.unraw(), method.unraw())
 }
 
 /// Returns the last name of a path type, and its type arguments.

@@ -38,9 +38,8 @@ impl Default for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Sets how to connect by RDMA: device, completion mode, queue depths. Set the
-    /// [`message_limit`](RdmaBuilder::message_limit) of `transport` too. Default: rdma-async's
-    /// defaults, with this builder's message limit; the peer can request no memory.
+    /// Sets how to connect by RDMA: device, completion mode, queue depths. The message limit is this
+    /// builder's. Default: rdma-async's defaults, but the peer can request no memory.
     pub fn transport(mut self, transport: RdmaBuilder) -> Self {
         self.transport = Some(transport);
         self
@@ -76,20 +75,17 @@ impl ClientBuilder {
     /// does not answer in time.
     pub async fn connect(self, address: impl ToAddress) -> Result<Client> {
         let address = address.to_address()?;
-        let transport = self
-            .transport
-            .clone()
-            .unwrap_or_else(|| limits::transport(self.message_limit));
+        let transport = limits::transport(self.transport.clone(), self.message_limit);
         let connecting = timeout(limits::CONNECT, Link::connect(&address, transport));
         let (link, peer) = connecting.await.unwrap_or_else(|_| Err(late()))?;
         let client = self.start(link, peer);
-        let greeted = timeout(limits::CONNECT, client.core().greeted());
-        greeted.await.unwrap_or_else(|_| Err(late()))?;
+        client.core().greeted().await?;
         Ok(client)
     }
 
     /// Creates a client that uses an existing RDMA connection. The client receives all messages of the
-    /// connection from now on. Calls wait until the server has told its settings.
+    /// connection from now on. Calls wait until the server has sent its settings; if it does not within
+    /// 20 s, the connection ends.
     ///
     /// # Panics
     ///

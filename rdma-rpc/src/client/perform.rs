@@ -3,9 +3,9 @@
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use super::Client;
 use super::calls::{Answer, Calls, Pending, calls};
@@ -14,10 +14,10 @@ use crate::codec::{Codec, Decode, Encodable, Encode, Format, Value};
 use crate::core::Core;
 use crate::error::{CallError, Error};
 use crate::method::MethodInfo;
-use crate::outbox::{Leaves, Placed, Unplaced};
+use crate::outbox::{Leaves, Placed, Unplaced, send_long};
 use crate::payload::Stored;
 use crate::stream::{Inlet, Outlet, Sender, Streams, Window, decode_stored};
-use crate::wire::{CallId, Header};
+use crate::wire::{CallId, Header, MESSAGE_HEADER};
 
 /// Outcome of a call: the result of the handler, or the reason why there is none.
 pub(super) type Outcome<T, E> = Result<T, CallError<E>>;
@@ -74,6 +74,10 @@ impl Client {
         if calls(core).is_closing() {
             return Err(Error::ShuttingDown);
         }
+        if core.others().is_none() {
+            // Only the settings tell how long a request may be.
+            core.greeted().await?;
+        }
         core.outbox.room().await;
         let header = Header::Request {
             id: CallId::ONE_WAY,
@@ -90,8 +94,13 @@ impl Client {
             Placed::Batched => Ok(()),
             Placed::Long(batch) => {
                 let deadline = Instant::now().checked_add(self.deadline);
-                let sending = core.outbox.send_long(batch);
-                by_deadline(deadline, self.told(method), sending).await
+                let sending = send_long(&**core, batch);
+                match by_deadline(deadline, self.told(method), sending).await {
+                    Err(error) if error.is_refusal() => {
+                        Err(too_large(&value, header.len(), core.send_limit()))
+                    }
+                    sent => sent,
+                }
             }
         }
     }
@@ -230,7 +239,7 @@ async fn begin<C: Deref<Target = Core>>(
         // Only a call that has to wait makes a timer.
         match core.deadlines.time(deadline) {
             Some(time) => {
-                let waited = timeout_at(time.into(), permit).await;
+                let waited = timeout_at(time, permit).await;
                 waited.unwrap_or_else(|_| Err(exceeded()))?;
             }
             None => permit.await?,
@@ -270,15 +279,14 @@ async fn send<C: Encode<Q>, Q, P: Deref<Target = Core>>(
         Placed::Batched => Ok(()),
         Placed::Long(batch) => {
             pending.is_sent = true;
-            let sending = pending.core.outbox.send_long(batch);
+            let sending = send_long(&*pending.core, batch);
             by_deadline(pending.deadline(), told, sending).await
         }
     };
     pending.is_sent = true;
     match sent {
         Ok(()) => Ok(pending),
-        // A server refuses a message only because of its size.
-        Err(Error::Transport(rdma_async::Error::Refused { .. })) => {
+        Err(error) if error.is_refusal() => {
             pending.is_sent = false;
             Err(too_large(&value, header.len(), pending.core.send_limit()))
         }
@@ -294,7 +302,7 @@ async fn by_deadline(
 ) -> Result<(), Error> {
     match deadline {
         None => sending.await,
-        Some(deadline) => timeout_at(deadline.into(), sending).await.unwrap_or({
+        Some(deadline) => timeout_at(deadline, sending).await.unwrap_or({
             Err(Error::DeadlineExceeded {
                 method: told.method,
                 limit: told.limit,
@@ -304,7 +312,8 @@ async fn by_deadline(
 }
 
 fn too_large<Q>(value: &Value<'_, Q>, header: usize, limit: usize) -> Error {
-    let len = value.encoded_len().map_or(0, |len| header + len);
+    let front = MESSAGE_HEADER + header;
+    let len = value.encoded_len().map_or(0, |len| front + len);
     Error::TooLarge { len, limit }
 }
 

@@ -11,6 +11,13 @@ use super::{Codec, CodecError, Decode, Encode};
 /// `Vec<u8>` is encoded and decoded byte by byte. Or let the method take a
 /// [`Payload`](crate::Payload), with `#[rpc(raw)]`.
 ///
+/// # Types that a peer can misuse
+///
+/// Do not let a type contain itself, as a tree does, if peers are not trusted: values are decoded
+/// recursively without a limit, and a long request can exhaust the stack, which ends the program. Do not
+/// use sequences of values without bytes, such as `Vec<()>`: their length is not limited by that of the
+/// request.
+///
 /// # Changes of types
 ///
 /// Values have neither names nor lengths of their own, so both ends must agree on every type. Only an

@@ -21,6 +21,10 @@ const BACKLOG: usize = 128;
 /// Buffers of one direction, to be used again.
 type Spare = Arc<ArrayQueue<Vec<u8>>>;
 
+/// Channels of one end, to the peer and from it.
+#[cfg(any(test, fuzzing))]
+pub(crate) type Channels = (mpsc::Sender<Vec<u8>>, mpsc::Receiver<Vec<u8>>);
+
 /// One end of a connection within this process.
 #[derive(Debug)]
 pub(crate) struct MemoryLink {
@@ -48,6 +52,12 @@ impl MemoryLink {
             end(a_sender, &a_spare, b_receiver, &b_spare),
             end(b_sender, &b_spare, a_receiver, &a_spare),
         )
+    }
+
+    /// Returns the channels of this end, for a peer that sends any bytes.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn into_channels(self) -> Option<Channels> {
+        Some((self.sender, self.receiver.into_inner()?))
     }
 
     pub(super) fn allocate(&self, len: usize) -> Vec<u8> {
@@ -86,9 +96,6 @@ impl MemoryLink {
             let Some(message) = receiver.recv().await else {
                 return gone();
             };
-            if message.len() > core.message_limit() {
-                return crate::wire::Violation::TooLong.into();
-            }
             if message.len() <= BATCH {
                 core.handle(Message::Borrowed(&message));
                 // A buffer above the limit is freed.

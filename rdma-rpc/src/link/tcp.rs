@@ -117,16 +117,15 @@ impl TcpLink {
     /// Reads the rest of a message of `len` bytes. Memory grows with the bytes that have arrived, not
     /// with the length that the peer told. Returns `None` if the peer closes the connection.
     async fn read_long(&self, begun: &[u8], len: usize) -> Result<Option<Vec<u8>>, Error> {
-        let mut whole = begun.to_vec();
-        while whole.len() < len {
-            let at = whole.len();
-            let room = (len - at).min(at.max(READ));
-            whole.resize(at + room, 0);
-            let read = self.read(&mut whole[at..]).await?;
-            if read == 0 {
-                return Ok(None);
+        let (mut whole, mut at) = (begun.to_vec(), begun.len());
+        while at < len {
+            if at == whole.len() {
+                whole.resize(len.min(at + at.max(READ)), 0);
             }
-            whole.truncate(at + read);
+            match self.read(&mut whole[at..]).await? {
+                0 => return Ok(None),
+                read => at += read,
+            }
         }
         Ok(Some(whole))
     }

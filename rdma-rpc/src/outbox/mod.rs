@@ -5,6 +5,7 @@
 
 mod batch;
 mod flusher;
+mod long;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 pub(crate) use self::batch::{BATCH, Batch, ItemHeader};
+pub(crate) use self::long::send_long;
 use crate::codec::{CodecError, Encodable};
 use crate::error::Error;
 use crate::link::Link;
@@ -48,7 +50,7 @@ struct State {
     queue: VecDeque<Batch>,
     /// Number of bytes of the batches in `queue`, and of the batch that the flusher is sending.
     queued: usize,
-    /// Number of bytes of the long frames that are being sent, each by itself.
+    /// Number of bytes of the long frames that wait or are being sent, each by itself.
     long: usize,
     /// Buffers to be used again, the one that was sent first at the front.
     spare: VecDeque<Buffer>,
@@ -83,7 +85,7 @@ pub(crate) enum Leaves {
 pub(crate) enum Placed {
     /// The frame is part of a batch.
     Batched,
-    /// The frame is longer than a batch: a message of its own, to be sent by [`Outbox::send_long`].
+    /// The frame is longer than a batch: a message of its own, to be sent by [`send_long`].
     Long(Batch),
 }
 
@@ -173,7 +175,7 @@ impl Outbox {
         }
     }
 
-    /// Encodes a frame that is longer than a batch, to be sent by [`Self::send_long`].
+    /// Encodes a frame that is longer than a batch, to be sent by [`send_long`].
     pub(crate) fn place_alone(
         &self,
         header: &Header<'_>,
@@ -245,10 +247,12 @@ impl Outbox {
     /// Counts a batch as sent and keeps its buffer.
     fn sent(&self, state: &mut State, link: &Link, batch: Batch) {
         state.sent.messages += 1;
-        state.queued -= batch.len().min(state.queued);
+        let before = state.queued;
+        state.queued -= batch.len().min(before);
         batch.recycle(link, &mut state.spare);
         self.update_crowded(state);
-        if state.queue.is_empty() {
+        let is_short_again = before > CROWDED && state.queued <= CROWDED;
+        if state.queue.is_empty() || is_short_again {
             self.drained.notify_waiters();
         }
     }
@@ -284,23 +288,6 @@ impl Outbox {
             }
             drained.await;
         }
-    }
-
-    /// Sends a message of one long frame.
-    pub(crate) async fn send_long(&self, mut batch: Batch) -> Result<(), Error> {
-        let link = self.link().ok_or_else(ended)?;
-        self.state.lock().sent.frames += 1;
-        if link.sends_concurrently() {
-            self.state.lock().sent.messages += 1;
-            let _counted = Long::new(self, batch.len());
-            return flusher::send(&link, &mut batch).await;
-        }
-        self.room().await;
-        let mut state = self.state.lock();
-        state.close_batch();
-        state.queued += batch.len();
-        state.queue.push_back(batch);
-        self.send_queue(&mut state)
     }
 
     /// Ends the transport. Frames that are not sent are dropped.
@@ -360,32 +347,6 @@ impl Appending<'_> {
             }
             state.close_batch();
             self.outbox.send_queue(state).map_err(Unplaced::Transport)?;
-        }
-    }
-}
-
-/// Guard that counts a long frame while it is being sent.
-struct Long<'o> {
-    outbox: &'o Outbox,
-    len: usize,
-}
-
-impl<'o> Long<'o> {
-    fn new(outbox: &'o Outbox, len: usize) -> Self {
-        let mut state = outbox.state.lock();
-        state.long += len;
-        outbox.update_crowded(&state);
-        Self { outbox, len }
-    }
-}
-
-impl Drop for Long<'_> {
-    fn drop(&mut self) {
-        let mut state = self.outbox.state.lock();
-        state.long -= self.len;
-        // A connection that has ended has room, so that nobody waits.
-        if state.link.is_some() {
-            self.outbox.update_crowded(&state);
         }
     }
 }

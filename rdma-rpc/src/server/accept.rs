@@ -11,7 +11,6 @@ use super::{Server, Serving, Shared};
 use crate::address::{Address, Peer};
 use crate::core::{Core, Side};
 use crate::error::{Error, Result};
-use crate::limits;
 use crate::link::{Link, Listener};
 use crate::wire::Settings;
 
@@ -129,20 +128,9 @@ async fn serve(
     };
     let side = Side::Server(Serving::new(shared));
     let Served(core) = &Served(Core::start(link, peer, own, side));
-    let is_silent = async {
-        if timeout(limits::CONNECT, core.greeted()).await.is_ok() {
-            std::future::pending::<()>().await;
-        }
-    };
     tokio::select! {
         end = core.ended() => return end,
         () = closed(&mut closing) => {}
-        () = is_silent => {
-            let limit = limits::CONNECT;
-            let reason = format!("the client has not sent its settings within {limit:?}");
-            core.fail(Error::disconnected(reason));
-            return core.ended_now();
-        }
     }
     let serving = Serving::of(core);
     serving.close(core);

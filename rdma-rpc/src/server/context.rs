@@ -1,9 +1,7 @@
 //! [`Context`]: what a handler knows about its call besides the arguments.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::serving::Serving;
@@ -52,13 +50,14 @@ impl Context {
     /// Returns the time at which the caller stops waiting and the handler is dropped; `None` if the
     /// call has no deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        self.core.deadlines.time(self.deadline)
+        let deadline = self.core.deadlines.time(self.deadline);
+        deadline.map(tokio::time::Instant::into_std)
     }
 
     /// Returns the time left until the deadline; `None` if the call has no deadline.
     pub fn remaining(&self) -> Option<Duration> {
-        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        self.deadline().map(left)
+        let deadline = self.core.deadlines.time(self.deadline)?;
+        Some(deadline.saturating_duration_since(tokio::time::Instant::now()))
     }
 
     /// Returns whether the call has ended: the caller has given it up, its deadline has passed, its
@@ -75,15 +74,15 @@ impl Context {
             return;
         }
         // The end of the connection ends its calls.
-        poll_fn(|cx| {
-            let is_running = Serving::of(&self.core).slots.register(self.id, cx);
-            if is_running {
-                Poll::Pending
-            } else {
-                Poll::Ready(())
-            }
-        })
-        .await;
+        let slots = &Serving::of(&self.core).slots;
+        let Some(watch) = slots.watch(self.id) else {
+            return;
+        };
+        let mut ended = std::pin::pin!(watch.notified());
+        ended.as_mut().enable();
+        if slots.is_running(self.id) {
+            ended.await;
+        }
     }
 }
 

@@ -7,9 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context as TaskContext, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
+use tokio::time::Instant;
 
 use super::call::Call;
 use super::context::Context;
@@ -21,7 +22,7 @@ use crate::core::Core;
 use crate::error::Result;
 use crate::metadata::Metadata;
 use crate::method::MethodInfo;
-use crate::outbox::{Batch, Leaves, Placed};
+use crate::outbox::{Batch, Leaves, Placed, send_long};
 use crate::payload::Body;
 use crate::status::Status;
 use crate::stream::{Inlet, Outlet, Streams, WINDOW_BYTES, WINDOW_ITEMS, Window};
@@ -176,9 +177,9 @@ where
             Ok(Poll::Ready(result)) => {
                 self.keep(cell);
                 if let Some(batch) = self.finish(core, id, &streams, &result, Leaves::WithFlush) {
-                    let core = Arc::clone(core);
+                    let (sending, core) = (send(core, id, batch), Arc::clone(core));
                     core.runtime.clone().spawn(async move {
-                        send(&core, id, batch).await;
+                        sending.await;
                         Serving::of(&core).ended();
                     });
                 } else {
@@ -354,20 +355,26 @@ fn decode<C: Decode<Q>, Q>(codec: u8, body: Body<'_>) -> Result<Q, CodecError> {
     }
     match body {
         Body::Short(bytes) => C::decode(bytes),
-        Body::Long(payload) => C::decode_payload(payload),
+        Body::Long(kept) => C::decode_payload(kept.into()),
     }
 }
 
-/// Sends a long response.
-pub(super) async fn send(core: &Arc<Core>, id: CallId, batch: Batch) {
-    let len = batch.len() as u64;
-    match core.outbox.send_long(batch).await {
-        Ok(()) => {}
-        // A client refuses a message only because of its size.
-        Err(crate::error::Error::Transport(rdma_async::Error::Refused { .. })) => {
-            let limit = core.send_limit() as u64;
-            refuse(core, id, &Status::TooLarge { len, limit });
+/// Returns the future that sends a long response.
+pub(super) fn send(
+    core: &Arc<Core>,
+    id: CallId,
+    batch: Batch,
+) -> impl Future<Output = ()> + Send + 'static {
+    let len = batch.len();
+    let (sending, core) = (send_long(Arc::clone(core), batch), Arc::clone(core));
+    async move {
+        match sending.await {
+            Ok(()) => {}
+            Err(error) if error.is_refusal() => {
+                let (len, limit) = (len as u64, core.send_limit() as u64);
+                refuse(&core, id, &Status::TooLarge { len, limit });
+            }
+            Err(error) => core.fail(error),
         }
-        Err(error) => core.fail(error),
     }
 }

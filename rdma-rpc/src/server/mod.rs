@@ -130,9 +130,8 @@ impl Server {
         self
     }
 
-    /// Sets how [`Self::listen`] listens by RDMA: device, completion mode, queue depths. Set the
-    /// [`message_limit`](RdmaBuilder::message_limit) of `transport` too. Default: rdma-async's
-    /// defaults, with this server's message limit; clients can request no memory.
+    /// Sets how [`Self::listen`] listens by RDMA: device, completion mode, queue depths. The message
+    /// limit is this server's. Default: rdma-async's defaults, but clients can request no memory.
     pub fn transport(mut self, transport: RdmaBuilder) -> Self {
         self.transport = Some(transport);
         self
@@ -146,10 +145,7 @@ impl Server {
     /// address or the device cannot be used.
     pub async fn listen(self, address: impl ToAddress) -> Result<ServerHandle> {
         let address = address.to_address()?;
-        let transport = self
-            .transport
-            .clone()
-            .unwrap_or_else(|| limits::transport(self.shared.message_limit));
+        let transport = limits::transport(self.transport.clone(), self.shared.message_limit);
         let listener = Listener::bind(&address, transport).await?;
         accept::start(self, listener)
     }

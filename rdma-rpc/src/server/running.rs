@@ -3,10 +3,9 @@
 use std::future::{pending, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Instant;
 
 use futures_util::FutureExt;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
 use super::gate::Entered;
 use super::handler::{Cell, Typed, drop_quietly, poll, send};
@@ -73,7 +72,7 @@ where
         let outcome = if self.id.index == ONE_WAY {
             let late = async {
                 match self.core.deadlines.time(deadline) {
-                    Some(time) => sleep_until(time.into()).await,
+                    Some(time) => sleep_until(time).await,
                     None => pending().await,
                 }
             };

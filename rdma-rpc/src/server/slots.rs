@@ -1,8 +1,9 @@
 //! [`Slots`]: the calls of one connection that its server runs.
 
-use std::task::{Context, Waker};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::deadlines::NEVER;
@@ -35,18 +36,24 @@ struct Running {
     streams: Streams,
     /// Task of the handler, unless the handler is in its first poll.
     task: Option<AbortHandle>,
-    /// Tasks that wait for the end of the call.
-    wakers: Vec<Waker>,
+    /// Notification of those who wait for the end of the call; `None` if nobody has waited.
+    watch: Option<Arc<Notify>>,
 }
 
 impl Running {
     /// Ends the call: drops its handler at the next `await`.
-    fn stop(self, error: &Error) {
-        if let Some(task) = self.task {
+    fn stop(mut self, error: &Error) {
+        if let Some(task) = self.task.take() {
             task.abort();
         }
+        self.end(error);
+    }
+
+    fn end(self, error: &Error) {
         self.streams.fail(error);
-        self.wakers.into_iter().for_each(Waker::wake);
+        if let Some(watch) = self.watch {
+            watch.notify_waiters();
+        }
     }
 }
 
@@ -93,7 +100,7 @@ impl Slots {
                 deadline,
                 streams,
                 task: None,
-                wakers: Vec::new(),
+                watch: None,
             })
         };
         if let Some(former) = former {
@@ -159,19 +166,11 @@ impl Slots {
         self.with(id, |_| ()).is_some()
     }
 
-    /// Registers the waker of a task that waits for the end of a call. Returns `false` if the call does
-    /// not run.
-    pub(super) fn register(&self, id: CallId, cx: &Context<'_>) -> bool {
-        let register = |running: &mut Running| {
-            if !running
-                .wakers
-                .iter()
-                .any(|known| known.will_wake(cx.waker()))
-            {
-                running.wakers.push(cx.waker().clone());
-            }
-        };
-        self.with(id, register).is_some()
+    /// Returns the notification of the end of a call; `None` if the call does not run.
+    pub(super) fn watch(&self, id: CallId) -> Option<Arc<Notify>> {
+        self.with(id, |running| {
+            Arc::clone(running.watch.get_or_insert_default())
+        })
     }
 
     /// Ends a call whose handler has finished.
@@ -181,8 +180,7 @@ impl Slots {
             .ok()
             .and_then(|slot| slot.lock().take(id.generation));
         if let Some(ended) = ended {
-            ended.streams.fail(&Error::Cancelled);
-            ended.wakers.into_iter().for_each(Waker::wake);
+            ended.end(&Error::Cancelled);
         }
     }
 
@@ -252,8 +250,7 @@ impl Slot {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::task::Poll;
+    use std::task::{Context, Poll, Waker};
 
     use super::*;
     use crate::stream::{Inlet, Window};

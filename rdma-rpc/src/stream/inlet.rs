@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::run::Run;
 use crate::error::Error;
 use crate::payload::{Body, Stored};
-use crate::wire::Violation;
+use crate::wire::{ITEM_LENGTH, Violation};
 
 /// Number of buffers of taken runs that are kept for further runs.
 const SPARE: usize = 16;
@@ -71,8 +71,8 @@ impl Inlet {
     }
 
     /// Adds the items of a frame, which has `count` as its argument. Items behind the end are ignored.
-    /// `slack` is the number of bytes by which the items may exceed the window: items that overtake
-    /// others are counted before them.
+    /// `slack` is the number of bytes by which all items together may exceed the window: the maximum
+    /// length of the last one.
     pub(crate) fn push(
         &self,
         first: u32,
@@ -87,7 +87,15 @@ impl Inlet {
             let offset = first.wrapping_sub(state.arrived);
             let end = offset.checked_add(u32::from(count).max(1));
             let allowed = state.limit.wrapping_sub(state.arrived);
-            if end.is_none_or(|end| end > allowed) || state.bytes <= -slack {
+            // `Run::new` checks that the body has these lengths.
+            let len = body
+                .bytes()
+                .len()
+                .saturating_sub(usize::from(count) * ITEM_LENGTH);
+            let bytes = state
+                .bytes
+                .saturating_sub(i64::try_from(len).unwrap_or(i64::MAX));
+            if end.is_none_or(|end| end > allowed) || bytes <= -slack {
                 return Err(Violation::Window);
             }
             let is_late = |end: u32| offset >= end.wrapping_sub(state.arrived);
@@ -97,7 +105,7 @@ impl Inlet {
             }
             let stored = state.spare.pop().unwrap_or_default();
             let run = Run::new(first, codec, count, body, stored)?;
-            state.bytes -= i64::from(run.bytes());
+            state.bytes = bytes;
             if state.insert(run)? {
                 state.waker.take()
             } else {
@@ -260,7 +268,7 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         let decode = |_, item: Encoded<'_>| match item {
             Encoded::Bytes(bytes) => Ok(bytes.first().copied().unwrap_or(99)),
-            Encoded::Payload(_) => panic!("an item of this size is copied"),
+            Encoded::Kept(_) => panic!("an item of this size is copied"),
         };
         inlet.poll_run(&mut cx).map(|run| {
             let mut run = run.unwrap()?;
@@ -359,8 +367,9 @@ mod tests {
     fn bytes_beyond_the_window_and_the_slack_are_refused() {
         let inlet = inlet();
         push(&inlet, 1, 900).unwrap();
-        push(&inlet, 2, 900).unwrap();
+        push(&inlet, 2, 199).unwrap();
         assert_eq!(push(&inlet, 0, 1), Err(Violation::Window));
+        push(&inlet, 0, 0).unwrap();
     }
 
     #[test]

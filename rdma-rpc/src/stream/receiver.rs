@@ -35,7 +35,7 @@ fn decode<C: Decode<T>, T>(codec: u8, item: Encoded<'_>) -> Result<T, CodecError
     }
     match item {
         Encoded::Bytes(bytes) => C::decode(bytes),
-        Encoded::Payload(payload) => C::decode_payload(payload),
+        Encoded::Kept(kept) => C::decode_payload(kept.into()),
     }
 }
 
@@ -44,8 +44,8 @@ pub(crate) fn decode_stored<C: Decode<T>, T>(
     codec: u8,
     stored: &mut Stored,
 ) -> Result<T, CodecError> {
-    match stored.take_payload() {
-        Some(payload) => decode::<C, T>(codec, Encoded::Payload(payload)),
+    match stored.take_kept() {
+        Some(kept) => decode::<C, T>(codec, Encoded::Kept(kept)),
         None => decode::<C, T>(codec, Encoded::Bytes(stored.bytes())),
     }
 }
@@ -79,6 +79,8 @@ impl<T> Receiver<T> {
         let Poll::Ready(budget) = tokio::task::coop::poll_proceed(cx) else {
             return Poll::Pending;
         };
+        // A decoder that panicked has left its run behind.
+        self.finish_run();
         if self.run.is_none() {
             match self.inlet.poll_run(cx) {
                 Poll::Ready(Ok(Some(run))) => self.run = Some(run),
@@ -91,18 +93,20 @@ impl<T> Receiver<T> {
         }
         budget.made_progress();
         let item = self.run.as_mut().map(|run| run.take(self.decode));
+        self.finish_run();
+        Poll::Ready(item.map(|item| item.map_err(Error::Decode)))
+    }
+
+    /// Finishes a run whose items were all taken, and gives its window back to the peer.
+    fn finish_run(&mut self) {
         if let Some(run) = self.run.take_if(|run| run.is_empty())
             && let Some(Window { items, bytes }) = self.inlet.finish(run)
         {
             let id = self.id;
+            let window = Header::Window { id, items, bytes };
             // A connection that has ended also ends this stream.
-            drop(
-                self.core
-                    .outbox
-                    .append_bare(&Header::Window { id, items, bytes }),
-            );
+            drop(self.core.outbox.append_bare(&window));
         }
-        Poll::Ready(item.map(|item| item.map_err(Error::Decode)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! [`Run`]: consecutive items of a stream that arrived in one frame.
 
 use crate::codec::CodecError;
-use crate::payload::{Body, Payload, Stored};
+use crate::payload::{Body, Kept, Stored};
 use crate::wire::{ITEM_LENGTH, Violation};
 
 /// Consecutive items of a stream that arrived in one frame, until the program takes them.
@@ -26,7 +26,7 @@ pub(crate) struct Run {
 pub(crate) enum Encoded<'e> {
     Bytes(&'e [u8]),
     /// Bytes in memory that the item may keep.
-    Payload(Payload),
+    Kept(Kept),
 }
 
 impl Run {
@@ -79,15 +79,16 @@ impl Run {
         self.taken >= self.count
     }
 
-    /// Takes the next item, decoded by `decode`. The run must not be empty.
+    /// Takes the next item, decoded by `decode`. The run must not be empty. The item is taken even if
+    /// `decode` panics.
     pub(super) fn take<T>(
         &mut self,
         decode: impl FnOnce(u8, Encoded<'_>) -> Result<T, CodecError>,
     ) -> Result<T, CodecError> {
         self.taken += 1;
         if !self.has_lengths {
-            return match self.stored.take_payload() {
-                Some(payload) => decode(self.codec, Encoded::Payload(payload)),
+            return match self.stored.take_kept() {
+                Some(kept) => decode(self.codec, Encoded::Kept(kept)),
                 None => decode(self.codec, Encoded::Bytes(self.stored.bytes())),
             };
         }
@@ -127,7 +128,10 @@ fn len_of_items(count: u16, bytes: &[u8]) -> Result<usize, Violation> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
+    use crate::payload::Payload;
 
     fn run(count: u16, bytes: &[u8]) -> Result<Run, Violation> {
         Run::new(7, 1, count, Body::Short(bytes), Stored::default())
@@ -136,7 +140,7 @@ mod tests {
     fn take(run: &mut Run) -> Vec<u8> {
         let decode = |_, item: Encoded<'_>| match item {
             Encoded::Bytes(bytes) => Ok(bytes.to_vec()),
-            Encoded::Payload(payload) => Ok(payload.into_vec()),
+            Encoded::Kept(kept) => Ok(Payload::from(kept).into_vec()),
         };
         run.take(decode).unwrap()
     }
@@ -157,6 +161,17 @@ mod tests {
         let mut run = run(0, &[0, 1, 5]).unwrap();
         assert_eq!((run.count(), run.bytes()), (1, 3));
         assert_eq!(take(&mut run), [0, 1, 5]);
+        assert!(run.is_empty());
+    }
+
+    #[test]
+    fn an_item_whose_decoder_panics_is_taken() {
+        let mut run = run(2, &[0, 1, 5, 0, 1, 6]).unwrap();
+        let taken = catch_unwind(AssertUnwindSafe(|| {
+            run.take(|_, _| -> Result<(), CodecError> { panic!("asked to") })
+        }));
+        assert!(taken.is_err());
+        assert_eq!(take(&mut run), [6]);
         assert!(run.is_empty());
     }
 

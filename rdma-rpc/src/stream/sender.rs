@@ -11,7 +11,7 @@ use super::outlet::OutletWindow;
 use crate::codec::{Codec, Encode, Value};
 use crate::core::{Core, Side};
 use crate::error::Error;
-use crate::outbox::{Appending, Batch, ItemHeader, Unplaced};
+use crate::outbox::{Appending, Batch, ItemHeader, Unplaced, send_long};
 use crate::wire::{CallId, Header};
 
 /// Sends items to the other end of a call.
@@ -142,8 +142,9 @@ impl<T> Sender<T> {
             Placed::Alone(batch) => {
                 // A task of its own: an item with a number must arrive even if this future is dropped.
                 let core = Arc::clone(&self.core);
+                let sending = send_long(Arc::clone(&core), batch);
                 let sent = self.core.runtime.spawn(async move {
-                    if let Err(error) = core.outbox.send_long(batch).await {
+                    if let Err(error) = sending.await {
                         core.fail(error);
                     }
                 });

@@ -8,7 +8,9 @@
     reason = "every test program uses a part of it"
 )]
 
+pub(crate) mod frames;
 pub(crate) mod held;
+pub(crate) mod raw;
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -50,8 +52,13 @@ pub(crate) fn memory() -> Address {
     Address::memory()
 }
 
-/// Defines each test function for the three transports.
+/// Defines each test function for the three transports, or only for RDMA and TCP: no peer without the
+/// protocol can use memory.
 macro_rules! over_every_transport {
+    (@rdma_and_tcp $($name:ident;)*) => {
+        over_every_transport!(@module rdma $($name)*);
+        over_every_transport!(@module tcp $($name)*);
+    };
     ($($(#[$attribute:meta])* $name:ident;)*) => {
         over_every_transport!(@module rdma $($(#[$attribute])* $name)*);
         over_every_transport!(@module tcp $($(#[$attribute])* $name)*);

@@ -4,6 +4,14 @@ trait Generic<T> {
 }
 
 #[rdma_rpc::service]
+trait Bounded
+where
+    Self: Clone,
+{
+    async fn method(&self) -> Result<(), ()>;
+}
+
+#[rdma_rpc::service]
 trait Above: Clone {
     async fn method(&self) -> Result<(), ()>;
 }

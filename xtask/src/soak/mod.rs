@@ -70,7 +70,8 @@ const SOAKS: &[Soak] = &[
     Soak {
         name: "fuzz",
         description: "feeds softroce packets, messages and memory of other processes, and calls, \
-                      all made by libFuzzer, under AddressSanitizer; the targets divide the time",
+                      and rdma-rpc messages of peers, all made by libFuzzer, under \
+                      AddressSanitizer; the targets divide the time",
         run: fuzz::run_for,
     },
 ];

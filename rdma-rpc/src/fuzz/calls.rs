@@ -1,0 +1,224 @@
+//! The service of the fuzz targets: methods of every kind, with numbers that a fuzzer finds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::codec::{Postcard, Typed, Unencoded};
+use crate::error::{CallError, Error};
+use crate::metadata::Metadata;
+use crate::method::MethodInfo;
+use crate::payload::Payload;
+use crate::server::{Call, Methods, Service};
+
+const fn unary(id: u32, name: &'static str) -> MethodInfo {
+    MethodInfo {
+        id,
+        name,
+        has_input: false,
+        has_output: false,
+        is_one_way: false,
+    }
+}
+
+static ECHO: MethodInfo = unary(1, "Fuzz.echo");
+static RAW: MethodInfo = unary(2, "Fuzz.raw");
+static WAIT: MethodInfo = unary(3, "Fuzz.wait");
+static LONG: MethodInfo = unary(4, "Fuzz.long");
+static SUM: MethodInfo = MethodInfo {
+    has_input: true,
+    ..unary(5, "Fuzz.sum")
+};
+static COUNT: MethodInfo = MethodInfo {
+    has_output: true,
+    ..unary(6, "Fuzz.count")
+};
+static DOUBLE: MethodInfo = MethodInfo {
+    has_input: true,
+    has_output: true,
+    ..unary(7, "Fuzz.double")
+};
+static NOTE: MethodInfo = MethodInfo {
+    is_one_way: true,
+    ..unary(8, "Fuzz.note")
+};
+
+/// Number of handlers that run.
+#[derive(Clone, Default)]
+pub(super) struct Lives(Arc<AtomicUsize>);
+
+/// Handler that runs, until it is dropped.
+struct Life(Lives);
+
+impl Lives {
+    pub(super) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn begin(&self) -> Life {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Life(self.clone())
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Result of the methods.
+type Outcome<T> = Result<T, String>;
+
+impl Service for Lives {
+    fn register(self, methods: &mut Methods) {
+        type Format = Typed<Postcard>;
+        let lives = self.clone();
+        methods.add::<Format, _, _, _, _, _>(&ECHO, move |call: Call<String>| {
+            let life = lives.begin();
+            async move {
+                let _life = life;
+                match call.context.metadata().get_str("fail") {
+                    Some(reason) => Err(reason.to_owned()),
+                    None => Ok(call.request),
+                }
+            }
+        });
+        methods.add::<Unencoded<Postcard>, _, _, _, _, _>(
+            &RAW,
+            move |call: Call<Payload>| async move { Outcome::Ok(call.request) },
+        );
+        let lives = self.clone();
+        methods.add::<Format, _, _, _, _, _>(&WAIT, move |call: Call<u8>| {
+            let life = lives.begin();
+            async move {
+                let _life = life;
+                tokio::select! {
+                    () = call.context.cancelled() => {}
+                    () = tokio::time::sleep(Duration::from_secs(call.request.into())) => {}
+                }
+                Outcome::Ok(call.request)
+            }
+        });
+        methods.add::<Format, _, _, _, _, _>(&LONG, move |call: Call<u16>| async move {
+            Outcome::Ok("x".repeat(call.request.into()))
+        });
+        let lives = self.clone();
+        methods.add::<Format, _, _, _, _, _>(&SUM, move |call: Call<()>| {
+            let life = lives.begin();
+            async move {
+                let _life = life;
+                let mut numbers = call.receiver::<Postcard, u32>();
+                let mut sum = 0_u32;
+                while let Some(number) = numbers.next().await {
+                    sum = sum.wrapping_add(number.map_err(|error| error.to_string())?);
+                }
+                Outcome::Ok(sum)
+            }
+        });
+        let lives = self.clone();
+        methods.add::<Format, _, _, _, _, _>(&COUNT, move |call: Call<u16>| {
+            let life = lives.begin();
+            async move {
+                let _life = life;
+                let mut texts = call.sender::<Postcard, String>();
+                for number in 0..call.request {
+                    // Some items are longer than a batch.
+                    let len = if number % 8 == 7 { 5000 } else { 3 };
+                    let sent = texts.send("n".repeat(len)).await;
+                    sent.map_err(|error| error.to_string())?;
+                }
+                Outcome::Ok(call.request)
+            }
+        });
+        let lives = self.clone();
+        methods.add::<Format, _, _, _, _, _>(&DOUBLE, move |call: Call<(u8, String)>| {
+            let life = lives.begin();
+            async move {
+                let _life = life;
+                let mut numbers = call.receiver::<Postcard, u32>();
+                let mut doubled = call.sender::<Postcard, u32>();
+                while let Some(Ok(number)) = numbers.next().await {
+                    let sent = doubled.send(number.wrapping_mul(2)).await;
+                    sent.map_err(|error| error.to_string())?;
+                }
+                Outcome::Ok(call.request)
+            }
+        });
+        methods.add::<Format, _, _, _, _, _>(&NOTE, move |call: Call<u8>| {
+            let life = self.begin();
+            async move {
+                let _life = life;
+                tokio::time::sleep(Duration::from_secs(call.request.into())).await;
+                Ok::<(), ()>(())
+            }
+        });
+    }
+}
+
+/// Number of kinds of calls that [`call`] makes.
+pub(super) const KINDS: u8 = 8;
+
+/// Makes a call of a kind, and returns the framework's error if it has one.
+pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
+    type Format = Typed<Postcard>;
+    let client = match kind / KINDS {
+        1 => client.with_metadata(Metadata::default().with("fail", "no")),
+        2 => client.with_deadline(Duration::from_secs(1)),
+        3 => client.with_deadline(Duration::MAX),
+        _ => client,
+    };
+    let text = |len| "t".repeat(len);
+    match kind % KINDS {
+        0 => outcome::<String>(client.unary::<Format, _, _, _>(&ECHO, text(9)).await),
+        1 => {
+            let bytes = text(1500);
+            let called = client.unary::<Unencoded<Postcard>, _, _, _>(&RAW, bytes);
+            outcome::<Payload>(called.await)
+        }
+        2 => outcome::<u8>(client.unary::<Format, _, _, _>(&WAIT, 1_u8).await),
+        3 => outcome::<String>(client.unary::<Format, _, _, _>(&LONG, 5000_u16).await),
+        4 => {
+            let (mut numbers, sum) = client
+                .upload::<Format, _, u32, u32, String>(&SUM, ())
+                .await?;
+            for number in 0..3 {
+                // The answer has the reason of the end.
+                drop(numbers.send(number).await);
+            }
+            drop(numbers);
+            outcome(sum.await)
+        }
+        5 => {
+            let mut texts = client
+                .download::<Format, _, String, u16, String>(&COUNT, 9_u16)
+                .await?;
+            while let Some(text) = texts.next().await {
+                outcome(text)?;
+            }
+            outcome(texts.finish().await)
+        }
+        6 => {
+            let (mut numbers, mut doubled) = client
+                .exchange::<Format, _, u32, u32, (u8, String), String>(&DOUBLE, (1_u8, text(2)))
+                .await?;
+            for number in 0..3 {
+                drop(numbers.send(number).await);
+                if let Some(number) = doubled.next().await {
+                    outcome(number)?;
+                }
+            }
+            drop(numbers);
+            outcome(doubled.finish().await)
+        }
+        _ => client.one_way::<Format, _>(&NOTE, 1_u8).await,
+    }
+}
+
+fn outcome<T>(outcome: Result<T, CallError<String>>) -> Result<(), Error> {
+    match outcome {
+        Ok(_) | Err(CallError::Service(_)) => Ok(()),
+        Err(CallError::Rpc(error)) => Err(error),
+    }
+}

@@ -1,0 +1,80 @@
+//! A client with a server that sends anything.
+
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::calls::call;
+use super::frames::read;
+use super::peer::RawPeer;
+use super::script::{Script, Step};
+use crate::address::Address;
+use crate::client::Client;
+use crate::error::Error;
+use crate::outbox::BATCH;
+use crate::wire::{Header, MESSAGE_HEADER, Settings, write_message_header};
+
+/// Feeds a client the messages of a server. The client sends only valid messages, and no call hangs.
+pub fn client(bytes: &[u8]) {
+    super::run(connect(bytes));
+}
+
+async fn connect(bytes: &[u8]) {
+    let address = Address::memory();
+    let mut listener = RawPeer::listen(&address).await;
+    let connecting = tokio::spawn(Client::builder().concurrency(4).connect(address));
+    let mut peer = RawPeer::accept(&mut listener).await;
+    peer.send(settings());
+    let connected = connecting.await.expect("connecting does not panic");
+    let client = connected.expect("the settings have arrived");
+    let mut calls: Vec<JoinHandle<Result<(), Error>>> = Vec::new();
+    for step in Script::new(bytes).steps() {
+        match step {
+            Step::Message(message) => drop(peer.send(message)),
+            Step::Pause(time) => sleep(time).await,
+            Step::Receive => receive(&mut peer),
+            Step::Settle => super::settle().await,
+            Step::Call(kind) => calls.push(tokio::spawn(call(client.clone(), kind))),
+            Step::Act(number) if !calls.is_empty() => {
+                let number = usize::from(number) % calls.len();
+                calls.swap_remove(number).abort();
+            }
+            Step::Act(_) => {}
+        }
+    }
+    super::settle().await;
+    receive(&mut peer);
+    drop(peer);
+    for call in calls {
+        let ended = timeout(Duration::from_secs(60), call).await;
+        let outcome = ended.expect("a call of an ended connection ends");
+        drop(outcome.expect("a call does not panic"));
+    }
+    let ended = timeout(Duration::from_secs(60), client.ended()).await;
+    ended.expect("the connection ends");
+    let outcome = call(client, 0).await;
+    assert!(outcome.is_err(), "a call after the end");
+}
+
+/// Returns the first message of a server.
+fn settings() -> Vec<u8> {
+    let header = Header::Settings(Settings {
+        message_limit: 1 << 20,
+        slots: 3,
+        window_items: 0,
+        window_bytes: 0,
+    });
+    let mut message = vec![0; MESSAGE_HEADER + header.len()];
+    write_message_header(&mut message, 1);
+    header.write(&mut message[MESSAGE_HEADER..], 0);
+    message
+}
+
+/// Receives all messages that have arrived, which must be valid.
+fn receive(peer: &mut RawPeer) {
+    while let Some(message) = peer.received() {
+        let heads = read(&message).expect("a client sends valid messages");
+        assert!(heads.len() == 1 || message.len() <= BATCH);
+    }
+}

@@ -1,0 +1,63 @@
+//! [`RawPeer`]: an end of a connection that sends and receives any bytes.
+
+use tokio::sync::mpsc;
+
+use crate::address::Address;
+use crate::limits;
+use crate::link::{Link, Listener};
+
+/// One end of a connection in memory, without the protocol.
+pub(crate) struct RawPeer {
+    sender: mpsc::Sender<Vec<u8>>,
+    receiver: mpsc::Receiver<Vec<u8>>,
+}
+
+impl RawPeer {
+    /// Connects to the server at an address in memory.
+    pub(crate) async fn connect(address: &Address) -> Self {
+        let connected = Link::connect(address, limits::transport(None, limits::MESSAGE)).await;
+        Self::new(connected.expect("a server listens").0)
+    }
+
+    /// Listens at an address in memory.
+    pub(crate) async fn listen(address: &Address) -> Listener {
+        let bound = Listener::bind(address, limits::transport(None, limits::MESSAGE)).await;
+        bound.expect("no server has listened at it")
+    }
+
+    /// Accepts a client.
+    pub(crate) async fn accept(listener: &mut Listener) -> Self {
+        let accepted = listener.accept().await;
+        Self::new(accepted.expect("a client connects").0)
+    }
+
+    fn new(link: Link) -> Self {
+        let Link::Memory(link) = link else {
+            panic!("the address is in memory");
+        };
+        let (sender, receiver) = link.into_channels().expect("the link is new");
+        Self { sender, receiver }
+    }
+
+    /// Sends a message. Returns `false` if the other end has too many unread messages, or is gone.
+    pub(crate) fn send(&self, message: Vec<u8>) -> bool {
+        self.sender.try_send(message).is_ok()
+    }
+
+    /// Returns the next message that has arrived.
+    pub(crate) fn received(&mut self) -> Option<Vec<u8>> {
+        self.receiver.try_recv().ok()
+    }
+
+    /// Returns whether the other end is gone.
+    #[cfg(test)]
+    pub(crate) fn is_alone(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// Waits for the next message; `None` once the other end is gone.
+    #[cfg(test)]
+    pub(crate) async fn receive(&mut self) -> Option<Vec<u8>> {
+        self.receiver.recv().await
+    }
+}

@@ -1,0 +1,92 @@
+//! [`Raw`]: a peer without the protocol, over RDMA or TCP, that sends and receives any bytes.
+
+use std::alloc::Layout;
+
+use rdma_async::{LocalMrReadAccess, LocalMrWriteAccess, Rdma};
+use rdma_rpc::ServerHandle;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{transport, within};
+
+pub(crate) enum Raw {
+    Rdma(Rdma),
+    Tcp(TcpStream),
+}
+
+impl Raw {
+    /// Connects to a server, and takes its settings.
+    pub(crate) async fn connect(server: &ServerHandle) -> Self {
+        let address = server.address().to_string();
+        let (scheme, address) = address.split_once("://").unwrap();
+        let mut raw = if scheme == "rdma" {
+            let connecting = transport().connect(address);
+            Self::Rdma(within("connecting", connecting).await.unwrap())
+        } else {
+            let connecting = TcpStream::connect(address);
+            Self::Tcp(within("connecting", connecting).await.unwrap())
+        };
+        let settings = within("the settings", raw.hear()).await.unwrap();
+        assert_eq!((settings[0], settings[4]), (2, 8), "{settings:x?}");
+        raw
+    }
+
+    /// Sends a message. Returns `false` if the server does not receive it: over RDMA it may refuse one,
+    /// and it may end the connection.
+    pub(crate) async fn say(&mut self, message: &[u8]) -> bool {
+        match self {
+            Self::Rdma(rdma) => {
+                let layout = Layout::from_size_align(message.len(), 1).unwrap();
+                let mut region = rdma.alloc_local_mr(layout).unwrap();
+                region.as_mut_slice().copy_from_slice(message);
+                rdma.send(&region).await.is_ok()
+            }
+            Self::Tcp(stream) => {
+                let len = u32::try_from(message.len()).unwrap().to_be_bytes();
+                stream.write_all(&[&len, message].concat()).await.is_ok()
+            }
+        }
+    }
+
+    /// Receives the next message; `None` at the end of the connection.
+    pub(crate) async fn hear(&mut self) -> Option<Vec<u8>> {
+        match self {
+            Self::Rdma(rdma) => {
+                let received = rdma.receive().await.ok()?;
+                Some(received.as_slice().to_vec())
+            }
+            Self::Tcp(stream) => {
+                let mut len = [0; 4];
+                stream.read_exact(&mut len).await.ok()?;
+                let mut message = vec![0; u32::from_be_bytes(len) as usize];
+                stream.read_exact(&mut message).await.ok()?;
+                Some(message)
+            }
+        }
+    }
+
+    /// Waits for the end of the connection, and returns the reason in the server's goodbye.
+    pub(crate) async fn farewell(&mut self) -> Option<String> {
+        let mut reason = None;
+        let ending = async {
+            while let Some(message) = self.hear().await {
+                reason = goodbye(&message).or(reason.take());
+            }
+        };
+        within("the end of the connection", ending).await;
+        reason
+    }
+}
+
+/// Returns the reason in the goodbye that ends a message, if it has one.
+fn goodbye(message: &[u8]) -> Option<String> {
+    let mut frames = message.get(4..)?;
+    loop {
+        let len = u32::from_be_bytes(*frames.get(4..)?.first_chunk()?) as usize;
+        let (frame, rest) = frames.split_at_checked(16 + len)?;
+        if frame[0] == 9 {
+            return Some(String::from_utf8_lossy(&frame[16..]).into_owned());
+        }
+        frames = rest;
+    }
+}

@@ -32,7 +32,8 @@ impl ConnectionParameters {
     }
 
     /// Sets the number of retransmissions without a response, 0 to 7, after which the connection
-    /// fails. The value of the connecting side applies to both sides. The default is 7.
+    /// fails. The value of the connecting side applies to both sides. The default is 6: with 7, the
+    /// kernel's Soft-RoCE device never gives up.
     #[doc(alias = "retry_count")]
     pub fn retries(mut self, retries: u8) -> Self {
         self.retries.unanswered = retries;

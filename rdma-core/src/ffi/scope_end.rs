@@ -181,11 +181,11 @@ impl ScopeRequests {
                 Err(error) => failed = Some(error),
             }
             idle = idle.saturating_add(1);
-            let patience = since.get_or_insert_with(Instant::now).elapsed();
-            if patience >= timeout {
+            let waited = since.get_or_insert_with(Instant::now).elapsed();
+            if waited >= timeout {
                 return Err(failed.unwrap_or_else(|| self.timed_out()));
             }
-            pause(idle, patience);
+            pause(idle, waited);
         }
         Ok(())
     }

@@ -56,7 +56,8 @@ impl ConnectOptions {
     }
 
     /// Sets the number of retransmissions without a response, 0 to 7, after which the connection
-    /// fails. The default is 7.
+    /// fails. The default is 6. With 7, the kernel's Soft-RoCE device never gives up, although the
+    /// specification has such a meaning only for [`rnr_retries`](Self::rnr_retries).
     #[doc(alias = "retry_cnt")]
     pub fn retries(mut self, retries: u8) -> Self {
         self.retries.unanswered = retries;
@@ -123,7 +124,7 @@ impl ConnectOptions {
     /// Returns the minimum time after which a request to an unresponsive peer fails, or `None` if
     /// such a request never fails. Devices may round the timeout up to four times its value (IBTA
     /// volume 1, 9.9.2.1.1).
-    pub fn patience(&self) -> Option<Duration> {
+    pub fn time_to_failure(&self) -> Option<Duration> {
         let timeout = Duration::from_nanos(4096) * (1 << self.timeout.min(31));
         (self.timeout > 0).then(|| timeout * (u32::from(self.retries.unanswered) + 1))
     }
@@ -230,11 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn patience_counts_every_try() {
-        let patience = ConnectOptions::default().patience().unwrap();
-        assert_eq!(patience, Duration::from_nanos(4096 * (1 << 14) * 8));
+    fn the_time_to_failure_counts_every_try() {
+        let time = ConnectOptions::default().time_to_failure().unwrap();
+        assert_eq!(time, Duration::from_nanos(4096 * (1 << 14) * 7));
         assert_eq!(
-            ConnectOptions::default().ack_timeout_exponent(0).patience(),
+            ConnectOptions::default()
+                .ack_timeout_exponent(0)
+                .time_to_failure(),
             None
         );
     }

@@ -20,7 +20,8 @@ pub(crate) struct Retries {
 impl Default for Retries {
     fn default() -> Self {
         Self {
-            unanswered: 7,
+            // Not 7, with which the kernel's Soft-RoCE device retries without a limit.
+            unanswered: 6,
             not_ready: 7,
             not_ready_timer: 12,
         }

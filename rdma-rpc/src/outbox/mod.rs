@@ -23,6 +23,10 @@ use crate::payload::Buffer;
 use crate::status::Status;
 use crate::wire::Header;
 
+/// Number of frames with which a batch is sent before the end of the turn. The other end then handles them
+/// while this end makes further ones. Otherwise the two ends would take turns.
+const ENOUGH: u16 = 32;
+
 /// Number of bytes in full batches above which an end takes no more work that adds frames.
 const CROWDED: usize = 256 << 10;
 
@@ -336,7 +340,13 @@ impl Appending<'_> {
             let batch = state.open_batch().map_err(Unplaced::Transport)?;
             let frames = batch.frames();
             if let Some(len) = push(batch).map_err(Unplaced::Codec)? {
+                let is_enough = batch.frames() >= ENOUGH;
                 state.sent.frames += u64::from(batch.frames() - frames);
+                if is_enough {
+                    state.close_batch();
+                    self.outbox.send_queue(state).map_err(Unplaced::Transport)?;
+                    return Ok(Some(len));
+                }
                 if leaves == Leaves::AtTurnEnd {
                     self.outbox.notify_flusher(state);
                 }

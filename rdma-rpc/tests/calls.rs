@@ -190,3 +190,22 @@ async fn one_thread_is_enough() {
         }
     }
 }
+
+#[tokio::test]
+async fn requests_of_one_turn_share_messages_of_at_most_32() {
+    let (_server, client) = pair(common::memory()).await;
+    assert_echoes(&client).await;
+    let before = client.client().sent();
+    let calls = (0..64).map(|number| client.add(number, number));
+    for (number, sum) in within("the sums", futures_util::future::join_all(calls))
+        .await
+        .into_iter()
+        .enumerate()
+    {
+        assert_eq!(sum.unwrap(), 2 * number as u64);
+    }
+    let after = client.client().sent();
+    assert_eq!(after.frames - before.frames, 64);
+    // The first request leaves at once, 32 once they are together, and the rest at the end of the turn.
+    assert_eq!(after.messages - before.messages, 3);
+}

@@ -23,9 +23,12 @@ pub(crate) fn send_long<C: Deref<Target = Core>>(
 impl Outbox {
     async fn send_counted(&self, mut batch: Batch) -> Result<(), Error> {
         let link = self.link().ok_or_else(ended)?;
-        self.state.lock().sent.frames += 1;
         if link.sends_concurrently() {
-            self.state.lock().sent.messages += 1;
+            {
+                let sent = &mut self.state.lock().sent;
+                sent.frames += 1;
+                sent.messages += 1;
+            }
             return flusher::send(&link, &mut batch).await;
         }
         // Not until there is room: long frames that wait leave none.

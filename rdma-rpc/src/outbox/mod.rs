@@ -171,7 +171,7 @@ impl Outbox {
         }
     }
 
-    /// Begins to append frames, which are appended while no other frame can be.
+    /// Locks the open batch, for frames that are appended one after the other.
     pub(crate) fn begin(&self) -> Appending<'_> {
         Appending {
             outbox: self,
@@ -250,6 +250,7 @@ impl Outbox {
 
     /// Counts a batch as sent and keeps its buffer.
     fn sent(&self, state: &mut State, link: &Link, batch: Batch) {
+        state.sent.frames += u64::from(batch.frames());
         state.sent.messages += 1;
         let before = state.queued;
         state.queued -= batch.len().min(before);
@@ -338,16 +339,11 @@ impl Appending<'_> {
         // At most two attempts: the second one has a whole batch.
         loop {
             let batch = state.open_batch().map_err(Unplaced::Transport)?;
-            let frames = batch.frames();
             if let Some(len) = push(batch).map_err(Unplaced::Codec)? {
-                let is_enough = batch.frames() >= ENOUGH;
-                state.sent.frames += u64::from(batch.frames() - frames);
-                if is_enough {
+                if batch.frames() >= ENOUGH {
                     state.close_batch();
                     self.outbox.send_queue(state).map_err(Unplaced::Transport)?;
-                    return Ok(Some(len));
-                }
-                if leaves == Leaves::AtTurnEnd {
+                } else if leaves == Leaves::AtTurnEnd {
                     self.outbox.notify_flusher(state);
                 }
                 return Ok(Some(len));

@@ -63,7 +63,8 @@ impl List {
     /// Frees the list of the real library.
     fn free_real(self) {
         let real = ptr::with_exposed_provenance_mut(self.real);
-        // SAFETY: the list was returned by the real library. Its entry was removed, so nothing frees the list again.
+        // SAFETY: the list was returned by the real library. Its entry was removed by the caller or never added, so nothing
+        // frees the list again.
         unsafe { call!(ibv_free_device_list(real)) };
     }
 }

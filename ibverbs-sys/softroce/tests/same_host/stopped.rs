@@ -250,13 +250,18 @@ pub(crate) fn a_peer_that_is_killed_while_it_is_stopped_leaves_nothing_behind() 
         }
         bystander.advance(4);
         drop(stopped);
-        let expected = *before.get_or_insert_with(|| {
-            thread::sleep(Duration::from_millis(200));
-            resources()
-        });
-        await_resources(expected);
+        await_same_resources(&mut before);
     }
     bystander.end();
+}
+
+/// Waits until the resources of this process equal `before`. In the first round, sets `before` to them.
+fn await_same_resources(before: &mut Option<(usize, usize)>) {
+    let expected = *before.get_or_insert_with(|| {
+        thread::sleep(Duration::from_millis(200));
+        resources()
+    });
+    await_resources(expected);
 }
 
 /// Returns plans for each point at which the receiver stops itself, with each length and number of
@@ -331,11 +336,7 @@ pub(crate) fn a_receiver_that_is_killed_at_a_copy_leaves_nothing_behind() {
         node.memories.iter_mut().for_each(Memory::deregister);
         bystander.advance(4);
         drop(stopped);
-        let expected = *before.get_or_insert_with(|| {
-            thread::sleep(Duration::from_millis(200));
-            resources()
-        });
-        await_resources(expected);
+        await_same_resources(&mut before);
     }
     bystander.end();
 }

@@ -22,6 +22,7 @@ mod soft_roce;
 mod softroce;
 mod test;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -35,7 +36,19 @@ use crate::soft_roce::Wish;
 use crate::test::Target;
 
 fn main() -> ExitCode {
-    match Xtask::from_env_or_exit().run() {
+    let command = match Xtask::from_env() {
+        Ok(command) => command,
+        // A reader such as `head` may close standard output before the help ends.
+        Err(help) if help.is_help() => {
+            drop(writeln!(io::stdout(), "{help}"));
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match command.run() {
         Ok(code) => code.into(),
         Err(error) => {
             eprintln!("error: {error:#}");

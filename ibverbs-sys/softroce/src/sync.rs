@@ -3,10 +3,10 @@
 #![forbid(unsafe_code)]
 
 #[cfg(not(all(test, loom)))]
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 #[cfg(all(test, loom))]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use parking_lot::{Mutex, MutexGuard};

@@ -30,6 +30,8 @@ struct Driver {
     shard: Weak<Shard>,
     channel: AsyncFd<CompletionChannel>,
     wake: Arc<Notify>,
+    /// Set from a request for an announcement until the announcement is taken from the channel.
+    is_armed: bool,
     /// Empty vector that the connections of a turn are moved to.
     spare: Vec<Arc<Connection>>,
 }
@@ -40,6 +42,7 @@ pub(super) fn spawn(shard: &Arc<Shard>, channel: AsyncFd<CompletionChannel>) {
         shard: Arc::downgrade(shard),
         channel,
         wake: Arc::clone(&shard.wake),
+        is_armed: false,
         spare: Vec::new(),
     };
     tokio::spawn(async move {
@@ -65,9 +68,13 @@ impl Driver {
             drop(shard);
             tokio::select! {
                 // The channel was drained before arming, so the next announcement is a new edge.
-                ready = self.channel.readable() => ready
-                    .map_err(|source| Error::tcp("waiting for", "completions", source))?
-                    .clear_ready(),
+                ready = self.channel.readable() => {
+                    ready
+                        .map_err(|source| Error::tcp("waiting for", "completions", source))?
+                        .clear_ready();
+                    // softroce receives messages here, and wakes no sender only to acknowledge them.
+                    self.drain()?;
+                }
                 () = self.wake.notified() => {}
                 () = until(deadline) => {}
             }
@@ -112,6 +119,14 @@ impl Driver {
         }
     }
 
+    /// Takes the announcements from the channel.
+    fn drain(&mut self) -> Result<()> {
+        if self.channel.get_ref().next_event()?.is_some() {
+            self.is_armed = false;
+        }
+        Ok(())
+    }
+
     /// Requests an announcement of the next completion. Returns whether completions were found after
     /// the request, so that there may be more.
     async fn arm(&mut self, shard: &Shard) -> Result<bool> {
@@ -120,7 +135,10 @@ impl Driver {
         // `Shard::post_at_turn_end` relies on this: a request that was staged before `is_asleep` was seen
         // is handed over here.
         shard.turn.end(&mut self.spare);
-        self.channel.get_ref().drain(|_| {})?;
+        if self.is_armed {
+            self.drain()?;
+        }
+        self.is_armed = true;
         #[cfg(test)]
         shard.counts.armings.fetch_add(1, Ordering::Relaxed);
         shard.completions.request_notification()?;

@@ -62,6 +62,19 @@ impl CompletionChannel {
         self.handle.drain(|id| each(CompletionQueueId(id)))
     }
 
+    /// Reads and acknowledges the next pending event, without waiting, and returns the id of the
+    /// completion queue that produced the event. Takes one system call where [`drain`](Self::drain)
+    /// takes two, if the device announces at most one event at a time.
+    ///
+    /// # Errors
+    ///
+    /// The error of `ibv_get_cq_event`, if the device was removed.
+    #[doc(alias = "ibv_get_cq_event")]
+    pub fn next_event(&self) -> Result<Option<CompletionQueueId>> {
+        let id = self.handle.next_event()?;
+        Ok(id.map(CompletionQueueId))
+    }
+
     /// Blocks until an event is pending, which [`drain`](Self::drain) can read, or until `timeout`
     /// has passed (`None`: no timeout). Returns whether an event is pending. A signal that the
     /// thread handles also ends the wait.

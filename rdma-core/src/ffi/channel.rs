@@ -118,6 +118,14 @@ impl ChannelHandle {
         }
     }
 
+    /// Reads and acknowledges one pending event, and returns the context value of its queue.
+    pub(crate) fn next_event(&self) -> Result<Option<u64>> {
+        let mut context = [0];
+        let (count, outcome) = self.take(&mut context);
+        outcome?;
+        Ok((count > 0).then_some(context[0]))
+    }
+
     /// Reads and acknowledges up to `contexts.len()` pending events. Stores the context value of
     /// the queue of each event in `contexts`, and returns the number of events.
     fn take(&self, contexts: &mut [u64]) -> (usize, Result<()>) {

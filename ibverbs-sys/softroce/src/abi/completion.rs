@@ -385,8 +385,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         // SAFETY: only contexts of this device have this function, so the queue belongs to it.
         let QueueHandle { queue, nic, .. } = unsafe { &*cq.cast::<QueueHandle>() };
         queue.arm(arming);
-        // The program may wait for an event next, so packets must wake the engine (background thread) from now on.
-        nic.watch();
+        nic.armed(queue.channel());
         0
     })
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -17,6 +18,8 @@ pub struct CompletionChannel {
     events: EventQueue<Arc<Element>, Waking>,
     /// Duplicate of the event descriptor, which the program gets. The device does not use the duplicate.
     public: Descriptor,
+    /// Set once the descriptor was found to be non-blocking.
+    was_non_blocking: AtomicBool,
     usage: Usage,
 }
 
@@ -54,6 +57,7 @@ impl CompletionChannel {
         Ok(Arc::new(Self {
             public: Descriptor::for_program(descriptor.as_fd())?,
             events: EventQueue::with(descriptor),
+            was_non_blocking: AtomicBool::new(false),
             usage: Usage::default(),
         }))
     }
@@ -73,9 +77,21 @@ impl CompletionChannel {
     }
 
     /// Returns whether the program has made the channel's descriptor non-blocking, so that no thread blocks in a read of
-    /// it.
+    /// it. The result `true` is remembered, which saves a system call for each event: a thread whose program has made the
+    /// descriptor blocking again waits correctly, too.
     pub(crate) fn is_non_blocking(&self) -> bool {
-        fcntl_getfl(self).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
+        self.was_non_blocking() || {
+            let flags = fcntl_getfl(self).unwrap_or(OFlags::empty());
+            let is_non_blocking = flags.contains(OFlags::NONBLOCK);
+            self.was_non_blocking
+                .store(is_non_blocking, Ordering::Relaxed);
+            is_non_blocking
+        }
+    }
+
+    /// Returns whether [`is_non_blocking`](Self::is_non_blocking) has returned `true`.
+    pub(crate) fn was_non_blocking(&self) -> bool {
+        self.was_non_blocking.load(Ordering::Relaxed)
     }
 
     /// Queues an event for a completion queue that has new entries. Each time the queue is armed, one event is raised, even if

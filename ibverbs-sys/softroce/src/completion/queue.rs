@@ -114,6 +114,11 @@ impl CompletionQueue {
         }))
     }
 
+    /// Returns the channel at which the queue raises its completion events.
+    pub(crate) fn channel(&self) -> Option<&CompletionChannel> {
+        self.channel.as_deref()
+    }
+
     /// Returns whether the program reads the timestamps of entries. If not, they need not be recorded.
     pub fn is_timed(&self) -> bool {
         self.timed.load(Ordering::Relaxed)

@@ -78,6 +78,13 @@ impl WakeEventfd {
     pub(crate) fn number(&self) -> usize {
         self.number
     }
+
+    /// Returns whether no other wakeup descriptor of the NIC is assigned to a channel.
+    pub(crate) fn is_only_one(&self) -> bool {
+        let slots = self.wake_eventfds.0.iter();
+        let taken = slots.filter(|slot| slot.is_taken.load(Ordering::Relaxed));
+        taken.count() == 1
+    }
 }
 
 impl AsFd for WakeEventfd {
@@ -108,8 +115,10 @@ mod tests {
             let flags = fcntl_getfl(wake_eventfd).unwrap();
             fcntl_setfl(wake_eventfd, flags | OFlags::NONBLOCK).unwrap();
         }
+        assert!(taken.iter().all(|wake_eventfd| !wake_eventfd.is_only_one()));
         drop(taken);
         let again = wake_eventfds.take().unwrap();
+        assert!(again.is_only_one());
         assert!(!count_down(again.as_fd()));
         assert!(!fcntl_getfl(&again).unwrap().contains(OFlags::NONBLOCK));
     }

@@ -61,6 +61,12 @@ pub(crate) trait Device: Send + Sync + 'static {
     /// Publishes to peer processes that the engine is awake, so that they need not wake it.
     fn wake_up(&self) {}
 
+    /// Returns the interval at which the engine must look for messages although it watches the sockets, because peer processes
+    /// wake another thread, which may not come. Calls with `is_over` report that the engine has waited for this interval.
+    fn check_interval(&self, _is_over: bool) -> Option<Duration> {
+        None
+    }
+
     /// Runs due timers, but receives no packets.
     fn run_due(&self);
 
@@ -164,6 +170,7 @@ impl Shared {
         let mut pacing = Pacing::new();
         let mut armed = 0;
         let mut awake = Time::default();
+        let mut check = Time::default();
         if let Some(heard) = device.upgrade().as_ref().and_then(|device| device.heard()) {
             // On failure, peers on the same host are reached by packets only.
             let _ = watch.add(heard);
@@ -195,6 +202,10 @@ impl Shared {
                 awake = now + AWAKE;
             }
             let (polled, endpoints) = (device_now.polled(), device_now.endpoints());
+            let check_interval = device_now.check_interval(now >= check);
+            if now >= check {
+                check = now + check_interval.unwrap_or_default();
+            }
             // Other threads may drop the device while its engine sleeps.
             drop(device_now);
             let wait = pacing.decide(Finding {
@@ -218,7 +229,7 @@ impl Shared {
                     hint::spin_loop();
                     continue;
                 }
-                Wait::Watch if watched => None,
+                Wait::Watch if watched => check_interval,
                 Wait::Watch => Some(INTERVAL),
             };
             self.away.store(wait != Wait::Watch, Ordering::SeqCst);

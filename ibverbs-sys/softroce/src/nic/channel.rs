@@ -3,9 +3,10 @@ use std::sync::Arc;
 use std::thread;
 
 use super::{Care, Nic};
-use crate::completion::CompletionChannel;
+use crate::completion::{CompletionChannel, WakeEventfd};
 use crate::context::Element;
 use crate::engine::Look;
+use crate::same_host::HostPeers;
 
 impl Nic {
     /// Creates a completion channel. Peer processes can wake threads that wait on it, if a wakeup descriptor is free.
@@ -22,13 +23,14 @@ impl Nic {
         if let Some(event) = channel.try_next_event() {
             return Ok(event);
         }
-        let waiter = || {
-            let wake_eventfd = channel
-                .wake_eventfd()
-                .filter(|_| !channel.is_non_blocking())?;
-            self.host_peers.as_ref()?.keep_wake_target(wake_eventfd)
+        let (Some(host_peers), Some(wake_eventfd)) = (&self.host_peers, channel.wake_eventfd())
+        else {
+            return channel.next_event();
         };
-        let Some(mut waiter) = waiter() else {
+        if channel.is_non_blocking() {
+            return self.next_event_now(channel, host_peers, wake_eventfd);
+        }
+        let Some(mut waiter) = host_peers.keep_wake_target(wake_eventfd) else {
             return self.next_event_beside(channel);
         };
         let event = loop {
@@ -48,16 +50,56 @@ impl Nic {
                 break Ok(event);
             }
         };
-        if let Some(host_peers) = &self.host_peers {
-            if waiter.leave() {
-                host_peers.ring();
+        if waiter.leave() {
+            host_peers.ring();
+        }
+        remind(host_peers);
+        event
+    }
+
+    /// Prepares for a thread that waits for an event of `channel`, because a completion queue of the channel was armed. Packets
+    /// wake the engine from now on. If the channel is non-blocking and the only one, peer processes on the same host wake the
+    /// thread itself.
+    pub(crate) fn armed(&self, channel: Option<&CompletionChannel>) {
+        self.watch();
+        if let (Some(host_peers), Some(channel)) = (&self.host_peers, channel)
+            && let Some(wake_eventfd) = channel.wake_eventfd()
+            && wake_eventfd.is_only_one()
+            && channel.was_non_blocking()
+        {
+            host_peers.arm_channel(wake_eventfd);
+        }
+    }
+
+    /// Fetches the next event of a non-blocking channel. If a peer has made the descriptor readable, receives the messages of
+    /// peers in place of the engine.
+    fn next_event_now(
+        &self,
+        channel: &CompletionChannel,
+        host_peers: &HostPeers,
+        wake_eventfd: &WakeEventfd,
+    ) -> io::Result<Arc<Element>> {
+        let receive = || {
+            self.look_after(self.now(), Care::Wake);
+            channel.try_next_event()
+        };
+        loop {
+            if let Some(event) = channel.wait()? {
+                return Ok(event);
             }
-            let mut links = host_peers.links().into_iter();
-            if links.any(|links| links.iter().any(|link| link.owes_waking())) {
-                host_peers.remind();
+            if let Some(event) = receive() {
+                // The engine sends the deferred wakeups if the thread does not, at the end of its interval at the latest.
+                if !host_peers.is_channel_armed() {
+                    remind(host_peers);
+                }
+                return Ok(event);
+            }
+            // The message caused no event, so the queue is still armed, and the program waits without arming the queue again.
+            host_peers.arm_channel(wake_eventfd);
+            if let Some(event) = receive() {
+                return Ok(event);
             }
         }
-        event
     }
 
     /// Fetches the next event of a channel, or waits for it, while the engine or another waiting thread receives messages.
@@ -72,5 +114,13 @@ impl Nic {
                 host_peers.ring();
             }
         }
+    }
+}
+
+/// Makes the engine send the wakeups of peers that this thread has deferred, if the thread does not send them soon.
+fn remind(host_peers: &HostPeers) {
+    let mut links = host_peers.links().into_iter();
+    if links.any(|links| links.iter().any(|link| link.owes_waking())) {
+        host_peers.remind();
     }
 }

@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use super::Nic;
 use super::receiver::Care;
@@ -13,7 +14,7 @@ use crate::engine::{self, Look};
 use crate::net::{self, Endpoints, Shares};
 use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::queue_pair::{self, HostPeer};
-use crate::same_host::{HostPeers, Link};
+use crate::same_host::{self, HostPeers, Link};
 use crate::{memory, receive};
 
 impl engine::Device for Nic {
@@ -43,6 +44,14 @@ impl engine::Device for Nic {
         if let Some(host_peers) = &self.host_peers {
             host_peers.attend();
         }
+    }
+
+    fn check_interval(&self, is_over: bool) -> Option<Duration> {
+        let host_peers = self.host_peers.as_ref()?;
+        if is_over {
+            host_peers.end_check();
+        }
+        host_peers.is_channel_armed().then_some(same_host::CHECK)
     }
 
     fn run_due(&self) {

@@ -587,6 +587,11 @@ impl Link {
         Sleep(&self.side.own_sleep.0).end(sleeper);
     }
 
+    /// Makes the peer wake no thread that waits at a channel.
+    pub(super) fn forget_channel(&self) {
+        Sleep(&self.side.own_sleep.0).forget_channel();
+    }
+
     /// Returns a mapping of the peer's arena (shared file of regions) that contains the `length` bytes at `offset` of
     /// `place`, and their offset in the mapping. Maps the surrounding segment of the file if necessary. Returns `None` if
     /// the bytes are not inside the segment, if the file cannot be mapped, or if [`MAX_MAPS`] is reached.

@@ -67,3 +67,4 @@ pub use link::Link;
 pub(crate) use link::{Failure, Said};
 pub(crate) use local::Own;
 pub(crate) use regions::{Publication, QueuePair};
+pub(crate) use wake_target::CHECK;

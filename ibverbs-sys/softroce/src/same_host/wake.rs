@@ -13,7 +13,7 @@
 //! Each pair of processes has its own words. If a peer ends after it has cleared a word and before it has woken the
 //! thread, no message of another peer is missed, and the engine is woken because the peer has ended.
 
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU8, AtomicU64, Ordering, fence};
 
 /// The shared word in which a process tells one peer which of its threads sleeps.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +64,12 @@ impl Sleep<'_> {
         }
     }
 
+    /// Clears the word if it names a thread that waits at a channel.
+    pub(super) fn forget_channel(self) {
+        let order = Ordering::Relaxed;
+        let _ = (self.0).fetch_update(order, order, |word| (word >= CHANNELS).then_some(AWAKE));
+    }
+
     /// Clears the word, and returns the thread of the peer that must be woken for messages that were sent before. Returns
     /// `None` if no thread sleeps.
     #[must_use]
@@ -78,6 +84,47 @@ impl Sleep<'_> {
             ENGINE => Some(Sleeper::Engine),
             channel => Some(Sleeper::Channel((channel - CHANNELS) as usize)),
         }
+    }
+}
+
+/// Whether the program has armed a completion queue with a non-blocking channel, so that the shared words name this
+/// channel's thread although the thread may not wait. While this is set, the engine looks for messages at intervals.
+#[derive(Debug)]
+pub(super) struct Armed(AtomicU8);
+
+const UNARMED: u8 = 0;
+/// A queue was armed, but not in the present interval.
+const ARMED_BEFORE: u8 = 1;
+/// A queue was armed in the present interval.
+const ARMED: u8 = 2;
+
+impl Armed {
+    /// Records that a queue is armed. The caller must store the channel in the shared words afterwards, and then wake the
+    /// engine if the result is `true`: the engine may sleep without a limit.
+    #[must_use]
+    pub(super) fn arm(&self) -> bool {
+        self.0.swap(ARMED, Ordering::SeqCst) == UNARMED
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst) != UNARMED
+    }
+
+    /// Ends the present interval. Returns `true` if no queue was armed in the interval: the engine must then make the shared
+    /// words forget the channel, and store its own sleep in them before it sleeps.
+    #[must_use]
+    pub(super) fn end_interval(&self) -> bool {
+        let next = |state: u8| state.checked_sub(1);
+        let ended = self
+            .0
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
+        ended == Ok(ARMED_BEFORE)
+    }
+}
+
+impl Default for Armed {
+    fn default() -> Self {
+        Self(AtomicU8::new(UNARMED))
     }
 }
 
@@ -115,6 +162,29 @@ mod tests {
         sleep.declare(ENGINE);
         sleep.end(CHANNEL);
         assert_eq!(sleep.interrupt(), Some(ENGINE));
+    }
+
+    #[test]
+    fn a_channel_is_forgotten_after_an_interval_without_arming() {
+        let armed = Armed::default();
+        assert!(!armed.end_interval());
+        assert!(armed.arm());
+        assert!(!armed.arm());
+        assert!(!armed.end_interval());
+        assert!(!armed.arm());
+        assert!(!armed.end_interval());
+        assert!(armed.is_set());
+        assert!(armed.end_interval());
+        assert!(!armed.is_set());
+        assert!(armed.arm());
+
+        let word = AtomicU64::new(0);
+        let sleep = Sleep(&word);
+        for (sleeper, after) in [(CHANNEL, None), (ENGINE, Some(ENGINE))] {
+            sleep.declare(sleeper);
+            sleep.forget_channel();
+            assert_eq!(sleep.interrupt(), after);
+        }
     }
 }
 
@@ -202,5 +272,48 @@ mod models {
             let (engine_sees, woken) = (engine.join().unwrap(), peer.join().unwrap());
             assert!(sees || engine_sees || woken == Some(ENGINE));
         });
+    }
+    /// Checks that no message is missed if the program arms a queue while the engine ends an interval and a message arrives:
+    /// a thread finds the message or is woken, or the engine looks at the end of its next interval.
+    #[test]
+    fn an_armed_channel_leaves_no_message_behind() {
+        for was_armed in [false, true] {
+            let mut model = loom::model::Builder::new();
+            model.preemption_bound = Some(3);
+            model.check(move || {
+                let shared = Arc::new((AtomicU64::new(0), AtomicU64::new(0), Armed::default()));
+                Sleep(&shared.0).declare(ENGINE);
+                if was_armed {
+                    let _ = shared.2.arm();
+                    assert!(!shared.2.end_interval());
+                    Sleep(&shared.0).declare(CHANNEL);
+                }
+                let engine = {
+                    let shared = Arc::clone(&shared);
+                    thread::spawn(move || {
+                        let (word, task, armed) = &*shared;
+                        if armed.end_interval() {
+                            Sleep(word).forget_channel();
+                        }
+                        let looks_again = armed.is_set();
+                        Sleep(word).declare(ENGINE);
+                        looks_again || task.load(Ordering::Relaxed) == 1
+                    })
+                };
+                let peer = {
+                    let shared = Arc::clone(&shared);
+                    thread::spawn(move || {
+                        shared.1.store(1, Ordering::Relaxed);
+                        Sleep(&shared.0).interrupt().is_some()
+                    })
+                };
+                let (word, task, armed) = &*shared;
+                let wakes_engine = armed.arm();
+                Sleep(word).declare(CHANNEL);
+                let sees = task.load(Ordering::Relaxed) == 1;
+                let (engine_sees, woken) = (engine.join().unwrap(), peer.join().unwrap());
+                assert!(wakes_engine || sees || engine_sees || woken);
+            });
+        }
     }
 }

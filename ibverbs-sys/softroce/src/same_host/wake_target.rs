@@ -1,15 +1,22 @@
 #![forbid(unsafe_code)]
 //! The choice of the thread that peers wake when they have sent a message to this process.
 //!
-//! Usually peers wake the engine (background thread). While a thread of the program waits for an event of a completion
-//! channel, peers wake that thread instead. This saves the wakeup by the engine.
+//! Usually peers wake the engine (background thread). Peers wake a thread of the program instead, which saves the wakeup by
+//! the engine:
+//! - while the thread [waits](Waiter) in a call for an event of a completion channel;
+//! - after the thread has armed a completion queue whose channel is non-blocking, as an event loop does ([`arm_channel`]). The
+//!   thread may be busy when a peer wakes it, or never wait for the channel. So the engine then looks for messages at
+//!   [intervals](CHECK), until no queue was armed for one interval.
+//!
+//! [`arm_channel`]: HostPeers::arm_channel
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Duration;
 
 use super::host_peers::HostPeers;
 use super::link::Link;
-use super::wake::Sleeper;
+use super::wake::{Armed, Sleeper};
 use crate::completion::WakeEventfd;
 
 /// State of the choice of the thread that peer processes wake.
@@ -20,7 +27,11 @@ pub(super) struct WakeTarget {
     /// Set while peers wake a thread that waits at a channel instead of the engine. If more threads wait, peers still wake
     /// the first one.
     is_kept: AtomicBool,
+    armed: Armed,
 }
+
+/// Interval at which the engine looks for messages while peers wake a thread that may not come to receive them.
+pub(crate) const CHECK: Duration = Duration::from_millis(2);
 
 /// A thread that waits at a completion channel, and that peer processes wake instead of the engine.
 pub(crate) struct Waiter<'a> {
@@ -53,6 +64,45 @@ impl HostPeers {
             .store(false, Ordering::Relaxed);
         for link in self.links().iter().flat_map(|links| links.iter()) {
             link.wake_up(Sleeper::Engine);
+        }
+    }
+
+    /// Makes each peer wake the thread that waits for the non-blocking channel with the eventfd `wake_eventfd`, instead of the
+    /// engine, for its next message. Sends deferred wakeups of peers. The program has armed a completion queue of the channel,
+    /// and polls the queue before it waits.
+    pub(crate) fn arm_channel(&self, wake_eventfd: &WakeEventfd) {
+        let Some(links) = self.links() else {
+            return;
+        };
+        let Self { wake_target, .. } = self;
+        if wake_target.is_kept.load(Ordering::Relaxed) {
+            return;
+        }
+        let is_first = wake_target.armed.arm();
+        for link in &*links {
+            if link.owes_waking() {
+                link.flush();
+            }
+            link.fall_asleep(Sleeper::Channel(wake_eventfd.number()));
+        }
+        if is_first {
+            self.ring();
+        }
+    }
+
+    /// Returns whether peers wake a thread of the program that may not come, so that the engine must look for messages at
+    /// intervals of [`CHECK`].
+    pub(crate) fn is_channel_armed(&self) -> bool {
+        self.wake_target.armed.is_set()
+    }
+
+    /// Ends an interval of [`CHECK`]. If the program has armed no queue in the interval, peers wake the engine again. Only the
+    /// engine calls this function.
+    pub(crate) fn end_check(&self) {
+        if self.wake_target.armed.end_interval() {
+            for link in self.links().iter().flat_map(|links| links.iter()) {
+                link.forget_channel();
+            }
         }
     }
 

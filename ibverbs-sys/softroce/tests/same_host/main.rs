@@ -74,6 +74,14 @@ fn main() {
             who_sleeps_for_an_event_is_woken_by_the_peer,
         ),
         trial(
+            "an_event_loop_is_woken_by_the_peer",
+            an_event_loop_is_woken_by_the_peer,
+        ),
+        trial(
+            "a_message_to_an_event_loop_that_does_not_come_is_received",
+            a_message_to_an_event_loop_that_does_not_come_is_received,
+        ),
+        trial(
             "all_threads_that_wait_at_a_channel_are_served",
             all_threads_that_wait_at_a_channel_are_served,
         ),
@@ -332,14 +340,35 @@ fn who_is_awake_is_not_woken() {
 /// would have to wake the thread.
 fn who_sleeps_for_an_event_is_woken_by_the_peer() {
     const ROUNDS: u64 = 50;
+    let (channel, all) = wake_for_each_of(ROUNDS, Role::Echoes { times: ROUNDS });
+    assert!(
+        channel >= ROUNDS,
+        "{channel} of {all} for {ROUNDS} messages"
+    );
+}
+
+/// Checks the same for a thread that waits until a non-blocking channel is readable.
+fn an_event_loop_is_woken_by_the_peer() {
+    const ROUNDS: u64 = 50;
+    let (channel, all) = wake_for_each_of(ROUNDS, Role::EchoesByEvents { times: ROUNDS });
+    // If the test is delayed by some milliseconds, the next message wakes the engine.
+    assert!(
+        channel >= ROUNDS / 2,
+        "{channel} of {all} for {ROUNDS} messages"
+    );
+}
+
+/// Sends messages to a peer that plays `role` and sleeps before each. Returns the number of wakeups of the peer's thread,
+/// and of all wakeups.
+fn wake_for_each_of(rounds: u64, role: Role) -> (u64, u64) {
     let mut node = Node::new();
     node.timeout = PATIENT;
-    let mut peer = Peer::start(Role::Echoes { times: ROUNDS });
+    let mut peer = Peer::start(role);
     peer.meet(&node);
     let wakings = || (count("shared_channel_wakings"), count("shared_wakings"));
     let before = wakings();
     peer.go();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         node.receive(0, node.memories[0].sge(0, 8));
         peer.wait_until_asleep();
         node.post(&message(&node));
@@ -347,12 +376,26 @@ fn who_sleeps_for_an_event_is_woken_by_the_peer() {
     }
     peer.done();
     let (channel, all) = (wakings().0 - before.0, wakings().1 - before.1);
-    assert!(
-        channel >= ROUNDS,
-        "{channel} of {all} for {ROUNDS} messages"
-    );
     // The acknowledgement of an answer goes with the next message, or alone after half a millisecond.
-    assert!(all <= 2 * ROUNDS + 1, "{all} for {ROUNDS} messages");
+    assert!(all <= 2 * rounds + 1, "{all} for {rounds} messages");
+    (channel, all)
+}
+
+/// Checks that the engine receives a message if the thread that was woken for the message does not.
+fn a_message_to_an_event_loop_that_does_not_come_is_received() {
+    let mut node = Node::new();
+    // Nothing is retransmitted, so the acknowledgement of the message itself is required.
+    node.timeout = 0;
+    let mut peer = Peer::start(Role::Arms);
+    peer.meet(&node);
+    assert_eq!(node.way(), Some(Way::Shared));
+    for _ in 0..10 {
+        peer.go();
+        peer.done();
+        let before = count("shared_channel_wakings");
+        node.execute(&message(&node));
+        assert_eq!(count("shared_channel_wakings"), before + 1);
+    }
 }
 
 /// Checks that messages are received when several threads wait at one channel and the peer's wakeup

@@ -1,8 +1,9 @@
 //! End of a connection in this process, with memory that the peer may access.
 
 use std::fmt;
+use std::io;
 use std::mem::zeroed;
-use std::ptr::{self, null_mut};
+use std::ptr::{self, null, null_mut};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -561,19 +562,60 @@ impl Node {
     #[track_caller]
     pub(crate) fn complete_asleep(&self) -> ibv_wc {
         loop {
-            // SAFETY: the queue and its channel are valid.
-            unsafe { assert_eq!(ibv_req_notify_cq(self.cq, 0), 0) };
+            self.arm();
             if let Some(wc) = self.poll() {
                 return wc;
             }
-            let (mut cq, mut context) = (null_mut(), null_mut());
-            // SAFETY: the channel is valid, and there is room for the results.
-            unsafe {
-                let answer = ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context);
-                assert_eq!((answer, cq), (0, self.cq));
-                ibv_ack_cq_events(cq, 1);
+            while !self.take_event() {
+                self.wait_until_readable();
             }
         }
+    }
+
+    /// Makes the completion channel non-blocking, as an event loop does.
+    pub(crate) fn make_channel_non_blocking(&self) {
+        // SAFETY: the channel is valid; the calls take no pointers.
+        unsafe {
+            let flags = libc::fcntl((*self.channel).fd, libc::F_GETFL);
+            let flags = flags | libc::O_NONBLOCK;
+            assert_eq!(libc::fcntl((*self.channel).fd, libc::F_SETFL, flags), 0);
+        }
+    }
+
+    /// Takes the next event of the completion channel and acknowledges it. Returns `false` if the channel is non-blocking and
+    /// has no event.
+    #[track_caller]
+    pub(crate) fn take_event(&self) -> bool {
+        let (mut cq, mut context) = (null_mut(), null_mut());
+        // SAFETY: the channel is valid, and there is room for the results.
+        let answer = unsafe { ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) };
+        if answer != 0 {
+            let error = io::Error::last_os_error();
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+            return false;
+        }
+        assert_eq!(cq, self.cq);
+        // SAFETY: the queue is valid, and one event of it was taken.
+        unsafe { ibv_ack_cq_events(cq, 1) };
+        true
+    }
+
+    #[track_caller]
+    fn wait_until_readable(&self) {
+        let limit = libc::timespec {
+            tv_sec: LIMIT.as_secs() as libc::time_t,
+            tv_nsec: 0,
+        };
+        // SAFETY: the channel is valid, and the pointers are to one descriptor and to the time limit.
+        let ready = unsafe {
+            let mut descriptor = libc::pollfd {
+                fd: (*self.channel).fd,
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            libc::ppoll(&raw mut descriptor, 1, &raw const limit, null())
+        };
+        assert_eq!(ready, 1, "no event within {LIMIT:?}");
     }
 
     /// Posts a request and waits for its success.

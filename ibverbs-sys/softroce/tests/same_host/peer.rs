@@ -57,6 +57,12 @@ pub(crate) enum Role {
     Echoes {
         times: u64,
     },
+    /// Answers this many messages, and waits for each with a non-blocking channel.
+    EchoesByEvents {
+        times: u64,
+    },
+    /// Arms its completion queue, whose channel is non-blocking, and does not wait for the event.
+    Arms,
     /// Begins a handshake with the peer, and deregisters one of its own memories meanwhile.
     Deregisters {
         memory: usize,
@@ -102,6 +108,8 @@ impl Role {
             },
             "execs" => Self::Execs { keeps: number != 0 },
             "echoes" => Self::Echoes { times: number },
+            "echoes_by_events" => Self::EchoesByEvents { times: number },
+            "arms" => Self::Arms,
             "receives" => Self::Receives { times: number },
             "takes" => Self::Takes { times: number },
             "sends" => Self::Sends { times: number },
@@ -127,6 +135,8 @@ impl Role {
             Self::Takes { times } => format!("takes {times}"),
             Self::Sends { times } => format!("sends {times}"),
             Self::Echoes { times } => format!("echoes {times}"),
+            Self::EchoesByEvents { times } => format!("echoes_by_events {times}"),
+            Self::Arms => "arms 0".to_owned(),
             Self::Unreliable { times } => format!("unreliable {times}"),
             Self::Datagrams { times } => format!("datagrams {times}"),
             Self::Streams { plan } => format!("streams {plan}"),
@@ -143,8 +153,11 @@ impl Role {
             Self::Streams { plan } => Plan::decode(plan).node(),
             _ => Node::new(),
         }];
-        if let Self::Echoes { .. } | Self::Counts = self {
+        if let Self::Echoes { .. } | Self::EchoesByEvents { .. } | Self::Counts = self {
             nodes[0].timeout = PATIENT;
+        }
+        if let Self::EchoesByEvents { .. } | Self::Arms = self {
+            nodes[0].make_channel_non_blocking();
         }
         let mut card = None::<Card>;
         let say = |line: &str| {
@@ -230,7 +243,15 @@ impl Role {
                 }
             }
             Self::Leaves => assert_eq!(node.complete().status, ibv_wc_status::IBV_WC_SUCCESS),
-            Self::Echoes { times } => (0..times).for_each(|_| answer(node)),
+            Self::Echoes { times } | Self::EchoesByEvents { times } => {
+                (0..times).for_each(|_| answer(node));
+            }
+            Self::Arms => {
+                node.receive(0, node.memories[0].sge(0, 8));
+                node.take_event();
+                node.arm();
+                while node.poll().is_some() {}
+            }
             Self::Adds { times } => {
                 for _ in 0..times {
                     for memory in &node.memories {
@@ -393,13 +414,15 @@ impl Peer {
     }
 
     /// Waits until the peer's first thread sleeps in a read from a descriptor other than its standard
-    /// input.
+    /// input, or until a descriptor is readable.
     pub(crate) fn wait_until_asleep(&self) {
         let call = format!("/proc/{}/syscall", self.process.id());
         let deadline = Instant::now() + LIMIT;
         let waits = |call: &str| {
             let mut words = call.split(' ');
-            words.next() == Some(&libc::SYS_read.to_string()) && words.next() != Some("0x0")
+            let (number, first) = (words.next(), words.next());
+            let is = |call: libc::c_long| number == Some(&call.to_string());
+            is(libc::SYS_read) && first != Some("0x0") || is(libc::SYS_ppoll)
         };
         while !fs::read_to_string(&call).is_ok_and(|call| waits(&call)) {
             assert!(Instant::now() < deadline, "it does not sleep");

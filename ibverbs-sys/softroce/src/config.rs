@@ -8,7 +8,7 @@
 //! | `SOFTROCE_ADDRESS` | IP addresses, with commas | addresses of the host that the device uses; by default an address in 127/8 that only this process uses |
 //! | `SOFTROCE_PORT` | 1 to 65535 | UDP port, 4791 by default; peers must use the same |
 //! | `SOFTROCE_MTU` | 256, 512, 1024, 2048, 4096 | MTU of the port; by default the largest that the network interface supports |
-//! | `SOFTROCE_GSO` | `never`, `peers`, `always` | packets that may be passed to the kernel as one datagram, which the kernel splits (GSO): by default those to peers in 127/8, in tunnels and over IPv6; other IPv4 packets only with `always`, because their ICRC is valid only if the kernel or the network card sets the IPv4 identification as Linux does |
+//! | `SOFTROCE_GSO` | `never`, `peers`, `always` | packets that may be passed to the kernel as one datagram, which the kernel splits (GSO): by default those to peers in 127/8, in tunnels and over IPv6, and to other peers after a trial has shown that the packets arrive with a valid ICRC; with `always` without a trial |
 //! | `SOFTROCE_RCVBUF` | bytes | size to request for the receive buffers of the sockets, 8 MiB by default; for an unprivileged process, the kernel limits it to `net.core.rmem_max` |
 //! | `SOFTROCE_PATH` | `direct`, `shared`, `udp` | only path to a peer besides packets: within the process, between processes of the host, or none (`udp`); by default all paths are allowed |
 //! | `SOFTROCE_LOSS` | 0 to 1, or percent as `2%` | fraction of the sent packets that are lost |
@@ -60,10 +60,11 @@ pub enum Scheduled {
 pub enum Segmentation {
     /// The device passes each packet to the kernel by itself.
     Never,
-    /// Bursts to peers in 127/8, in tunnels and over IPv6, where the ICRC check does not depend on the identification.
+    /// Bursts to peers in 127/8, in tunnels and over IPv6, where the ICRC check does not depend on the identification, and to
+    /// other peers after a trial.
     #[default]
     Peers,
-    /// Bursts to all peers. The ICRC of the i-th packet of a burst is computed for the identification i.
+    /// Bursts to all peers, without a trial. The ICRC of the i-th packet of a burst is computed for the identification i.
     Always,
 }
 

@@ -13,7 +13,7 @@ use crate::descriptor;
 use crate::multicast::canonical;
 use crate::proto::{Arrival, Counter};
 use crate::wire::ip::{Headers, Route};
-use crate::wire::{Packet, Run, icrc};
+use crate::wire::{Packet, Run, Transport, icrc};
 
 /// Buffers and cached checks for receiving packets from the sockets. Used by one thread at a time.
 pub(crate) struct Inbox {
@@ -142,6 +142,12 @@ impl<'a> Arrived<'a> {
             return Err(Some(Counter::WrongIcrc));
         }
         let packet = Packet::parse(transport).map_err(|_| Counter::Malformed)?;
+        let local = || endpoint.socket.local().ip();
+        if packet.header.bth.opcode.transport == Transport::Manufacturer
+            && network.take_trial(local(), &arrival, &packet.header)
+        {
+            return Err(None);
+        }
         // Captured packets are not merged to runs, since each is recorded separately. Packets in a tunnel are not merged
         // either, since each has its own headers.
         if network.is_captured() || bytes.len() != self.message.segment {

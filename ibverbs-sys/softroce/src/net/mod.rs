@@ -27,6 +27,7 @@ mod shared;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod tunnel;
 
 use crate::wire::BASE;

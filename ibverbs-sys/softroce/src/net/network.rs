@@ -18,6 +18,7 @@ use super::outbox::{self, Batch, Outbox};
 use super::peers::Peers;
 use super::route;
 use super::socket::Interface;
+use super::trial::Trials;
 use crate::address;
 use crate::capture::Capture;
 use crate::config::{Config, Segmentation};
@@ -63,6 +64,7 @@ pub(crate) struct Network {
     capture: Option<Capture>,
     host_peers: OnceLock<Arc<HostPeers>>,
     pub(super) peers: Peers,
+    pub(super) trials: Trials,
 }
 
 impl Network {
@@ -152,6 +154,7 @@ impl Network {
             capture,
             host_peers: OnceLock::new(),
             peers: Peers::default(),
+            trials: Trials::default(),
         })
     }
 

@@ -38,9 +38,11 @@ pub(super) enum Company {
     /// All packets of the same route. Their ICRC does not depend on the identification: it covers an IPv6 header, or the
     /// packets stay on this host, where bursts are not split and both sides assume 0.
     Any,
-    /// All packets of the same route. The receiver may see the identification, so the ICRC must cover the index of the
-    /// packet in the burst.
+    /// All packets of the same route, after a [trial](super::trial). The receiver may see the identification, so the ICRC must
+    /// cover the index of the packet in the burst.
     Numbered,
+    /// The other packets of a [trial](super::trial), whose ICRC covers their index, too.
+    Trial,
 }
 
 /// Returns the route from the GID `gid`, whose socket is bound to `local`, to the queue pair with the number

@@ -97,6 +97,12 @@ impl Batch {
         self.bursts.clear();
     }
 
+    /// Returns the shipment of the first packet, if there are several packets.
+    pub(in crate::net) fn first_of_several(&self) -> Option<&Shipment> {
+        let first = self.sealed.first().filter(|_| self.packets > 1);
+        first.map(|first| &first.shipment)
+    }
+
     /// Adds a packet or run (consecutive packets of one size) to the outbox `copies` times.
     pub(super) fn put(&mut self, sealed: Sealed, copies: usize) {
         self.sealed.extend(std::iter::repeat_n(sealed, copies));
@@ -123,7 +129,7 @@ impl Batch {
                 };
             }
             let burst = begin..self.pieces.len();
-            if company == Company::Numbered {
+            if matches!(company, Company::Numbered | Company::Trial) {
                 self.number(burst.clone());
             }
             self.bursts.push(burst);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::delay::Packet;
 use super::network::Network;
+use super::route::Company;
 use super::{shared, tunnel};
 use crate::address::MULTICAST;
 use crate::proto::{Counter, Path, Run};
@@ -234,7 +235,23 @@ impl<'a> Outbox<'a> {
             }
         }
         network.send(batch);
+        let trial = network.due_trial(batch);
         batch.clear();
+        if let Some(trial) = trial {
+            network.send_trial(&trial);
+        }
+    }
+
+    /// Makes the packets of this outbox a [trial](super::trial): they are sent as a burst although no trial has succeeded yet.
+    pub(super) fn make_trial(&mut self) {
+        for sealed in self
+            .batch
+            .opened()
+            .iter_mut()
+            .flat_map(|batch| &mut batch.sealed)
+        {
+            sealed.shipment.company = Company::Trial;
+        }
     }
 
     /// Makes packets that are added from now on use a link (shared memory with another process). All of them must be sent

@@ -86,7 +86,7 @@ impl Network {
         };
         let allowed = match (self.segmentation, first.shipment.company) {
             (Segmentation::Never, _) | (_, Company::None) => false,
-            (Segmentation::Peers, Company::Numbered) => false,
+            (Segmentation::Peers, Company::Numbered) => self.has_passed_trial(&first.shipment),
             (Segmentation::Peers | Segmentation::Always, _) => true,
         };
         let socket = self.own.get(first.shipment.endpoint);
@@ -96,6 +96,15 @@ impl Network {
         let same = (sealed.iter()).take_while(|sealed| sealed.shipment == first.shipment);
         let sizes = same.flat_map(|s| std::iter::repeat_n(s.datagram.len(), s.count()));
         bursts::together(sizes.skip(packet))
+    }
+
+    /// Returns whether a [trial](crate::net::trial) has shown that the destination of a datagram accepts the packets of bursts.
+    fn has_passed_trial(&self, shipment: &Shipment) -> bool {
+        let own = self.own.get(shipment.endpoint);
+        own.is_some_and(|own| {
+            let local = own.socket.local().ip();
+            self.trials.is_proven(local, shipment.to.ip())
+        })
     }
 
     /// Sends bursts by a socket. If the kernel has no buffer space even after [`TRIES`] attempts, discards the remaining

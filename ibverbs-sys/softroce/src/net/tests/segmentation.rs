@@ -230,8 +230,14 @@ fn packets_that_others_may_see_have_the_icrc_of_their_number() {
         let together = together && supported(&a);
         let sizes = [256; 40];
         send(&a, &a, 0, &sizes);
-        let expected = if together { vec![40] } else { vec![1; 40] };
-        assert_eq!(messages(&a, 40), expected, "{segmentation:?}");
+        let expected = match segmentation {
+            _ if together => vec![40],
+            // The packets of a trial, which nobody answers here.
+            Segmentation::Peers if supported(&a) => [vec![1; 40], vec![2]].concat(),
+            _ => vec![1; 40],
+        };
+        let datagrams = expected.iter().sum();
+        assert_eq!(messages(&a, datagrams), expected, "{segmentation:?}");
         send(&a, &a, 0, &sizes);
         let got = receive(&a, 40);
         assert!(got.iter().map(|got| got.sequence).eq(0..40));
@@ -247,4 +253,40 @@ fn packets_that_others_may_see_have_the_icrc_of_their_number() {
         assert_eq!(wrong + got.len() as u64, 40);
         assert!(wrong > 35, "{wrong}");
     }
+}
+
+#[test]
+fn packets_to_another_host_go_together_after_a_trial() {
+    let Some(address) = elsewhere() else {
+        eprintln!("skipped: this host has no address but in 127/8");
+        return;
+    };
+    let a = open(&Config {
+        addresses: vec![address.into()],
+        port: super::port(),
+        ..Config::default()
+    });
+    if !supported(&a) {
+        eprintln!("skipped: this kernel does not take bursts apart and put them together");
+        return;
+    }
+    // A single packet causes no trial.
+    send(&a, &a, 0, &[256]);
+    receive(&a, 1);
+    let sent = |network: &Network| network.counters.value(Counter::SentPackets);
+    assert_eq!(sent(&a), 1);
+    send(&a, &a, 0, &[256; 2]);
+    assert_eq!(sent(&a), 1 + 2 + 2);
+    let (mut inbox, mut got) = (Inbox::new(), Vec::new());
+    let end = Instant::now() + Duration::from_secs(20);
+    while !a.trials.is_proven(address.into(), address.into()) {
+        assert!(Instant::now() < end, "no answer");
+        collect(&a, &mut inbox, &mut got);
+    }
+    // The packets of a trial are not delivered.
+    assert_eq!(got.len(), 2);
+    assert_eq!(sent(&a), 1 + 2 + 2 + 1);
+    send(&a, &a, 0, &[1024; 40]);
+    assert_eq!(messages(&a, 40), [40]);
+    assert_eq!(a.counters.value(Counter::WrongIcrc), 0);
 }

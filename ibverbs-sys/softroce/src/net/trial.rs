@@ -1,0 +1,260 @@
+#![forbid(unsafe_code)]
+//! Trials of bursts: the proof, for each peer, that the packets of a burst arrive with a valid ICRC.
+//!
+//! The kernel or the network card splits a burst into datagrams and numbers them in the identification of their IPv4 headers.
+//! The ICRC covers this field. The sender computes it for the numbers that Linux assigns; a network card that splits bursts may
+//! assign others. A peer of this crate accepts a packet whose ICRC is valid for any identification, because a UDP socket does
+//! not report the field. Kernel drivers and network cards check the field.
+//!
+//! So bursts are sent over IPv4 to other hosts only after a trial: a burst of two packets whose opcode is reserved for
+//! manufacturers. A peer of this crate answers the second packet, which shows that it received the packet with an ICRC that it
+//! accepts. Other implementations drop both packets (IBTA 9.2.1, 9.7.2). A trial is repeated at intervals, because the route
+//! to the peer may change.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::network::Network;
+use super::outbox::Batch;
+use super::route::{Company, gid_of};
+use crate::config::Segmentation;
+use crate::proto::{Arrival, Path, Time};
+use crate::random;
+use crate::wire::{Aeth, Bth, Deth, Header, Opcode, Operation, Syndrome, Transport};
+
+/// Queue pair number of both ends of a trial: that of the general services interface, which no queue pair of a program has.
+const NUMBER: u32 = 1;
+
+/// Packet that requests an answer.
+const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnly);
+
+/// Answer to such a packet, with the same sequence number.
+const ANSWER: Opcode = Opcode::new(Transport::Manufacturer, Operation::Acknowledge);
+
+/// A trial that must be sent.
+pub(super) struct DueTrial {
+    path: Path,
+    /// Sequence number of the first packet.
+    sequence: u32,
+}
+
+/// Local address and address of the peer.
+type Route = (IpAddr, IpAddr);
+
+/// State of the trials for each route.
+#[derive(Debug, Default)]
+pub(super) struct Trials(Mutex<HashMap<Route, Trial>>);
+
+#[derive(Debug)]
+struct Trial {
+    /// Set if the last answered trial is not too old.
+    is_proven: bool,
+    /// Sequence number of the first packet of the last trial, which is even. The second packet has the next number.
+    sequence: u32,
+    /// Number of trials since the last answer.
+    unanswered: u32,
+    /// Time from which the next trial may be sent.
+    due: Time,
+}
+
+/// Time to wait for the answer to a trial. The time doubles with each unanswered trial.
+const WAIT: Duration = Duration::from_millis(20);
+
+/// Maximum time between two trials to a peer that does not answer.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// Time after which a trial that was answered is repeated.
+const RENEWAL: Duration = Duration::from_secs(1);
+
+/// Number of unanswered trials after which bursts are not sent any more.
+const MISSES: u32 = 3;
+
+/// Maximum number of routes whose state is kept.
+const MAX_ROUTES: usize = 4096;
+
+impl Trials {
+    /// Returns whether bursts may be sent on a route.
+    pub(super) fn is_proven(&self, local: IpAddr, peer: IpAddr) -> bool {
+        let trials = self.0.lock();
+        (trials.get(&(local, peer))).is_some_and(|trial| trial.is_proven)
+    }
+
+    /// Returns the sequence number of the first packet of a trial, if a trial must be sent now.
+    pub(super) fn begin(&self, local: IpAddr, peer: IpAddr, now: Time) -> Option<u32> {
+        let route = (local, peer);
+        let mut trials = self.0.lock();
+        if !trials.contains_key(&route) && trials.len() >= MAX_ROUTES {
+            let oldest = trials.iter().min_by_key(|(_, trial)| trial.due);
+            if let Some((&oldest, _)) = oldest {
+                trials.remove(&oldest);
+            }
+        }
+        let trial = trials.entry(route).or_insert(Trial {
+            is_proven: false,
+            sequence: 0,
+            unanswered: 0,
+            due: now,
+        });
+        if now < trial.due {
+            return None;
+        }
+        trial.is_proven &= trial.unanswered < MISSES;
+        let wait = WAIT.saturating_mul(1 << trial.unanswered.min(16));
+        trial.due = now + wait.min(MAX_WAIT);
+        trial.unanswered = trial.unanswered.saturating_add(1);
+        // Unpredictable, so that no third host can answer.
+        let [word] = random::words();
+        trial.sequence = word as u32 & 0xff_fffe;
+        Some(trial.sequence)
+    }
+
+    /// Records the answer to the packet `sequence` of a trial.
+    pub(super) fn answered(&self, local: IpAddr, peer: IpAddr, sequence: u32, now: Time) {
+        if let Some(trial) = self.0.lock().get_mut(&(local, peer))
+            && trial.unanswered > 0
+            && sequence == trial.sequence + 1
+        {
+            trial.is_proven = true;
+            trial.unanswered = 0;
+            trial.due = now + RENEWAL;
+        }
+    }
+}
+
+impl Network {
+    /// Returns the trial that must be sent to the destination of the first packet of `batch`: if there are several packets
+    /// that only a trial allows to be sent as a burst, and a trial is due.
+    pub(super) fn due_trial(&self, batch: &Batch) -> Option<DueTrial> {
+        if self.segmentation != Segmentation::Peers {
+            return None;
+        }
+        let shipment = batch.first_of_several()?;
+        let own = self.own.get(shipment.endpoint)?;
+        if shipment.company != Company::Numbered || !own.socket.segments() {
+            return None;
+        }
+        let (local, peer) = (own.socket.local().ip(), shipment.to.ip());
+        let sequence = self.trials.begin(local, peer, self.timers.now())?;
+        Some(DueTrial {
+            path: path(own.gid, gid_of(peer)),
+            sequence,
+        })
+    }
+
+    pub(super) fn send_trial(&self, trial: &DueTrial) {
+        let mut outbox = self.outbox();
+        for sequence in [trial.sequence, trial.sequence + 1] {
+            let mut header = Header::new(Bth::new(QUESTION, NUMBER, sequence));
+            header.deth = Some(Deth {
+                queue_key: 0,
+                source: NUMBER,
+            });
+            outbox.push(|out| {
+                header.emit(out);
+                Some(trial.path)
+            });
+        }
+        outbox.make_trial();
+    }
+
+    /// Handles a packet of a trial that arrived at the address `local`: answers a question, and records an answer. Returns
+    /// `false` if the packet belongs to no trial.
+    pub(super) fn take_trial(&self, local: IpAddr, arrival: &Arrival, header: &Header) -> bool {
+        let Bth {
+            opcode,
+            destination,
+            sequence,
+            ..
+        } = header.bth;
+        if destination != NUMBER {
+            return false;
+        }
+        if opcode == QUESTION && sequence % 2 == 1 {
+            let mut answer = Header::new(Bth::new(ANSWER, NUMBER, sequence));
+            answer.aeth = Some(Aeth {
+                syndrome: Syndrome::Ack { credits: 31 },
+                message_sequence: 0,
+            });
+            self.outbox().push(|out| {
+                answer.emit(out);
+                Some(path(arrival.local, arrival.source))
+            });
+        } else if opcode == ANSWER {
+            let peer = arrival.source.to_canonical();
+            self.trials
+                .answered(local, peer, sequence, self.timers.now());
+        }
+        opcode.transport == Transport::Manufacturer
+    }
+}
+
+fn path(source: u8, destination: Ipv6Addr) -> Path {
+    Path {
+        source,
+        destination,
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+    fn at(millis: u64) -> Time {
+        Time::default() + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn the_second_packet_proves_a_route_until_trials_are_unanswered() {
+        let trials = Trials::default();
+        let first = trials.begin(LOCAL, PEER, at(0)).unwrap();
+        assert!(trials.begin(LOCAL, PEER, at(19)).is_none());
+        // The first packet is numbered like a packet that is sent alone.
+        trials.answered(LOCAL, PEER, first, at(1));
+        assert!(!trials.is_proven(LOCAL, PEER));
+        trials.answered(PEER, LOCAL, first + 1, at(1));
+        assert!(!trials.is_proven(LOCAL, PEER));
+        trials.answered(LOCAL, PEER, first + 1, at(1));
+        assert!(trials.is_proven(LOCAL, PEER));
+
+        assert!(trials.begin(LOCAL, PEER, at(1000)).is_none());
+        let mut sent = Vec::new();
+        for now in 1001..10_000 {
+            if trials.begin(LOCAL, PEER, at(now)).is_some() {
+                sent.push(now);
+            }
+            assert_eq!(trials.is_proven(LOCAL, PEER), sent.len() <= MISSES as usize);
+        }
+        assert_eq!(sent[..5], [1001, 1021, 1061, 1141, 1301]);
+        // An old answer proves nothing.
+        trials.answered(LOCAL, PEER, first + 1, at(10_000));
+        assert!(!trials.is_proven(LOCAL, PEER));
+    }
+
+    #[test]
+    fn a_peer_that_never_answers_gets_few_trials() {
+        let trials = Trials::default();
+        let hour = (0..3_600_000).step_by(10);
+        let sent = hour.filter(|&now| trials.begin(LOCAL, PEER, at(now)).is_some());
+        assert!((60..80).contains(&sent.count()));
+    }
+
+    #[test]
+    fn the_number_of_routes_is_bounded() {
+        let trials = Trials::default();
+        for host in 0..2 * MAX_ROUTES as u32 {
+            trials.begin(LOCAL, Ipv4Addr::from(host).into(), at(host.into()));
+        }
+        assert_eq!(trials.0.lock().len(), MAX_ROUTES);
+    }
+}

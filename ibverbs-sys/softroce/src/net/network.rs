@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::{Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -28,6 +29,9 @@ use crate::proto::{Mtu, Path, Time};
 use crate::same_host::{HostPeers, Link};
 use crate::timers::Timers;
 use crate::wire::ip::Headers;
+
+/// Maximum number of bytes that a queue pair may have in flight to another host.
+const IN_FLIGHT: usize = 16 << 20;
 
 /// Maximum unused packet buffers that are kept for reuse.
 const POOL: usize = 8;
@@ -187,8 +191,9 @@ impl Network {
 
     /// Returns the maximum number of packets that a queue pair with this path MTU may have in flight: about half of the
     /// packets that fit into the socket buffer of a peer. The peer is assumed to have the buffer that an unprivileged
-    /// process gets. The other half is left for other queue pairs, and for memory that the kernel does not free at once.
-    pub(crate) fn window(&self, mtu: Mtu) -> u32 {
+    /// process gets. The other half is left for other queue pairs, and for memory that the kernel does not free at once. The end
+    /// of the range is the limit for paths to other hosts that are known to hold as many packets.
+    pub(crate) fn windows(&self, mtu: Mtu) -> RangeInclusive<u32> {
         let loopback = self
             .own
             .iter()
@@ -203,7 +208,9 @@ impl Network {
         };
         let packets = self.peer_buffer / taken / 2;
         // The capacity of a network between two hosts is unknown. The kernel's RoCE driver keeps at most 128 packets in flight.
-        packets.clamp(8, if loopback { 512 } else { 128 }) as u32
+        let packets = packets.clamp(8, if loopback { 512 } else { 128 });
+        let most = if loopback { 0 } else { IN_FLIGHT / mtu.bytes() };
+        packets as u32..=packets.max(most) as u32
     }
 
     /// Returns whether all sockets can send bursts (several datagrams in one message, `UDP_SEGMENT`).

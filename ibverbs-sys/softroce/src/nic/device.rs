@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::net::Ipv6Addr;
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -107,8 +108,8 @@ impl queue_pair::Device for Nic {
         self.network.disconnect(path, number);
     }
 
-    fn window(&self, mtu: Mtu) -> u32 {
-        self.network.window(mtu)
+    fn windows(&self, mtu: Mtu) -> RangeInclusive<u32> {
+        self.network.windows(mtu)
     }
 
     fn now(&self) -> Time {

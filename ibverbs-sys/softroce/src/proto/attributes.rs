@@ -113,8 +113,10 @@ pub struct Attributes {
     pub max_accepted: u8,
     /// Remote operations that the peer may do through this queue pair.
     pub access: AccessFlags,
-    /// Maximum number of packets that may be sent without being acknowledged.
+    /// Maximum number of packets that may be sent without being acknowledged, if nothing is known about the path.
     pub window: u32,
+    /// Maximum number of packets that may be sent without being acknowledged on a path that is known to hold as many.
+    pub max_window: u32,
     /// Set if every send request generates a completion, signaled or not.
     pub signal_all: bool,
     /// Set if receives are taken from a shared receive queue.
@@ -140,6 +142,7 @@ impl Default for Attributes {
             max_accepted: 0,
             access: AccessFlags::empty(),
             window: 128,
+            max_window: 128,
             signal_all: false,
             shared_receive: false,
         }

@@ -122,6 +122,7 @@ impl QueuePair {
             State::Reset => {
                 *attributes = Attributes {
                     window: attributes.window,
+                    max_window: attributes.max_window,
                     signal_all: attributes.signal_all,
                     shared_receive: attributes.shared_receive,
                     ..Attributes::default()

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::net::Ipv6Addr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::QueuePair;
@@ -35,8 +36,9 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Reverses one call of [`connect`](Self::connect).
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
-    /// Returns the maximum number of unacknowledged packets with the path MTU `mtu` that may be in flight to a peer.
-    fn window(&self, mtu: Mtu) -> u32;
+    /// Returns the maximum number of unacknowledged packets with the path MTU `mtu` that may be in flight to a peer: if nothing
+    /// is known about the path, and on a path that is known to hold as many.
+    fn windows(&self, mtu: Mtu) -> RangeInclusive<u32>;
 
     /// Returns the current time.
     fn now(&self) -> Time;
@@ -138,6 +140,7 @@ pub(crate) trait Outgoing {
 #[cfg(test)]
 pub(super) mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
+    use std::ops::RangeInclusive;
     use std::sync::Arc;
 
     use super::Device;
@@ -181,8 +184,9 @@ pub(super) mod tests {
             })
         }
 
-        fn window(&self, mtu: Mtu) -> u32 {
-            (64 * 1024 / mtu.bytes()) as u32
+        fn windows(&self, mtu: Mtu) -> RangeInclusive<u32> {
+            let packets = (64 * 1024 / mtu.bytes()) as u32;
+            packets..=packets
         }
 
         fn now(&self) -> Time {

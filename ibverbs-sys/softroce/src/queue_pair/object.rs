@@ -194,7 +194,8 @@ impl QueuePair {
         inner.version += 1;
         let attributes = inner.transport.attributes_mut();
         plan.apply(wanted.values, attributes);
-        attributes.window = self.device.window(attributes.path_mtu);
+        let windows = self.device.windows(attributes.path_mtu);
+        (attributes.window, attributes.max_window) = (*windows.start(), *windows.end());
         plan.remember(wanted.values, &mut inner.as_set);
         match plan.enter {
             Some(State::Reset) => {
@@ -398,9 +399,11 @@ impl QueuePair {
             path_mtu: mtu_number(self.device.mtu()),
             ..ibv_qp_attr::default()
         };
+        let windows = self.device.windows(self.device.mtu());
         *inner.transport.attributes_mut() = Attributes {
             path_mtu: self.device.mtu(),
-            window: self.device.window(self.device.mtu()),
+            window: *windows.start(),
+            max_window: *windows.end(),
             signal_all: self.signal_all,
             shared_receive: !matches!(
                 inner.attached.as_ref().map(|attached| &attached.receives),

@@ -151,6 +151,7 @@ impl Scenario<'_> {
                 | AccessFlags::REMOTE_READ
                 | AccessFlags::REMOTE_ATOMIC,
             window: connection.window,
+            max_window: 4 * connection.window,
             signal_all: connection.signal_all,
             shared_receive: connection.shared_receive,
         };

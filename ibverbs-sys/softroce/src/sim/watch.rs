@@ -109,8 +109,8 @@ impl Watch {
             last: sequence + (span - 1),
             is_read_or_atomic,
         });
-        if self.under_way.len() > attributes.window as usize {
-            return Err(format!("more than the window of {}", attributes.window));
+        if self.under_way.len() > attributes.max_window as usize {
+            return Err(format!("more than the window of {}", attributes.max_window));
         }
         let reads = self.under_way.iter().filter(|u| u.is_read_or_atomic);
         if reads.count() > usize::from(attributes.max_initiated) {

@@ -13,6 +13,7 @@ mod flow;
 mod packet;
 mod part;
 mod patience;
+mod pipe;
 mod probe;
 mod response;
 mod run;
@@ -106,7 +107,7 @@ struct Cursor {
 impl Requester {
     /// Creates a requester whose first packet has the sequence number `sequence`.
     pub(super) fn new(sequence: Sequence, attributes: &Attributes) -> Self {
-        let window = Window::new(attributes.window);
+        let window = Window::new(attributes.window, attributes.max_window);
         Self {
             queue: VecDeque::new(),
             cursor: Cursor::default(),
@@ -320,7 +321,8 @@ impl Requester {
         let new = self.went(end, host);
         if endpoint.is_reliable() {
             let timeout = endpoint.attributes.ack_timeout;
-            self.probe.sent(sequence, new, now, timeout);
+            self.probe
+                .sent(sequence, new, now, timeout, self.unanswered);
             self.fetches_sent += u32::from(awaits_data);
             self.expect_answer(|| now, endpoint);
         } else {

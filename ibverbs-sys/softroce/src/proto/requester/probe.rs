@@ -12,8 +12,9 @@ use crate::proto::{Sequence, Time};
 pub(super) struct Probe {
     /// Estimated round trip time. `None` before the first response.
     round_trip: Option<RoundTrip>,
-    /// Packet whose round trip is being measured, with the time at which it was sent.
-    timed: Option<(Sequence, Time)>,
+    timed: Option<Timed>,
+    /// Measured round trip that was not taken yet.
+    sample: Option<Sample>,
     at: Option<Time>,
     /// Number of probes since the last response.
     count: u32,
@@ -21,6 +22,23 @@ pub(super) struct Probe {
     due: bool,
     /// Sequence number after the packet that the last probe has repeated.
     end: Option<Sequence>,
+}
+
+/// Packet whose round trip is being measured.
+#[derive(Clone, Copy, Debug)]
+struct Timed {
+    sequence: Sequence,
+    sent: Time,
+    /// Oldest sequence number that was unanswered when the packet was sent.
+    oldest: Sequence,
+}
+
+/// A measured round trip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sample {
+    pub(super) time: Duration,
+    /// Number of packets that were answered in this time.
+    pub(super) packets: u32,
 }
 
 /// Estimate of the round trip time and its deviation, in nanoseconds.
@@ -41,16 +59,22 @@ const LONGEST: u64 = 1 << 56;
 const MOST: u32 = 3;
 
 impl Probe {
-    /// Records that the packet `sequence` was sent. `new` is set if it was sent for the first time.
+    /// Records that the packet `sequence` was sent. `new` is set if it was sent for the first time. `oldest` is the oldest
+    /// unanswered sequence number.
     pub(super) fn sent(
         &mut self,
         sequence: Sequence,
         new: bool,
         now: Time,
         timeout: Option<Duration>,
+        oldest: Sequence,
     ) {
         if new && self.timed.is_none() {
-            self.timed = Some((sequence, now));
+            self.timed = Some(Timed {
+                sequence,
+                sent: now,
+                oldest,
+            });
         }
         self.arm(now, timeout);
     }
@@ -64,10 +88,15 @@ impl Probe {
         now: Time,
         timeout: Option<Duration>,
     ) -> bool {
-        if let Some((sequence, sent)) = self.timed
-            && limit.distance(sequence) > 0
+        if let Some(timed) = self.timed
+            && limit.distance(timed.sequence) > 0
         {
-            self.learn(now - sent);
+            let time = now - timed.sent;
+            self.learn(time);
+            self.sample = Some(Sample {
+                time,
+                packets: limit.distance(timed.oldest).max(0) as u32,
+            });
             self.timed = None;
         }
         self.count = 0;
@@ -84,6 +113,11 @@ impl Probe {
             }
             _ => false,
         }
+    }
+
+    /// Returns the round trip that was measured since the last call.
+    pub(super) fn take_sample(&mut self) -> Option<Sample> {
+        self.sample.take()
     }
 
     /// Returns whether [`progress`](Self::progress) would have no effect if no packet is unanswered: no round trip is being
@@ -189,11 +223,11 @@ mod tests {
     #[test]
     fn waits_for_some_round_trips_once_it_knows_them() {
         let mut probe = Probe::default();
-        probe.sent(Sequence::new(0), true, at(0), TIMEOUT);
+        probe.sent(Sequence::new(0), true, at(0), TIMEOUT, Sequence::new(0));
         assert_eq!(probe.at(), None);
         probe.progress(Sequence::new(1), false, at(2000), TIMEOUT);
         assert_eq!(probe.at(), None);
-        probe.sent(Sequence::new(1), true, at(3000), TIMEOUT);
+        probe.sent(Sequence::new(1), true, at(3000), TIMEOUT, Sequence::new(0));
         // The probe is due after twice the mean and four times the deviation.
         assert_eq!(probe.at(), Some(at(11_000)));
         probe.progress(Sequence::new(2), true, at(5000), TIMEOUT);
@@ -203,18 +237,19 @@ mod tests {
             true,
             at(5000),
             Some(Duration::from_millis(8)),
+            Sequence::new(0),
         );
         assert_eq!(probe.at(), None);
-        probe.sent(Sequence::new(2), true, at(5000), None);
+        probe.sent(Sequence::new(2), true, at(5000), None, Sequence::new(0));
         assert_eq!(probe.at(), None);
     }
 
     #[test]
     fn a_peer_that_is_gone_gets_few() {
         let mut probe = Probe::default();
-        probe.sent(Sequence::new(0), true, at(0), TIMEOUT);
+        probe.sent(Sequence::new(0), true, at(0), TIMEOUT, Sequence::new(0));
         probe.progress(Sequence::new(1), false, at(10), TIMEOUT);
-        probe.sent(Sequence::new(1), true, at(10), TIMEOUT);
+        probe.sent(Sequence::new(1), true, at(10), TIMEOUT, Sequence::new(0));
         let mut times = Vec::new();
         while let Some(due) = probe.at() {
             probe.handle_timeout(due);

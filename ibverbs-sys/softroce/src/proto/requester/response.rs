@@ -152,7 +152,11 @@ impl Requester {
             AnswerBy::Never
         };
         let timeout = endpoint.attributes.ack_timeout;
-        if self.probe.progress(limit, waiting, now, timeout) {
+        let was_lost = self.probe.progress(limit, waiting, now, timeout);
+        if let Some(sample) = self.probe.take_sample() {
+            self.window.measured(&sample, now);
+        }
+        if was_lost {
             // The later packets were lost: the peer would have acknowledged them if it had received them.
             self.window.loss(self.sent);
             self.go_back();

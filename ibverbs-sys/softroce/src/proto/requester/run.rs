@@ -77,7 +77,13 @@ impl Requester {
             self.sent = end;
         }
         let timeout = endpoint.attributes.ack_timeout;
-        (self.probe).sent(sequence + known, known < count, now, timeout);
+        (self.probe).sent(
+            sequence + known,
+            known < count,
+            now,
+            timeout,
+            self.unanswered,
+        );
         self.expect_answer(|| now, endpoint);
         true
     }

@@ -1,13 +1,23 @@
-use crate::proto::Sequence;
+use super::pipe::Pipe;
+use super::probe::Sample;
+use crate::proto::{Sequence, Time};
 
-/// Congestion window: the maximum number of packets in flight. The window grows quickly to the limit in the attributes,
-/// is halved after a loss, and then grows by one packet for each acknowledged window.
+/// Congestion window: the maximum number of packets in flight. The window grows quickly to its limit, is halved after a loss,
+/// grows quickly again to the measured capacity of the path, and then by one packet for each acknowledged window.
+///
+/// The limit is that of the attributes for an unknown path. To this are added the packets that the [path](Pipe) holds while no
+/// packet waits in a queue. So a long path is filled, and the packets that wait in queues stay fewer than on a short one.
 ///
 /// The specification has no such window, because InfiniBand links lose nothing. A socket's buffer drops packets, and a
 /// requester without a window would fill it again with each retransmission.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     limit: u32,
+    /// Limit for an unknown path.
+    least: u32,
+    /// Maximum of the limit.
+    most: u32,
+    pipe: Pipe,
     size: u32,
     /// Window size below which the window grows by one for each acknowledged packet.
     threshold: u32,
@@ -29,14 +39,18 @@ const RESPONSE: u32 = 32 << 10;
 const SMALLEST: u32 = 4;
 
 impl Window {
-    /// Creates a window that can grow to `limit` packets.
-    pub(super) fn new(limit: u32) -> Self {
+    /// Creates a window that can grow to `limit` packets on an unknown path, and to `most` packets on a path that holds as
+    /// many.
+    pub(super) fn new(limit: u32, most: u32) -> Self {
         // A larger window would come too close to half of the sequence space.
         let limit = limit.clamp(1, 1 << 20);
         Self {
             limit,
+            least: limit,
+            most: most.clamp(limit, 1 << 20),
+            pipe: Pipe::default(),
             size: limit.min(FIRST),
-            threshold: limit,
+            threshold: u32::MAX,
             gained: 0,
             recovered: None,
             before: (0, 0),
@@ -75,15 +89,27 @@ impl Window {
         if self.recovered.is_some_and(|end| oldest.distance(end) >= 0) {
             self.recovered = None;
         }
-        let fast = packets.min(self.threshold.saturating_sub(self.size));
+        let fast = packets.min(self.threshold.min(self.limit).saturating_sub(self.size));
         self.size += fast;
         self.gained += packets - fast;
         while self.gained >= self.size && self.size < self.limit {
             self.gained -= self.size;
             self.size += 1;
         }
-        if self.size == self.limit {
+        if self.size >= self.limit {
             self.gained = 0;
+        }
+    }
+
+    /// Adapts the limit to a measured round trip.
+    pub(super) fn measured(&mut self, sample: &Sample, now: Time) {
+        if self.most > self.least {
+            self.pipe.measured(sample.time, sample.packets, now);
+            self.limit = self.least.saturating_add(self.pipe.fill()).min(self.most);
+            self.size = self.size.min(self.limit);
+            if !self.pipe.is_full() {
+                self.threshold = self.threshold.max(self.limit);
+            }
         }
     }
 
@@ -98,7 +124,7 @@ impl Window {
     pub(super) fn silence(&mut self, sent: Sequence) {
         self.before = (self.size, self.threshold);
         self.size = (self.size / 2).max(SMALLEST.min(self.limit));
-        self.threshold = self.size;
+        self.threshold = self.size.max(self.pipe.capacity());
         self.gained = 0;
         self.recovered = Some(sent);
     }
@@ -118,7 +144,7 @@ mod tests {
     use crate::proto::Sequence;
 
     fn open() -> Window {
-        let mut window = Window::new(64);
+        let mut window = Window::new(64, 64);
         window.progress(48, Sequence::new(48));
         assert_eq!(window.size(), 64);
         window
@@ -126,7 +152,7 @@ mod tests {
 
     #[test]
     fn opens_with_what_gets_through() {
-        let mut window = Window::new(64);
+        let mut window = Window::new(64, 64);
         assert_eq!(window.size(), 16);
         window.progress(16, Sequence::new(16));
         assert_eq!(window.size(), 32);
@@ -176,11 +202,11 @@ mod tests {
 
     #[test]
     fn stays_open() {
-        let mut window = Window::new(0);
+        let mut window = Window::new(0, 0);
         window.loss(Sequence::new(1));
         assert_eq!(window.size(), 1);
         assert_eq!(window.read_batch(256), 1);
-        let batches = [256, 1024, 2048, 4096].map(|mtu| Window::new(512).read_batch(mtu));
+        let batches = [256, 1024, 2048, 4096].map(|mtu| Window::new(512, 512).read_batch(mtu));
         assert_eq!(batches, [32, 32, 16, 8]);
         assert_eq!(window.acknowledge_every(), 1);
     }

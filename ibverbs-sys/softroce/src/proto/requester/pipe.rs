@@ -1,0 +1,126 @@
+use std::time::Duration;
+
+use crate::proto::Time;
+
+/// Estimate of the capacity of the network path: the number of packets that are in flight when the path is full and no packet
+/// waits in a queue.
+///
+/// The capacity is the product of the rate at which the peer acknowledges packets and the shortest round trip time. A window of
+/// this size fills the path. While round trips take the shortest time, the path may hold more, so the suggested window is larger
+/// than the estimate.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pipe {
+    shortest: Option<Shortest>,
+    /// Estimated capacity in packets. Decreases slowly while the measurements are lower, because a program may send little.
+    capacity: u32,
+    /// Set if the last measured round trip was so long that packets have waited in a queue.
+    is_full: bool,
+}
+
+/// The shortest recent round trip time in nanoseconds, and the time of its measurement.
+#[derive(Clone, Copy, Debug)]
+struct Shortest {
+    nanos: u64,
+    at: Time,
+}
+
+/// Round trips that seem shorter, in nanoseconds, were measured with a time that was read before.
+const LEAST: u64 = 1_000;
+
+/// Time after which the shortest round trip time is replaced by a longer one: the route may have changed.
+const RECENT: Duration = Duration::from_secs(10);
+
+impl Pipe {
+    /// Records that `packets` packets were acknowledged in one round trip of the duration `round_trip`.
+    pub(super) fn measured(&mut self, round_trip: Duration, packets: u32, now: Time) {
+        let nanos = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
+        if nanos < LEAST {
+            return;
+        }
+        let known = self
+            .shortest
+            .filter(|known| known.nanos < nanos && now - known.at < RECENT);
+        let shortest = known.unwrap_or(Shortest { nanos, at: now });
+        self.shortest = Some(shortest);
+        let product = u128::from(packets) * u128::from(shortest.nanos) / u128::from(nanos);
+        let measured = u32::try_from(product).unwrap_or(u32::MAX);
+        self.capacity = measured.max(self.capacity - self.capacity / 32);
+        self.is_full = nanos > shortest.nanos + shortest.nanos / 4;
+    }
+
+    /// Returns whether packets have waited in a queue in the last measured round trip. A larger window then only makes them
+    /// wait longer.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Returns the estimated capacity in packets; 0 before the first measurement.
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Returns the number of packets in flight that fill the path. While no packet waits in a queue, the number is larger, in
+    /// order to find the limit.
+    pub(super) fn fill(&self) -> u32 {
+        let margin = if self.is_full { 0 } else { self.capacity / 2 };
+        self.capacity.saturating_add(margin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUND_TRIP: Duration = Duration::from_millis(2);
+
+    fn at(round: u64) -> Time {
+        Time::default() + ROUND_TRIP * round as u32
+    }
+
+    /// Sends windows of `base` packets more than the pipe suggests through a path that transfers at most `most` packets in a
+    /// round trip. Returns the window of each round.
+    fn windows(most: u32, base: u32, rounds: u64) -> Vec<u32> {
+        let mut pipe = Pipe::default();
+        // The first window is small, so its packets wait in no queue.
+        pipe.measured(ROUND_TRIP, 16, at(0));
+        let round = |round| {
+            let window = base + pipe.fill();
+            let waits = f64::from(window) / f64::from(most);
+            pipe.measured(ROUND_TRIP.mul_f64(waits.max(1.0)), window, at(round));
+            window
+        };
+        (0..rounds).map(round).collect()
+    }
+
+    #[test]
+    fn grows_to_what_the_path_holds_and_not_further() {
+        let windows = windows(2000, 100, 100);
+        let full = windows.iter().position(|&window| window >= 2000).unwrap();
+        assert!(full < 12, "{windows:?}");
+        let last = *windows.last().unwrap();
+        assert!((2000..2200).contains(&last), "{windows:?}");
+        assert!(windows.iter().all(|&window| window < 3200), "{windows:?}");
+    }
+
+    #[test]
+    fn a_short_path_needs_little() {
+        let windows = windows(30, 100, 100);
+        assert!(windows.iter().all(|&window| window < 180), "{windows:?}");
+    }
+
+    #[test]
+    fn shrinks_when_the_path_does_and_forgets_the_shortest_time() {
+        let mut pipe = Pipe::default();
+        for round in 0..10 {
+            pipe.measured(ROUND_TRIP, 1000, at(round));
+        }
+        assert_eq!(pipe.capacity(), 1000);
+        for round in 10..100 {
+            pipe.measured(ROUND_TRIP, 100, at(round));
+        }
+        assert!(pipe.capacity() < 120);
+        // 6,000 round trips are 12 s.
+        pipe.measured(ROUND_TRIP * 2, 100, at(6000));
+        assert_eq!(pipe.shortest.unwrap().nanos, 4_000_000);
+    }
+}

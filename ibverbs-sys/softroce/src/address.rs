@@ -6,12 +6,12 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use crate::number;
 
-/// Number of UDP ports from which a NIC in 127/8 chooses. The index of the chosen port, its slot, forms the four high bits of
-/// the NIC's queue pair numbers, so a peer derives the port from a number. Slot 15 is not used, because 0xffffff is the number
-/// of all queue pairs of a multicast group.
+/// Number of UDP ports from which a NIC chooses, so that several NICs can use one address. The index of the chosen port, its
+/// slot, forms the four high bits of the NIC's queue pair numbers, so a peer derives the port from a number. Slot 15 is not
+/// used, because 0xffffff is the number of all queue pairs of a multicast group.
 pub(crate) const SLOTS: u8 = 15;
 
-/// Difference between the UDP ports of adjacent slots. A slot is the index of a port that a NIC in 127/8 can choose.
+/// Difference between the UDP ports of adjacent slots. A slot is the index of a port that a NIC can choose.
 pub(crate) const STRIDE: u16 = 1000;
 
 /// The queue pair number that addresses all queue pairs of a multicast group (IBTA 9.2.3).
@@ -46,14 +46,30 @@ pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
     STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
 }
 
-/// Returns the UDP port at which a peer's queue pair is reached. An address in 127/8 belongs to a softroce device, and
-/// the number of its queue pair determines the port. All other addresses use the base port.
-pub(crate) fn port_of(base: u16, address: Ipv4Addr, queue_pair: u32) -> Option<u16> {
-    if address.is_loopback() {
-        port_of_slot(base, number::slot(queue_pair))
-    } else {
-        Some(base)
+/// UDP ports that the devices of a host use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ports {
+    /// The base port: network cards, kernel drivers, and the first softroce device of an address.
+    Base,
+    /// The ports of slots, which the queue pair numbers contain: softroce devices.
+    Slots,
+}
+
+impl Ports {
+    /// Returns the UDP port at which a peer's queue pair is reached.
+    pub(crate) fn of(self, base: u16, queue_pair: u32) -> Option<u16> {
+        match self {
+            Self::Base => Some(base),
+            Self::Slots => port_of_slot(base, number::slot(queue_pair)),
+        }
     }
+}
+
+/// Returns the slot whose UDP port is `port`, or `None` if it is the port of no slot.
+pub(crate) fn slot_of_port(base: u16, port: u16) -> Option<u8> {
+    let above = port.checked_sub(base)?;
+    let slot = (above / STRIDE) as u8;
+    (above.is_multiple_of(STRIDE) && above / STRIDE < SLOTS.into()).then_some(slot)
 }
 
 /// Error: the sender's address is a loopback address that belongs to no softroce device of this host.
@@ -61,21 +77,16 @@ pub(crate) fn port_of(base: u16, address: Ipv4Addr, queue_pair: u32) -> Option<u
 pub(crate) struct Stranger;
 
 /// Returns the slot (index of the UDP port) of the device that sends untunnelled packets from the address `from`.
-/// Returns `None` if the device is on another host or is no softroce device: it may send from any port.
+/// Returns `None` if the device is no softroce device: it may send from any port.
 ///
 /// Every program on this host may send from a loopback address, but only the device has bound the port. So the port
 /// identifies the sender.
 pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, Stranger> {
-    if !from.ip().is_loopback() {
-        return Ok(None);
+    let slot = slot_of_port(base, from.port());
+    if slot.is_none() && from.ip().is_loopback() {
+        return Err(Stranger);
     }
-    // Only devices with addresses in 127/8 have several slots.
-    let slots = if from.is_ipv4() { SLOTS } else { 1 };
-    let slot = (from.port().checked_sub(base))
-        .filter(|above| above % STRIDE == 0)
-        .map(|above| above / STRIDE)
-        .filter(|&slot| slot < slots.into());
-    slot.map(|slot| Some(slot as u8)).ok_or(Stranger)
+    Ok(slot)
 }
 
 /// Returns the GID that contains an IPv4 address and a port. Packets between such GIDs are tunnelled.
@@ -179,15 +190,11 @@ mod tests {
     }
 
     #[test]
-    fn a_loopback_peers_port_stands_in_its_number() {
-        let loopback = Ipv4Addr::new(127, 9, 9, 9);
-        assert_eq!(port_of(4791, loopback, 0x01_2345), Some(4791));
-        assert_eq!(port_of(4791, loopback, 0x21_2345), Some(6791));
-        assert_eq!(
-            port_of(4791, Ipv4Addr::new(10, 0, 0, 1), 0x21_2345),
-            Some(4791)
-        );
-        assert_eq!(port_of(60_000, loopback, 0xe0_0000), None);
+    fn a_peers_port_stands_in_its_number() {
+        assert_eq!(Ports::Slots.of(4791, 0x01_2345), Some(4791));
+        assert_eq!(Ports::Slots.of(4791, 0x21_2345), Some(6791));
+        assert_eq!(Ports::Base.of(4791, 0x21_2345), Some(4791));
+        assert_eq!(Ports::Slots.of(60_000, 0xe0_0000), None);
     }
 
     #[test]
@@ -202,13 +209,13 @@ mod tests {
             "127.9.9.9:4792",
             "127.9.9.9:3791",
             "127.9.9.9:19791",
-            "[::1]:5791",
             "[::1]:40000",
         ] {
             assert_eq!(of(stranger), Err(Stranger), "{stranger}");
         }
         assert_eq!(of("[::1]:4791"), Ok(Some(0)));
-        for elsewhere in ["10.0.0.1:4791", "10.0.0.1:49152", "[fd00::1]:1"] {
+        assert_eq!(of("10.0.0.1:6791"), Ok(Some(2)));
+        for elsewhere in ["10.0.0.1:4792", "10.0.0.1:49152", "[fd00::1]:1"] {
             assert_eq!(of(elsewhere), Ok(None), "{elsewhere}");
         }
     }

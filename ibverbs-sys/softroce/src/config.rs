@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `SOFTROCE_DEVICE` | name | the device's name, `softroce0` by default |
 //! | `SOFTROCE_ADDRESS` | IP addresses, with commas | addresses of the host that the device uses; by default an address in 127/8 that only this process uses |
-//! | `SOFTROCE_PORT` | 1 to 65535 | UDP port, 4791 by default; peers must use the same |
+//! | `SOFTROCE_PORT` | 1 to 65535 | first UDP port, 4791 by default; peers must use the same |
 //! | `SOFTROCE_MTU` | 256, 512, 1024, 2048, 4096 | MTU of the port; by default the largest that the network interface supports |
 //! | `SOFTROCE_GSO` | `never`, `peers`, `always` | packets that may be passed to the kernel as one datagram, which the kernel splits (GSO): by default those to peers in 127/8, in tunnels and over IPv6, and to other peers after a trial has shown that the packets arrive with a valid ICRC; with `always` without a trial |
 //! | `SOFTROCE_RCVBUF` | bytes | size to request for the receive buffers of the sockets, 8 MiB by default; for an unprivileged process, the kernel limits it to `net.core.rmem_max` |
@@ -75,7 +75,7 @@ pub struct Config {
     pub device: String,
     /// Addresses of the host that the device uses. If empty, the device uses a loopback address of its own.
     pub addresses: Vec<IpAddr>,
-    /// UDP port of the device.
+    /// UDP port of the first device of an address. Other devices of the address have higher ports.
     pub port: u16,
     /// MTU of the port. `None`: the largest that the network interface supports.
     pub mtu: Option<Mtu>,

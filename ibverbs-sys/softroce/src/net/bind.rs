@@ -29,15 +29,8 @@ pub(super) fn bind(config: &Config) -> io::Result<(Vec<Socket>, u8)> {
         }
         return Err(last);
     }
-    // Other slots are tried only in 127/8, because peers elsewhere expect the port of slot 0.
-    let loopback = |ip: &IpAddr| matches!(ip, IpAddr::V4(ip) if ip.is_loopback());
-    let tried = if config.addresses.iter().all(loopback) {
-        address::SLOTS.into()
-    } else {
-        1
-    };
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
-    for (slot, port) in slots(config.port).take(tried) {
+    for (slot, port) in slots(config.port) {
         let bound = config.addresses.iter().map(|&ip| {
             let address = match ip {
                 IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),

@@ -141,6 +141,7 @@ impl<'a> Arrived<'a> {
         if !is_right(transport, sent) {
             return Err(Some(Counter::WrongIcrc));
         }
+        network.hosts.heard(network.base, from);
         let packet = Packet::parse(transport).map_err(|_| Counter::Malformed)?;
         let local = || endpoint.socket.local().ip();
         if packet.header.bth.opcode.transport == Transport::Manufacturer

@@ -17,6 +17,7 @@ mod bursts;
 mod delay;
 mod endpoint;
 mod groups;
+mod hosts;
 mod inbox;
 mod limits;
 mod network;

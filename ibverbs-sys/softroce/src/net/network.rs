@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use super::bind::bind;
 use super::delay::Delay;
 use super::endpoint::{Endpoint, Endpoints, Gid, GidKind};
+use super::hosts::Hosts;
 use super::limits::{HEADERS, carried_mtu, interface_mtu, unprivileged_buffer};
 use super::outbox::{self, Batch, Outbox};
 use super::peers::Peers;
@@ -69,6 +70,7 @@ pub(crate) struct Network {
     host_peers: OnceLock<Arc<HostPeers>>,
     pub(super) peers: Peers,
     pub(super) trials: Trials,
+    pub(super) hosts: Hosts,
 }
 
 impl Network {
@@ -159,6 +161,7 @@ impl Network {
             host_peers: OnceLock::new(),
             peers: Peers::default(),
             trials: Trials::default(),
+            hosts: Hosts::default(),
         })
     }
 
@@ -295,7 +298,8 @@ impl Network {
     pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::Way> {
         let gid = self.gids.get(usize::from(path.source))?;
         let local = self.own.get(gid.endpoint)?.socket.local();
-        route::way(gid, local, self.base, path, queue_pair)
+        let ports_of = |host| self.hosts.ports(host, || self.timers.coarse_now());
+        route::way(gid, local, self.base, path, queue_pair, ports_of)
     }
 
     /// Returns an empty outbox, to which packets to send are added.

@@ -3,8 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use super::endpoint::{Gid, GidKind};
-use crate::address;
+use crate::address::{self, Ports};
 use crate::multicast::canonical;
+use crate::number;
 use crate::proto::Path;
 use crate::wire::ip::Route;
 
@@ -27,6 +28,8 @@ pub(super) struct Way {
     pub(super) hop_limit: Option<u8>,
     /// Other packets that may be sent together with the packet in a burst.
     pub(super) company: Company,
+    /// Set if later packets take the same way until something new is known of the peer's host.
+    pub(super) is_certain: bool,
 }
 
 /// Packets that may be sent together with a packet in a burst (one message to the kernel). When the kernel splits a
@@ -53,16 +56,26 @@ pub(super) fn way(
     base: u16,
     path: &Path,
     queue_pair: u32,
+    ports_of: impl Fn(IpAddr) -> (Ports, bool),
 ) -> Option<Way> {
     let destination = path.destination;
     let group = canonical(destination);
+    let mut is_certain = true;
+    let mut port_at = |ip: IpAddr| {
+        if number::slot(queue_pair) == 0 {
+            return Some(base);
+        }
+        let ports;
+        (ports, is_certain) = ports_of(ip);
+        ports.of(base, queue_pair)
+    };
     let to: SocketAddr = match gid.kind {
         GidKind::Mapped => match group {
             // Members of a group use the same port as this process.
             Some(group) => SocketAddrV4::new(address::ipv4_group(group)?, local.port()).into(),
             None => {
                 let ip = destination.to_ipv4_mapped().filter(is_unicast)?;
-                SocketAddrV4::new(ip, address::port_of(base, ip, queue_pair)?).into()
+                SocketAddrV4::new(ip, port_at(ip.into())?).into()
             }
         },
         GidKind::Tunnelled => match group {
@@ -77,7 +90,10 @@ pub(super) fn way(
             let SocketAddr::V6(local) = local else {
                 return None;
             };
-            let port = if group.is_some() { local.port() } else { base };
+            let port = match group {
+                Some(_) => local.port(),
+                None => port_at(destination.into())?,
+            };
             // A link-local address belongs to the network interface of the socket.
             SocketAddrV6::new(destination, port, 0, local.scope_id()).into()
         }
@@ -111,6 +127,7 @@ pub(super) fn way(
         tunnelled: gid.kind == GidKind::Tunnelled,
         hop_limit: (hop_limit != HOP_LIMIT).then_some(hop_limit),
         company,
+        is_certain,
     })
 }
 
@@ -166,8 +183,14 @@ mod tests {
                 hop_limit: 64,
                 flow_label: 0,
             };
-            let way = way(&gid, local, 4791, &path, 0x1234).unwrap();
-            assert_eq!(way.company, company, "{destination}");
+            let ports_of = |_| (Ports::Slots, false);
+            let to = |number| way(&gid, local, 4791, &path, number, ports_of).unwrap();
+            assert_eq!(to(0x1234).company, company, "{destination}");
+            // Without a slot, nothing has to be known of the host. The GID of a tunnel and a group contain the port.
+            assert!(to(0x1234).is_certain);
+            let has_port = kind == GidKind::Tunnelled || company == Company::None;
+            assert_eq!(to(0x20_1234).is_certain, has_port, "{destination}");
+            assert_eq!(to(0x20_1234).to.port(), if has_port { 4791 } else { 6791 });
         }
     }
 }

@@ -20,12 +20,15 @@ use parking_lot::Mutex;
 use super::network::Network;
 use super::outbox::Batch;
 use super::route::{Company, gid_of};
+use crate::address;
 use crate::config::Segmentation;
+use crate::number;
 use crate::proto::{Arrival, Path, Time};
 use crate::random;
 use crate::wire::{Aeth, Bth, Deth, Header, Opcode, Operation, Syndrome, Transport};
 
-/// Queue pair number of both ends of a trial: that of the general services interface, which no queue pair of a program has.
+/// Queue pair number of both ends of a trial, besides the slot: that of the general services interface, which no queue pair of a
+/// program has.
 const NUMBER: u32 = 1;
 
 /// Packet that requests an answer.
@@ -37,6 +40,8 @@ const ANSWER: Opcode = Opcode::new(Transport::Manufacturer, Operation::Acknowled
 /// A trial that must be sent.
 pub(super) struct DueTrial {
     path: Path,
+    /// Queue pair number of the peer's end.
+    destination: u32,
     /// Sequence number of the first packet.
     sequence: u32,
 }
@@ -140,6 +145,7 @@ impl Network {
         let sequence = self.trials.begin(local, peer, self.timers.now())?;
         Some(DueTrial {
             path: path(own.gid, gid_of(peer)),
+            destination: number_of(address::slot_of_port(self.base, shipment.to.port())?),
             sequence,
         })
     }
@@ -147,10 +153,10 @@ impl Network {
     pub(super) fn send_trial(&self, trial: &DueTrial) {
         let mut outbox = self.outbox();
         for sequence in [trial.sequence, trial.sequence + 1] {
-            let mut header = Header::new(Bth::new(QUESTION, NUMBER, sequence));
+            let mut header = Header::new(Bth::new(QUESTION, trial.destination, sequence));
             header.deth = Some(Deth {
                 queue_key: 0,
-                source: NUMBER,
+                source: number_of(self.slot()),
             });
             outbox.push(|out| {
                 header.emit(out);
@@ -169,11 +175,14 @@ impl Network {
             sequence,
             ..
         } = header.bth;
-        if destination != NUMBER {
+        if destination != number_of(self.slot()) {
             return false;
         }
-        if opcode == QUESTION && sequence % 2 == 1 {
-            let mut answer = Header::new(Bth::new(ANSWER, NUMBER, sequence));
+        if opcode == QUESTION
+            && sequence % 2 == 1
+            && let Some(deth) = header.deth
+        {
+            let mut answer = Header::new(Bth::new(ANSWER, deth.source, sequence));
             answer.aeth = Some(Aeth {
                 syndrome: Syndrome::Ack { credits: 31 },
                 message_sequence: 0,
@@ -189,6 +198,11 @@ impl Network {
         }
         opcode.transport == Transport::Manufacturer
     }
+}
+
+/// Returns the queue pair number of an end of a trial that has the slot `slot`.
+fn number_of(slot: u8) -> u32 {
+    u32::from(slot) << number::BITS | NUMBER
 }
 
 fn path(source: u8, destination: Ipv6Addr) -> Path {

@@ -12,6 +12,8 @@ use crate::wire::ip::Headers;
 #[derive(Debug, Default)]
 pub(super) struct Lately {
     known: [Option<Known>; 4],
+    /// Number of changes of what was known of other hosts when the entries were made.
+    changes: u64,
     /// Index of the entry that was added last.
     newest: usize,
 }
@@ -37,9 +39,16 @@ impl Lately {
         queue_pair: u32,
         len: usize,
     ) -> Option<&Known> {
+        let changes = network.hosts.changes();
+        if self.changes != changes {
+            self.known = [None; 4];
+            self.changes = changes;
+        }
         let is_same = |known: &Option<Known>| {
             known.as_ref().is_some_and(|known| {
-                (known.len, known.queue_pair) == (len, queue_pair) && known.path == *path
+                (known.len, known.queue_pair) == (len, queue_pair)
+                    && known.path == *path
+                    && known.way.is_certain
             })
         };
         let place = match self.known.iter().position(is_same) {

@@ -1,0 +1,103 @@
+#![forbid(unsafe_code)]
+//! What is known of other hosts: whether their queue pair numbers contain a slot, from which the UDP port follows.
+//!
+//! Several processes of a host may use one address. Each has a UDP port of its own, whose [slot](crate::address) its queue pair
+//! numbers contain. Network cards and kernel drivers always use the base port, and their numbers may have any value. So the
+//! port for a number with the slot 0 is the base port in both cases, and other numbers require knowledge of the host: packets
+//! of this crate come from the ports of slots, others do not. Packets to a host of which nothing is known are sent to both
+//! ports in turn; a connection repeats packets that arrive nowhere.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+
+use crate::address::{self, Ports};
+use crate::proto::Time;
+
+/// What is known of other hosts.
+#[derive(Debug, Default)]
+pub(super) struct Hosts {
+    /// For each host that has sent a packet, whether the packet came from the port of a slot.
+    known: RwLock<HashMap<IpAddr, bool>>,
+    /// Number of changes of `known`.
+    changes: AtomicU64,
+}
+
+/// Time for which packets to an unknown host are sent to one of its ports.
+const TURN: Duration = Duration::from_millis(32);
+
+/// Maximum number of hosts that are remembered.
+const MAX_HOSTS: usize = 1 << 16;
+
+impl Hosts {
+    /// Returns which ports the devices of a host use, and whether this is certain.
+    pub(super) fn ports(&self, host: IpAddr, now: impl FnOnce() -> Time) -> (Ports, bool) {
+        if host.is_loopback() {
+            return (Ports::Slots, true);
+        }
+        let (has_slots, is_certain) = match self.known.read().get(&host) {
+            Some(&has_slots) => (has_slots, true),
+            None => (now().as_nanos() / TURN.as_nanos() as u64 % 2 == 0, false),
+        };
+        let ports = if has_slots { Ports::Slots } else { Ports::Base };
+        (ports, is_certain)
+    }
+
+    /// Records that a packet came from the address `from`.
+    pub(super) fn heard(&self, base: u16, from: SocketAddr) {
+        let host = from.ip();
+        let has_slots = address::slot_of_port(base, from.port()).is_some();
+        if host.is_loopback() || self.known.read().get(&host) == Some(&has_slots) {
+            return;
+        }
+        let mut known = self.known.write();
+        if known.len() >= MAX_HOSTS {
+            known.clear();
+        }
+        known.insert(host, has_slots);
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns the number of changes, so that a cached result of [`ports`](Self::ports) can be checked.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_packet_of_a_host_tells_its_ports() {
+        let hosts = Hosts::default();
+        let host: IpAddr = "10.1.2.3".parse().unwrap();
+        let at = |millis| move || Time::default() + Duration::from_millis(millis);
+        assert_eq!(hosts.ports(host, at(0)), (Ports::Slots, false));
+        assert_eq!(hosts.ports(host, at(40)), (Ports::Base, false));
+        assert_eq!(hosts.ports(host, at(70)), (Ports::Slots, false));
+        for (port, ports) in [
+            (4791, Ports::Slots),
+            (49_152, Ports::Base),
+            (6791, Ports::Slots),
+        ] {
+            let before = hosts.changes();
+            hosts.heard(4791, SocketAddr::new(host, port));
+            assert_eq!(hosts.ports(host, at(40)), (ports, true));
+            assert_eq!(hosts.changes(), before + 1);
+            hosts.heard(4791, SocketAddr::new(host, port));
+            assert_eq!(hosts.changes(), before + 1);
+        }
+    }
+
+    #[test]
+    fn devices_with_loopback_addresses_have_slots() {
+        let hosts = Hosts::default();
+        hosts.heard(4791, "127.0.0.1:50000".parse().unwrap());
+        let host: IpAddr = "127.0.0.1".parse().unwrap();
+        assert_eq!(hosts.ports(host, Time::default), (Ports::Slots, true));
+    }
+}

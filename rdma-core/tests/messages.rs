@@ -19,6 +19,7 @@ fn messages_of_many_sizes_arrive_whole() {
         assert_eq!(completion.opcode(), WorkOpcode::Receive);
         assert_eq!((completion.len(), completion.immediate()), (len, None));
         assert_eq!(completion.queue_pair(), pair.right.number());
+        assert!(completion.has_global_route(), "as all packets of RoCE");
         assert_eq!(memory[..len], bytes(len, 3));
         assert_eq!(memory[len], 0, "nothing behind the message is written");
     }

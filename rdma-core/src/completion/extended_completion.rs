@@ -121,7 +121,8 @@ impl<'a> ExtendedCompletion<'a> {
         self.session.source_queue_pair()
     }
 
-    /// Returns whether the memory of a datagram begins with a global route header of 40 bytes.
+    /// Returns whether the received packets had a global route header, see
+    /// [`WorkCompletion::has_global_route`](super::WorkCompletion::has_global_route).
     #[doc(alias = "ibv_wc_read_wc_flags")]
     #[inline]
     pub fn has_global_route(&self) -> bool {

@@ -100,9 +100,10 @@ impl WorkCompletion {
             .then(|| ffi::raw_invalidated_key(&self.0))
     }
 
-    /// Returns whether the memory of a datagram begins with a global route header of 40 bytes. (The
-    /// memory always begins with 40 bytes for a header; on RoCE with IPv4 the last 20 of them are
-    /// the IPv4 header.)
+    /// Returns whether the received packets had a global route header, which all packets of RoCE
+    /// have. In the memory of a datagram, and not of other messages, the header is in the first 40
+    /// bytes, which are always reserved for it; on RoCE with IPv4 the last 20 of them are the IPv4
+    /// header.
     #[doc(alias = "IBV_WC_GRH")]
     #[inline]
     pub fn has_global_route(&self) -> bool {

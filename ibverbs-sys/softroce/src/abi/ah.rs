@@ -209,7 +209,8 @@ unsafe fn answer_to(
     attr: &mut ibv_ah_attr,
 ) -> Result<(), c_int> {
     attr.dlid = wc.slid;
-    attr.sl = wc.sl;
+    // RoCE has no service levels: the completion has the kind of the network header there.
+    attr.sl = 0;
     attr.src_path_bits = wc.dlid_path_bits;
     attr.port_num = port;
     if wc.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 == 0 {

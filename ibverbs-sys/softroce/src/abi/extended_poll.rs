@@ -212,8 +212,9 @@ unsafe extern "C" fn read_slid(_: *mut ibv_cq_ex) -> u32 {
     0
 }
 
-unsafe extern "C" fn read_sl(_: *mut ibv_cq_ex) -> u8 {
-    0
+unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
+    unsafe { read(cq, work_completion::service_level) }
 }
 
 unsafe extern "C" fn read_dlid_path_bits(_: *mut ibv_cq_ex) -> u8 {

@@ -4,7 +4,7 @@ use ibverbs_sys::{ibv_wc, ibv_wc__bindgen_ty_1, ibv_wc_flags, ibv_wc_opcode, ibv
 use libc::c_uint;
 
 use crate::completion::Entry;
-use crate::proto::{CompletionStatus, Work};
+use crate::proto::{CompletionStatus, NetworkHeader, Work};
 
 /// Converts a completion queue entry to a work completion.
 pub(super) fn of(entry: &Entry) -> ibv_wc {
@@ -23,7 +23,7 @@ pub(super) fn of(entry: &Entry) -> ibv_wc {
         wc_flags: flags(entry),
         pkey_index: entry.partition_index,
         slid: 0,
-        sl: 0,
+        sl: service_level(entry),
         dlid_path_bits: 0,
     }
 }
@@ -60,7 +60,10 @@ pub(super) fn vendor_error(entry: &Entry) -> u32 {
 pub(super) fn flags(entry: &Entry) -> c_uint {
     let completion = &entry.completion;
     let flag = |is_set: bool, flag: ibv_wc_flags| if is_set { flag.0 } else { 0 };
-    flag(completion.route, ibv_wc_flags::IBV_WC_GRH)
+    // All packets of RoCE have a network header. The kernel's Soft-RoCE sets the flag for every received message, too.
+    let is_received = completion.status == CompletionStatus::Success
+        && matches!(completion.work, Work::Receive | Work::ReceiveWithImmediate);
+    flag(is_received, ibv_wc_flags::IBV_WC_GRH)
         | flag(
             completion.immediate.is_some(),
             ibv_wc_flags::IBV_WC_WITH_IMM,
@@ -69,6 +72,16 @@ pub(super) fn flags(entry: &Entry) -> c_uint {
             completion.invalidated.is_some(),
             ibv_wc_flags::IBV_WC_WITH_INV,
         )
+}
+
+/// Returns the service level of a completion queue entry. RoCE has none, so drivers of network cards report the kind of a
+/// datagram's network header there (0: GRH, 1: IPv6, 2: IPv4), which UCX reads.
+pub(super) fn service_level(entry: &Entry) -> u8 {
+    match entry.completion.network {
+        None => 0,
+        Some(NetworkHeader::Ipv6) => 1,
+        Some(NetworkHeader::Ipv4) => 2,
+    }
 }
 
 /// Returns the immediate data of a completion queue entry in network byte order. If it has none, returns
@@ -108,7 +121,7 @@ mod tests {
     #[test]
     fn a_datagram_with_immediate_data() {
         let mut entry = entry(Work::Receive);
-        entry.completion.route = true;
+        entry.completion.network = Some(NetworkHeader::Ipv4);
         entry.completion.immediate = Some([1, 2, 3, 4]);
         let wc = of(&entry);
         assert_eq!((wc.wr_id, wc.byte_len, wc.qp_num, wc.src_qp), (9, 17, 3, 5));
@@ -117,6 +130,9 @@ mod tests {
             (ibv_wc_status::IBV_WC_SUCCESS, ibv_wc_opcode::IBV_WC_RECV)
         );
         assert_eq!(wc.wc_flags, 1 | 2);
+        assert_eq!(wc.sl, 2);
+        entry.completion.network = Some(NetworkHeader::Ipv6);
+        assert_eq!(of(&entry).sl, 1);
         assert_eq!(word(&wc).to_ne_bytes(), [1, 2, 3, 4]);
     }
 
@@ -125,7 +141,11 @@ mod tests {
         let mut entry = entry(Work::Receive);
         entry.completion.invalidated = Some(0x1234_5678);
         let wc = of(&entry);
-        assert_eq!(wc.wc_flags, ibv_wc_flags::IBV_WC_WITH_INV.0);
+        let flags = ibv_wc_flags::IBV_WC_WITH_INV.0 | ibv_wc_flags::IBV_WC_GRH.0;
+        assert_eq!((wc.wc_flags, wc.sl), (flags, 0));
+        // The other fields of a failed receive are not valid.
+        entry.completion.status = CompletionStatus::Flushed;
+        assert_eq!(of(&entry).wc_flags & ibv_wc_flags::IBV_WC_GRH.0, 0);
         assert_eq!(word(&wc), 0x1234_5678);
     }
 

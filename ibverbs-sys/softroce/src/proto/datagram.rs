@@ -1,5 +1,5 @@
 use super::endpoint::Endpoint;
-use super::{Arrival, Completion, CompletionStatus, Counter, Host, Work};
+use super::{Arrival, Completion, CompletionStatus, Counter, Host, NetworkHeader, Work};
 use crate::wire::Packet;
 
 /// Fields of a datagram's headers that the receiving queue pair checks or reports.
@@ -74,7 +74,7 @@ pub(super) fn deliver(
             length: total,
             immediate: label.immediate,
             source: label.source,
-            route: true,
+            network: Some(NetworkHeader::of(route)),
             solicited: label.solicited,
             ..completion
         };
@@ -121,7 +121,7 @@ mod tests {
         let (completion, _) = &pair.b.machine.received[0];
         assert_eq!((completion.length, completion.source), (296, 1));
         assert_eq!(completion.immediate, Some([1, 2, 3, 4]));
-        assert!(completion.route && completion.solicited);
+        assert!(completion.network.is_some() && completion.solicited);
     }
 
     #[test]

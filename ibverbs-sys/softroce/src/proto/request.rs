@@ -289,10 +289,30 @@ pub struct Completion {
     pub invalidated: Option<u32>,
     /// Number of the queue pair that sent the message. Valid only for datagrams.
     pub source: u32,
-    /// Set if a GRH precedes the message in the receive's memory.
-    pub route: bool,
+    /// Network header in front of a received datagram; `None` for all other completions.
+    pub network: Option<NetworkHeader>,
     /// Set if the peer requested a solicited event.
     pub solicited: bool,
+}
+
+/// Header of the network layer in front of a datagram in the receive's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkHeader {
+    /// An IPv6 header, which is a GRH.
+    Ipv6,
+    /// An IPv4 header in the last 20 of 40 bytes (IBTA annex A17.4.5.1).
+    Ipv4,
+}
+
+impl NetworkHeader {
+    /// Returns the kind of the header in the 40 bytes that precede a datagram of this device.
+    pub(super) fn of(route: &[u8; 40]) -> Self {
+        if route[0] >> 4 == 6 {
+            Self::Ipv6
+        } else {
+            Self::Ipv4
+        }
+    }
 }
 
 impl Completion {
@@ -307,7 +327,7 @@ impl Completion {
             immediate: None,
             invalidated: None,
             source: 0,
-            route: false,
+            network: None,
             solicited: false,
         }
     }

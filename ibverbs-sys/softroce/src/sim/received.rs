@@ -168,7 +168,7 @@ impl Scenario<'_> {
     ) -> Result<Vec<u8>, String> {
         let sender = &self.requesters[sender];
         let number = self.world.queue_pair(sender.place).number();
-        if completion.source != number || !completion.route {
+        if completion.source != number || completion.network.is_none() {
             return Err(format!("it came from {number:#x} with a GRH"));
         }
         let buffer = buffer.ok_or("no memory")?;

@@ -86,13 +86,15 @@ fn an_answer_goes_back_to_the_sender() {
             remote[15] ^= 1;
             let mut wc: ibv_wc = zeroed();
             wc.wc_flags = ibv_wc_flags::IBV_WC_GRH.0;
+            // The kind of the network header, which is no service level.
+            wc.sl = 2;
             let mut grh = header(remote, local);
             let mut attr: ibv_ah_attr = zeroed();
             let init = |wc: &mut ibv_wc, grh: &mut ibv_grh, attr: &mut ibv_ah_attr| {
                 ibv_init_ah_from_wc(context, 1, wc, grh, attr)
             };
             assert_eq!(init(&mut wc, &mut grh, &mut attr), 0);
-            assert_eq!(attr.grh.dgid.raw, remote);
+            assert_eq!((attr.grh.dgid.raw, attr.sl), (remote, 0));
             assert_eq!(
                 (attr.is_global, attr.port_num, attr.grh.sgid_index),
                 (1, 1, 0)

@@ -500,7 +500,7 @@ fn datagrams_arrive_behind_their_route() {
     let (completion, _) = &pair.b.machine.received[0];
     assert_eq!((completion.length, completion.source), (296, 1));
     assert_eq!(completion.immediate, Some([1, 2, 3, 4]));
-    assert!(completion.route);
+    assert!(completion.network.is_some());
     // One datagram without a receive, and one with a wrong queue key.
     assert_eq!(pair.b.machine.counted(Counter::ReceiveDropped), 2);
     let ends = [(1, S::Success), (2, S::Success), (3, S::Success)];

@@ -102,7 +102,7 @@ impl Process {
 
     fn await_listening(&mut self, port: u16) -> Result<()> {
         let started = Instant::now();
-        while !is_listening(port) {
+        while !is_listening(self.child.id(), port) {
             if let Some(status) = self.ended()? {
                 return Err(self.failed(format!("ended with {status}")));
             }
@@ -244,12 +244,12 @@ pub(crate) fn run_alone(
     Process::start(words, processor, name)?.finish(Instant::now() + limit)
 }
 
-/// Returns whether a process of this machine listens on the TCP port `port`. Reads the kernel's tables
-/// of connections, because a server would mistake a connection made for this check for the connection
-/// of its client.
-fn is_listening(port: u16) -> bool {
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|path| {
-        let table = fs::read_to_string(path).unwrap_or_default();
+/// Returns whether a process listens on the TCP port `port` in the network namespace of the process
+/// `process`. Reads the kernel's tables of connections, because a server would mistake a connection made
+/// for this check for the connection of its client.
+fn is_listening(process: u32, port: u16) -> bool {
+    ["tcp", "tcp6"].iter().any(|name| {
+        let table = fs::read_to_string(format!("/proc/{process}/net/{name}")).unwrap_or_default();
         listens(&table, port)
     })
 }

@@ -87,10 +87,10 @@ impl Program {
         words
     }
 
-    /// Returns the additional arguments of the client: the host, and the path of the JSON document
-    /// that the client writes.
-    pub(crate) fn client_words(&self, document: &Path) -> Vec<OsString> {
-        let mut words: Vec<OsString> = vec!["127.0.0.1".into()];
+    /// Returns the additional arguments of the client: the server's host, and the path of the JSON
+    /// document that the client writes.
+    pub(crate) fn client_words(&self, host: &str, document: &Path) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec![host.into()];
         if let Self::Ours(..) = self {
             words.extend(["--out_json", "--out_json_file"].map(OsString::from));
             words.push(document.into());

@@ -94,7 +94,7 @@ fn once(program: &Program, case: &Case, network: &Network, options: &[&str]) -> 
     let file = Scratch::new(port);
     let mut words = program.words(case, network, port);
     words.extend(options.iter().map(OsString::from));
-    let client = program.client_words(&file.0);
+    let client = program.client_words("127.0.0.1", &file.0);
     let printed = run(&words, &client, port, &program.name(case), LIMIT)?;
     program.read(case, &printed, &file.0)
 }

@@ -17,6 +17,7 @@
 
 mod attack;
 mod goal;
+mod hosts;
 mod interval;
 mod judge;
 mod outcome;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::attack::Attack;
+use super::hosts::{Host, Hosts};
 use super::judge::{Networks, Programs};
 use super::row::Quantity;
 use super::statistic::Statistic;
@@ -45,6 +46,8 @@ pub enum Path {
     Udp,
     /// The network of the kernel's Soft-RoCE device.
     Kernel,
+    /// The network of two hosts, with this MTU in bytes.
+    Hosts(usize),
 }
 
 impl Path {
@@ -58,6 +61,8 @@ impl Path {
             Self::Udp => &["env", Self::UDP],
             // Without the preloaded softroce.
             Self::Kernel => &["env", "-u", "LD_PRELOAD"],
+            // See `Hosts::words`.
+            Self::Hosts(_) => &[],
         }
     }
 }
@@ -174,6 +179,15 @@ impl Run {
         let case = self.case((count / self.queue_pairs()).max(Plan::MIN_ITERATIONS));
         let mut network = self.network(networks)?.clone();
         network.mtu = self.mtu.unwrap_or(network.mtu);
+        let hosts = match self.path {
+            Path::Hosts(mtu) => Some(Hosts::create(mtu)?),
+            _ => None,
+        };
+        let begin = |host| {
+            hosts
+                .as_ref()
+                .map_or_else(Vec::new, |hosts| hosts.words(host))
+        };
         let mut servers = Vec::new();
         for _ in 0..self.servers {
             let port = free_port()?;
@@ -193,7 +207,18 @@ impl Run {
             servers.push((words, port));
         }
         let file = Scratch::new(servers[0].1);
-        let mut client = [servers[0].0.clone(), program.client_words(&file.0)].concat();
+        let address = hosts
+            .as_ref()
+            .map_or("127.0.0.1", |_| Host::Server.address());
+        let mut client = [
+            begin(Host::Client),
+            servers[0].0.clone(),
+            program.client_words(address, &file.0),
+        ]
+        .concat();
+        for (words, _) in &mut servers {
+            words.splice(0..0, begin(Host::Server));
+        }
         if let [_, further @ ..] = &*servers
             && !further.is_empty()
         {
@@ -239,7 +264,7 @@ impl Run {
 
     fn network<'n>(&self, networks: &'n Networks) -> Result<&'n Network> {
         match self.path {
-            Path::Chosen | Path::Udp => Ok(&networks.softroce),
+            Path::Chosen | Path::Udp | Path::Hosts(_) => Ok(&networks.softroce),
             Path::Kernel => networks.kernel.as_ref().ok_or_else(|| Error::Program {
                 program: "rxe".into(),
                 reason: "this machine has no device of the kernel's Soft-RoCE".into(),
@@ -272,6 +297,7 @@ impl fmt::Display for Run {
             Path::Chosen => {}
             Path::Udp => write!(f, " ({})", Path::UDP)?,
             Path::Kernel => f.write_str(" (rxe)")?,
+            Path::Hosts(mtu) => write!(f, " (two hosts, MTU {mtu})")?,
         }
         match self.attack {
             Some(attack) => write!(f, ", {attack}"),

@@ -98,7 +98,7 @@ mod tests {
     fn names_select_rows_of_both_places() {
         assert_eq!((count("G1"), count("G8"), count("g8c")), (1, 4, 1));
         assert_eq!((count("G12"), count("G11"), count("g11d")), (6, 6, 1));
-        let letters = ["g", "c", "s", "e", "f"].map(count);
+        let letters = ["g", "c", "s", "e", "f", "j"].map(count);
         assert_eq!(letters.iter().sum::<usize>(), select(None).unwrap().len());
         let places: Vec<_> = select(Some("G11"))
             .unwrap()

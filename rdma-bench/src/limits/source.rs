@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::hosts::{Host, Hosts};
 use super::judge::{Networks, Programs};
 use super::row::Quantity;
 use super::run::{LIMIT, Reading, Run};
@@ -38,6 +39,13 @@ pub enum Source {
     /// The program `rdma-bench-peers`, which measures another RPC framework over TCP, with these
     /// arguments.
     Peer(&'static [&'static str]),
+    /// The program `yardstick`, which writes to a TCP connection between two hosts.
+    Tcp {
+        /// The size of a write in bytes.
+        size: usize,
+        /// The MTU of the network in bytes.
+        mtu: usize,
+    },
     /// The round trip of a cache line, in microseconds, measured before and after each pair of
     /// measurements.
     CacheLine,
@@ -56,7 +64,7 @@ impl Source {
             Self::Connections(["write" | "connect", ..]) => Quantity::Time,
             Self::Connections(_) => Quantity::Rate,
             Self::Peer([_, "latency", ..]) => Quantity::Time,
-            Self::Peer(_) => Quantity::Rate,
+            Self::Peer(_) | Self::Tcp { .. } => Quantity::Rate,
             Self::CacheLine => Quantity::Time,
         }
     }
@@ -77,7 +85,11 @@ impl Source {
             Statistic::Counter(_) => {
                 matches!(
                     self,
-                    Self::Ours(..) | Self::Yardstick(_) | Self::Connections(_) | Self::Peer(_)
+                    Self::Ours(..)
+                        | Self::Yardstick(_)
+                        | Self::Connections(_)
+                        | Self::Peer(_)
+                        | Self::Tcp { .. }
                 )
             }
         }
@@ -89,7 +101,11 @@ impl Source {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => Some(run.counts()),
             Self::Ucx { .. } => Some((10_000, 20_000_000)),
-            Self::Yardstick(_) | Self::Connections(_) | Self::Peer(_) | Self::CacheLine => None,
+            Self::Yardstick(_)
+            | Self::Connections(_)
+            | Self::Peer(_)
+            | Self::Tcp { .. }
+            | Self::CacheLine => None,
         }
     }
 
@@ -142,6 +158,7 @@ impl Source {
             Self::Yardstick(words) => yardstick(&programs.yardstick, words, time, statistic),
             Self::Connections(words) => connections(&programs.connections, words, time, statistic),
             Self::Peer(words) => peer(programs.peers()?, words, time, statistic),
+            Self::Tcp { size, mtu } => tcp(&programs.yardstick, *size, *mtu, time, statistic),
             Self::CacheLine => yardstick(&programs.yardstick, &["cache-line"], time, statistic),
         }
     }
@@ -179,6 +196,33 @@ fn yardstick(
     let name = format!("yardstick {}", words.join(" "));
     let printed = run_alone(&line, None, &name, LIMIT)?;
     parsed(&name, statistic, &printed)
+}
+
+/// Runs the server and the client of `yardstick tcp` on two hosts, without softroce, and returns the
+/// value of `statistic`.
+fn tcp(
+    program: &Path,
+    size: usize,
+    mtu: usize,
+    time: Duration,
+    statistic: Statistic,
+) -> Result<Reading> {
+    let hosts = Hosts::create(mtu)?;
+    let port = free_port()?;
+    let (size, number) = (size.to_string(), port.to_string());
+    let words = ["tcp", "--size", &size, "--port", &number];
+    let line = |host| {
+        let mut line = hosts.words(host);
+        line.extend(["env", "-u", "LD_PRELOAD"].map(OsString::from));
+        line.extend(timed(program, &words, time));
+        line
+    };
+    let mut client = line(Host::Client);
+    client.push(Host::Server.address().into());
+    let name = "yardstick tcp";
+    let server = (line(Host::Server), port);
+    let printed = run_with_servers(&[server], &client, name, LIMIT, None)?;
+    parsed(name, statistic, &printed)
 }
 
 /// Runs the program `connections` on one processor, and returns the value of `statistic`.
@@ -241,6 +285,7 @@ impl fmt::Display for Source {
             Self::Yardstick(words) => write!(f, "yardstick {}", words.join(" ")),
             Self::Connections(words) => write!(f, "connections {}", words.join(" ")),
             Self::Peer(words) => write!(f, "rdma-bench-peers {}", words.join(" ")),
+            Self::Tcp { size, mtu } => write!(f, "yardstick tcp -s {size} (two hosts, MTU {mtu})"),
             Self::CacheLine => f.write_str("yardstick cache-line"),
         }
     }

@@ -14,8 +14,10 @@ mod place;
 mod remote_copy;
 mod result;
 mod system;
+mod tcp;
 mod udp;
 
+use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -84,6 +86,18 @@ enum What {
         #[arg(long)]
         tasks: bool,
     },
+    /// Writes per second to a TCP connection. Without a host: the server, which ends after one
+    /// connection.
+    Tcp {
+        /// The size of a write in bytes.
+        #[arg(short = 's', long)]
+        size: usize,
+        /// The port of the server.
+        #[arg(short = 'p', long)]
+        port: u16,
+        /// The address of the server.
+        host: Option<Ipv4Addr>,
+    },
     /// Run the other process of a measurement; the measuring process starts it.
     #[command(hide = true)]
     Other {
@@ -131,6 +145,15 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
     if let What::Other { role, memory, size } = &what {
         return serve(*role, memory, *size);
     }
+    if let What::Tcp {
+        size,
+        port,
+        host: None,
+    } = what
+    {
+        place::pin(place::Side::Far)?;
+        return tcp::serve(port, positive(size)?);
+    }
     place::pin(place::Side::Near)?;
     let measured = match what {
         What::Memcpy { size, latency } => copy::measure(positive(size)?, latency, time)?,
@@ -140,7 +163,12 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
         What::UdpPump { size, by } => udp::pump(positive(size)?, by, time)?,
         What::Eventfd { tasks: false } => eventfd::measure(time)?,
         What::Eventfd { tasks: true } => eventfd::measure_tasks(time)?,
-        What::Other { .. } => unreachable!("it was served"),
+        What::Tcp {
+            size,
+            port,
+            host: Some(host),
+        } => tcp::measure(host, port, positive(size)?, time)?,
+        What::Other { .. } | What::Tcp { .. } => unreachable!("it was served"),
     };
     println!("{}", measured.line());
     Ok(())

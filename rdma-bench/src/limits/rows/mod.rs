@@ -4,6 +4,7 @@ mod asynchronous;
 mod calls;
 mod core;
 mod guest;
+mod hosts;
 mod softroce;
 
 use super::row::{Part, Row};
@@ -46,7 +47,13 @@ const fn round_trip(layer: Layer, words: &'static [&'static str]) -> Part {
 
 /// Returns the rows that are measured on a machine whose processors are not emulated.
 pub(super) fn of_host() -> impl Iterator<Item = &'static Row> {
-    let all = [softroce::ROWS, core::ROWS, asynchronous::ROWS, calls::ROWS];
+    let all = [
+        softroce::ROWS,
+        core::ROWS,
+        asynchronous::ROWS,
+        calls::ROWS,
+        hosts::ROWS,
+    ];
     all.into_iter().flatten()
 }
 
@@ -75,7 +82,8 @@ mod tests {
         let of_letter = |letter, last| (1..=last).map(move |number| format!("{letter}{number}"));
         let names = of_letter('G', 19).chain(of_letter('C', 3));
         let names = names.chain(of_letter('E', 8)).chain(of_letter('F', 6));
-        for name in names.chain(of_letter('S', 1)) {
+        let names = names.chain(of_letter('S', 1)).chain(of_letter('J', 2));
+        for name in names.chain(["J4", "J5"].map(String::from)) {
             assert!(rows().any(|row| row.is_called(&name)), "{name}");
         }
     }

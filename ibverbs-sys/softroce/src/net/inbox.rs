@@ -13,7 +13,7 @@ use crate::descriptor;
 use crate::multicast::canonical;
 use crate::proto::{Arrival, Counter};
 use crate::wire::ip::{Headers, Route};
-use crate::wire::{Packet, Run, Transport, icrc};
+use crate::wire::{Identifications, Packet, Run, Transport, icrc};
 
 /// Buffers and cached checks for receiving packets from the sockets. Used by one thread at a time.
 pub(crate) struct Inbox {
@@ -21,6 +21,7 @@ pub(crate) struct Inbox {
     /// Cached list of sockets, with the number of changes that the list had seen.
     endpoints: Option<(u64, Arc<Endpoints>)>,
     origins: Origins,
+    identifications: Identifications,
 }
 
 impl Inbox {
@@ -29,6 +30,7 @@ impl Inbox {
             ring: Ring::new(),
             endpoints: None,
             origins: Origins::default(),
+            identifications: Identifications::default(),
         }
     }
 }
@@ -70,6 +72,7 @@ pub(crate) struct Arrived<'a> {
     /// Index of the next datagram.
     number: usize,
     origins: &'a mut Origins,
+    identifications: &'a mut Identifications,
 }
 
 impl Arrived<'_> {
@@ -134,9 +137,11 @@ impl<'a> Arrived<'a> {
         // The cheaper check is made before that of the ICRC.
         let arrival = outer.arrival?;
         let from = self.message.from;
-        let is_right = |transport: &[u8], sent: u32| {
+        let hides = hides_identification(&headers, from);
+        let identifications = &mut *self.identifications;
+        let mut is_right = |transport: &[u8], sent: u32| {
             let difference = outer.icrc.finish(transport) ^ sent;
-            difference == 0 || is_excused(&headers, from, transport.len(), difference)
+            difference == 0 || hides && identifications.explain(difference, transport.len())
         };
         if !is_right(transport, sent) {
             return Err(Some(Counter::WrongIcrc));
@@ -235,6 +240,7 @@ impl Network {
             ring,
             endpoints: known,
             origins,
+            identifications,
         } = inbox;
         let changes = self.endpoints_changes();
         if known.as_ref().is_none_or(|(of, _)| *of != changes) {
@@ -258,6 +264,7 @@ impl Network {
                     message,
                     number: 0,
                     origins,
+                    identifications,
                 });
             }
         }
@@ -280,15 +287,10 @@ fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     route.headers(len.saturating_sub(4))
 }
 
-/// Returns whether a wrong ICRC can be explained by the identification in the sender's IPv4 header, which a UDP socket
-/// does not report. Returns `false` for senders in 127/8: they run this implementation, which sends identification 0.
-fn is_excused(headers: &Headers, from: SocketAddr, transport: usize, difference: u32) -> bool {
-    match headers {
-        Headers::V4 { .. } if !from.ip().is_loopback() => {
-            icrc::is_identification(difference, transport)
-        }
-        _ => false,
-    }
+/// Returns whether a packet may have any identification in its IPv4 header, which the ICRC covers and a UDP socket does not
+/// report. Returns `false` for senders in 127/8: they run this implementation, which sends identification 0.
+fn hides_identification(headers: &Headers, from: SocketAddr) -> bool {
+    matches!(headers, Headers::V4 { .. }) && !from.ip().is_loopback()
 }
 
 /// Returns whether the source address in a tunnelled packet's header equals the address from which the datagram came.
@@ -325,7 +327,8 @@ mod tests {
         let from = SocketAddr::from((from, 0xc000));
         let headers = route.headers(transport.len());
         let difference = headers.icrc(&arrived) ^ sent;
-        is_excused(&headers, from, transport.len(), difference)
+        hides_identification(&headers, from)
+            && Identifications::default().explain(difference, transport.len())
     }
 
     #[test]

@@ -117,6 +117,16 @@ pub fn of_identification(identification: u16, transport: usize) -> u32 {
     shift(bytes, following(transport))
 }
 
+/// Returns [`of_identification`] for the identifications with one bit, from the lowest bit on.
+pub fn of_identification_bits(transport: usize) -> [u32; 16] {
+    // The value 1 in the order of bits of a CRC.
+    let factor = shift(1 << 31, following(transport));
+    std::array::from_fn(|bit| {
+        let bytes = u32::from((1_u16 << bit).swap_bytes()) << 16;
+        multiply(bytes, factor)
+    })
+}
+
 /// Returns the number of bytes by which the identification is shifted in the CRC: the rest of the IP header, the UDP
 /// header, the packet, and four bytes by which a CRC always shifts its message.
 fn following(transport: usize) -> usize {

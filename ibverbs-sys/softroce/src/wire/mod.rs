@@ -4,12 +4,14 @@
 
 mod header;
 pub mod icrc;
+mod identification;
 pub mod ip;
 mod opcode;
 mod run;
 
 pub(crate) use header::BASE;
 pub use header::{Aeth, AtomicEth, Bth, Deth, Header, Malformed, Nak, Packet, Reth, Syndrome};
+pub use identification::Identifications;
 pub use opcode::{Opcode, Operation, Transport};
 pub use run::Run;
 pub(crate) use run::ask_for_acknowledgement;

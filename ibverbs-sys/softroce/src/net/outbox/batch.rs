@@ -8,7 +8,7 @@ use super::known::Lately;
 use crate::net::network::Network;
 use crate::net::route::Company;
 use crate::net::{FRONT, GRAIN};
-use crate::wire::icrc;
+use crate::wire::Identifications;
 use crate::wire::ip::Headers;
 
 /// Length of an ICRC in bytes.
@@ -36,6 +36,7 @@ pub(in crate::net) struct Batch {
     /// Ranges of `pieces`. The slices of each range are sent to the kernel as one message (burst).
     pub(super) bursts: Vec<Range<usize>>,
     pub(super) known: Lately,
+    identifications: Identifications,
 }
 
 /// A packet with all headers and its ICRC, or a run of such packets (consecutive packets of one size).
@@ -153,7 +154,8 @@ impl Batch {
                     sealed.headers.set_identification(number);
                 }
                 let end = sealed.transport.end + packet * stride;
-                let difference = icrc::of_identification(number, covered).to_le_bytes();
+                let difference = self.identifications.difference(number, covered);
+                let difference = difference.to_le_bytes();
                 for (byte, difference) in bytes[end - ICRC..end].iter_mut().zip(difference) {
                     *byte ^= difference;
                 }

@@ -1,0 +1,148 @@
+#![forbid(unsafe_code)]
+//! The effect of the identification in an IPv4 header on the ICRC, for packets of recent lengths.
+//!
+//! A CRC is linear: the ICRCs of a packet with two identifications differ by a value that depends only on the exclusive or of the
+//! identifications, and on the number of bytes that follow them. For one length, the differences of the 16 single bits
+//! determine all others.
+
+use super::icrc;
+
+/// Cache of the differences for the last two lengths that occurred twice in a row.
+#[derive(Clone, Debug, Default)]
+pub struct Identifications {
+    known: [Option<Differences>; 2],
+    /// Index of the entry that was added last.
+    newest: usize,
+    /// Last length that was not found.
+    missed: usize,
+}
+
+/// The differences for one length.
+#[derive(Clone, Copy, Debug)]
+struct Differences {
+    /// Length of the packet from BTH to pad.
+    transport: usize,
+    /// For each bit of the identification, the difference of the ICRC if only this bit is set.
+    of_bits: [u32; 16],
+    /// Combinations of `of_bits` that each have a bit which no other has: this bit, and the combination.
+    reduced: [(u32, u32); 16],
+}
+
+impl Identifications {
+    /// Returns the exclusive or of the ICRC of a packet with the identification `identification` and its ICRC with
+    /// identification 0. `transport` is the length of the packet from BTH to pad.
+    pub fn difference(&mut self, identification: u16, transport: usize) -> u32 {
+        match self.of(transport) {
+            Some(differences) => differences.of(identification),
+            None => icrc::of_identification(identification, transport),
+        }
+    }
+
+    /// Returns whether an ICRC is valid for some identification. `difference` is the exclusive or of the ICRC and that for an
+    /// assumed identification. `transport` is the length of the packet from BTH to pad.
+    pub fn explain(&mut self, difference: u32, transport: usize) -> bool {
+        match self.of(transport) {
+            Some(differences) => differences.contain(difference),
+            None => icrc::is_identification(difference, transport),
+        }
+    }
+
+    fn of(&mut self, transport: usize) -> Option<&Differences> {
+        let is_same = |known: &Option<Differences>| {
+            (known.as_ref()).is_some_and(|known| known.transport == transport)
+        };
+        let place = match self.known.iter().position(is_same) {
+            Some(place) => place,
+            // A length that occurs only once is not worth a table.
+            None if self.missed != transport => {
+                self.missed = transport;
+                return None;
+            }
+            None => {
+                self.newest ^= 1;
+                self.known[self.newest] = Some(Differences::new(transport));
+                self.newest
+            }
+        };
+        self.known[place].as_ref()
+    }
+}
+
+impl Differences {
+    fn new(transport: usize) -> Self {
+        let of_bits = icrc::of_identification_bits(transport);
+        let mut reduced = [(0, 0); 16];
+        for (count, &difference) in of_bits.iter().enumerate() {
+            let mut rest = difference;
+            for &(bit, combination) in &reduced[..count] {
+                if rest & bit != 0 {
+                    rest ^= combination;
+                }
+            }
+            // No identification leaves the ICRC as it is, so `rest` is not 0.
+            let own = 1 << rest.trailing_zeros();
+            for (_, combination) in &mut reduced[..count] {
+                if *combination & own != 0 {
+                    *combination ^= rest;
+                }
+            }
+            reduced[count] = (own, rest);
+        }
+        Self {
+            transport,
+            of_bits,
+            reduced,
+        }
+    }
+
+    fn of(&self, identification: u16) -> u32 {
+        let mut left = identification;
+        let mut difference = 0;
+        while left != 0 {
+            difference ^= self.of_bits[left.trailing_zeros() as usize];
+            left &= left - 1;
+        }
+        difference
+    }
+
+    fn contain(&self, difference: u32) -> bool {
+        let mut rest = difference;
+        for &(bit, combination) in &self.reduced {
+            if difference & bit != 0 {
+                rest ^= combination;
+            }
+        }
+        rest == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn tables_agree_with_the_calculation(
+            packets in proptest::collection::vec(
+                (any::<u16>(), any::<u32>(), prop_oneof![Just(1036_usize), Just(1052), 12..4200_usize]),
+                1..40,
+            ),
+        ) {
+            let mut tables = Identifications::default();
+            for (identification, other, transport) in packets {
+                for _ in 0..2 {
+                    let difference = icrc::of_identification(identification, transport);
+                    prop_assert_eq!(tables.difference(identification, transport), difference);
+                    prop_assert!(tables.explain(difference, transport));
+                    let expected = icrc::is_identification(other, transport);
+                    prop_assert_eq!(tables.explain(other, transport), expected);
+                    let damaged = difference ^ 1 << (other % 32);
+                    let expected = icrc::is_identification(damaged, transport);
+                    prop_assert_eq!(tables.explain(damaged, transport), expected);
+                }
+            }
+        }
+    }
+}

@@ -67,7 +67,7 @@ impl Xtask {
             }
             XtaskCmd::On(on) => match on.subcommand {
                 OnCmd::Rxe(flags) => rxe::run(&shell, &flags.requirements(), flags.command),
-                OnCmd::Softroce(flags) => softroce::run(&shell, &flags.command),
+                OnCmd::Softroce(flags) => softroce::run(&shell, flags.as_library, &flags.command),
             },
             XtaskCmd::Test(flags) => test::run(&shell, &flags.selection()?),
             XtaskCmd::Bench(flags) => bench::run(&shell, flags.choice()),

@@ -2,12 +2,14 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use xshell::Shell;
 
 use crate::{cargo, environment, packages, project};
@@ -35,19 +37,35 @@ pub(crate) fn library(shell: &Shell) -> anyhow::Result<PathBuf> {
     cargo::build_shared_library(&build, "softroce")
 }
 
-/// Replaces this process by `command`, with softroce preloaded. Returns only if `command` cannot be
-/// started, with the exit status that a shell would return.
-pub(crate) fn run(shell: &Shell, command: &[OsString]) -> anyhow::Result<u8> {
+/// Name under which programs open libibverbs.
+const LIBIBVERBS: &str = "libibverbs.so.1";
+
+/// The environment variable with the directories that the dynamic linker searches first.
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
+/// Replaces this process by `command`, with softroce preloaded and, if `as_library` is set, with
+/// softroce as the first libibverbs of the search path. Returns only if `command` cannot be started, with
+/// the exit status that a shell would return.
+pub(crate) fn run(shell: &Shell, as_library: bool, command: &[OsString]) -> anyhow::Result<u8> {
     ensure!(!command.is_empty(), "no command: put it behind `--`");
     let library = library(shell)?;
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-    eprintln!("$ {PRELOAD}={} {}", library.display(), words.join(" "));
-    let error = Command::new(&command[0])
+    let directory = as_library.then(|| named_libibverbs(&library)).transpose()?;
+    eprint!("$ ");
+    if let Some(directory) = &directory {
+        eprint!("{LIBRARY_PATH}={} ", directory.display());
+    }
+    eprintln!("{PRELOAD}={} {}", library.display(), words.join(" "));
+    let mut started = Command::new(&command[0]);
+    started
         .args(&command[1..])
         .env_clear()
         .envs(environment::with_device(environment::SOFTROCE))
-        .env(PRELOAD, preloaded(library)?)
-        .exec();
+        .env(PRELOAD, before_others(PRELOAD, library)?);
+    if let Some(directory) = directory {
+        started.env(LIBRARY_PATH, before_others(LIBRARY_PATH, directory)?);
+    }
+    let error = started.exec();
     eprintln!("{}: {error}", words[0]);
     Ok(if error.kind() == ErrorKind::NotFound {
         127
@@ -60,14 +78,26 @@ pub(crate) fn run(shell: &Shell, command: &[OsString]) -> anyhow::Result<u8> {
 pub(crate) fn environment(shell: &Shell) -> anyhow::Result<Vec<(OsString, OsString)>> {
     Ok(vec![
         (environment::DEVICE.into(), environment::SOFTROCE.into()),
-        (PRELOAD.into(), preloaded(library(shell)?)?),
+        (PRELOAD.into(), before_others(PRELOAD, library(shell)?)?),
     ])
 }
 
-/// Returns the list of libraries to preload: `library`, and then the libraries that the caller
-/// preloads.
-fn preloaded(library: PathBuf) -> anyhow::Result<OsString> {
-    let others = env::var_os(PRELOAD).unwrap_or_default();
+/// Returns a directory beside `library` in which the library has the name of libibverbs.
+fn named_libibverbs(library: &Path) -> anyhow::Result<PathBuf> {
+    let directory = library.with_file_name("as-library");
+    fs::create_dir_all(&directory)?;
+    let link = directory.join(LIBIBVERBS);
+    match symlink(library, &link) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            Err(error).with_context(|| format!("creating {}", link.display()))
+        }
+        _ => Ok(directory),
+    }
+}
+
+/// Returns the value of `variable` with `first` before the paths that the variable has now.
+fn before_others(variable: &str, first: PathBuf) -> anyhow::Result<OsString> {
+    let others = env::var_os(variable).unwrap_or_default();
     let others = env::split_paths(&others).filter(|path| !path.as_os_str().is_empty());
-    Ok(env::join_paths([library].into_iter().chain(others))?)
+    Ok(env::join_paths([first].into_iter().chain(others))?)
 }

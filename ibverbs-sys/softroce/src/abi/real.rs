@@ -1,6 +1,6 @@
 //! The real libibverbs. Softroce calls it for devices of other drivers, and for functions that use no device.
 //!
-//! The library is opened by its name. `RTLD_NEXT` would find nothing if the linker dropped the library as unneeded, and would
+//! The library is opened by its name, or where distributions keep it. `RTLD_NEXT` would find nothing if the linker dropped the library as unneeded, and would
 //! find another copy of this crate in a program that links and preloads it. Symbols are looked up only in that library, so a
 //! lookup never finds a function of this crate.
 
@@ -53,18 +53,42 @@ pub(crate) fn has(name: &CStr) -> bool {
     look_up(name).is_some()
 }
 
+/// Names by which the real library is opened, in this order. The name alone may lead to this crate's library, if that has been
+/// put into the search path under this name; the others are the directories where distributions keep libraries.
+const NAMES: &[&CStr] = &[
+    c"libibverbs.so.1",
+    c"/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
+    c"/usr/lib/aarch64-linux-gnu/libibverbs.so.1",
+    c"/usr/lib64/libibverbs.so.1",
+    c"/usr/lib/libibverbs.so.1",
+    c"/lib64/libibverbs.so.1",
+    c"/lib/libibverbs.so.1",
+];
+
 fn look_up(name: &CStr) -> Option<*mut c_void> {
     static LIBRARY: PerProcess<usize> = PerProcess::new(|| {
-        // SAFETY: the name is a C string. The constructors of the library only initialize its own data.
-        let handle = unsafe {
-            libc::dlopen(
-                c"libibverbs.so.1".as_ptr(),
-                libc::RTLD_NOW | libc::RTLD_LOCAL,
-            )
+        let ours: *const () = super::device::ibv_get_device_list as *const ();
+        let is_real = |&library: &usize| {
+            let found = symbol_in(library, c"ibv_get_device_list");
+            found.is_some_and(|found| !ptr::eq(found.cast_const().cast(), ours))
         };
-        handle.expose_provenance()
+        NAMES
+            .iter()
+            .map(|name| open(name))
+            .find(is_real)
+            .unwrap_or(0)
     });
-    let library = *LIBRARY.get();
+    symbol_in(*LIBRARY.get(), name)
+}
+
+/// Opens a library, and returns its handle, or 0 if there is no such library.
+fn open(name: &CStr) -> usize {
+    // SAFETY: the name is a C string. The constructors of the library only initialize its own data.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    handle.expose_provenance()
+}
+
+fn symbol_in(library: usize, name: &CStr) -> Option<*mut c_void> {
     if library == 0 {
         return None;
     }

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! What is known of other hosts: whether their queue pair numbers contain a slot, from which the UDP port follows.
+//! Knowledge of other hosts: the UDP ports of their devices.
 //!
 //! Several processes of a host may use one address. Each has a UDP port of its own, whose [slot](crate::address) its queue pair
 //! numbers contain. Network cards and kernel drivers always use the base port, and their numbers may have any value. So the
@@ -17,23 +17,24 @@ use parking_lot::RwLock;
 use crate::address::{self, Ports};
 use crate::proto::Time;
 
-/// What is known of other hosts.
+/// Knowledge of other hosts.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
-    /// For each host that has sent a packet, whether the packet came from the port of a slot.
+    /// Hosts that have sent a packet. The value is `true` if the last packet came from the port of a slot.
     known: RwLock<HashMap<IpAddr, bool>>,
     /// Number of changes of `known`.
     changes: AtomicU64,
 }
 
-/// Time for which packets to an unknown host are sent to one of its ports.
+/// Time for which packets to an unknown host are sent to one of the two ports.
 const TURN: Duration = Duration::from_millis(32);
 
 /// Maximum number of hosts that are remembered.
 const MAX_HOSTS: usize = 1 << 16;
 
 impl Hosts {
-    /// Returns which ports the devices of a host use, and whether this is certain.
+    /// Returns the ports that the devices of a host use. The second value is `false` for a host of which nothing is known: then
+    /// the first value changes with the time `now`.
     pub(super) fn ports(&self, host: IpAddr, now: impl FnOnce() -> Time) -> (Ports, bool) {
         if host.is_loopback() {
             return (Ports::Slots, true);

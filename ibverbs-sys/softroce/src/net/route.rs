@@ -28,7 +28,7 @@ pub(super) struct Way {
     pub(super) hop_limit: Option<u8>,
     /// Other packets that may be sent together with the packet in a burst.
     pub(super) company: Company,
-    /// Set if later packets take the same way until something new is known of the peer's host.
+    /// Set if later packets take the same way, until the [knowledge](super::hosts) of the peer's host changes.
     pub(super) is_certain: bool,
 }
 

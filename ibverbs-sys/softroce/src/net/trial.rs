@@ -37,7 +37,7 @@ const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnl
 /// Answer to such a packet, with the same sequence number.
 const ANSWER: Opcode = Opcode::new(Transport::Manufacturer, Operation::Acknowledge);
 
-/// A trial that must be sent.
+/// Trial that must be sent.
 pub(super) struct DueTrial {
     path: Path,
     /// Queue pair number of the peer's end.
@@ -150,6 +150,7 @@ impl Network {
         })
     }
 
+    /// Sends the two packets of a trial as a burst.
     pub(super) fn send_trial(&self, trial: &DueTrial) {
         let mut outbox = self.outbox();
         for sequence in [trial.sequence, trial.sequence + 1] {

@@ -87,8 +87,8 @@ impl Sleep<'_> {
     }
 }
 
-/// Whether the program has armed a completion queue with a non-blocking channel, so that the shared words name this
-/// channel's thread although the thread may not wait. While this is set, the engine looks for messages at intervals.
+/// Mark that the program has armed a completion queue with a non-blocking channel. The shared words then name the channel's
+/// thread, although the thread may not wait. So the engine looks for messages at intervals while the mark is set.
 #[derive(Debug)]
 pub(super) struct Armed(AtomicU8);
 
@@ -106,6 +106,7 @@ impl Armed {
         self.0.swap(ARMED, Ordering::SeqCst) == UNARMED
     }
 
+    /// Returns whether the engine must look for messages at intervals.
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != UNARMED
     }

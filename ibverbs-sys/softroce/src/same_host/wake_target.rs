@@ -27,6 +27,7 @@ pub(super) struct WakeTarget {
     /// Set while peers wake a thread that waits at a channel instead of the engine. If more threads wait, peers still wake
     /// the first one.
     is_kept: AtomicBool,
+    /// Set while peers wake a thread that may not wait.
     armed: Armed,
 }
 

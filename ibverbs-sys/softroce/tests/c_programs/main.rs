@@ -2,8 +2,8 @@
 //! client, with the library preloaded. If the test runs as root, each program also runs as a user
 //! without privileges.
 //!
-//! One program is part of this project and is compiled here: it uses verbs that are newer than those
-//! packages.
+//! Two programs are part of this project and are compiled here: one uses verbs that are newer than
+//! those packages, the other opens libibverbs by its name.
 //!
 //! A program that is not installed is reported as ignored, with its package; `cargo xtask test`
 //! installs all packages.
@@ -31,7 +31,8 @@ fn main() -> ExitCode {
             Trial::ignorable_test(name, move || run::run(&case, user))
         };
         let own = Trial::test(format!("{user}::buffers"), move || run::buffers(user));
-        cases().into_iter().map(named).chain([own])
+        let by_name = Trial::test(format!("{user}::by_name"), move || run::by_name(user));
+        cases().into_iter().map(named).chain([own, by_name])
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     run::clean();

@@ -1,4 +1,5 @@
 use std::env;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::io::Read;
@@ -70,35 +71,66 @@ pub(crate) fn run(case: &Case, user: User) -> Result<Completion, Failed> {
 /// Compiles `buffers.c` with the shim of ibverbs-sys that resolves functions at run time, and runs
 /// it.
 pub(crate) fn buffers(user: User) -> Result<(), Failed> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let shim = source.join("../shim");
-    let program = library()?.with_file_name(format!("buffers-of-{user}"));
-    let output = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
-        .args(["-D_GNU_SOURCE", "-O1", "-I"])
-        .args([
-            &shim,
-            &source.join("tests/c_programs/buffers.c"),
-            &shim.join("newer.c"),
-        ])
-        .arg("-o")
-        .arg(&program)
-        .args(["-libverbs", "-ldl"])
-        .output();
-    let output = output.map_err(|error| format!("running the C compiler: {error}"))?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
-    }
-    let case = Case {
-        words: vec![program.to_str().ok_or("a path in UTF-8")?.to_owned().leak()],
-        package: "",
-        way: None,
-        alone: true,
-        says: &["buffers serve"],
-    };
+    let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shim");
+    let newer = shim.join("newer.c");
+    let arguments = ["-I".as_ref(), shim.as_os_str(), newer.as_os_str()];
+    let case = compiled("buffers", user, &arguments, &["-libverbs"], "buffers serve")?;
     start(&case, user, None, None)?
         .wait()?
         .judge("it", case.says)?;
     Ok(())
+}
+
+/// Compiles `by_name.c`, which opens libibverbs by its name, and runs it with the library under this
+/// name in a directory that the dynamic linker searches first.
+pub(crate) fn by_name(user: User) -> Result<(), Failed> {
+    let case = compiled("by_name", user, &[], &[], "opened softroce0: success")?;
+    let library = library()?;
+    let directory = library.with_file_name("as-library");
+    let link = directory.join("libibverbs.so.1");
+    if !link.exists() {
+        fs::create_dir_all(&directory)
+            .and_then(|()| std::os::unix::fs::symlink(&library, &link))
+            .map_err(|error| format!("creating {}: {error}", link.display()))?;
+    }
+    let variables = [("LD_LIBRARY_PATH", directory.as_os_str())];
+    start_in(&case, user, [], &variables)?
+        .wait()?
+        .judge("it", case.says)?;
+    Ok(())
+}
+
+/// Compiles the program `name` of this test. Returns the case that runs it alone, and in which it
+/// prints `says`.
+fn compiled(
+    name: &str,
+    user: User,
+    arguments: &[&OsStr],
+    libraries: &[&str],
+    says: &'static str,
+) -> Result<Case, String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_programs");
+    let program = library()?.with_file_name(format!("{name}-of-{user}"));
+    let output = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
+        .args(["-D_GNU_SOURCE", "-O1"])
+        .args(arguments)
+        .arg(source.join(format!("{name}.c")))
+        .arg("-o")
+        .arg(&program)
+        .args(libraries)
+        .arg("-ldl")
+        .output();
+    let output = output.map_err(|error| format!("running the C compiler: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    Ok(Case {
+        words: vec![program.to_str().ok_or("a path in UTF-8")?.to_owned().leak()],
+        package: "",
+        way: None,
+        alone: true,
+        says: vec![says].leak(),
+    })
 }
 
 fn installed(program: &str) -> bool {
@@ -166,15 +198,28 @@ fn start(
     port: Option<u16>,
     server: Option<&str>,
 ) -> Result<Running, String> {
+    let port = port.map(|port| ["-p".to_owned(), port.to_string()]);
+    let arguments = port.into_iter().flatten();
+    let arguments = arguments.chain(server.map(str::to_owned));
+    let library = library()?;
+    start_in(
+        case,
+        user,
+        arguments,
+        &[("LD_PRELOAD", library.as_os_str())],
+    )
+}
+
+fn start_in(
+    case: &Case,
+    user: User,
+    arguments: impl IntoIterator<Item = String>,
+    variables: &[(&str, &OsStr)],
+) -> Result<Running, String> {
     let mut command = Command::new(case.words[0]);
-    command.args(&case.words[1..]);
-    command.args(
-        port.iter()
-            .flat_map(|port| ["-p".to_owned(), port.to_string()]),
-    );
-    command.args(server);
+    command.args(&case.words[1..]).args(arguments);
     command
-        .env("LD_PRELOAD", library()?)
+        .envs(variables.iter().copied())
         .envs(case.way.map(|way| ("SOFTROCE_PATH", way)))
         .current_dir("/")
         .stdin(Stdio::null())

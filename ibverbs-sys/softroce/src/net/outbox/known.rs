@@ -12,7 +12,7 @@ use crate::wire::ip::Headers;
 #[derive(Debug, Default)]
 pub(super) struct Lately {
     known: [Option<Known>; 4],
-    /// Number of changes of what was known of other hosts when the entries were made.
+    /// Number of changes of the [knowledge](crate::net::hosts) of other hosts when the entries were made.
     changes: u64,
     /// Index of the entry that was added last.
     newest: usize,

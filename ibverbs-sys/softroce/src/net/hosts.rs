@@ -41,7 +41,10 @@ impl Hosts {
         }
         let (has_slots, is_certain) = match self.known.read().get(&host) {
             Some(&has_slots) => (has_slots, true),
-            None => (now().as_nanos() / TURN.as_nanos() as u64 % 2 == 0, false),
+            None => {
+                let turn = now().as_nanos() / TURN.as_nanos() as u64;
+                (turn.is_multiple_of(2), false)
+            }
         };
         let ports = if has_slots { Ports::Slots } else { Ports::Base };
         (ports, is_certain)

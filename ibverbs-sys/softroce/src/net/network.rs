@@ -21,7 +21,7 @@ use super::peers::Peers;
 use super::route;
 use super::socket::Interface;
 use super::trial::Trials;
-use crate::address;
+use crate::address::{self, Ports};
 use crate::capture::Capture;
 use crate::config::{Config, Segmentation};
 use crate::counters::Counters;
@@ -298,7 +298,13 @@ impl Network {
     pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::Way> {
         let gid = self.gids.get(usize::from(path.source))?;
         let local = self.own.get(gid.endpoint)?.socket.local();
-        let ports_of = |host| self.hosts.ports(host, || self.timers.coarse_now());
+        let ports_of = |host| {
+            let mut own = self.own.iter().map(|own| own.socket.local().ip());
+            if own.any(|own| own == host) {
+                return (Ports::Slots, true);
+            }
+            self.hosts.ports(host, || self.timers.coarse_now())
+        };
         route::way(gid, local, self.base, path, queue_pair, ports_of)
     }
 

@@ -17,7 +17,6 @@ use crate::counters::Counters;
 use crate::fault::NetworkFaults;
 use crate::proto::{Arrival, Counter, Mtu, Path};
 use crate::timers::{Sleeper, Timers};
-use crate::wire::ip::Route;
 use crate::wire::{Bth, Deth, Header, Opcode, Operation, Transport};
 
 /// Maximum time to wait for packets in a test. No wait takes that long unless packets are lost.
@@ -601,60 +600,42 @@ fn devices_that_share_an_address_reach_each_other() {
         assert_eq!(devices.each_ref().map(Network::slot), [0, 1, 2]);
         for (from, to) in [(0, 1), (1, 2), (2, 1), (1, 0)] {
             let (from, to) = (&devices[from], &devices[to]);
-            // Nothing may be known of the other device's host yet: then a port is tried in turn.
-            let end = Instant::now() + LOST;
-            let (mut inbox, mut got) = (Inbox::new(), Vec::new());
-            while got.is_empty() {
-                assert!(Instant::now() < end, "nothing came");
-                send(from, &path(0, to.addresses()[0]), number(to), 0..1);
-                collect(to, &mut inbox, &mut got);
-            }
-            assert_eq!(got[0].arrival.slot, Some(from.slot()));
+            send(from, &path(0, to.addresses()[0]), number(to), 0..1);
+            assert_eq!(receive(to, 1)[0].arrival.slot, Some(from.slot()));
         }
     }
 }
 
 #[test]
-fn a_host_whose_packets_come_from_other_ports_is_reached_at_the_base_port() {
+fn the_port_of_another_host_follows_from_its_packets() {
     let Some(address) = segmentation::elsewhere() else {
         eprintln!("skipped: this host has no address but in 127/8");
         return;
     };
-    let config = Config {
+    let device = open(&Config {
         port: port(),
         addresses: vec![address.into()],
         ..Config::default()
-    };
-    let base = UdpSocket::bind((address, config.port)).unwrap();
-    let device = open(&config);
-    assert_eq!(device.slot(), 1);
-    let to = path(0, device.addresses()[0]);
-    let number = 0x20_1234;
-    let way = |network: &Network| network.way(&to, number).unwrap();
-    assert!(!way(&device).is_certain);
-    // A packet as of a network card: from any port, to a queue pair of the device.
-    let (other, card) = (config.port + 1000, config.port + 17);
-    let card = UdpSocket::bind((address, card)).unwrap();
-    let mut packet = Vec::new();
-    datagram(u32::from(device.slot()) << 20 | 0x1234, 0, &[], &mut packet);
-    let route = Route {
-        source: address.to_ipv6_mapped(),
-        destination: address.to_ipv6_mapped(),
-        source_port: card.local_addr().unwrap().port(),
-        destination_port: other,
-        traffic_class: 0,
-        hop_limit: 64,
-        flow_label: 0,
-    };
-    let icrc = route.headers(packet.len()).begin_icrc().finish(&packet);
-    packet.extend_from_slice(&icrc.to_le_bytes());
-    card.send_to(&packet, (address, other)).unwrap();
-    assert_eq!(receive(&device, 1)[0].arrival.slot, None);
-    assert!(way(&device).is_certain);
-    assert_eq!(way(&device).to.port(), config.port);
-    send(&device, &to, number, 0..1);
-    base.set_read_timeout(Some(LOST)).unwrap();
-    assert!(base.recv(&mut [0; 100]).is_ok());
+    });
+    let other = Ipv4Addr::new(192, 0, 2, 7);
+    let to = path(0, other.to_ipv6_mapped());
+    let way = || device.way(&to, 0x20_1234).unwrap();
+    assert!(!way().is_certain);
+    device.hosts.heard(device.base, (other, 50_000).into());
+    assert_eq!((way().is_certain, way().to.port()), (true, device.base));
+    device.hosts.heard(device.base, (other, device.base).into());
+    let slot = device.base + 2000;
+    assert_eq!((way().is_certain, way().to.port()), (true, slot));
+    // Every packet that is received counts.
+    let before = device.hosts.changes();
+    send(
+        &device,
+        &path(0, device.addresses()[0]),
+        number(&device),
+        0..1,
+    );
+    receive(&device, 1);
+    assert_eq!(device.hosts.changes(), before + 1);
 }
 
 #[test]

@@ -3,7 +3,8 @@ use super::probe::Sample;
 use crate::proto::{Sequence, Time};
 
 /// Congestion window: the maximum number of packets in flight. The window grows quickly to its limit, is halved after a loss,
-/// grows quickly again to the measured capacity of the path, and then by one packet for each acknowledged window.
+/// and grows quickly again to the measured capacity of the path. Beyond this it grows by one packet for each acknowledged window
+/// if packets wait in a queue of the path, else quickly.
 ///
 /// The limit is that of the attributes for an unknown path. To this are added the packets that the [path](Pipe) holds while no
 /// packet waits in a queue. So a long path is filled, and the packets that wait in queues stay fewer than on a short one.

@@ -37,6 +37,26 @@ fn drained(channel: &CompletionChannel) -> Vec<CompletionQueueId> {
 }
 
 #[test]
+fn events_are_taken_one_by_one() {
+    let (pair, channel, queue) = announced();
+    assert_eq!(channel.next_event().unwrap(), None);
+    let mut receives = pair.right.receive_queue();
+    let mut sends = pair.left.send_queue();
+    for seed in 0..3 {
+        receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+        queue.request_notification().unwrap();
+        sends
+            .post(SendRequest::send(pattern(&pair.domain, 8, seed)))
+            .unwrap();
+        assert!(channel.wait(LONG).unwrap(), "announced");
+        assert_eq!(channel.next_event().unwrap(), Some(queue.id()));
+        assert_eq!(channel.next_event().unwrap(), None);
+        drop(receives.complete(&succeed(&queue)));
+        drop(sends.complete(&succeed(pair.left.send_completions())));
+    }
+}
+
+#[test]
 fn a_completion_is_announced_once_after_arming() {
     let (pair, channel, queue) = announced();
     assert!(!channel.wait(Some(Duration::ZERO)).unwrap());

@@ -1,8 +1,8 @@
 //! The real libibverbs. Softroce calls it for devices of other drivers, and for functions that use no device.
 //!
-//! The library is opened by its name, or where distributions keep it. `RTLD_NEXT` would find nothing if the linker dropped the library as unneeded, and would
-//! find another copy of this crate in a program that links and preloads it. Symbols are looked up only in that library, so a
-//! lookup never finds a function of this crate.
+//! The library is opened by its name, or where distributions keep it. `RTLD_NEXT` would find nothing if the linker dropped the
+//! library as unneeded, and would find another copy of this crate in a program that links and preloads it. Symbols are looked up
+//! only in that library, so a lookup never finds a function of this crate.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
@@ -88,6 +88,7 @@ fn open(name: &CStr) -> usize {
     handle.expose_provenance()
 }
 
+/// Returns the address of a symbol in the library with the handle `library`, or `None` if the handle is 0.
 fn symbol_in(library: usize, name: &CStr) -> Option<*mut c_void> {
     if library == 0 {
         return None;

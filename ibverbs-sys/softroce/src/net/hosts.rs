@@ -54,9 +54,12 @@ impl Hosts {
     /// Records that a packet came from the address `from`.
     pub(super) fn heard(&self, base: u16, from: SocketAddr) {
         let host = from.ip();
+        if host.is_loopback() {
+            return;
+        }
         let has_slots = address::slot_of_port(base, from.port()).is_some();
         let is_known = |known: &bool| *known || !has_slots;
-        if host.is_loopback() || self.known.read().get(&host).is_some_and(is_known) {
+        if self.known.read().get(&host).is_some_and(is_known) {
             return;
         }
         let mut known = self.known.write();

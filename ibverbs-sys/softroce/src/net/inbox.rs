@@ -13,7 +13,7 @@ use crate::descriptor;
 use crate::multicast::canonical;
 use crate::proto::{Arrival, Counter};
 use crate::wire::ip::{Headers, Route};
-use crate::wire::{Identifications, Packet, Run, Transport, icrc};
+use crate::wire::{Identifications, Packet, Run, icrc};
 
 /// Buffers and cached checks for receiving packets from the sockets. Used by one thread at a time.
 pub(crate) struct Inbox {
@@ -148,10 +148,7 @@ impl<'a> Arrived<'a> {
         }
         network.hosts.heard(network.base, from);
         let packet = Packet::parse(transport).map_err(|_| Counter::Malformed)?;
-        let local = || endpoint.socket.local().ip();
-        if packet.header.bth.opcode.transport == Transport::Manufacturer
-            && network.take_trial(local(), &arrival, &packet.header)
-        {
+        if network.take_trial(endpoint.socket.local().ip(), &arrival, &packet.header) {
             return Err(None);
         }
         // Captured packets are not merged to runs, since each is recorded separately. Packets in a tunnel are not merged

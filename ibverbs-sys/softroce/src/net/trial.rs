@@ -176,7 +176,7 @@ impl Network {
             sequence,
             ..
         } = header.bth;
-        if destination != number_of(self.slot()) {
+        if opcode.transport != Transport::Manufacturer || destination != number_of(self.slot()) {
             return false;
         }
         if opcode == QUESTION
@@ -197,7 +197,7 @@ impl Network {
             self.trials
                 .answered(local, peer, sequence, self.timers.now());
         }
-        opcode.transport == Transport::Manufacturer
+        true
     }
 }
 

@@ -22,11 +22,21 @@ const fn writes(link: usize, path: usize) -> Run {
         .mtu(path)
 }
 
-const fn tcp(link: usize) -> Part {
-    Part::of(Source::Tcp {
-        size: LARGE,
-        mtu: link,
-    })
+/// Creates a row that compares writes with writes to a TCP connection over the same network.
+macro_rules! beside_tcp {
+    ($id:literal, $what:literal, ($link:expr, $path:expr), $least:expr) => {
+        Row {
+            id: $id,
+            what: $what,
+            unit: Unit::Bytes(LARGE),
+            figure: perftest(writes($link, $path)),
+            yardstick: &[Part::of(Source::Tcp {
+                size: LARGE,
+                mtu: $link,
+            })],
+            goal: Ratio(AtLeast($least)),
+        }
+    };
 }
 
 /// Creates a row that compares writes under injected faults with writes without faults.
@@ -44,22 +54,18 @@ macro_rules! with_faults {
 }
 
 pub(super) const ROWS: &[Row] = &[
-    Row {
-        id: "J1",
-        what: "ib_write_bw 64 KiB of two hosts, MTU 1500 / TCP",
-        unit: Unit::Bytes(LARGE),
-        figure: perftest(writes(USUAL, 1024)),
-        yardstick: &[tcp(USUAL)],
-        goal: Ratio(AtLeast(0.8)),
-    },
-    Row {
-        id: "J2",
-        what: "ib_write_bw 64 KiB of two hosts, MTU 9000 / TCP",
-        unit: Unit::Bytes(LARGE),
-        figure: perftest(writes(JUMBO, 4096)),
-        yardstick: &[tcp(JUMBO)],
-        goal: Ratio(AtLeast(1.0)),
-    },
+    beside_tcp!(
+        "J1",
+        "ib_write_bw 64 KiB of two hosts, MTU 1500 / TCP",
+        (USUAL, 1024),
+        0.8
+    ),
+    beside_tcp!(
+        "J2",
+        "ib_write_bw 64 KiB of two hosts, MTU 9000 / TCP",
+        (JUMBO, 4096),
+        1.0
+    ),
     with_faults!(
         "J4a",
         "ib_write_bw 64 KiB of two hosts, 200 us / 0 us",

@@ -141,8 +141,10 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    use super::Window;
-    use crate::proto::Sequence;
+    use std::time::Duration;
+
+    use super::{Sample, Window};
+    use crate::proto::{Sequence, Time};
 
     fn open() -> Window {
         let mut window = Window::new(64, 64);
@@ -190,6 +192,20 @@ mod tests {
         window.progress(32, Sequence::new(130));
         window.not_lost();
         assert_eq!(window.size(), 33);
+    }
+
+    #[test]
+    fn grows_beyond_its_limit_on_a_path_that_holds_more() {
+        let sample = Sample {
+            time: Duration::from_millis(2),
+            packets: 64,
+        };
+        for (most, size) in [(1000, 64 + 64 + 32), (100, 100), (64, 64)] {
+            let mut window = Window::new(64, most);
+            window.measured(&sample, Time::default());
+            window.progress(1000, Sequence::new(1000));
+            assert_eq!(window.size(), size);
+        }
     }
 
     #[test]

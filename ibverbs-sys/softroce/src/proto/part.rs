@@ -270,12 +270,7 @@ impl QueuePair {
     /// Returns the number of sequence numbers (packets) of a message of `length` bytes.
     #[inline]
     pub fn packets(&self, length: u32) -> u32 {
-        if length <= 256 {
-            // 256 bytes is the smallest MTU.
-            1
-        } else {
-            self.endpoint.packets(length)
-        }
+        self.endpoint.packets(length)
     }
 
     /// Returns the largest payload of a packet in bytes.
@@ -455,12 +450,18 @@ impl QueuePair {
         self.responder.has_no_packet()
     }
 
+    /// Returns whether the peer has sent nothing to which a response, not even an acknowledgement, has to be transmitted.
+    #[inline]
+    pub fn owes_no_response(&self) -> bool {
+        self.responder.is_silent() && self.receipts.is_empty()
+    }
+
     /// Returns whether this queue pair has nothing, only an acknowledgement, or something urgent to transmit.
     #[inline]
     pub fn prospect(&self) -> Prospect {
         if self.endpoint.state != State::ReadyToSend || !self.requester.is_silent() {
             Prospect::Urgent
-        } else if self.responder.is_silent() && self.receipts.is_empty() {
+        } else if self.owes_no_response() {
             Prospect::Nothing
         } else if self.endpoint.service == Service::ReliableConnection
             && self.responder.has_no_packet()

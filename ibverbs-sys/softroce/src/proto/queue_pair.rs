@@ -368,32 +368,38 @@ impl QueuePair {
     }
 
     /// Handles the result of a call of the requester. If it failed, moves the queue pair to an error state.
+    #[inline]
     pub(super) fn conclude(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {
             Ok(()) => self.tell_drained(host),
-            Err(Failed(status)) => {
-                host.fails();
-                self.requester.fail(status, host);
-                if self.endpoint.is_reliable() {
-                    self.fall(host);
-                } else {
-                    // The queue pair continues to receive (IBTA 10.3.1.6).
-                    self.requester.flush(&self.endpoint, host);
-                    self.endpoint.state = State::SendQueueError;
-                }
-            }
+            Err(Failed(status)) => self.fail(status, host),
+        }
+    }
+
+    /// Moves the queue pair to an error state, because its requester has failed with the status `status`.
+    #[cold]
+    fn fail(&mut self, status: CompletionStatus, host: &mut impl Host) {
+        host.fails();
+        self.requester.fail(status, host);
+        if self.endpoint.is_reliable() {
+            self.fall(host);
+        } else {
+            // The queue pair continues to receive (IBTA 10.3.1.6).
+            self.requester.flush(&self.endpoint, host);
+            self.endpoint.state = State::SendQueueError;
         }
     }
 
     /// Moves the queue pair to the error state if the peer sent an invalid request and all earlier requests are answered.
     /// Returns whether it did so.
+    #[inline]
     pub(super) fn end_if_due(&mut self, host: &mut impl Host) -> bool {
-        let Some(end) = self.responder.due_end() else {
-            return false;
-        };
-        self.responder.finish(end, host);
-        self.fall(host);
-        true
+        let due = self.responder.due_end();
+        if let Some(end) = due {
+            self.responder.finish(end, host);
+            self.fall(host);
+        }
+        due.is_some()
     }
 
     /// Completes the receive of the message in progress with a local error, and moves the queue pair to the error state: an
@@ -427,6 +433,7 @@ impl QueuePair {
         }
     }
 
+    #[inline]
     pub(super) fn tell_established(&mut self, host: &mut impl Host) {
         let connected = self.endpoint.service != Service::UnreliableDatagram;
         if connected && self.endpoint.state == State::ReadyToReceive && !self.established {
@@ -435,6 +442,7 @@ impl QueuePair {
         }
     }
 
+    #[inline]
     fn tell_drained(&mut self, host: &mut impl Host) {
         let draining = self.endpoint.state == State::SendQueueDrained && !self.drained;
         if draining && self.requester.is_drained() {

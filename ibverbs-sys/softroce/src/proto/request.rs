@@ -35,6 +35,17 @@ impl Segment {
 /// Scatter/gather list: the local memory of a message.
 pub type GatherList = SmallVec<[Segment; 4]>;
 
+/// Returns a list of one segment.
+#[inline(always)]
+fn one(segment: Segment) -> GatherList {
+    let unused = Segment {
+        address: 0,
+        length: 0,
+        key: 0,
+    };
+    GatherList::from_buf_and_len([segment, unused, unused, unused], 1)
+}
+
 /// Inline data: bytes of a message that were copied into the request when it was posted.
 pub type Inline = SmallVec<[u8; 64]>;
 
@@ -85,11 +96,7 @@ impl Data<'_> {
     pub(super) fn to_payload(self) -> Payload {
         match self {
             // Most lists have one segment.
-            Self::Gathered(&[only]) => {
-                let mut list = GatherList::new();
-                list.push(only);
-                Payload::Gathered(list)
-            }
+            Self::Gathered(&[only]) => Payload::Gathered(one(only)),
             Self::Gathered(list) => Payload::Gathered(GatherList::from_slice(list)),
             Self::Inline(bytes) => Payload::Inline(Inline::from_slice(bytes)),
         }
@@ -218,9 +225,7 @@ impl ReceiveRequest {
     pub fn new(id: u64, segments: &[Segment]) -> Self {
         // Most lists have one segment.
         let (list, length) = if let &[only] = segments {
-            let mut list = GatherList::new();
-            list.push(only);
-            (list, only.length.into())
+            (one(only), only.length.into())
         } else {
             let lengths = segments.iter().map(|segment| u64::from(segment.length));
             (segments.into(), lengths.sum())

@@ -206,11 +206,7 @@ fn complete(
     device: &dyn Device,
     notes: &mut Notes,
 ) {
-    let timestamp = if queue.is_timed() {
-        device.now().as_nanos()
-    } else {
-        0
-    };
+    let timestamp = timestamp(queue, device);
     let entries = completions.map(|completion| Entry {
         completion,
         queue_pair,
@@ -219,6 +215,36 @@ fn complete(
     });
     if queue.push_all(entries).is_err() {
         notes.overrun = true;
+    }
+}
+
+/// Adds a completion to a completion queue, as [`complete`] adds several.
+#[inline]
+fn complete_one(
+    queue: &CompletionQueue,
+    completion: &Completion,
+    queue_pair: u32,
+    device: &dyn Device,
+    notes: &mut Notes,
+) {
+    let entry = Entry {
+        completion: *completion,
+        queue_pair,
+        timestamp: timestamp(queue, device),
+        partition_index: 0,
+    };
+    if queue.push(entry).is_err() {
+        notes.overrun = true;
+    }
+}
+
+/// Returns the timestamp of a new entry of a completion queue, or 0 if the program does not read timestamps.
+#[inline]
+fn timestamp(queue: &CompletionQueue, device: &dyn Device) -> u64 {
+    if queue.is_timed() {
+        device.now().as_nanos()
+    } else {
+        0
     }
 }
 
@@ -390,22 +416,20 @@ impl Host for Surroundings<'_> {
     }
 
     fn complete_send(&mut self, completion: Completion) {
-        let one = std::iter::once(completion);
         if let Some(queue) = &self.attached.send_queue {
-            complete(queue, one, self.number, self.device, self.notes);
+            complete_one(queue, &completion, self.number, self.device, self.notes);
         }
     }
 
     fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>) {
-        let one = std::iter::once(completion);
         if let Some(number) = xrc_srq {
             let queue = self.xrc_queue(number);
             if let Some(xrc) = queue.as_deref().and_then(SharedReceiveQueue::xrc) {
                 let queue = &xrc.completion_queue;
-                complete(queue, one, self.number, self.device, self.notes);
+                complete_one(queue, &completion, self.number, self.device, self.notes);
             }
         } else if let Some(queue) = &self.attached.receive_queue {
-            complete(queue, one, self.number, self.device, self.notes);
+            complete_one(queue, &completion, self.number, self.device, self.notes);
         }
     }
 

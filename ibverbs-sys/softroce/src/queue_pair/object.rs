@@ -284,8 +284,10 @@ impl QueuePair {
         outgoing: &mut impl Outgoing,
     ) -> Option<Time> {
         let mut inner = self.inner.lock();
-        self.move_queued(&mut inner);
-        self.transmit_queued(&mut inner, now, outgoing);
+        if !self.transmit_acknowledgement(&mut inner, outgoing) {
+            self.move_queued(&mut inner);
+            self.transmit_queued(&mut inner, now, outgoing);
+        }
         inner.transport.next_timeout()
     }
 

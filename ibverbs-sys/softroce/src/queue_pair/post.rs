@@ -81,7 +81,12 @@ impl Sender<'_> {
     /// if ring messages were sent and the queue pair has no other message to send.
     #[inline]
     pub(crate) fn flush_ring_messages(&mut self) -> bool {
-        std::mem::take(&mut self.has_sent) && self.queue_pair.flush_ring_messages(&self.inner)
+        if !std::mem::take(&mut self.has_sent) {
+            return false;
+        }
+        self.queue_pair.flush_ring_messages(&self.inner);
+        // A ring message is sent only if nothing else is to be sent before it, and it carries the acknowledgement that is due.
+        !self.has_queued || self.inner.transport.is_silent()
     }
 
     /// Executes requests of `list` directly, up to the first request that must be queued. Returns the number of executed

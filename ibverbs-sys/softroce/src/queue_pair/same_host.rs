@@ -121,8 +121,35 @@ impl QueuePair {
         step
     }
 
+    /// Sends the acknowledgement that is due as a ring message. Returns `false`, and sends nothing, if the queue pair has
+    /// something else to transmit, or if the acknowledgement cannot be sent as a ring message.
+    pub(super) fn transmit_acknowledgement(
+        &self,
+        mine: &mut Inner,
+        outgoing: &impl Outgoing,
+    ) -> bool {
+        let Some(near) = self.near(mine) else {
+            return false;
+        };
+        let Some(ring_message) = ring_message::mere_acknowledgement(near.transport) else {
+            return false;
+        };
+        let Partner { link, tag, .. } = near.partner;
+        if link.has_backlog() || link.send_ring_message(*tag, &ring_message).is_err() {
+            return false;
+        }
+        near.transport.acknowledgement_sent();
+        near.tally.count(Counter::SentPackets, 1);
+        near.tally.count(Counter::SharedSentPackets, 1);
+        let bytes = ring_message.bytes() as u64;
+        near.tally.count(Counter::SentBytes, bytes);
+        wake(link, outgoing);
+        true
+    }
+
     /// Sends queued messages as ring messages, up to the first message that
-    /// cannot be sent as a ring message. Returns whether the queue pair has no other message to send.
+    /// cannot be sent as a ring message. Returns whether no packets have to be sent: the queue pair has no other message to
+    /// send, or the next message waits to be sent as a ring message.
     pub(super) fn transmit_ring_messages(
         &self,
         mine: &mut Inner,
@@ -137,6 +164,7 @@ impl QueuePair {
         let link = Arc::clone(&partner.link);
         let tag = partner.tag;
         let (mut packets, mut bytes, mut sent) = (0, 0, Sent::default());
+        let mut is_waiting = false;
         self.with(mine, |transport, host| {
             host.answering = true;
             let mut send =
@@ -152,7 +180,8 @@ impl QueuePair {
             while link.may_send(self.number()) {
                 let now = || self.device().coarse_now();
                 let polled = ring_message::poll(transport, now, host, &mut partner, &mut send);
-                if polled == Polled::Nothing {
+                if matches!(polled, Polled::Nothing | Polled::Waiting) {
+                    is_waiting = polled == Polled::Waiting;
                     break;
                 }
             }
@@ -171,14 +200,10 @@ impl QueuePair {
                     mine.tally.add(flow, volume);
                 }
             }
-            if outgoing.is_quiet() {
-                link.flush_later();
-            } else {
-                link.flush();
-            }
+            wake(&link, outgoing);
         }
         mine.partner = Some(partner);
-        mine.transport.is_silent()
+        mine.transport.is_silent() || is_waiting && mine.transport.owes_no_response()
     }
 
     /// Sends a message as a [`RingMessage`] while it is posted, if the
@@ -337,14 +362,12 @@ impl QueuePair {
         true
     }
 
-    /// Wakes the peer process, if it sleeps, to receive the messages that were sent through the shared ring. Returns whether
-    /// the queue pair has no other message to send.
+    /// Wakes the peer process, if it sleeps, to receive the messages that were sent through the shared ring.
     #[inline]
-    pub(super) fn flush_ring_messages(&self, mine: &Inner) -> bool {
+    pub(super) fn flush_ring_messages(&self, mine: &Inner) {
         if let Some(partner) = &mine.partner {
             partner.link.flush();
         }
-        mine.transport.is_silent()
     }
 
     /// Receives a ring message and the payload `chunks` that belongs to it.
@@ -526,6 +549,15 @@ fn take_ring_message<'h, P: PeerMemory<Surroundings<'h>>>(
     } else {
         host.count(Counter::Unaddressed, 1);
         Volume::default()
+    }
+}
+
+/// Wakes the peer process, if it sleeps, unless `outgoing` defers wakeups.
+fn wake(link: &Link, outgoing: &impl Outgoing) {
+    if outgoing.is_quiet() {
+        link.flush_later();
+    } else {
+        link.flush();
     }
 }
 

@@ -481,7 +481,8 @@ impl Link {
     }
 
     /// Receives at most `limit` messages, and calls `take` with the tag and the content of each. Returns the number of
-    /// received messages, or `None` if another thread is receiving.
+    /// received messages, or `None` if another thread is receiving. Also returns after a message whose acknowledgement the
+    /// sender may be waiting for, so that the caller can send the acknowledgement before it receives the next message.
     ///
     /// After the link has ended, only messages that had arrived before are received.
     pub(crate) fn receive(
@@ -517,7 +518,7 @@ impl Link {
                         message.tag & !RING_MESSAGE,
                         Said::RingMessage(&ring_message, &pieces),
                     );
-                    return Ok(());
+                    return Ok((ring_message.message).is_some_and(|of| of.holds_up_sender()));
                 }
                 let length = usize::from(message.words[0] as u16);
                 let annotation = message.words[0] >> 16;
@@ -527,7 +528,7 @@ impl Link {
                         bytes.copy_from_slice(&word.to_ne_bytes());
                     }
                     take(message.tag, Said::Packet(&short[..length], annotation));
-                    return Ok(());
+                    return Ok(false);
                 }
                 let bytes = bytes.get_mut(..length).ok_or(Broken)?;
                 if length > message.room.length() {
@@ -535,10 +536,15 @@ impl Link {
                 }
                 message.room.read(bytes);
                 take(message.tag, Said::Packet(bytes, annotation));
-                Ok(())
+                Ok(false)
             });
             match popped {
-                Ok(Some(Ok(()))) => count += 1,
+                Ok(Some(Ok(holds_up_sender))) => {
+                    count += 1;
+                    if holds_up_sender {
+                        break;
+                    }
+                }
                 Ok(None) => {
                     // After the link has ended, a message that the peer has withdrawn and published again is not received.
                     *end = end.map(|_| receiver.next_slot());

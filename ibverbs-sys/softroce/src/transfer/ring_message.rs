@@ -13,8 +13,8 @@ use super::two_sided::{Bytes, Chunks, Described, Written};
 use super::volume::Volume;
 use crate::proto::{
     CompletionStatus, Counter, Data, Host, Incoming, Kind, Misplaced, Outcome, Payload, Place,
-    Posted, QueuePair, Remote, Segment, SendOperation, SendRequest, Sequence, Service, State, Time,
-    Upcoming,
+    Posted, Prospect, QueuePair, Remote, Segment, SendOperation, SendRequest, Sequence, Service,
+    State, Time, Upcoming,
 };
 
 /// A short message without packet headers, from a queue pair of a reliable connection to its peer in another process of the
@@ -118,6 +118,8 @@ pub(crate) enum Polled {
     Sent,
     /// The shared ring of the peer process is full.
     Full,
+    /// The next message, or its next part, waits for an acknowledgement of the peer. It must not be sent as packets.
+    Waiting,
     /// The queue pair has no message or acknowledgement to send through the shared ring now.
     Nothing,
 }
@@ -235,9 +237,22 @@ pub(crate) fn poll<H: Carrier>(
         return Polled::Nothing;
     }
     match poll_message(queue_pair, now, host, peer, &mut send) {
-        Polled::Nothing => acknowledge(queue_pair, host, &mut send),
+        polled @ (Polled::Nothing | Polled::Waiting) => {
+            match acknowledge(queue_pair, host, &mut send) {
+                Polled::Nothing => polled,
+                acknowledged => acknowledged,
+            }
+        }
         polled => polled,
     }
+}
+
+/// Returns the acknowledgement that is due, if the queue pair has nothing else to send. Once the ring message is in the ring, the
+/// caller must call [`QueuePair::acknowledgement_sent`].
+#[inline]
+pub(crate) fn mere_acknowledgement(queue_pair: &QueuePair) -> Option<RingMessage<'static>> {
+    let is_only = queue_pair.prospect() == Prospect::Acknowledgement;
+    (is_only && queue_pair.acknowledgement().is_some()).then(|| to_peer(queue_pair, None))
 }
 
 /// Sends the acknowledgement that is due, if any: passes it to `send`.
@@ -466,7 +481,8 @@ fn poll_message<H: Carrier>(
         return Polled::Nothing;
     };
     let mut room = [0; SHORT];
-    let prepared = match host.transfer(request, &upcoming) {
+    let transfer = host.transfer(request, &upcoming);
+    let prepared = match transfer {
         Transfer::Slot => put_bytes(queue_pair, request, &upcoming, host, &mut room),
         Transfer::Chunks => portion(queue_pair, request, &upcoming, &mut room),
         Transfer::Descriptor => describe(queue_pair, request, &upcoming, host, &mut room),
@@ -477,6 +493,7 @@ fn poll_message<H: Carrier>(
     };
     let ready = match prepared {
         Prepared::Ready(ready) => ready,
+        Prepared::Wait if transfer.excludes_packets() => return Polled::Waiting,
         Prepared::Wait => return Polled::Nothing,
         Prepared::Left => {
             queue_pair.leave_to_packets();

@@ -343,6 +343,7 @@ impl Responder {
     }
 
     /// Returns how the connection must be ended because of an invalid request, once all earlier requests are answered.
+    #[inline]
     pub(super) fn due_end(&self) -> Option<End> {
         self.end.filter(|_| self.resources.is_idle())
     }

@@ -142,6 +142,7 @@ impl Responder {
 
 impl Incoming {
     /// Returns the sequence number after the part.
+    #[inline]
     pub(super) fn end(&self, endpoint: &Endpoint) -> Sequence {
         self.sequence + endpoint.packets(self.length)
     }

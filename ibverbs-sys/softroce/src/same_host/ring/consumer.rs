@@ -64,10 +64,8 @@ where
                 return Err(Broken);
             }
             let slot = self.memory.slot(self.position);
-            let mut words = [0; WORDS];
-            for (value, word) in words.iter_mut().zip(&slot[1..]) {
-                *value = word.load(Ordering::Relaxed);
-            }
+            let words: [u64; WORDS] =
+                std::array::from_fn(|word| slot[1 + word].load(Ordering::Relaxed));
             if tag == NOTHING {
                 self.advance(chunks);
                 continue;

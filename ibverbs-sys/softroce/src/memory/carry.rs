@@ -104,6 +104,7 @@ impl View<'_> {
 
     /// Calls `act` with the memory of `length` bytes of a message, from `offset` on, which is spread over the segments of
     /// `list`. The memory stays registered until `act` returns. Returns `None` if the queue pair may not access the bytes.
+    #[inline]
     pub(crate) fn with_segments<T>(
         &self,
         list: &[Segment],
@@ -113,6 +114,14 @@ impl View<'_> {
         act: impl FnOnce(&[Piece<'_>]) -> T,
     ) -> Option<T> {
         self.registry().with(self.queue_pair(), |entries| {
+            // The most frequent case: all bytes are in one segment.
+            if let Some((segment, skip, part)) = pieces(list, offset, length).next()
+                && part == length
+            {
+                let address = segment.address.checked_add(skip)?;
+                let found = self.local(entries, segment.key, address, length as u64, write)?;
+                return Some(act(&[found.span.piece(found.offset, length, write)?]));
+            }
             let found = self.find_local(entries, list, offset, length, write)?;
             let pieces: Option<SmallVec<[Piece<'_>; 4]>> = found
                 .iter()

@@ -15,6 +15,13 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// A segment without bytes.
+    pub(crate) const EMPTY: Self = Self {
+        address: 0,
+        length: 0,
+        key: 0,
+    };
+
     /// Returns segments that together are the `length` bytes of the message in `list` from byte `offset` on.
     pub(crate) fn parts(list: &[Self], offset: u32, length: u32) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (offset, length);
@@ -38,11 +45,7 @@ pub type GatherList = SmallVec<[Segment; 4]>;
 /// Returns a list of one segment.
 #[inline(always)]
 fn one(segment: Segment) -> GatherList {
-    let unused = Segment {
-        address: 0,
-        length: 0,
-        key: 0,
-    };
+    let unused = Segment::EMPTY;
     GatherList::from_buf_and_len([segment, unused, unused, unused], 1)
 }
 

@@ -127,13 +127,14 @@ impl Surroundings<'_> {
 
     /// Calls `act` with the memory of the `length` bytes at `offset` of a local message, which is spread over the segments
     /// of `list`. Returns `None` if the queue pair may not access the bytes.
+    #[inline]
     pub(super) fn with_segments<T>(
         &self,
         list: &[Segment],
         offset: u32,
         length: u32,
         write: bool,
-        act: &mut dyn FnMut(&[Piece<'_>]) -> Option<T>,
+        act: impl FnOnce(&[Piece<'_>]) -> Option<T>,
     ) -> Option<Option<T>> {
         let memory = self.local().ok()?;
         memory.with_segments(list, offset, length as usize, write, act)

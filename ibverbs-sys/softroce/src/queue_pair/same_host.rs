@@ -22,7 +22,7 @@ use crate::proto::{
     self, Arrival, CompletionStatus, Counter, Data, Host, Misplaced, Outcome, Place, Posted,
     Prospect, Remote, Segment, SendRequest, Sequence, Service, State, Step, Time,
 };
-use crate::same_host::{Access, Knowledge, Link, Target, Visit};
+use crate::same_host::{Access, Connection, Knowledge, Link, Target, Visit};
 use crate::transfer::ring_message::{
     self, Content, Form, PeerMemory, RingMessage, SEGMENTS, Short,
 };
@@ -40,6 +40,8 @@ pub(super) struct Partner {
     tag: u16,
     /// Generation number of the peer's connection; `None` until the peer was found to be connected to this queue pair.
     pub(super) generation: Option<u32>,
+    /// The peer's connection, as it was found last.
+    found: Option<Connection>,
     /// Version of this queue pair for which the cached peer is valid.
     own: u64,
 }
@@ -526,6 +528,7 @@ impl QueuePair {
             },
             known: Knowledge::default(),
             generation: None,
+            found: None,
             own: version,
         };
         mine.notes.peer = Peer::SameHost;
@@ -602,9 +605,14 @@ impl Partner {
     }
 
     /// Returns the generation number of the peer's connection, or `None` if the peer is not connected to this queue pair.
-    fn connection(&self) -> Option<u32> {
-        let known = self.generation;
-        known.or_else(|| Some(self.link.connection(&self.target)?.generation))
+    #[inline]
+    fn connection(&mut self) -> Option<u32> {
+        if let known @ Some(_) = self.generation {
+            return known;
+        }
+        let found = (self.found).filter(|found| self.link.has_connection(&self.target, found));
+        self.found = found.or_else(|| self.link.connection(&self.target));
+        Some(self.found?.generation)
     }
 
     /// Checks once that the peer is connected and that both sides agree on the sequence number `next`. Returns and stores the
@@ -680,7 +688,7 @@ impl PeerMemory<Surroundings<'_>> for Partner {
         let mut visit = (link.visit(target, generation, known)).ok_or(Misplaced::There)?;
         let mut offset = offset;
         for segment in from {
-            let fetched = host.with_segments(to, offset, segment.length, true, &mut |pieces| {
+            let fetched = host.with_segments(to, offset, segment.length, true, |pieces| {
                 visit.fetch(segment, pieces)
             });
             // The message is then sent as packets, which find the reason. On-demand memory may only be unmapped at present.

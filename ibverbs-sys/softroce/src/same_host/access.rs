@@ -43,6 +43,8 @@ pub(crate) struct Target {
 /// State of the connection between the two queue pairs of a [`Target`], as the peer has published it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Connection {
+    /// Version that the record of the peer's queue pair had when it was read.
+    version: u64,
     /// Generation number, which changes each time that the peer's queue pair becomes ready to receive.
     pub(crate) generation: u32,
     /// Packet sequence number that the peer's queue pair expected when it became ready to receive.
@@ -131,15 +133,24 @@ impl Link {
     /// Returns the state of the connection that the peer has published for the queue pair of `target`. Returns `None` if
     /// that queue pair is not published, or is not connected to the local one.
     pub(crate) fn connection(&self, target: &Target) -> Option<Connection> {
-        let (_, told) = self.tables().queue_pair(target.number)?;
+        let (version, told) = self.tables().queue_pair(target.number)?;
         let is_connected = told.peer == target.own_number
             && told.peer_gid == target.own_gid
             && told.own_gid == target.gid
             && told.is_unreliable == target.is_unreliable;
         is_connected.then_some(Connection {
+            version,
             generation: told.generation,
             first: told.first,
         })
+    }
+
+    /// Returns whether the peer has left the state `connection` unchanged, which [`connection`](Self::connection) has returned
+    /// for `target`.
+    #[inline]
+    pub(crate) fn has_connection(&self, target: &Target, connection: &Connection) -> bool {
+        self.tables()
+            .has_queue_pair(target.number, connection.version)
     }
 
     /// Begins a [`Visit`]: a period in which this process may copy from and to the memory that the peer's queue pair makes

@@ -59,7 +59,7 @@ mod wake;
 mod wake_target;
 mod withdrawal;
 
-pub(crate) use access::{Access, Knowledge, Target, Visit};
+pub(crate) use access::{Access, Connection, Knowledge, Target, Visit};
 pub(crate) use backlog::Kept;
 pub use host_peers::HostPeers;
 pub(crate) use host_peers::Known;

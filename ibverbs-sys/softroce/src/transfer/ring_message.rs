@@ -5,8 +5,6 @@
 //! (data blocks) of the ring or in memory of one of the processes. A ring message uses the sequence numbers that packets would have,
 //! so ring messages and packets can follow each other in any order.
 
-use smallvec::SmallVec;
-
 use super::Carrier;
 use super::choice::{OFFERED, PART, PART_CHUNKS, PART_MAPPED, SHORT, Transfer, may_offer};
 use super::two_sided::{Bytes, Chunks, Described, Written};
@@ -425,9 +423,14 @@ pub(crate) fn receive<H: Host>(
         }
         Form::Fetch(of) => {
             part.set_place(of);
-            let list: SmallVec<[Segment; SEGMENTS]> = segments(message.payload).collect();
+            let mut list = [Segment::EMPTY; SEGMENTS];
+            let mut count = 0;
+            for (place, segment) in list.iter_mut().zip(segments(message.payload)) {
+                *place = segment;
+                count += 1;
+            }
             let mut source = Described {
-                segments: &list,
+                segments: &list[..count],
                 peer,
                 copies: 0,
             };

@@ -241,7 +241,13 @@ impl QueuePair {
             ..Work::posted(kind, length, is_mappable)
         };
         match near.notes.transfer(&work) {
-            Transfer::Slot => self.post_slot(near, message, data),
+            Transfer::Slot => {
+                if work.is_behind_others {
+                    // The program does not wait for the peer between its messages.
+                    near.partner.link.expect_more();
+                }
+                self.post_slot(near, message, data)
+            }
             Transfer::Chunks if length <= PART_CHUNKS => {
                 self.send_posted(near, message, data, Content::Chunks)
             }

@@ -378,6 +378,12 @@ impl Link {
         }
     }
 
+    /// Prepares for further messages, which probably follow: requests memory of the ring that they will take.
+    #[inline]
+    pub(crate) fn expect_more(&self) {
+        self.side.sender.expect_more();
+    }
+
     /// Sends a [`RingMessage`] with a payload of `length` bytes, which `fill` writes into the ring. `tag` has 15 bits and
     /// is not 0. Does not wake a peer that sleeps; the next [`flush`](Self::flush) does.
     #[inline]

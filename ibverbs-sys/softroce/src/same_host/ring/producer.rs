@@ -1,7 +1,12 @@
 use std::ops::Deref;
 
 use super::{Broken, Chunk, Marks, Memory, NOTHING, Position, Room, Slot, head};
+use crate::memory::prefetch_for_write;
 use crate::sync::{AtomicU64, Ordering, fence};
+
+/// Number of slots between the next one and the one whose cache line [`Producer::expect_more`] requests. The consumer polls the
+/// next slot, and would take its line back.
+const AHEAD: u32 = 3;
 
 /// Reason why a message could not be sent on a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +126,15 @@ where
             .released
             .compare_exchange(known, told, success, failure);
         Ok(fits((slots, chunks_used)))
+    }
+
+    /// Prepares for further messages, which probably follow: requests the cache line of a later slot for writing. The consumer
+    /// has the line since it read the slot's previous message, and a store would wait for it.
+    #[inline]
+    pub(in crate::same_host) fn expect_more(&self) {
+        let mut position = Position::of(self.claimed.load(Ordering::Relaxed));
+        position.slot = position.slot.wrapping_add(AHEAD);
+        prefetch_for_write(self.memory.slot(position));
     }
 
     /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of payload). Another thread may take

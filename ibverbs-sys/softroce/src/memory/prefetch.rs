@@ -1,0 +1,27 @@
+//! A hint to the processor that this thread writes to a cache line soon.
+
+/// Requests the cache line of `place` for writing, and does not wait for it. A later store to the line then need not wait until
+/// another processor gives the line up.
+#[inline(always)]
+pub(crate) fn prefetch_for_write<T>(place: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the instruction only moves a cache line. Processors without it ignore it.
+    unsafe {
+        std::arch::asm!(
+            "prefetchw [{place}]",
+            place = in(reg) place,
+            options(nostack, preserves_flags, readonly)
+        );
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: the instruction only moves a cache line.
+    unsafe {
+        std::arch::asm!(
+            "prfm pstl1keep, [{place}]",
+            place = in(reg) place,
+            options(nostack, preserves_flags, readonly)
+        );
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = place;
+}

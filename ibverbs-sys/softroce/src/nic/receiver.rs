@@ -276,7 +276,7 @@ impl Nic {
         }
         if !touched.is_empty() {
             unanswered.looked(count);
-            let may_wait = !is_urgent && care == Care::Poll && unanswered.may_wait();
+            let may_wait = !is_urgent && care == Care::Poll && unanswered.may_wait(touched.len());
             if !may_wait || !self.may_answer_later() {
                 unanswered.answered();
                 self.answer(now, touched, is_quiet);

@@ -32,13 +32,16 @@ pub struct Directory<T = QueuePair> {
 /// Queue pairs by the indices of their records, each with its number.
 type Listed<T> = HashMap<u32, (u32, Arc<T>), BuildHasherDefault<Spread>>;
 
-/// Cache of the result of the last lookup by a caller.
+/// Cache of the results of the last lookups by a caller.
 #[derive(Debug)]
 pub struct Recent<T = QueuePair> {
-    number: u32,
     version: u64,
-    found: Option<Arc<T>>,
+    /// Queue pairs with their numbers. The low bits of a number determine its place.
+    found: Vec<Option<(u32, Arc<T>)>>,
 }
+
+/// Number of queue pairs that a [`Recent`] can contain.
+const RECENT: usize = 256;
 
 /// Error: the maximum number of queue pairs exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -113,14 +116,16 @@ impl<T> Directory<T> {
     #[inline]
     pub fn find_again<'r>(&self, number: u32, recent: &'r mut Recent<T>) -> Option<&'r Arc<T>> {
         let version = self.version.load(Ordering::Acquire);
-        if (recent.number, recent.version) != (number, version) {
-            *recent = Recent {
-                number,
-                version,
-                found: self.find(number),
-            };
+        if recent.version != version || recent.found.is_empty() {
+            recent.version = version;
+            recent.found.clear();
+            recent.found.resize_with(RECENT, || None);
         }
-        recent.found.as_ref()
+        let place = &mut recent.found[number as usize % RECENT];
+        if (place.as_ref()).is_none_or(|(known, _)| *known != number) {
+            *place = self.find(number).map(|found| (number, found));
+        }
+        place.as_ref().map(|(_, found)| found)
     }
 
     /// Removes the queue pair with the number `number`, so that packets no longer find it, and returns it. Returns `None`
@@ -188,9 +193,8 @@ fn key(number: u32) -> u32 {
 impl<T> Default for Recent<T> {
     fn default() -> Self {
         Self {
-            number: 0,
             version: 0,
-            found: None,
+            found: Vec::new(),
         }
     }
 }

@@ -40,6 +40,7 @@ pub(crate) struct Settings {
     pub(crate) payload: usize,
     pub(crate) message_limit: usize,
     pub(crate) remote_memory_limit: usize,
+    pub(crate) stream_buffer: usize,
     pub(crate) remote_access: AccessFlags,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
@@ -99,6 +100,7 @@ impl Default for RdmaBuilder {
                 payload: 4096,
                 message_limit: 1 << 30,
                 remote_memory_limit: 256 << 20,
+                stream_buffer: 1 << 20,
                 remote_access: AccessFlags::REMOTE,
                 connect_timeout: Duration::from_secs(10),
                 response_timeout: Duration::from_secs(10),
@@ -187,6 +189,13 @@ impl RdmaBuilder {
     /// default is 256 MiB. In addition, the peer can hold at most 16384 requested regions.
     pub fn remote_memory_limit(mut self, bytes: usize) -> Self {
         self.settings.remote_memory_limit = bytes;
+        self
+    }
+
+    /// Sets the number of bytes of an [`RdmaStream`](crate::RdmaStream), written and not taken by the
+    /// peer, from which writers wait. The default is 1 MiB, the minimum 64 KiB.
+    pub fn stream_buffer(mut self, bytes: usize) -> Self {
+        self.settings.stream_buffer = bytes.max(64 << 10);
         self
     }
 

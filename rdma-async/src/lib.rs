@@ -80,6 +80,7 @@ mod memory;
 mod owned;
 mod rdma;
 mod shard;
+mod stream;
 mod vectored;
 mod within;
 
@@ -94,3 +95,9 @@ pub use memory::{
     SharedRemoteMr,
 };
 pub use rdma::Rdma;
+#[cfg(feature = "hyper")]
+pub use stream::{Connecting, RdmaConnector};
+pub use stream::{
+    Incoming, NotReunited, OwnedReadHalf, OwnedWriteHalf, RdmaStream, ReadHalf, StreamChunk,
+    WriteHalf,
+};

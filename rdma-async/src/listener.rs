@@ -1,9 +1,11 @@
 //! [`RdmaListener`]: accepts the connections of any number of peers at one TCP address.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::task::{Context, Poll, ready};
 
-use tokio::net::{TcpListener, ToSocketAddrs};
+use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -57,34 +59,49 @@ impl RdmaListener {
     /// connecting, [`Error::Verbs`] if the device cannot create a queue pair, [`Error::Tcp`] if
     /// accepting failed.
     pub async fn accept(&mut self) -> Result<Rdma> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    /// Returns the next connection, like [`Self::accept`], or registers the task to be woken when there is
+    /// one.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::accept`].
+    pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Rdma>> {
         loop {
-            tokio::select! {
-                Some(done) = self.handshakes.join_next() => match done {
-                    Ok(outcome) => return outcome,
-                    Err(stopped) if stopped.is_panic() => {
-                        std::panic::resume_unwind(stopped.into_panic())
-                    }
-                    Err(_) => {}
-                },
-                arrival = self.listener.accept(), if self.handshakes.len() < HANDSHAKES => {
-                    let (stream, peer) = match arrival {
-                        Ok(arrival) => arrival,
-                        // The peer has already closed the connection.
-                        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-                        Err(source) => {
-                            return Err(Error::tcp("accepting at", "the address", source));
-                        }
-                    };
-                    let place = self.place.clone();
-                    let limit = place.settings.connect_timeout;
-                    self.handshakes.spawn(async move {
-                        timeout(limit, handshake::accept(place, stream, peer)).await.unwrap_or_else(|_| {
-                            let reason = format!("it took longer than {limit:?}");
-                            Err(Error::Handshake { peer, reason })
-                        })
-                    });
+            match self.handshakes.poll_join_next(cx) {
+                Poll::Ready(Some(Ok(outcome))) => return Poll::Ready(outcome),
+                Poll::Ready(Some(Err(stopped))) if stopped.is_panic() => {
+                    std::panic::resume_unwind(stopped.into_panic())
+                }
+                Poll::Ready(Some(Err(_))) => continue,
+                Poll::Ready(None) | Poll::Pending => {}
+            }
+            if self.handshakes.len() >= HANDSHAKES {
+                return Poll::Pending;
+            }
+            match ready!(self.listener.poll_accept(cx)) {
+                Ok((stream, peer)) => self.begin_handshake(stream, peer),
+                // The peer has already closed the connection.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(source) => {
+                    return Poll::Ready(Err(Error::tcp("accepting at", "the address", source)));
                 }
             }
         }
+    }
+
+    fn begin_handshake(&mut self, stream: TcpStream, peer: SocketAddr) {
+        let place = self.place.clone();
+        let limit = place.settings.connect_timeout;
+        self.handshakes.spawn(async move {
+            timeout(limit, handshake::accept(place, stream, peer))
+                .await
+                .unwrap_or_else(|_| {
+                    let reason = format!("it took longer than {limit:?}");
+                    Err(Error::Handshake { peer, reason })
+                })
+        });
     }
 }

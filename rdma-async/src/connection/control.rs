@@ -62,8 +62,28 @@ impl Drop for Attached {
 struct Lingering {
     connection: Arc<Connection>,
     latest: Instant,
+    /// Number of bytes of a stream that the peer had not taken at the last check.
+    unsent: usize,
     /// Set once this end has shut down its side of the TCP connection.
     has_shut_down: bool,
+}
+
+impl Lingering {
+    /// Keeps a stream while the peer takes its bytes: as after the close of a TCP socket, the bytes that
+    /// were written are delivered. A peer that takes none for [`RdmaBuilder::response_timeout`] loses them.
+    ///
+    /// [`RdmaBuilder::response_timeout`]: crate::RdmaBuilder::response_timeout
+    fn extend_while_read(&mut self) {
+        let unsent = self.connection.unsent_bytes();
+        if unsent != self.unsent {
+            self.unsent = unsent;
+            let limit = match unsent {
+                0 => LINGER,
+                _ => self.connection.settings.response_timeout,
+            };
+            self.latest = Instant::now() + limit;
+        }
+    }
 }
 
 /// State after the peer has closed the connection, while operations of this end are in flight.
@@ -147,6 +167,7 @@ impl ControlTask {
         self.lingering = Some(Lingering {
             connection,
             latest: Instant::now() + LINGER,
+            unsent: 0,
             has_shut_down: false,
         });
     }
@@ -161,7 +182,9 @@ impl ControlTask {
         let Some(lingering) = &mut self.lingering else {
             return false;
         };
+        lingering.extend_while_read();
         if let Some(control) = &mut self.control
+            && lingering.unsent == 0
             && lingering.connection.is_settled()
             && !lingering.has_shut_down
         {

@@ -16,6 +16,7 @@ mod messages;
 mod models;
 mod operation;
 mod outbox;
+mod outgoing;
 mod progress;
 mod rendezvous;
 mod replies;
@@ -46,6 +47,7 @@ use self::inbox::Inbox;
 use self::leases::Leases;
 use self::operation::Operation;
 use self::outbox::Outbox;
+use self::outgoing::Outgoing;
 use self::rendezvous::Ahead;
 pub(crate) use self::rendezvous::Incoming;
 use self::replies::Replies;
@@ -117,6 +119,8 @@ pub(crate) struct Connection {
     leases: Leases,
     replies: Replies,
     outbox: Outbox,
+    /// Outgoing bytes, if the connection is a stream.
+    outgoing: OnceLock<Outgoing>,
 
     /// Approximate number of polls of futures.
     polls: AtomicU32,
@@ -155,6 +159,7 @@ impl Connection {
             leases: Leases::new(settings.remote_access),
             replies: Replies::default(),
             outbox: Outbox::new(),
+            outgoing: OnceLock::new(),
             polls: AtomicU32::new(0),
             failure: OnceLock::new(),
             has_failed: Arc::default(),
@@ -212,6 +217,10 @@ impl Connection {
         self.replies
             .fail(self.failure.get().expect("it was set above"));
         self.outbox.clear();
+        if let Some(outgoing) = self.outgoing.get() {
+            outgoing.clear();
+            outgoing.waiters().wake();
+        }
         let [room, result_free] = self.sender.waiters();
         for waiters in [
             room,
@@ -249,7 +258,11 @@ impl Connection {
     /// Returns whether the peer has received everything: the outbox is empty, and every request has
     /// completed.
     fn is_settled(&self) -> bool {
-        self.outbox.is_empty() && self.sender.lock().is_settled()
+        let has_outgoing = self
+            .outgoing
+            .get()
+            .is_some_and(|outgoing| !outgoing.is_empty());
+        self.outbox.is_empty() && !has_outgoing && self.sender.lock().is_settled()
     }
 
     /// Waits until the peer has received everything that was sent, and has read the messages that are
@@ -258,7 +271,7 @@ impl Connection {
         self.post_staged();
         let limit = self.settings.response_timeout;
         let attempt = || {
-            let is_settled = || self.is_settled() && !self.replies.has_lent();
+            let is_settled = || self.is_settled() && self.replies.lent_bytes() == 0;
             self.failed().or_else(|| is_settled().then_some(Ok(())))
         };
         let _waiting = self.shard.waiting();

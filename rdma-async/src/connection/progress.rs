@@ -46,6 +46,9 @@ impl Connection {
         if control > 0 {
             self.flush_outbox();
         }
+        if data > 0 {
+            self.flush_outgoing();
+        }
         match frame.kind {
             Kind::Data => {
                 let Ok(memory) = memory.into_shared() else {
@@ -118,10 +121,19 @@ impl Connection {
             }
             Kind::Refuse { id, reason } => drop(self.replies.answer(id, Reply::Refused(reason))),
             Kind::RendezvousDone { id, read } => {
-                drop(self.replies.answer(id, Reply::Read(read)));
+                let untaken = self.replies.answer(id, Reply::Read(read));
                 // Wakes a task in `settle`, which waits until the peer has everything.
                 let [room, _] = self.sender.waiters();
                 room.wake();
+                if let Some(outgoing) = self.outgoing.get() {
+                    outgoing.waiters().wake();
+                    if untaken.is_err() && !read {
+                        self.fail(Error::Refused {
+                            what: "a part of a stream",
+                            reason: "it could not read it",
+                        });
+                    }
+                }
             }
             Kind::Return { lease } => match self.leases.end(lease) {
                 Some(Ok(region)) => {

@@ -1,6 +1,7 @@
 //! Requests to the peer that wait for an answer: for memory, or for the read of a long message.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rdma_core::LentMemory;
@@ -23,6 +24,8 @@ pub(super) enum Reply {
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     table: Mutex<Table>,
+    /// Number of bytes that the peer uses for unanswered questions.
+    lent: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -56,7 +59,11 @@ impl Replies {
         let id = table.last;
         match &table.failure {
             Some(error) => drop(asker.send(Err(error.clone()))),
-            None => drop(table.entries.insert(id, Entry { asker, lent })),
+            None => {
+                let bytes = lent.as_ref().map_or(0, |lent| lent.len());
+                self.lent.fetch_add(bytes, Ordering::Relaxed);
+                table.entries.insert(id, Entry { asker, lent });
+            }
         }
         Question {
             id,
@@ -72,17 +79,22 @@ impl Replies {
             return Err(reply);
         };
         // The peer's access ends before the asker gets its memory back.
-        drop(lent);
+        self.end_loan(lent);
         asker.send(Ok(reply)).map_err(|unsent| match unsent {
             Ok(reply) => reply,
             Err(_) => unreachable!("what was sent is an answer"),
         })
     }
 
-    /// Returns whether the peer uses memory of an unanswered question.
-    pub(super) fn has_lent(&self) -> bool {
-        let table = self.table.lock();
-        table.entries.values().any(|entry| entry.lent.is_some())
+    /// Returns the number of bytes that the peer uses for unanswered questions.
+    pub(super) fn lent_bytes(&self) -> usize {
+        self.lent.load(Ordering::Relaxed)
+    }
+
+    fn end_loan(&self, lent: Option<LentMemory>) {
+        if let Some(lent) = lent {
+            self.lent.fetch_sub(lent.len(), Ordering::Relaxed);
+        }
     }
 
     /// Ends all questions, and every later question, with this error.
@@ -93,7 +105,7 @@ impl Replies {
             std::mem::take(&mut table.entries)
         };
         for Entry { asker, lent } in entries.into_values() {
-            drop(lent);
+            self.end_loan(lent);
             drop(asker.send(Err(error.clone())));
         }
     }
@@ -126,7 +138,8 @@ pub(super) struct Unsent<'a> {
 impl Drop for Unsent<'_> {
     fn drop(&mut self) {
         if !self.is_sent {
-            self.replies.table.lock().entries.remove(&self.id);
+            let removed = self.replies.table.lock().entries.remove(&self.id);
+            self.replies.end_loan(removed.and_then(|entry| entry.lent));
         }
     }
 }

@@ -248,8 +248,9 @@ impl Connection {
         }
     }
 
-    /// Hands the staged requests to the device.
+    /// Hands the staged requests and the collected bytes of a stream to the device.
     pub(crate) fn post_staged(&self) {
+        self.flush_outgoing_and_open();
         let outcome = self.sender.lock().post_staged();
         if let Err(error) = outcome {
             self.fail(error);
@@ -315,6 +316,7 @@ impl Connection {
         }
         // Control messages go first, because they return credits to the peer.
         self.flush_outbox_into_room();
+        self.flush_outgoing();
         self.sender.room.wake_in_order();
     }
 

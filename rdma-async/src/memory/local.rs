@@ -72,6 +72,13 @@ impl LocalMr {
         }
     }
 
+    /// Returns the region with only its first `len` bytes, which must not be more than it has.
+    pub(crate) fn truncated(mut self, len: usize) -> Self {
+        debug_assert!(len <= self.range.len(), "a region cannot grow");
+        self.range.end = self.range.start + len;
+        self
+    }
+
     /// Splits the region at byte `at` into two regions, which different operations can use at once.
     ///
     /// ```

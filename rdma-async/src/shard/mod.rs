@@ -452,6 +452,20 @@ impl Shard {
         fence(Ordering::SeqCst);
         !self.is_asleep.load(Ordering::Relaxed)
     }
+
+    /// Adds the connection to the turn, like [`Self::post_at_turn_end`], but wakes the driver if it sleeps.
+    /// Returns `false` if the driver has ended.
+    pub(crate) fn flush_at_turn_end(&self, connection: &Connection) -> bool {
+        let Some(connection) = connection.to_arc() else {
+            return false;
+        };
+        self.turn.add(connection);
+        fence(Ordering::SeqCst);
+        if self.is_asleep.load(Ordering::Relaxed) {
+            self.wake.notify_one();
+        }
+        !self.has_ended()
+    }
 }
 
 impl Drop for Shard {

@@ -1,0 +1,181 @@
+//! Reading from a stream.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncBufRead, AsyncRead, ReadBuf};
+use tokio_util::sync::ReusableBoxFuture;
+
+use crate::error::{Error, Result};
+use crate::memory::{LocalMr, LocalMrReadAccess};
+use crate::rdma::Rdma;
+
+/// The half of an [`RdmaStream`](crate::RdmaStream) that reads.
+pub struct OwnedReadHalf {
+    /// Chunk that is being read.
+    chunk: Option<StreamChunk>,
+    /// Future that receives the next chunk, if one was begun.
+    receiving: Receiving,
+    is_receiving: bool,
+    has_ended: bool,
+    rdma: Arc<Rdma>,
+}
+
+type Receiving = ReusableBoxFuture<'static, Result<LocalMr>>;
+
+impl fmt::Debug for OwnedReadHalf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedReadHalf")
+            .field("rdma", &self.rdma)
+            .field("unread", &self.chunk.as_deref().map_or(0, <[u8]>::len))
+            .field("has_ended", &self.has_ended)
+            .finish_non_exhaustive()
+    }
+}
+
+impl OwnedReadHalf {
+    pub(super) fn new(rdma: Arc<Rdma>) -> Self {
+        Self {
+            chunk: None,
+            receiving: ReusableBoxFuture::new(receive(Arc::clone(&rdma))),
+            is_receiving: true,
+            has_ended: false,
+            rdma,
+        }
+    }
+
+    /// Returns the connection.
+    pub fn rdma(&self) -> &Rdma {
+        &self.rdma
+    }
+
+    pub(super) fn is_half_of(&self, rdma: &Arc<Rdma>) -> bool {
+        Arc::ptr_eq(&self.rdma, rdma)
+    }
+
+    /// Waits for the next bytes, like [`RdmaStream::read_chunk`](crate::RdmaStream::read_chunk).
+    ///
+    /// # Errors
+    ///
+    /// The errors of reading.
+    pub async fn read_chunk(&mut self) -> io::Result<Option<StreamChunk>> {
+        poll_fn(|cx| self.poll_fill(cx)).await?;
+        Ok(self.chunk.take())
+    }
+
+    /// Waits until `chunk` has unread bytes or the stream has ended.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.chunk.is_none() && !self.has_ended {
+            if !self.is_receiving {
+                self.receiving.set(receive(Arc::clone(&self.rdma)));
+                self.is_receiving = true;
+            }
+            let received = ready!(self.receiving.poll(cx));
+            self.is_receiving = false;
+            let region = received.map_err(read_error)?;
+            if region.length() == 0 {
+                self.has_ended = true;
+            } else {
+                self.chunk = Some(StreamChunk { region, start: 0 });
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn unread(&self) -> &[u8] {
+        self.chunk.as_deref().unwrap_or_default()
+    }
+
+    fn skip(&mut self, amount: usize) {
+        let Some(chunk) = &mut self.chunk else {
+            assert_eq!(amount, 0, "no more bytes can be consumed than were lent");
+            return;
+        };
+        assert!(
+            amount <= chunk.len(),
+            "no more bytes can be consumed than were lent"
+        );
+        chunk.start += amount;
+        if chunk.is_empty() {
+            self.chunk = None;
+        }
+    }
+}
+
+async fn receive(rdma: Arc<Rdma>) -> Result<LocalMr> {
+    rdma.receive().await
+}
+
+/// Converts an error of the connection for a reader, as a broken TCP connection would report.
+fn read_error(error: Error) -> io::Error {
+    match error {
+        Error::Disconnected { .. } | Error::Work(_) => {
+            io::Error::new(io::ErrorKind::ConnectionReset, error)
+        }
+        other => other.into(),
+    }
+}
+
+impl AsyncRead for OwnedReadHalf {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        ready!(self.poll_fill(cx))?;
+        let len = self.unread().len().min(buf.remaining());
+        buf.put_slice(&self.unread()[..len]);
+        self.skip(len);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncBufRead for OwnedReadHalf {
+    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        let this = self.get_mut();
+        ready!(this.poll_fill(cx))?;
+        Poll::Ready(Ok(this.unread()))
+    }
+
+    fn consume(mut self: Pin<&mut Self>, amount: usize) {
+        self.skip(amount);
+    }
+}
+
+/// Bytes of a stream in the registered memory in which they arrived. Dropping the chunk returns the
+/// memory to the device's pool.
+pub struct StreamChunk {
+    region: LocalMr,
+    /// Number of bytes that were read before.
+    start: usize,
+}
+
+impl fmt::Debug for StreamChunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamChunk")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Deref for StreamChunk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.region.as_slice()[self.start..]
+    }
+}
+
+impl AsRef<[u8]> for StreamChunk {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}

@@ -1,0 +1,171 @@
+//! Writing to a stream.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::AsyncWrite;
+use tokio::task::coop::poll_proceed;
+use tokio_util::sync::ReusableBoxFuture;
+
+use crate::error::{Error, Result};
+use crate::memory::LocalMr;
+use crate::rdma::Rdma;
+
+/// The half of an [`RdmaStream`](crate::RdmaStream) that writes. Dropping this half ends its direction of
+/// the stream.
+pub struct OwnedWriteHalf {
+    /// Future that waits for room, if one was begun.
+    waiting: Option<ReusableBoxFuture<'static, ()>>,
+    is_waiting: bool,
+    has_ended: bool,
+    rdma: Arc<Rdma>,
+}
+
+impl fmt::Debug for OwnedWriteHalf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedWriteHalf")
+            .field("rdma", &self.rdma)
+            .field("has_ended", &self.has_ended)
+            .finish_non_exhaustive()
+    }
+}
+
+impl OwnedWriteHalf {
+    pub(super) fn new(rdma: Arc<Rdma>) -> Self {
+        Self {
+            waiting: None,
+            is_waiting: false,
+            has_ended: false,
+            rdma,
+        }
+    }
+
+    /// Returns the connection.
+    pub fn rdma(&self) -> &Rdma {
+        &self.rdma
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Rdma> {
+        &self.rdma
+    }
+
+    /// Writes a region of registered memory without copying, like
+    /// [`RdmaStream::send_registered`](crate::RdmaStream::send_registered).
+    ///
+    /// # Errors
+    ///
+    /// The errors of writing.
+    pub async fn send_registered(&mut self, region: LocalMr) -> io::Result<()> {
+        let mut region = Some(region);
+        poll_fn(|cx| {
+            self.poll_accepted(cx, |rdma| {
+                let Some(unsent) = region.take() else {
+                    unreachable!("an accepted region ends this future");
+                };
+                region = rdma.connection().accept_region(unsent)?;
+                Ok(region.is_none().then_some(()))
+            })
+        })
+        .await
+    }
+
+    /// Repeats `attempt` until the stream accepts what it offers; `None` is a refusal for want of room.
+    fn poll_accepted<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut attempt: impl FnMut(&Rdma) -> Result<Option<T>>,
+    ) -> Poll<io::Result<T>> {
+        if self.has_ended {
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::BrokenPipe,
+                "writing to a stream after its end",
+            )));
+        }
+        let turn = ready!(poll_proceed(cx));
+        loop {
+            if self.is_waiting
+                && let Some(waiting) = &mut self.waiting
+            {
+                ready!(waiting.poll(cx));
+                self.is_waiting = false;
+            }
+            if let Some(value) = attempt(&self.rdma).map_err(write_error)? {
+                turn.made_progress();
+                return Poll::Ready(Ok(value));
+            }
+            let wait = wait_for_room(Arc::clone(&self.rdma));
+            match &mut self.waiting {
+                Some(waiting) => waiting.set(wait),
+                none => *none = Some(ReusableBoxFuture::new(wait)),
+            }
+            self.is_waiting = true;
+        }
+    }
+
+    fn end(&mut self) {
+        if !self.has_ended {
+            self.has_ended = true;
+            self.rdma.connection().end_stream();
+        }
+    }
+}
+
+async fn wait_for_room(rdma: Arc<Rdma>) {
+    rdma.connection().wait_for_outgoing_room().await;
+}
+
+/// Converts an error of the connection for a writer, as a broken TCP connection would report.
+fn write_error(error: Error) -> io::Error {
+    match error {
+        Error::Disconnected { .. } | Error::Work(_) => {
+            io::Error::new(io::ErrorKind::BrokenPipe, error)
+        }
+        other => other.into(),
+    }
+}
+
+impl AsyncWrite for OwnedWriteHalf {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_accepted(cx, |rdma| rdma.connection().accept_bytes(bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let connection = self.rdma.connection();
+        connection.post_staged();
+        Poll::Ready(match connection.failure() {
+            Some(error) => Err(write_error(error.clone())),
+            None => Ok(()),
+        })
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.end();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for OwnedWriteHalf {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,368 @@
+//! Checks connections as streams of bytes.
+
+mod common;
+
+use std::future::poll_fn;
+use std::io::{ErrorKind, IoSlice};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use common::{bytes, layout, one_thread, pair, pair_with, pattern, run, run_on, two_threads};
+use futures_util::StreamExt;
+use rdma_async::{LocalMrReadAccess, LocalMrWriteAccess, Rdma, RdmaBuilder, RdmaStream};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::{sleep, timeout};
+
+async fn streams() -> (RdmaStream, RdmaStream) {
+    streams_with(|builder| builder).await
+}
+
+async fn streams_with(configure: impl Fn(RdmaBuilder) -> RdmaBuilder) -> (RdmaStream, RdmaStream) {
+    let (client, server) = pair_with(configure).await;
+    (client.into_stream(), server.into_stream())
+}
+
+/// Generator of small numbers that are the same in each run (xorshift).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+
+    /// Returns a length that is often short and sometimes longer than a piece of a stream.
+    fn length(&mut self) -> usize {
+        let limit = [20, 100, 5_000, 40_000, 400_000][self.below(5)];
+        1 + self.below(limit)
+    }
+}
+
+async fn write_all_in_parts(
+    mut writer: impl AsyncWrite + Unpin,
+    bytes: &[u8],
+    mut numbers: Numbers,
+) {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let len = numbers.length().min(rest.len());
+        let (part, after) = rest.split_at(len);
+        match numbers.below(4) {
+            0 => {
+                let slices = [
+                    IoSlice::new(&part[..len / 3]),
+                    IoSlice::new(&part[len / 3..]),
+                ];
+                let written = writer.write_vectored(&slices).await.unwrap();
+                rest = &rest[written..];
+                continue;
+            }
+            1 => {
+                writer.write_all(part).await.unwrap();
+                writer.flush().await.unwrap();
+            }
+            _ => writer.write_all(part).await.unwrap(),
+        }
+        rest = after;
+    }
+    writer.shutdown().await.unwrap();
+}
+
+async fn read_all_in_parts(mut reader: impl AsyncRead + Unpin, mut numbers: Numbers) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut part = Vec::new();
+    loop {
+        part.resize(numbers.length(), 0);
+        match reader.read(&mut part).await.unwrap() {
+            0 => return all,
+            len => all.extend_from_slice(&part[..len]),
+        }
+    }
+}
+
+#[test]
+fn bytes_arrive_in_order_whatever_the_lengths_of_writes_and_reads() {
+    for runtime in [one_thread(), two_threads()] {
+        run_on(runtime, async {
+            let (mut client, mut server) = streams().await;
+            let there = bytes(8 << 20, 1);
+            let back = bytes(5 << 20, 2);
+            let (client_reads, client_writes) = client.split();
+            let (server_reads, server_writes) = server.split();
+            let ((), (), at_server, at_client) = tokio::join!(
+                write_all_in_parts(client_writes, &there, Numbers(11)),
+                write_all_in_parts(server_writes, &back, Numbers(12)),
+                read_all_in_parts(server_reads, Numbers(13)),
+                read_all_in_parts(client_reads, Numbers(14)),
+            );
+            assert!(at_server == there && at_client == back);
+        });
+    }
+}
+
+#[test]
+fn one_direction_ends_and_the_other_goes_on() {
+    run(async {
+        let (mut client, mut server) = streams().await;
+        client.write_all(b"question").await.unwrap();
+        client.shutdown().await.unwrap();
+        let error = client.write(b"more").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+        let mut question = String::new();
+        server.read_to_string(&mut question).await.unwrap();
+        assert_eq!(question, "question");
+        assert_eq!(server.read(&mut [0; 8]).await.unwrap(), 0, "the end stays");
+        server.write_all(b"answer").await.unwrap();
+        drop(server);
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer, "answer");
+    });
+}
+
+#[test]
+fn written_bytes_arrive_after_the_writer_was_dropped() {
+    run(async {
+        let (mut client, mut server) = streams().await;
+        // More bytes than the credits allow, and pieces that the peer reads itself.
+        let all = bytes(900_000, 3);
+        for part in all[..600_000].chunks(1000) {
+            client.write_all(part).await.unwrap();
+        }
+        client.write_all(&all[600_000..]).await.unwrap();
+        drop(client);
+        // Longer than a connection without unread bytes is kept.
+        sleep(Duration::from_millis(1500)).await;
+        let mut found = Vec::new();
+        server.read_to_end(&mut found).await.unwrap();
+        assert!(found == all);
+    });
+}
+
+#[test]
+fn a_writer_waits_while_the_peer_does_not_read() {
+    const BUFFER: usize = 256 << 10;
+    for len in [100, 4000, 100_000] {
+        run(async {
+            let (mut client, mut server) =
+                streams_with(|builder| builder.stream_buffer(BUFFER)).await;
+            let part = bytes(len, 4);
+            let mut written = 0;
+            while let Ok(outcome) = timeout(Duration::from_millis(200), client.write(&part)).await {
+                written += outcome.unwrap();
+                // The buffer, the messages for which the peer has receives, and the last piece.
+                assert!(written <= BUFFER + 64 * 4096 + (256 << 10), "{written}");
+            }
+            assert!(written >= BUFFER, "{written} bytes of writes of {len}");
+            let mut found = 0;
+            while found < written {
+                let chunk = server.read_chunk().await.unwrap().unwrap();
+                for (at, byte) in chunk.iter().enumerate() {
+                    assert_eq!(*byte, part[(found + at) % len], "byte {}", found + at);
+                }
+                found += chunk.len();
+            }
+            // The writer goes on.
+            timeout(Duration::from_secs(60), client.write_all(&part))
+                .await
+                .expect("there is room again")
+                .unwrap();
+        });
+    }
+}
+
+#[test]
+fn small_writes_of_one_turn_are_one_message() {
+    run_on(one_thread(), async {
+        let (client, server) = pair().await;
+        let mut client = client.into_stream();
+        for _ in 0..10 {
+            client.write_all(b"0123456789").await.unwrap();
+        }
+        // The first write leaves at once, the others with the turn.
+        let mut found = Vec::new();
+        let mut messages = 0;
+        while found.len() < 100 {
+            found.extend_from_slice(server.receive().await.unwrap().as_slice());
+            messages += 1;
+        }
+        assert!(found.chunks(10).all(|part| part == b"0123456789"));
+        assert_eq!(messages, 2);
+    });
+}
+
+#[test]
+fn flush_hands_over_what_was_written() {
+    run(async {
+        let (mut client, mut server) = streams().await;
+        for _ in 0..3 {
+            client.write_all(b"abc").await.unwrap();
+        }
+        client.flush().await.unwrap();
+        let mut found = [0; 9];
+        server.read_exact(&mut found).await.unwrap();
+        assert_eq!(&found, b"abcabcabc");
+    });
+}
+
+#[test]
+fn a_broken_connection_resets_reads_and_breaks_writes() {
+    run(async {
+        let (client, server) = pair().await;
+        let mut client = client.into_stream();
+        let message = pattern(&server, 10, 0);
+        server.send(&message).await.unwrap();
+        // Ends without the end of the stream.
+        drop(server);
+        client.rdma().ended().await;
+        let mut found = [0; 10];
+        client.read_exact(&mut found).await.unwrap();
+        assert_eq!(
+            found[..],
+            bytes(10, 0),
+            "bytes that arrived before are read"
+        );
+        let error = client.read(&mut found).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        let error = client.write(b"x").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
+        let error = client.flush().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
+    });
+}
+
+#[test]
+fn a_waiting_writer_and_reader_end_with_the_connection() {
+    run(async {
+        let (client, server) = pair_with(|builder| builder.stream_buffer(64 << 10)).await;
+        let (mut reader, mut writer) = client.into_stream().into_split();
+        let reading = tokio::spawn(async move { reader.read(&mut [0; 8]).await });
+        let writing = tokio::spawn(async move {
+            loop {
+                writer.write_all(&[0; 100_000]).await?;
+            }
+            #[expect(unreachable_code, reason = "names the type")]
+            Ok::<(), std::io::Error>(())
+        });
+        sleep(Duration::from_millis(100)).await;
+        assert!(!reading.is_finished() && !writing.is_finished());
+        drop(server);
+        let error = reading.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        let error = writing.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
+    });
+}
+
+#[test]
+fn registered_regions_are_written_and_chunks_read_without_copies() {
+    run(async {
+        let (mut client, mut server) = streams().await;
+        let lengths = [1, 100, 4096, 5000, 70_000, 1 << 20, 3 << 20];
+        let sends = async {
+            for (seed, len) in lengths.into_iter().enumerate() {
+                client.write_all(&[0xaa; 7]).await.unwrap();
+                let region = pattern(client.rdma(), len, seed as u8);
+                client.send_registered(region).await.unwrap();
+            }
+            let mut region = client.rdma().alloc_local_mr(layout(8)).unwrap();
+            region.as_mut_slice().fill(1);
+            client.send_registered(region).await.unwrap();
+            client.shutdown().await.unwrap();
+        };
+        let receives = async {
+            let mut all = Vec::new();
+            while let Some(chunk) = server.read_chunk().await.unwrap() {
+                all.extend_from_slice(&chunk);
+            }
+            all
+        };
+        let ((), found) = tokio::join!(sends, receives);
+        let mut expected = Vec::new();
+        for (seed, len) in lengths.into_iter().enumerate() {
+            expected.extend_from_slice(&[0xaa; 7]);
+            expected.extend_from_slice(&bytes(len, seed as u8));
+        }
+        expected.extend_from_slice(&[1; 8]);
+        assert!(found == expected);
+    });
+}
+
+#[test]
+fn lines_are_read_out_of_the_memory_in_which_they_arrived() {
+    run(async {
+        let (mut client, server) = streams().await;
+        client.write_all(b"one\ntwo\nth").await.unwrap();
+        client.flush().await.unwrap();
+        client.write_all(b"ree\n").await.unwrap();
+        client.shutdown().await.unwrap();
+        let (reader, _writer) = server.into_split();
+        let mut lines = reader.lines();
+        for expected in ["one", "two", "three"] {
+            assert_eq!(lines.next_line().await.unwrap().unwrap(), expected);
+        }
+        assert_eq!(lines.next_line().await.unwrap(), None);
+    });
+}
+
+#[test]
+fn halves_of_one_stream_are_reunited_and_others_are_returned() {
+    run(async {
+        let (client, server) = streams().await;
+        let (client_reads, client_writes) = client.into_split();
+        let (server_reads, server_writes) = server.into_split();
+        let refused = client_reads.reunite(server_writes).unwrap_err();
+        assert!(refused.to_string().contains("different streams"));
+        let (client_reads, server_writes) = (refused.0, refused.1);
+        let mut client = client_reads.reunite(client_writes).unwrap();
+        let mut server = server_reads.reunite(server_writes).unwrap();
+        client.write_all(b"still").await.unwrap();
+        let mut found = [0; 5];
+        server.read_exact(&mut found).await.unwrap();
+        assert_eq!(&found, b"still");
+    });
+}
+
+#[test]
+fn dropping_the_half_that_writes_ends_its_direction() {
+    run(async {
+        let (client, mut server) = streams().await;
+        let (mut reads, mut writes) = client.into_split();
+        writes.write_all(b"last").await.unwrap();
+        drop(writes);
+        let mut found = Vec::new();
+        server.read_to_end(&mut found).await.unwrap();
+        assert_eq!(found, b"last");
+        server.write_all(b"reply").await.unwrap();
+        server.shutdown().await.unwrap();
+        found.clear();
+        reads.read_to_end(&mut found).await.unwrap();
+        assert_eq!(found, b"reply");
+    });
+}
+
+#[test]
+fn a_listener_is_a_stream_of_connections() {
+    run(async {
+        let mut listener = common::listen(|builder| builder).await;
+        let address = listener.local_address().unwrap();
+        let connect = || async move { common::builder().connect(address).await.unwrap() };
+        let (_first, accepted) = tokio::join!(connect(), listener.next());
+        let _accepted: Rdma = accepted.unwrap().unwrap();
+        let mut incoming = listener.incoming();
+        let (second, accepted) = tokio::join!(connect(), incoming.next());
+        let mut accepted: RdmaStream = accepted.unwrap().unwrap();
+        let mut second = second.into_stream();
+        second.write_all(b"hello").await.unwrap();
+        second.shutdown().await.unwrap();
+        let mut found = String::new();
+        accepted.read_to_string(&mut found).await.unwrap();
+        assert_eq!(found, "hello");
+        // Nobody else connects.
+        let next = poll_fn(|cx| Poll::Ready(Pin::new(&mut incoming).poll_next_unpin(cx))).await;
+        assert!(next.is_pending());
+    });
+}

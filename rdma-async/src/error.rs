@@ -83,6 +83,11 @@ pub enum Error {
         reason: &'static str,
     },
 
+    /// The peer has ended the lease of the remote memory that the operation was to access. Nothing was
+    /// accessed, and the connection goes on.
+    #[error("access to remote memory: the peer has ended its lease")]
+    LeaseEnded,
+
     /// The value of an argument is not allowed.
     #[error("{what}: {reason}")]
     InvalidArgument {
@@ -169,7 +174,7 @@ impl From<Error> for io::Error {
             Error::Handshake { .. } => io::ErrorKind::InvalidData,
             Error::Timeout { .. } | Error::DeadlineExceeded { .. } => io::ErrorKind::TimedOut,
             Error::Work(_) | Error::Disconnected { .. } => io::ErrorKind::ConnectionAborted,
-            Error::Refused { .. } => io::ErrorKind::PermissionDenied,
+            Error::Refused { .. } | Error::LeaseEnded => io::ErrorKind::PermissionDenied,
             Error::InvalidArgument { .. } => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, error)

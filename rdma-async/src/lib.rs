@@ -79,6 +79,7 @@ mod listener;
 mod memory;
 mod owned;
 mod rdma;
+mod reserve;
 mod shard;
 mod stream;
 mod vectored;
@@ -95,6 +96,7 @@ pub use memory::{
     SharedRemoteMr,
 };
 pub use rdma::Rdma;
+pub use reserve::{Grant, Reserved};
 #[cfg(feature = "hyper")]
 pub use stream::{Connecting, RdmaConnector};
 pub use stream::{

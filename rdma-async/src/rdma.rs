@@ -86,6 +86,10 @@ impl Rdma {
         &self.connection
     }
 
+    pub(crate) fn connection_arc(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
     /// Returns the device of the connection.
     pub fn device(&self) -> &RdmaDevice {
         self.connection.device()
@@ -498,6 +502,9 @@ impl Drop for Rdma {
 #[inline]
 pub(crate) fn fits(len: usize, remote: &impl RemoteMrReadAccess) -> Result<RemoteMemory> {
     let memory = remote.memory();
+    if remote.lease_has_ended() {
+        return Err(Error::LeaseEnded);
+    }
     if len as u64 <= memory.len {
         return Ok(memory);
     }
@@ -512,6 +519,9 @@ fn too_long(len: usize, memory: RemoteMemory) -> Error {
 
 fn word(remote: &impl RemoteMrReadAccess) -> Result<()> {
     let memory = remote.memory();
+    if remote.lease_has_ended() {
+        return Err(Error::LeaseEnded);
+    }
     if memory.len == 8 && memory.address.is_multiple_of(8) {
         return Ok(());
     }

@@ -54,6 +54,8 @@ pub(crate) enum Kind {
     Return { lease: u64 },
     /// End of a lease, whose memory is freed.
     Release { lease: u64 },
+    /// End of a lease by the end that lends it. The receiver then returns or releases it.
+    Revoke { lease: u64 },
     /// Message without content, which only returns credits.
     Credit,
 }
@@ -94,6 +96,7 @@ impl Frame {
             Kind::Return { lease } => (8, lease),
             Kind::Release { lease } => (9, lease),
             Kind::Credit => (10, 0),
+            Kind::Revoke { lease } => (11, lease),
         };
         let (header, body) = room[..MAX_FRAME_LEN].split_at_mut(HEADER_LEN);
         header.fill(0);
@@ -122,7 +125,11 @@ impl Frame {
                 bytes[8..].copy_from_slice(&align.to_be_bytes());
                 put(&bytes)
             }
-            Kind::Data | Kind::Return { .. } | Kind::Release { .. } | Kind::Credit => HEADER_LEN,
+            Kind::Data
+            | Kind::Return { .. }
+            | Kind::Release { .. }
+            | Kind::Revoke { .. }
+            | Kind::Credit => HEADER_LEN,
         }
     }
 
@@ -180,6 +187,7 @@ impl Frame {
             (8, []) => Kind::Return { lease: id },
             (9, []) => Kind::Release { lease: id },
             (10, []) => Kind::Credit,
+            (11, []) => Kind::Revoke { lease: id },
             _ => return None,
         };
         Some(Self {
@@ -202,7 +210,7 @@ mod tests {
         rkey: 77,
     };
 
-    fn kinds() -> [Kind; 13] {
+    fn kinds() -> [Kind; 14] {
         [
             Kind::Data,
             Kind::Rendezvous {
@@ -239,6 +247,7 @@ mod tests {
             },
             Kind::Return { lease: 7 },
             Kind::Release { lease: 8 },
+            Kind::Revoke { lease: 9 },
             Kind::Credit,
         ]
     }

@@ -2,8 +2,10 @@
 
 use std::alloc::Layout;
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rdma_core::RemoteMemory;
 use tokio::time::timeout;
 
 use super::Connection;
@@ -13,6 +15,7 @@ use super::replies::Reply;
 use super::send_state::AWAITED;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, RemoteMr};
+use crate::reserve::GrantState;
 
 impl Connection {
     /// Requests memory from the peer, and waits until the peer has lent it.
@@ -54,7 +57,7 @@ impl Connection {
         let credit = self.data_credit().await?;
         let (lease, memory) = self
             .leases
-            .lend(region, 0)
+            .lend(region, 0, None)
             .map_err(|(_, error)| Error::from(error))?;
         // The peer cannot end a lease that was not sent to it.
         let unsent = EndUnlessSent {
@@ -69,6 +72,51 @@ impl Connection {
         credit.spend();
         self.operation(number, None).await?;
         Ok(())
+    }
+
+    /// Lends memory for a reservation, without sending anything to the peer.
+    pub(crate) fn lend_for(
+        &self,
+        region: LocalMr,
+        reservation: &Arc<GrantState>,
+    ) -> Result<(u64, RemoteMemory)> {
+        self.checked()?;
+        let lent = self.leases.lend(region, 0, Some(Arc::clone(reservation)));
+        lent.map_err(|(_, error)| error.into())
+    }
+
+    /// Offers the memory of a reservation to the peer.
+    pub(crate) async fn offer_lease(
+        &self,
+        lease: u64,
+        memory: RemoteMemory,
+        reservation: &GrantState,
+    ) -> Result<()> {
+        let credit = self.data_credit().await?;
+        // Set before the offer is sent: a peer that has the offer must learn of the end.
+        reservation.set_offered();
+        if !self.leases.is_open(lease) {
+            return Err(Error::LeaseEnded);
+        }
+        let kind = Kind::Offer { lease, memory };
+        let submitted = self.submit_frame_when_possible(kind, Payload::Nothing, None, AWAITED);
+        let number = submitted.await?;
+        credit.spend();
+        self.operation(number, None).await.map(drop)
+    }
+
+    /// Ends the access of a lease at the device, and tells the peer if the memory was offered. Returns `None`
+    /// if the peer has ended the lease before.
+    pub(crate) fn end_lease(
+        &self,
+        lease: u64,
+        is_offered: bool,
+    ) -> Option<Result<LocalMr, rdma_core::Error>> {
+        let ended = self.leases.end(lease, is_offered)?;
+        if is_offered {
+            self.send_control(Kind::Revoke { lease });
+        }
+        Some(ended)
     }
 
     /// Returns memory to the peer that lent it.
@@ -121,7 +169,7 @@ struct EndUnlessSent<'c> {
 
 impl Drop for EndUnlessSent<'_> {
     fn drop(&mut self) {
-        drop(self.connection.leases.end(self.lease));
+        drop(self.connection.leases.end(self.lease, false));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Leases: memory of this end that is lent to the peer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use rdma_core::{AccessFlags, Buffer, ExposedMemory, RemoteMemory, SharedBuffer};
 
 use crate::error::Result;
 use crate::memory::{LocalMr, Parts, PieceLender};
+use crate::reserve::GrantState;
 
 /// Maximum number of regions that the peer can hold by requesting them. Each needs resources of
 /// the device in addition to its bytes.
@@ -25,6 +26,8 @@ pub(super) struct Leases {
 struct Open {
     leases: HashMap<u64, Lease>,
     last: u32,
+    /// Leases that this end has ended, and that the peer has not returned or released since.
+    revoked: HashSet<u64>,
     /// Bytes and regions that are lent because the peer requested them.
     requested: usize,
     requested_regions: usize,
@@ -36,10 +39,17 @@ impl Open {
         loop {
             self.last = self.last.wrapping_add(1);
             let id = u64::from(self.last);
-            if !self.leases.contains_key(&id) {
+            if !self.leases.contains_key(&id) && !self.revoked.contains(&id) {
                 return id;
             }
         }
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Lease> {
+        let lease = self.leases.remove(&id)?;
+        self.requested -= lease.requested;
+        self.requested_regions -= usize::from(lease.requested > 0);
+        Some(lease)
     }
 }
 
@@ -52,6 +62,19 @@ struct Lease {
     lender: Option<Arc<PieceLender>>,
     /// Number of bytes of the lease that count against the limit.
     requested: usize,
+    /// Reservation to which the memory is returned, if the lease has one.
+    reservation: Option<Arc<GrantState>>,
+}
+
+/// Memory of a lease that the peer has ended.
+#[derive(Debug)]
+pub(super) enum Given {
+    /// Memory that goes to the application, or the error of ending the access.
+    Back(Result<LocalMr, rdma_core::Error>),
+    /// Memory that went back to its reservation.
+    ToReservation,
+    /// The peer's answer to a revocation.
+    Revoked,
 }
 
 impl Leases {
@@ -69,12 +92,18 @@ impl Leases {
         open.requested_regions < REQUESTED_REGIONS && sum.is_some_and(|sum| sum <= limit)
     }
 
+    /// Returns whether a lease has not ended.
+    pub(super) fn is_open(&self, id: u64) -> bool {
+        self.open.lock().leases.contains_key(&id)
+    }
+
     /// Lends a region, of which `requested` bytes count against the limit. Returns the id of the
     /// lease, and the address, length and key for the peer. On an error, returns the region.
     pub(super) fn lend(
         &self,
         region: LocalMr,
         requested: usize,
+        reservation: Option<Arc<GrantState>>,
     ) -> Result<(u64, RemoteMemory), (LocalMr, rdma_core::Error)> {
         let Parts {
             buffer,
@@ -97,6 +126,7 @@ impl Leases {
                         lead,
                         lender,
                         requested,
+                        reservation,
                     },
                 );
                 Ok((id, remote))
@@ -105,28 +135,61 @@ impl Leases {
         }
     }
 
-    /// Ends the access of a lease at the device, and returns its memory, or `None` for an unknown id.
-    pub(super) fn end(&self, id: u64) -> Option<Result<LocalMr, rdma_core::Error>> {
+    /// Ends a lease at the request of the peer. Returns `None` for an unknown id.
+    pub(super) fn end_by_peer(&self, id: u64) -> Option<Given> {
         let lease = {
             let mut open = self.open.lock();
-            let lease = open.leases.remove(&id)?;
-            open.requested -= lease.requested;
-            open.requested_regions -= usize::from(lease.requested > 0);
+            if open.revoked.remove(&id) {
+                return Some(Given::Revoked);
+            }
+            open.remove(id)?
+        };
+        let reservation = lease.reservation.clone();
+        let region = lease.end();
+        Some(match reservation {
+            Some(reservation) => {
+                reservation.put_back(region);
+                Given::ToReservation
+            }
+            None => Given::Back(region),
+        })
+    }
+
+    /// Ends a lease of this end. Returns `None` if the peer has ended it before. If `is_offered` is set, the
+    /// peer will return or release the lease when it learns of its end.
+    pub(super) fn end(
+        &self,
+        id: u64,
+        is_offered: bool,
+    ) -> Option<Result<LocalMr, rdma_core::Error>> {
+        let lease = {
+            let mut open = self.open.lock();
+            let lease = open.remove(id)?;
+            if is_offered {
+                open.revoked.insert(id);
+            }
             lease
         };
-        let Lease {
+        Some(lease.end())
+    }
+}
+
+impl Lease {
+    /// Ends the access at the device, and returns the memory.
+    fn end(self) -> Result<LocalMr, rdma_core::Error> {
+        let Self {
             memory,
             tail,
             lead,
             lender,
             ..
-        } = lease;
-        Some(match memory.revoke() {
+        } = self;
+        match memory.revoke() {
             Ok(memory) => Ok(paste(lead, memory, tail, lender)),
             // The device may still access the memory. Dropping it frees no memory that the device can
             // access.
             Err(refused) => Err(refused.error),
-        })
+        }
     }
 }
 

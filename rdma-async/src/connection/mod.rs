@@ -4,6 +4,7 @@
 //! [`crate::Rdma`] is the public handle. The submodules implement requests, messages, credits and
 //! leases.
 
+mod borrowed;
 mod control;
 mod credits;
 mod frame;
@@ -38,6 +39,7 @@ use tokio::sync::Notify;
 use tokio::task::coop::poll_proceed;
 use tokio::time::timeout;
 
+use self::borrowed::Borrowed;
 pub(crate) use self::control::{Attached, ControlTask};
 use self::credits::CreditCounter;
 pub(crate) use self::frame::{HEADER_LEN, MAX_FRAME_LEN};
@@ -112,6 +114,7 @@ pub(crate) struct Connection {
     messages: Inbox<Incoming>,
     write_immediates: Inbox<u32>,
     offers: Inbox<RemoteMr>,
+    borrowed: Borrowed,
     returned: SegQueue<LocalMr>,
     returned_arrived: Waiters,
     /// Messages that the application takes before those in `messages`.
@@ -153,6 +156,7 @@ impl Connection {
             messages: Inbox::new(own.data),
             write_immediates: Inbox::new(own.data),
             offers: Inbox::new(own.data),
+            borrowed: Borrowed::default(),
             returned: SegQueue::new(),
             returned_arrived: Waiters::default(),
             ahead: Ahead::default(),

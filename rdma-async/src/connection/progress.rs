@@ -8,6 +8,7 @@ use rdma_core::{WorkCompletion, WorkOpcode, WriteClaim};
 
 use super::frame::{Credits, Frame, Kind, Refusal};
 use super::handler::Message;
+use super::leases::Given;
 use super::rendezvous::Incoming;
 use super::replies::Reply;
 use super::{Connection, HEADER_LEN};
@@ -80,7 +81,8 @@ impl Connection {
                 lease,
                 memory: remote,
             } => {
-                let region = RemoteMr::new(remote, lease, self.itself.clone());
+                let ended = self.borrowed.begin(lease);
+                let region = RemoteMr::new(remote, lease, self.itself.clone()).ending_with(ended);
                 if !self.offers.push(region) {
                     self.violation("more memory offered than it had credits for");
                 }
@@ -135,19 +137,21 @@ impl Connection {
                     }
                 }
             }
-            Kind::Return { lease } => match self.leases.end(lease) {
-                Some(Ok(region)) => {
+            Kind::Return { lease } => match self.leases.end_by_peer(lease) {
+                Some(Given::Back(Ok(region))) => {
                     self.returned.push(region);
                     self.returned_arrived.wake();
                 }
-                Some(Err(error)) => self.fail(error.into()),
+                Some(Given::Back(Err(error))) => self.fail(error.into()),
+                Some(Given::ToReservation | Given::Revoked) => {}
                 None => self.violation("memory given back that was not lent"),
             },
-            Kind::Release { lease } => match self.leases.end(lease) {
-                Some(Ok(region)) => drop(region),
-                Some(Err(error)) => self.fail(error.into()),
+            Kind::Release { lease } => match self.leases.end_by_peer(lease) {
+                Some(Given::Back(Err(error))) => self.fail(error.into()),
+                Some(_) => {}
                 None => self.violation("memory released that was not lent"),
             },
+            Kind::Revoke { lease } => self.borrowed.end(lease),
             Kind::Credit | Kind::Data | Kind::Rendezvous { .. } | Kind::Offer { .. } => {}
         }
     }
@@ -178,7 +182,7 @@ impl Connection {
             .alloc_local_mr(layout)
             .map_err(|error| refuse(&error))?;
         self.leases
-            .lend(region, charge)
+            .lend(region, charge, None)
             .map_err(|(_, error)| refuse(&error))
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use rdma_core::RemoteMemory;
@@ -23,6 +24,8 @@ pub struct RemoteMr {
     /// Id of the peer's lease, and the connection on which it is released; `None` once it was
     /// returned.
     lease: Option<(u64, Weak<Connection>)>,
+    /// Flag that is set when the peer ends the lease, if the peer can do so.
+    ended: Option<Arc<AtomicBool>>,
 }
 
 impl fmt::Debug for RemoteMr {
@@ -38,7 +41,21 @@ impl RemoteMr {
         Self {
             memory,
             lease: Some((lease, connection)),
+            ended: None,
         }
+    }
+
+    /// Returns the region, whose lease the peer ends by setting `ended`.
+    pub(crate) fn ending_with(mut self, ended: Arc<AtomicBool>) -> Self {
+        self.ended = Some(ended);
+        self
+    }
+
+    /// Returns whether the peer has ended the lease of this memory. Operations on the memory then fail
+    /// with [`Error::LeaseEnded`](crate::Error::LeaseEnded).
+    pub fn has_ended(&self) -> bool {
+        let ended = self.ended.as_ref();
+        ended.is_some_and(|ended| ended.load(Ordering::Acquire))
     }
 
     /// Creates a region from a token (address, length and key) that was received by means outside of
@@ -47,6 +64,7 @@ impl RemoteMr {
         Self {
             memory,
             lease: None,
+            ended: None,
         }
     }
 
@@ -66,14 +84,18 @@ impl RemoteMr {
 
     /// Drops the region without releasing the lease; the caller ends the lease.
     pub(crate) fn forget_lease(mut self) {
-        self.lease = None;
+        if let Some((lease, connection)) = self.lease.take()
+            && let Some(connection) = connection.upgrade()
+        {
+            connection.forget_borrowed(lease);
+        }
     }
 
     /// Returns the bytes of `range` for reading, or `None` if `range` exceeds the region.
     pub fn get(&self, range: Range<usize>) -> Option<RemoteMrSlice<'_>> {
         let memory = self.part(range)?;
         Some(RemoteMrSlice {
-            _region: self,
+            region: self,
             memory,
         })
     }
@@ -82,7 +104,7 @@ impl RemoteMr {
     pub fn get_mut(&mut self, range: Range<usize>) -> Option<RemoteMrSliceMut<'_>> {
         let memory = self.part(range)?;
         Some(RemoteMrSliceMut {
-            _region: self,
+            region: self,
             memory,
         })
     }
@@ -141,6 +163,7 @@ impl Drop for RemoteMr {
         if let Some((lease, connection)) = self.lease.take()
             && let Some(connection) = connection.upgrade()
         {
+            connection.forget_borrowed(lease);
             connection.release_remote(lease);
         }
     }
@@ -149,14 +172,14 @@ impl Drop for RemoteMr {
 /// A part of a [`RemoteMr`], for reading.
 #[derive(Debug)]
 pub struct RemoteMrSlice<'a> {
-    _region: &'a RemoteMr,
+    region: &'a RemoteMr,
     memory: RemoteMemory,
 }
 
 /// A part of a [`RemoteMr`], for reading and writing.
 #[derive(Debug)]
 pub struct RemoteMrSliceMut<'a> {
-    _region: &'a mut RemoteMr,
+    region: &'a mut RemoteMr,
     memory: RemoteMemory,
 }
 
@@ -173,6 +196,9 @@ pub trait RemoteMrReadAccess: sealed::Sealed {
 
     /// Returns the address, length and key of the memory.
     fn memory(&self) -> RemoteMemory;
+
+    /// Returns whether the peer has ended the lease of the memory.
+    fn lease_has_ended(&self) -> bool;
 }
 
 /// Remote memory that an operation can write. Sealed.
@@ -187,11 +213,19 @@ impl RemoteMrReadAccess for RemoteMr {
     fn memory(&self) -> RemoteMemory {
         self.memory
     }
+
+    fn lease_has_ended(&self) -> bool {
+        self.has_ended()
+    }
 }
 
 impl RemoteMrReadAccess for SharedRemoteMr {
     fn memory(&self) -> RemoteMemory {
         self.memory
+    }
+
+    fn lease_has_ended(&self) -> bool {
+        self.region.has_ended()
     }
 }
 
@@ -199,11 +233,19 @@ impl RemoteMrReadAccess for RemoteMrSlice<'_> {
     fn memory(&self) -> RemoteMemory {
         self.memory
     }
+
+    fn lease_has_ended(&self) -> bool {
+        self.region.has_ended()
+    }
 }
 
 impl RemoteMrReadAccess for RemoteMrSliceMut<'_> {
     fn memory(&self) -> RemoteMemory {
         self.memory
+    }
+
+    fn lease_has_ended(&self) -> bool {
+        self.region.has_ended()
     }
 }
 

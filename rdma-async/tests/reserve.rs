@@ -1,0 +1,212 @@
+//! Checks reservations: memory that the peer may access for a limited time.
+
+mod common;
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::task::Poll;
+use std::time::Duration;
+
+use common::{bytes, check, join, listen, pair, pattern, poll_and_drop, run};
+use rdma_async::{Error, LocalMrReadAccess, Rdma, RemoteMr, Result};
+use rdma_core::WorkStatus;
+use tokio::time::{Instant, sleep, timeout};
+
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(50);
+
+/// Asserts that the peer's device refused an access.
+#[track_caller]
+fn assert_refused<T: std::fmt::Debug>(outcome: Result<T>) {
+    match outcome {
+        Err(Error::Work(error)) => assert_eq!(error.status, WorkStatus::RemoteAccess),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// Writes without pause until a write fails, and returns the error.
+async fn write_until_refused(client: &Rdma, mut remote: RemoteMr) -> Error {
+    let local = pattern(client, 64, 9);
+    loop {
+        if let Err(error) = client.write(&local, &mut remote).await {
+            return error;
+        }
+    }
+}
+
+#[test]
+fn the_peer_writes_while_the_future_runs_and_then_the_region_is_back() {
+    run(async {
+        let (client, server) = pair().await;
+        let region = pattern(&server, 500, 1);
+        let receiver = &server;
+        let owner = server.reserve(region, LONG, |grant| async move {
+            grant.offer().await.unwrap();
+            receiver.receive().await.unwrap();
+            grant
+        });
+        let borrower = async {
+            let mut remote = client.receive_remote_mr().await.unwrap();
+            client
+                .write(&pattern(&client, 500, 2), &mut remote)
+                .await
+                .unwrap();
+            client.send(&pattern(&client, 1, 0)).await.unwrap();
+            remote
+        };
+        let (reserved, remote) = tokio::join!(owner, borrower);
+        let reserved = reserved.unwrap();
+        assert_eq!(reserved.region.as_slice(), bytes(500, 2));
+        let grant = reserved.output.expect("the time was not over");
+        assert!(matches!(grant.offer().await, Err(Error::LeaseEnded)));
+        drop(remote);
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn a_late_writer_gets_a_remote_access_error_and_changes_nothing() {
+    run(async {
+        let (client, server) = pair().await;
+        let region = pattern(&server, 64, 1);
+        let begun = Instant::now();
+        let token = Cell::new(None);
+        let owner = server.reserve(region, SHORT, |grant| {
+            token.set(Some(grant.token()));
+            std::future::pending::<()>()
+        });
+        let mut owner = std::pin::pin!(owner);
+        let polled = poll_fn(|cx| Poll::Ready(owner.as_mut().poll(cx))).await;
+        assert!(polled.is_pending());
+        let remote = RemoteMr::from_token(token.get().expect("the future was polled"));
+        let (reserved, error) = tokio::join!(owner, write_until_refused(&client, remote));
+        let reserved = reserved.unwrap();
+        assert!(reserved.output.is_none() && begun.elapsed() >= SHORT);
+        assert_refused::<()>(Err(error));
+        // The late writes have changed nothing since the region is back.
+        let now = reserved.region.as_slice().to_vec();
+        sleep(SHORT).await;
+        assert_eq!(reserved.region.as_slice(), now);
+    });
+}
+
+#[test]
+fn a_late_reader_is_refused_too() {
+    run(async {
+        let (client, server) = pair().await;
+        let region = pattern(&server, 64, 1);
+        let reserved = server
+            .reserve(region, LONG, |grant| async move { grant.token() })
+            .await
+            .unwrap();
+        let remote = RemoteMr::from_token(reserved.output.unwrap());
+        let mut local = pattern(&client, 64, 3);
+        assert_refused(client.read(&mut local, &remote).await);
+        assert_eq!(local.as_slice(), bytes(64, 3));
+    });
+}
+
+#[test]
+fn a_borrower_learns_of_the_end_by_an_error_and_the_connection_goes_on() {
+    run(async {
+        let (client, server) = pair().await;
+        let region = pattern(&server, 64, 1);
+        let owner = server.reserve(region, SHORT, |grant| async move {
+            grant.offer().await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let borrower = async {
+            let mut remote = client.receive_remote_mr().await.unwrap();
+            let begun = Instant::now();
+            while !remote.has_ended() {
+                assert!(begun.elapsed() < LONG, "the lease does not end");
+                sleep(Duration::from_millis(1)).await;
+            }
+            let mut local = pattern(&client, 8, 3);
+            let written = client.write(&local, &mut remote).await;
+            assert!(matches!(written, Err(Error::LeaseEnded)), "{written:?}");
+            let part = remote.get(0..8).unwrap();
+            let read = client.read(&mut local, &part).await;
+            assert!(matches!(read, Err(Error::LeaseEnded)), "{read:?}");
+            let mut word = remote.get_mut(0..8).unwrap();
+            let added = client.fetch_and_add(&mut word, 1).await;
+            assert!(matches!(added, Err(Error::LeaseEnded)), "{added:?}");
+            // Returning it is no mistake.
+            client.send_remote_mr(remote).await.unwrap();
+        };
+        let (reserved, ()) = tokio::join!(owner, borrower);
+        assert_eq!(reserved.unwrap().region.as_slice(), bytes(64, 1));
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn an_early_return_ends_the_wait_for_it() {
+    run(async {
+        let (client, server) = pair().await;
+        for is_released in [false, true] {
+            let region = pattern(&server, 64, 1);
+            let owner = server.reserve(region, LONG, |grant| async move {
+                grant.offer().await.unwrap();
+                grant.returned().await;
+            });
+            let borrower = async {
+                let remote = client.receive_remote_mr().await.unwrap();
+                match is_released {
+                    true => drop(remote),
+                    false => client.send_remote_mr(remote).await.unwrap(),
+                }
+            };
+            let (reserved, ()) = tokio::join!(owner, borrower);
+            let reserved = reserved.unwrap();
+            assert!(reserved.output.is_some());
+            assert_eq!(reserved.region.as_slice(), bytes(64, 1));
+        }
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn a_renewal_extends_the_time() {
+    run(async {
+        let (_client, server) = pair().await;
+        let region = pattern(&server, 64, 1);
+        let begun = Instant::now();
+        let reserved = server
+            .reserve(region, SHORT, |grant| async move {
+                for _ in 0..4 {
+                    sleep(SHORT / 2).await;
+                    grant.renew(SHORT);
+                }
+                std::future::pending::<()>().await;
+            })
+            .await
+            .unwrap();
+        assert!(reserved.output.is_none() && begun.elapsed() >= SHORT * 3);
+        // A shorter time takes effect at once.
+        let shortened = server.reserve(reserved.region, LONG, |grant| async move {
+            grant.renew(Duration::ZERO);
+            std::future::pending::<()>().await;
+        });
+        let ended = timeout(LONG / 2, shortened).await;
+        assert!(ended.expect("the time is over").unwrap().output.is_none());
+    });
+}
+
+#[test]
+fn dropping_the_reservation_ends_the_access() {
+    run(async {
+        let mut listener = listen(|builder| builder).await;
+        let (client, server) = join(&mut listener, |builder| builder).await;
+        let (other, other_server) = join(&mut listener, |builder| builder).await;
+        let token = Cell::new(None);
+        let owner = server.reserve(pattern(&server, 64, 1), LONG, |grant| {
+            token.set(Some(grant.token()));
+            std::future::pending::<()>()
+        });
+        assert!(poll_and_drop(owner).is_none());
+        let mut remote = RemoteMr::from_token(token.get().unwrap());
+        assert_refused(client.write(&pattern(&client, 8, 1), &mut remote).await);
+        check(&other, &other_server).await;
+    });
+}

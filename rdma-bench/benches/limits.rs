@@ -118,6 +118,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         bench: env!("CARGO_BIN_EXE_rdma-bench").into(),
         yardstick: env!("CARGO_BIN_EXE_yardstick").into(),
         connections: env!("CARGO_BIN_EXE_connections").into(),
+        streams: env!("CARGO_BIN_EXE_streams").into(),
         attacker: env::var_os(ATTACKER).map(PathBuf::from),
         peers: env::var_os(PEERS).map(PathBuf::from),
     };

@@ -75,6 +75,7 @@ fn measured(row: &Row) -> Judged {
         bench: env!("CARGO_BIN_EXE_rdma-bench").into(),
         yardstick: env!("CARGO_BIN_EXE_yardstick").into(),
         connections: env!("CARGO_BIN_EXE_connections").into(),
+        streams: env!("CARGO_BIN_EXE_streams").into(),
         attacker: None,
         peers: None,
     };

@@ -70,6 +70,8 @@ pub struct Programs {
     pub yardstick: PathBuf,
     /// The path of `connections`, which measures connections within one process.
     pub connections: PathBuf,
+    /// The path of `streams`, which measures streams between two processes.
+    pub streams: PathBuf,
     /// The path of softroce's example `attacker`, if it was built.
     pub attacker: Option<PathBuf>,
     /// The path of `rdma-bench-peers`, which measures other RPC frameworks, if it was built.

@@ -36,6 +36,9 @@ pub enum Source {
     Yardstick(&'static [&'static str]),
     /// The program `connections`, which measures within one process, with these arguments.
     Connections(&'static [&'static str]),
+    /// The program `streams`, which measures streams of bytes between two processes, with these
+    /// arguments.
+    Streams(&'static [&'static str]),
     /// The program `rdma-bench-peers`, which measures another RPC framework over TCP, with these
     /// arguments.
     Peer(&'static [&'static str]),
@@ -63,6 +66,8 @@ impl Source {
             Self::Yardstick(_) => Quantity::Rate,
             Self::Connections(["write" | "connect", ..]) => Quantity::Time,
             Self::Connections(_) => Quantity::Rate,
+            Self::Streams(["latency", ..]) => Quantity::Time,
+            Self::Streams(_) => Quantity::Rate,
             Self::Peer([_, "latency", ..]) => Quantity::Time,
             Self::Peer(_) | Self::Tcp { .. } => Quantity::Rate,
             Self::CacheLine => Quantity::Time,
@@ -88,6 +93,7 @@ impl Source {
                     Self::Ours(..)
                         | Self::Yardstick(_)
                         | Self::Connections(_)
+                        | Self::Streams(_)
                         | Self::Peer(_)
                         | Self::Tcp { .. }
                 )
@@ -103,6 +109,7 @@ impl Source {
             Self::Ucx { .. } => Some((10_000, 20_000_000)),
             Self::Yardstick(_)
             | Self::Connections(_)
+            | Self::Streams(_)
             | Self::Peer(_)
             | Self::Tcp { .. }
             | Self::CacheLine => None,
@@ -157,6 +164,7 @@ impl Source {
             Self::Ucx { test, size } => ucx(test, *size, count, statistic),
             Self::Yardstick(words) => yardstick(&programs.yardstick, words, time, statistic),
             Self::Connections(words) => connections(&programs.connections, words, time, statistic),
+            Self::Streams(words) => streams(&programs.streams, words, time, statistic),
             Self::Peer(words) => peer(programs.peers()?, words, time, statistic),
             Self::Tcp { size, mtu } => tcp(&programs.yardstick, *size, *mtu, time, statistic),
             Self::CacheLine => yardstick(&programs.yardstick, &["cache-line"], time, statistic),
@@ -238,6 +246,22 @@ fn connections(
     parsed(&name, statistic, &printed)
 }
 
+/// Runs the server and the client of the program `streams`, and returns the value of `statistic`.
+fn streams(
+    program: &Path,
+    words: &[&str],
+    time: Duration,
+    statistic: Statistic,
+) -> Result<Reading> {
+    let port = free_port()?;
+    let mut line = timed(program, words, time);
+    line.extend(["--port", &port.to_string()].map(OsString::from));
+    let client = [&*line, &["127.0.0.1".into()]].concat();
+    let name = format!("streams {}", words.join(" "));
+    let printed = run_with_servers(&[(line, port)], &client, &name, LIMIT, None)?;
+    parsed(&name, statistic, &printed)
+}
+
 /// Runs the server and the client of the program `rdma-bench-peers` without softroce, and returns the
 /// value of `statistic`.
 fn peer(program: &Path, words: &[&str], time: Duration, statistic: Statistic) -> Result<Reading> {
@@ -261,8 +285,8 @@ fn timed(program: &Path, words: &[&str], time: Duration) -> Vec<OsString> {
     line
 }
 
-/// Reads the value of `statistic` from the JSON output of the program `yardstick`, `connections` or
-/// `rdma-bench-peers`.
+/// Reads the value of `statistic` from the JSON output of the program `yardstick`, `connections`,
+/// `streams` or `rdma-bench-peers`.
 fn parsed(name: &str, statistic: Statistic, printed: &str) -> Result<Reading> {
     let refuse = |reason: String| Error::Program {
         program: name.to_owned(),
@@ -284,6 +308,7 @@ impl fmt::Display for Source {
             Self::Ucx { test, size } => write!(f, "{} {test} -s {size}", ucx::PROGRAM),
             Self::Yardstick(words) => write!(f, "yardstick {}", words.join(" ")),
             Self::Connections(words) => write!(f, "connections {}", words.join(" ")),
+            Self::Streams(words) => write!(f, "streams {}", words.join(" ")),
             Self::Peer(words) => write!(f, "rdma-bench-peers {}", words.join(" ")),
             Self::Tcp { size, mtu } => write!(f, "yardstick tcp -s {size} (two hosts, MTU {mtu})"),
             Self::CacheLine => f.write_str("yardstick cache-line"),

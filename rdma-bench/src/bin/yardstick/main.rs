@@ -13,6 +13,7 @@ mod other;
 mod place;
 mod remote_copy;
 mod result;
+mod ring;
 mod system;
 mod tcp;
 mod udp;
@@ -86,6 +87,13 @@ enum What {
         #[arg(long)]
         tasks: bool,
     },
+    /// Writes per second through a ring in shared memory, which one process copies into and the other
+    /// out of.
+    Ring {
+        /// The size of a write in bytes.
+        #[arg(short = 's', long)]
+        size: usize,
+    },
     /// Writes per second to a TCP connection. Without a host: the server, which ends after one
     /// connection.
     Tcp {
@@ -124,6 +132,8 @@ enum Role {
     Sink,
     /// Process that receives many datagrams per system call, merged by the kernel (GRO).
     GatheringSink,
+    /// Process that copies out of a ring.
+    Ring,
     /// Process that answers each wakeup by an eventfd with a wakeup.
     Wake,
     /// Process in which a task of tokio answers each wakeup by an eventfd with a wakeup.
@@ -161,6 +171,7 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
         What::CacheLine => cache_line::measure(time)?,
         What::UdpPing { size } => udp::ping(positive(size)?, time)?,
         What::UdpPump { size, by } => udp::pump(positive(size)?, by, time)?,
+        What::Ring { size } => ring::measure(positive(size)?, time)?,
         What::Eventfd { tasks: false } => eventfd::measure(time)?,
         What::Eventfd { tasks: true } => eventfd::measure_tasks(time)?,
         What::Tcp {
@@ -184,6 +195,7 @@ fn serve(role: Role, memory: &str, size: usize) -> anyhow::Result<()> {
         Role::Echo => udp::echo(&shared, size),
         Role::Sink => udp::sink(&shared, udp::By::Sendto),
         Role::GatheringSink => udp::sink(&shared, udp::By::Gso),
+        Role::Ring => ring::read(&shared, size),
         Role::Wake => eventfd::answer(&shared),
         Role::WakeTask => eventfd::answer_tasks(&shared),
     }

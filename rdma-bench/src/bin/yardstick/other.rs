@@ -20,9 +20,10 @@ pub(crate) mod word {
     /// Index of the word that the other process sets when it is ready: to its UDP port, to the address
     /// of its memory, or to 1; never to 0.
     pub(crate) const READY: usize = 0;
-    /// Index of the word that the measuring process sets to its UDP port.
+    /// Index of the word that the measuring process sets to its UDP port, or that counts the writes.
     pub(crate) const PORT: usize = 1;
-    /// Index of the word that the two processes increment in turn, or that counts the received bytes.
+    /// Index of the word that the two processes increment in turn, or that counts the received bytes
+    /// or writes.
     pub(crate) const LINE: usize = 2;
     /// Number of words in the shared memory.
     pub(crate) const COUNT: usize = 3;
@@ -39,7 +40,17 @@ impl Other {
     /// Starts the other process for `role`. `ends` become the standard input and output of that
     /// process, for instance two eventfds.
     pub(crate) fn start(role: Role, size: usize, ends: [Stdio; 2]) -> anyhow::Result<Self> {
-        let shared = Shared::new(word::COUNT)?;
+        Self::start_with(role, size, ends, 0)
+    }
+
+    /// Starts the other process like [`Self::start`], with `bytes` bytes of shared memory behind the words.
+    pub(crate) fn start_with(
+        role: Role,
+        size: usize,
+        ends: [Stdio; 2],
+        bytes: usize,
+    ) -> anyhow::Result<Self> {
+        let shared = Shared::with_words_and_bytes(word::COUNT, bytes)?;
         let name = role.to_possible_value().context("a role without a name")?;
         let [input, output] = ends;
         let child = Command::new(env::current_exe()?)

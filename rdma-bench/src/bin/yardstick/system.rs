@@ -28,9 +28,9 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Creates shared memory of `words` words, all 0.
-    pub(crate) fn new(words: usize) -> io::Result<Self> {
-        Self::with_bytes(words * LINE)
+    /// Creates shared memory of `words` words and `bytes` bytes behind them, all 0.
+    pub(crate) fn with_words_and_bytes(words: usize, bytes: usize) -> io::Result<Self> {
+        Self::with_bytes(words * LINE + bytes)
     }
 
     /// Creates shared memory of `len` bytes, all 0.
@@ -68,7 +68,7 @@ impl Shared {
         );
         // SAFETY: the word is inside of the mapping, which lives as long as `self`. The word is
         // aligned, because the mapping begins at a page. All processes access it only as an atomic:
-        // `fill` is never called on memory of words.
+        // `fill` is never called on memory of words, and `copy_in` and `copy_out` begin behind the words.
         unsafe { AtomicU64::from_ptr(self.base.add(place).as_ptr().cast()) }
     }
 
@@ -84,6 +84,40 @@ impl Shared {
     #[inline]
     pub(crate) fn store(&self, number: usize, value: u64) {
         self.word(number).store(value, Ordering::Release);
+    }
+
+    /// Copies `bytes` into this memory, behind its first `words` words and `offset` bytes. The caller must
+    /// be the only one that accesses this part at the time.
+    #[inline]
+    pub(crate) fn copy_in(&self, words: usize, offset: usize, bytes: &[u8]) {
+        let start = self.part(words, offset, bytes.len());
+        // SAFETY: `part` has checked that the target is inside of the mapping, which private memory does
+        // not overlap. No process ever makes a reference to this memory.
+        unsafe {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(start).as_ptr(), bytes.len())
+        }
+    }
+
+    /// Copies bytes out of this memory to `bytes`, from behind its first `words` words and `offset` bytes.
+    /// The caller must be the only one that accesses this part at the time.
+    #[inline]
+    pub(crate) fn copy_out(&self, words: usize, offset: usize, bytes: &mut [u8]) {
+        let start = self.part(words, offset, bytes.len());
+        // SAFETY: as in `copy_in`, with source and target exchanged.
+        unsafe {
+            ptr::copy_nonoverlapping(
+                self.base.add(start).as_ptr(),
+                bytes.as_mut_ptr(),
+                bytes.len(),
+            );
+        }
+    }
+
+    /// Returns the first byte of a part of this memory, which is checked to have `len` bytes.
+    fn part(&self, words: usize, offset: usize, len: usize) -> usize {
+        let start = words * LINE + offset;
+        assert!(start + len <= self.len, "no such part of the shared memory");
+        start
     }
 
     /// Copies `bytes` into this memory. Panics if `bytes` does not have the size of this memory.

@@ -40,6 +40,14 @@ const fn delayed(words: &'static [&'static str]) -> Part {
     of_async(run.under_variables(&["SOFTROCE_LATENCY=20us"]))
 }
 
+/// Returns the measurement of streams of bytes.
+const fn streams(words: &'static [&'static str]) -> Part {
+    Part::of(Source::Streams(words))
+}
+
+/// Arguments of `streams` for writes of 64 KiB over RDMA.
+const STREAM_BANDWIDTH: &[&str] = &["bandwidth", "--by", "rdma", "--size", "65536"];
+
 /// The rows of the letter E.
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -160,6 +168,46 @@ pub(super) const ROWS: &[Row] = &[
         unit: Unit::Messages,
         figure: within(&["beside-failures", "--failures", "50"]),
         yardstick: &[within(&["beside-failures"])],
+        goal: Ratio(AtLeast(0.9)),
+    },
+    Row {
+        id: "E10a",
+        what: "stream, writes of 64 KiB / TCP",
+        unit: Unit::Bytes(64 * KIB),
+        figure: streams(STREAM_BANDWIDTH),
+        yardstick: &[streams(&["bandwidth", "--by", "tcp", "--size", "65536"])],
+        goal: Ratio(AtLeast(2.0)),
+    },
+    Row {
+        id: "E10b",
+        what: "stream, writes of 64 KiB / ring in shared memory",
+        unit: Unit::Bytes(64 * KIB),
+        figure: streams(STREAM_BANDWIDTH),
+        yardstick: &[raw(&["ring", "--size", "65536"])],
+        goal: Ratio(AtLeast(0.6)),
+    },
+    Row {
+        id: "E10c",
+        what: "stream, 32 B and their echo / TCP",
+        unit: Unit::Microseconds,
+        figure: streams(&["latency", "--by", "rdma", "--size", "32"]),
+        yardstick: &[streams(&["latency", "--by", "tcp", "--size", "32"])],
+        goal: Ratio(AtMost(0.5)),
+    },
+    Row {
+        id: "E11",
+        what: "stream, writes of 64 KiB, beside 1000 / alone",
+        unit: Unit::Bytes(64 * KIB),
+        figure: streams(&[
+            "bandwidth",
+            "--by",
+            "rdma",
+            "--size",
+            "65536",
+            "--idle",
+            "1000",
+        ]),
+        yardstick: &[streams(STREAM_BANDWIDTH)],
         goal: Ratio(AtLeast(0.9)),
     },
 ];

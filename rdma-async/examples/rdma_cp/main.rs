@@ -1,0 +1,77 @@
+//! Copies a file to another host over RDMA, or over TCP for comparison.
+//!
+//! ```text
+//! rdma_cp receive DIRECTORY --listen 0.0.0.0:7471        # on the one host
+//! rdma_cp send FILE HOST:7471                            # on the other
+//! ```
+//!
+//! The receiver keeps what has arrived in `NAME.part`. If a copy is interrupted, the next one goes on
+//! behind the bytes that are there, after comparing their checksums. When all bytes have arrived and their
+//! checksum is right, the file gets its name.
+
+mod file;
+mod link;
+mod progress;
+mod receive;
+mod send;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Copies a file to another host.
+#[derive(Debug, Parser)]
+struct CommandLine {
+    #[command(subcommand)]
+    role: Role,
+    /// Use TCP instead of RDMA.
+    #[arg(long, global = true)]
+    tcp: bool,
+    /// Print no progress.
+    #[arg(long, global = true)]
+    quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// Sends a file.
+    Send {
+        /// The file.
+        file: PathBuf,
+        /// Address of the receiver, as HOST:PORT.
+        receiver: String,
+    },
+    /// Receives files.
+    Receive {
+        /// Directory of the received files.
+        directory: PathBuf,
+        /// Address to listen at.
+        #[arg(long, default_value = "127.0.0.1:7471")]
+        listen: String,
+        /// End after one file.
+        #[arg(long)]
+        once: bool,
+    },
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let line = CommandLine::parse();
+    let shown = !line.quiet;
+    let done = match line.role {
+        Role::Send { file, receiver } => send::send(&file, &receiver, line.tcp, shown).await,
+        Role::Receive {
+            directory,
+            listen,
+            once,
+        } => receive::serve(&directory, &listen, line.tcp, once, shown).await,
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rdma_cp: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The sender of a file.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use tokio::task::spawn_blocking;
+
+use crate::file::{Offer, Present, checksum, number};
+use crate::link::{Link, PIECE, Piece};
+use crate::progress::Progress;
+
+/// Number of pieces that are read from the file ahead of those that are sent.
+const AHEAD: usize = 4;
+
+/// Sends a file to the receiver at this address, and waits until the receiver has checked the file.
+pub(crate) async fn send(
+    path: &Path,
+    receiver: &str,
+    tcp: bool,
+    shown: bool,
+) -> anyhow::Result<()> {
+    let name = path.file_name().context("no file")?;
+    let name = name.to_str().context("a name that is not UTF-8")?;
+    let mut file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let size = file.metadata()?.len();
+    let connecting = Link::connect(receiver, tcp).await;
+    let mut link = connecting.with_context(|| format!("connecting to {receiver}"))?;
+    let offer = Offer {
+        name: name.to_owned(),
+        size,
+    };
+    offer.send(&mut link).await?;
+    let present = Present::receive(&mut link).await?;
+    let (begin, mut hasher) = first_to_send(path, size, present).await?;
+    link.send(&begin.to_be_bytes()).await?;
+    file.seek(SeekFrom::Start(begin))?;
+    let mut progress = Progress::new(name, begin, size, shown);
+    let (filled, mut pieces) = tokio::sync::mpsc::channel(AHEAD);
+    let (empty, mut spare) = tokio::sync::mpsc::channel::<Piece>(AHEAD);
+    // Reading from the file blocks, so a thread does that while the pieces before are sent.
+    let reading = spawn_blocking(move || -> anyhow::Result<u32> {
+        while let Some(mut piece) = spare.blocking_recv() {
+            file.read_exact(piece.bytes_mut()).context("reading")?;
+            hasher.update(piece.bytes());
+            if filled.blocking_send(piece).is_err() {
+                break;
+            }
+        }
+        Ok(hasher.finalize())
+    });
+    let mut asked = begin;
+    let mut sent = begin;
+    while sent < size {
+        while asked < size && empty.capacity() > 0 {
+            let len = (size - asked).min(PIECE as u64) as usize;
+            empty.send(link.piece(len)?).await?;
+            asked += len as u64;
+        }
+        // If the thread has failed, its result has the reason.
+        let Some(piece) = pieces.recv().await else {
+            break;
+        };
+        let len = piece.bytes().len();
+        link.send_piece(piece).await.context("sending")?;
+        sent += len as u64;
+        progress.add(len);
+    }
+    drop(empty);
+    drop(pieces);
+    let sent = reading.await??;
+    let arrived = number(&mut link).await;
+    let is_right = arrived.context("waiting for the receiver's checksum")? == sent;
+    link.send(&u32::from(is_right).to_be_bytes()).await?;
+    ensure!(is_right, "the file has arrived with another checksum");
+    let named = number(&mut link).await;
+    ensure!(
+        named.context("waiting for the receiver")? == 1,
+        "the receiver keeps no file"
+    );
+    progress.finish();
+    Ok(())
+}
+
+/// Returns the offset of the first byte to send, and the checksum of the bytes before: those that the
+/// receiver has if they are right, or else none.
+async fn first_to_send(
+    path: &Path,
+    size: u64,
+    present: Present,
+) -> anyhow::Result<(u64, crc32fast::Hasher)> {
+    if present.len == 0 || present.len > size {
+        return Ok((0, crc32fast::Hasher::new()));
+    }
+    let path = path.to_owned();
+    let hasher = spawn_blocking(move || checksum(&path, present.len)).await??;
+    Ok(match hasher.clone().finalize() == present.checksum {
+        true => (present.len, hasher),
+        false => (0, crc32fast::Hasher::new()),
+    })
+}

@@ -1,0 +1,108 @@
+//! The transfers of a measurement, over any stream.
+
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::What;
+
+/// Name of the JSON format. The number at its end is incremented when the meaning of a field changes.
+const SCHEMA: &str = "rdma-bench/streams/1";
+/// Number of round trips before the measurement.
+const WARM_UP: usize = 200;
+/// Number of writes between two checks of the clock.
+const BATCH: usize = 16;
+
+/// A stream of either protocol.
+pub(crate) type Stream = Pin<Box<dyn Bytes>>;
+
+/// Reading and writing of bytes.
+pub(crate) trait Bytes: AsyncRead + AsyncWrite {}
+
+impl<T: AsyncRead + AsyncWrite> Bytes for T {}
+
+/// Serves a measurement: reads everything and confirms the end with one byte, or returns each write.
+pub(crate) async fn answer(stream: &mut Stream, what: What, size: usize) -> anyhow::Result<()> {
+    let mut room = vec![0; size];
+    match what {
+        What::Bandwidth => {
+            while stream.read(&mut room).await.context("receiving")? > 0 {}
+            stream.write_all(&[0]).await.context("confirming")?;
+            stream.shutdown().await.context("ending")
+        }
+        What::Latency => loop {
+            if stream.read_exact(&mut room).await.is_err() {
+                return Ok(());
+            }
+            stream.write_all(&room).await.context("answering")?;
+            stream.flush().await.context("answering")?;
+        },
+    }
+}
+
+/// Measures for about `time`, and returns the result as JSON.
+pub(crate) async fn measure(
+    stream: &mut Stream,
+    what: What,
+    size: usize,
+    time: Duration,
+) -> anyhow::Result<Value> {
+    match what {
+        What::Bandwidth => bandwidth(stream, size, time).await,
+        What::Latency => latency(stream, size, time).await,
+    }
+}
+
+async fn bandwidth(stream: &mut Stream, size: usize, time: Duration) -> anyhow::Result<Value> {
+    let message = vec![0x5a; size];
+    let (begun, mut writes) = (Instant::now(), 0);
+    while begun.elapsed() < time {
+        for _ in 0..BATCH {
+            stream.write_all(&message).await.context("sending")?;
+        }
+        writes += BATCH;
+    }
+    stream.shutdown().await.context("ending")?;
+    let confirmed = stream.read_exact(&mut [0]).await;
+    confirmed.context("waiting for the end")?;
+    Ok(json!({
+        "schema": SCHEMA,
+        "unit": "1/s",
+        "count": writes,
+        "figure": writes as f64 / begun.elapsed().as_secs_f64(),
+    }))
+}
+
+async fn latency(stream: &mut Stream, size: usize, time: Duration) -> anyhow::Result<Value> {
+    let message = vec![0x5a; size];
+    let mut room = vec![0; size];
+    for _ in 0..WARM_UP {
+        round_trip(stream, &message, &mut room).await?;
+    }
+    let (begun, mut samples) = (Instant::now(), Vec::new());
+    while begun.elapsed() < time {
+        let sent = Instant::now();
+        round_trip(stream, &message, &mut room).await?;
+        samples.push(sent.elapsed().as_nanos() as f64 / 1e3);
+    }
+    samples.sort_unstable_by(f64::total_cmp);
+    let rank = |share: f64| samples[((samples.len() - 1) as f64 * share) as usize];
+    Ok(json!({
+        "schema": SCHEMA,
+        "unit": "usec",
+        "count": samples.len(),
+        "figure": rank(0.5),
+        "min": rank(0.0),
+        "percentile_90": rank(0.9),
+    }))
+}
+
+async fn round_trip(stream: &mut Stream, message: &[u8], room: &mut [u8]) -> anyhow::Result<()> {
+    stream.write_all(message).await.context("sending")?;
+    stream.flush().await.context("sending")?;
+    stream.read_exact(room).await.context("receiving")?;
+    Ok(())
+}

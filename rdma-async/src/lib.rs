@@ -78,6 +78,7 @@ mod handshake;
 mod listener;
 mod memory;
 mod owned;
+mod publish;
 mod rdma;
 mod reserve;
 mod shard;
@@ -95,6 +96,7 @@ pub use memory::{
     RemoteMr, RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess,
     SharedRemoteMr,
 };
+pub use publish::{Published, PublishedReader};
 pub use rdma::Rdma;
 pub use reserve::{Grant, Reserved};
 #[cfg(feature = "hyper")]

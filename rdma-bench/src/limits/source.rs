@@ -64,7 +64,7 @@ impl Source {
             Self::Yardstick(["udp-ping" | "eventfd" | "cache-line", ..]) => Quantity::Time,
             Self::Yardstick(words) if words.contains(&"--latency") => Quantity::Time,
             Self::Yardstick(_) => Quantity::Rate,
-            Self::Connections(["write" | "connect", ..]) => Quantity::Time,
+            Self::Connections(["write" | "connect" | "grant", ..]) => Quantity::Time,
             Self::Connections(_) => Quantity::Rate,
             Self::Streams(["latency", ..]) => Quantity::Time,
             Self::Streams(_) => Quantity::Rate,

@@ -8,6 +8,7 @@ mod establish;
 mod idle;
 mod operations;
 mod result;
+mod shared;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -42,6 +43,21 @@ enum What {
         /// Number of idle connections in addition to the measured one.
         #[arg(long, default_value_t = 0)]
         idle: usize,
+    },
+    /// Number of reads per second of a value of 64 bytes by rdma-async.
+    Reads {
+        /// Read a published value, and check it.
+        #[arg(long)]
+        published: bool,
+        /// Update the value without pause in another thread.
+        #[arg(long, requires = "published")]
+        updated: bool,
+    },
+    /// Time to grant a peer access to 4 KiB of memory and to end the access.
+    Grant {
+        /// Layer that grants and ends the access.
+        #[arg(long, value_enum)]
+        layer: Layer,
     },
     /// Number of writes of 8 bytes per second on one connection of rdma-async while other connections
     /// fail.
@@ -95,6 +111,17 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
             layer: Layer::Async,
         } => operations::async_write(time)?,
         What::WriteRate { idle } => operations::async_rate(idle, time)?,
+        What::Reads {
+            published: false, ..
+        } => shared::raw_reads(time)?,
+        What::Reads {
+            published: true,
+            updated,
+        } => shared::published_reads(updated, time)?,
+        What::Grant { layer: Layer::Core } => shared::core_grant(time)?,
+        What::Grant {
+            layer: Layer::Async,
+        } => shared::async_grant(time)?,
         What::BesideFailures { failures } => operations::beside_failures(failures, time)?,
         What::Idle { connections } => idle::measure(connections)?,
         What::Connect { by: Way::Rdma } => establish::rdma(time)?,

@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn memory_is_shared_by_its_name() {
-        let one = Shared::new(2).unwrap();
+        let one = Shared::with_words_and_bytes(2, 0).unwrap();
         let other = Shared::open(&one.path()).unwrap();
         one.store(1, 7);
         assert_eq!((other.load(0), other.load(1)), (0, 7));

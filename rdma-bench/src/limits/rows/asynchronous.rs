@@ -171,6 +171,22 @@ pub(super) const ROWS: &[Row] = &[
         goal: Ratio(AtLeast(0.9)),
     },
     Row {
+        id: "E9a",
+        what: "reads of 64 B within a process, published / raw",
+        unit: Unit::Messages,
+        figure: within(&["reads", "--published"]),
+        yardstick: &[within(&["reads"])],
+        goal: Ratio(AtLeast(0.8)),
+    },
+    Row {
+        id: "E9b",
+        what: "granting access to 4 KiB and ending it / a window",
+        unit: Unit::Microseconds,
+        figure: within(&["grant", "--layer", "async"]),
+        yardstick: &[within(&["grant", "--layer", "core"])],
+        goal: Ratio(AtMost(1.5)),
+    },
+    Row {
         id: "E10a",
         what: "stream, writes of 64 KiB / TCP",
         unit: Unit::Bytes(64 * KIB),

@@ -1,0 +1,162 @@
+//! Measures memory that peers may access: published values, and access for a limited time.
+
+use std::alloc::Layout;
+use std::future::ready;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use rdma_async::{Published, PublishedReader, RdmaDevice};
+use rdma_core::{
+    AccessFlags, ConnectOptions, Context, QueuePair, SendQueue, SendRequest, WindowType,
+    WorkCompletion,
+};
+use serde_json::Value;
+
+use crate::idle::{pairs, runtime};
+use crate::result::Samples;
+
+/// Number of bytes of a value.
+const SIZE: usize = 64;
+/// Number of bytes to which access is granted.
+const GRANTED: usize = 4096;
+/// Number of operations that one sample measures together.
+const BATCH: usize = 500;
+/// Time limit of a reservation, which is never reached.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Measures the rate of reads of [`SIZE`] bytes of a peer's memory.
+pub(crate) fn raw_reads(time: Duration) -> anyhow::Result<Value> {
+    runtime()?.block_on(async {
+        let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
+        let (client, _server) = pairs(&ends, 1).await?.pop().context("a pair")?;
+        let layout = Layout::from_size_align(SIZE, 8)?;
+        let remote = client.request_remote_mr(layout).await?;
+        let mut local = client.alloc_local_mr(layout)?;
+        let mut samples = Samples::new(time);
+        loop {
+            let begun = Instant::now();
+            for _ in 0..BATCH {
+                client.read(&mut local, &remote).await?;
+            }
+            if samples.add(begun.elapsed(), BATCH) {
+                return Ok(samples.rate());
+            }
+        }
+    })
+}
+
+/// Measures the rate of reads of a published value of [`SIZE`] bytes, which another thread updates without
+/// pause if `updated` is set.
+pub(crate) fn published_reads(updated: bool, time: Duration) -> anyhow::Result<Value> {
+    runtime()?.block_on(async {
+        let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
+        let (client, _server) = pairs(&ends, 1).await?.pop().context("a pair")?;
+        let mut value = ends[1].publish(SIZE)?;
+        value.update(&[7; SIZE])?;
+        let mut reader = PublishedReader::new(&client, value.token())?;
+        let is_over = Arc::new(AtomicBool::new(!updated));
+        let updating = {
+            let is_over = Arc::clone(&is_over);
+            thread::spawn(move || update(value, &is_over))
+        };
+        let mut samples = Samples::new(time);
+        loop {
+            let begun = Instant::now();
+            for _ in 0..BATCH {
+                ensure!(
+                    reader.read().await?.len() == SIZE,
+                    "a value of another length"
+                );
+            }
+            if samples.add(begun.elapsed(), BATCH) {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        ensure!(updating.join().is_ok(), "the owner panicked");
+        Ok(samples.rate())
+    })
+}
+
+/// Updates a value until `is_over` is set, and returns it.
+fn update(mut value: Published, is_over: &AtomicBool) -> Published {
+    let mut number = 0_u8;
+    while !is_over.load(Ordering::Relaxed) {
+        number = number.wrapping_add(1);
+        value
+            .update(&[number; SIZE])
+            .expect("the value has room for it");
+    }
+    value
+}
+
+/// Measures the time to grant access to [`GRANTED`] bytes by [`rdma_async::Rdma::reserve`] and to end it.
+pub(crate) fn async_grant(time: Duration) -> anyhow::Result<Value> {
+    runtime()?.block_on(async {
+        let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
+        let (client, _server) = pairs(&ends, 1).await?.pop().context("a pair")?;
+        let mut region = client.alloc_local_mr(Layout::from_size_align(GRANTED, 8)?)?;
+        let mut samples = Samples::new(time);
+        loop {
+            let begun = Instant::now();
+            for _ in 0..BATCH {
+                let reserved = client.reserve(region, LIMIT, |grant| ready(grant.token()));
+                region = reserved.await?.region;
+            }
+            if samples.add(begun.elapsed(), BATCH) {
+                return Ok(samples.time());
+            }
+        }
+    })
+}
+
+/// Measures the time to bind a memory window of type 2 to [`GRANTED`] bytes and to invalidate it, by
+/// rdma-core.
+pub(crate) fn core_grant(time: Duration) -> anyhow::Result<Value> {
+    let domain = Context::open_default()?.protection_domain()?;
+    let builder = domain.queue_pair().send_requests(128);
+    let (left, right) = (builder.clone().build()?, builder.build()?);
+    let (to_right, to_left) = (right.endpoint(), left.endpoint());
+    let left = left.connect(&to_right, &ConnectOptions::default())?;
+    let _right = right.connect(&to_left, &ConnectOptions::default())?;
+    let window = domain.memory_window(WindowType::Two)?;
+    let registration = domain.registration();
+    let buffer = registration
+        .access(AccessFlags::WINDOW_BIND)
+        .allocate(GRANTED)?;
+    let lease = buffer
+        .lease(window, AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE)
+        .map_err(|refused| refused.error)?;
+    let mut queue = left.send_queue::<()>();
+    let mut samples = Samples::new(time);
+    loop {
+        let begun = Instant::now();
+        for _ in 0..BATCH {
+            perform(&left, &mut queue, lease.bind()?)?;
+            perform(&left, &mut queue, lease.unbind()?)?;
+        }
+        if samples.add(begun.elapsed(), BATCH) {
+            return Ok(samples.time());
+        }
+    }
+}
+
+/// Posts a request and polls until it has completed.
+fn perform(
+    queue_pair: &QueuePair,
+    queue: &mut SendQueue<()>,
+    request: SendRequest<()>,
+) -> anyhow::Result<()> {
+    let mut room = [WorkCompletion::default()];
+    queue.post_inline(request)?;
+    loop {
+        if let [completion] = queue_pair.send_completions().poll(&mut room)? {
+            completion.result()?;
+            queue.complete(completion);
+            return Ok(());
+        }
+    }
+}

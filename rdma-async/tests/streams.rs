@@ -5,6 +5,7 @@ mod common;
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice};
 use std::pin::Pin;
+use std::process::Command;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -364,5 +365,44 @@ fn a_listener_is_a_stream_of_connections() {
         // Nobody else connects.
         let next = poll_fn(|cx| Poll::Ready(Pin::new(&mut incoming).poll_next_unpin(cx))).await;
         assert!(next.is_pending());
+    });
+}
+
+#[test]
+fn a_request_that_the_device_refuses_ends_the_stream_with_an_error() {
+    const NAME: &str = "a_request_that_the_device_refuses_ends_the_stream_with_an_error";
+    if std::env::var_os("SOFTROCE_FAIL").is_none() {
+        if common::context().name() == "softroce0" {
+            for number in [20, 21, 40] {
+                let failure = format!("ibv_post_send:{number}:ENOMEM");
+                let status = Command::new(std::env::current_exe().unwrap())
+                    .args(["--exact", NAME, "--nocapture"])
+                    .env("SOFTROCE_FAIL", failure)
+                    .status()
+                    .expect("the test runs again");
+                assert!(status.success(), "request {number} fails: {status}");
+            }
+        }
+        return;
+    }
+    run(async {
+        let (client, mut server) = streams().await;
+        let (mut reader, mut writer) = client.into_split();
+        let reading = tokio::spawn(async move { while server.read_chunk().await.is_ok() {} });
+        let error = loop {
+            let outcome = writer.write_all(&[1; 50_000]).await;
+            let outcome = match outcome {
+                Ok(()) => writer.write_all(&[2; 3000]).await,
+                failed => failed,
+            };
+            if let Err(error) = outcome {
+                break error;
+            }
+        };
+        // The peer, which is in this process, may be the one whose request fails.
+        let expected = [ErrorKind::OutOfMemory, ErrorKind::BrokenPipe];
+        assert!(expected.contains(&error.kind()), "{error}");
+        reader.read_chunk().await.unwrap_err();
+        reading.await.unwrap();
     });
 }

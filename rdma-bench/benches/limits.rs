@@ -28,6 +28,12 @@ const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 /// The environment variable with the path of `rdma-bench-peers`, which measures other RPC frameworks.
 const PEERS: &str = "RDMA_BENCH_PEERS";
 
+/// The environment variable with the path of rdma-async's example `rdma_cp`, which copies files.
+const COPIER: &str = "RDMA_BENCH_COPIER";
+
+/// The environment variable with the path of the program that measures web servers over streams.
+const WEB: &str = "RDMA_BENCH_WEB";
+
 /// Measures every comparison (row): the value under test and its reference value, in turns.
 #[derive(Debug, Parser)]
 struct Options {
@@ -121,6 +127,8 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         streams: env!("CARGO_BIN_EXE_streams").into(),
         attacker: env::var_os(ATTACKER).map(PathBuf::from),
         peers: env::var_os(PEERS).map(PathBuf::from),
+        copier: env::var_os(COPIER).map(PathBuf::from),
+        web: env::var_os(WEB).map(PathBuf::from),
     };
     let mut judge = Judge::new(programs, networks, effort);
     println!("{}", heading());

@@ -78,6 +78,8 @@ fn measured(row: &Row) -> Judged {
         streams: env!("CARGO_BIN_EXE_streams").into(),
         attacker: None,
         peers: None,
+        copier: None,
+        web: None,
     };
     let networks = Networks {
         softroce: network,

@@ -40,6 +40,15 @@ const PEERS: &str = "RDMA_BENCH_PEERS";
 /// The manifest of that program, which is in a workspace of its own.
 const PEERS_MANIFEST: &str = "rdma-bench/peers/Cargo.toml";
 
+/// The environment variable with the path of rdma-async's example `rdma_cp`, for the benchmark
+/// [`LIMITS`].
+const COPIER: &str = "RDMA_BENCH_COPIER";
+/// The environment variable with the path of the program that measures web servers over streams of
+/// rdma-async, for the benchmark [`LIMITS`].
+const WEB: &str = "RDMA_BENCH_WEB";
+/// The manifest of that program, which is in a workspace of its own.
+const WEB_MANIFEST: &str = "rdma-async/interop/Cargo.toml";
+
 /// Options for running the benchmarks.
 #[derive(Debug)]
 pub(crate) struct Choice {
@@ -61,9 +70,18 @@ impl Choice {
     /// Returns whether rows are selected that compare rdma-rpc with other frameworks: the rows of the
     /// letter F.
     fn compares_frameworks(&self) -> bool {
+        self.includes_rows(['F', 'f'])
+    }
+
+    /// Returns whether rows of rdma-async are selected: the rows of the letter E.
+    fn measures_streams(&self) -> bool {
+        self.includes_rows(['E', 'e'])
+    }
+
+    fn includes_rows(&self, letters: [char; 2]) -> bool {
         match &self.only {
             None => !self.quick && self.arguments.is_empty(),
-            Some(name) => is_row(name) && name.starts_with(['F', 'f']),
+            Some(name) => is_row(name) && name.starts_with(letters),
         }
     }
 }
@@ -86,6 +104,13 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
             match peers(shell) {
                 Ok(path) => preload.push((PEERS.into(), path.into())),
                 Err(error) => eprintln!("other RPC frameworks are left out: {error:#}"),
+            }
+        }
+        if choice.measures_streams() {
+            preload.push((COPIER.into(), copier()?.into()));
+            match web() {
+                Ok(path) => preload.push((WEB.into(), path.into())),
+                Err(error) => eprintln!("web servers are left out: {error:#}"),
             }
         }
     }
@@ -148,26 +173,49 @@ fn attacker() -> anyhow::Result<PathBuf> {
     Ok(attacker.context("cargo built no example `attacker`")?.path)
 }
 
+/// Builds rdma-async's example `rdma_cp`, which copies files.
+fn copier() -> anyhow::Result<PathBuf> {
+    let build = [
+        "build",
+        "--release",
+        "--package=rdma-async",
+        "--example=rdma_cp",
+    ];
+    let built = cargo::build(&build)?;
+    let copier = built.into_iter().find(|built| built.target == "rdma_cp");
+    Ok(copier.context("cargo built no example `rdma_cp`")?.path)
+}
+
 /// Builds the program that measures other RPC frameworks.
 fn peers(shell: &Shell) -> anyhow::Result<PathBuf> {
     packages::install(shell, packages::PEERS)?;
-    let directory = project::target().join("peers");
+    nested(PEERS_MANIFEST, "peers")
+}
+
+/// Builds the program that measures web servers over streams of rdma-async.
+fn web() -> anyhow::Result<PathBuf> {
+    nested(WEB_MANIFEST, "interop")
+}
+
+/// Builds the program of a package that is in a workspace of its own.
+fn nested(manifest: &str, directory: &str) -> anyhow::Result<PathBuf> {
+    let directory = project::target().join(directory);
     let build = [
         "build",
         "--release",
         "--locked",
+        "--bins",
         "--manifest-path",
-        PEERS_MANIFEST,
+        manifest,
         "--target-dir",
         directory
             .to_str()
             .context("a target directory that is no text")?,
     ];
     let built = cargo::build(&build)?;
-    let peers = built.into_iter().find(|built| built.kind == Kind::Program);
-    Ok(peers
-        .context("cargo built no program of the other frameworks")?
-        .path)
+    let program = built.into_iter().find(|built| built.kind == Kind::Program);
+    let program = program.with_context(|| format!("cargo built no program of {manifest}"))?;
+    Ok(program.path)
 }
 
 /// A part of the benchmarks that can run alone.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
 use tokio::task::spawn_blocking;
@@ -36,6 +37,7 @@ pub(crate) async fn send(
     let (begin, mut hasher) = first_to_send(path, size, present).await?;
     link.send(&begin.to_be_bytes()).await?;
     file.seek(SeekFrom::Start(begin))?;
+    let begun = Instant::now();
     let mut progress = Progress::new(name, begin, size, shown);
     let (filled, mut pieces) = tokio::sync::mpsc::channel(AHEAD);
     let (empty, mut spare) = tokio::sync::mpsc::channel::<Piece>(AHEAD);
@@ -80,6 +82,9 @@ pub(crate) async fn send(
         "the receiver keeps no file"
     );
     progress.finish();
+    let (copied, seconds) = (size - begin, begun.elapsed().as_secs_f64());
+    let rate = copied as f64 / seconds / 1e6;
+    println!("sent {copied} bytes in {seconds:.3} s: {rate:.0} MB/s");
     Ok(())
 }
 

@@ -43,9 +43,12 @@ impl Outbox {
         !self.waiting.load(Ordering::Acquire)
     }
 
-    /// Drops all waiting messages.
+    /// Drops all waiting messages, because the connection has ended. While a thread hands messages to the
+    /// device, which may be this thread, the messages remain until the connection is dropped.
     pub(super) fn clear(&self) {
-        let mut queue = self.queue.lock();
+        let Some(mut queue) = self.queue.try_lock() else {
+            return;
+        };
         *queue = Queue::default();
         self.waiting.store(false, Ordering::Release);
     }

@@ -83,9 +83,14 @@ impl Outgoing {
         &self.room
     }
 
-    /// Drops all pieces, because the connection has ended.
+    /// Drops all pieces, because the connection has ended. While a thread hands pieces to the device, which
+    /// may be this thread, the pieces remain until the connection is dropped.
     pub(super) fn clear(&self) {
-        let dropped = std::mem::take(&mut *self.pieces.lock());
+        let Some(mut pieces) = self.pieces.try_lock() else {
+            return;
+        };
+        let dropped = std::mem::take(&mut *pieces);
+        drop(pieces);
         self.bytes.store(0, Ordering::Relaxed);
         self.has_any.store(false, Ordering::Release);
         drop(dropped);

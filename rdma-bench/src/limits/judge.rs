@@ -76,6 +76,10 @@ pub struct Programs {
     pub attacker: Option<PathBuf>,
     /// The path of `rdma-bench-peers`, which measures other RPC frameworks, if it was built.
     pub peers: Option<PathBuf>,
+    /// The path of rdma-async's example `rdma_cp`, which copies files, if it was built.
+    pub copier: Option<PathBuf>,
+    /// The path of the program that measures web servers over streams, if it was built.
+    pub web: Option<PathBuf>,
 }
 
 impl Programs {
@@ -87,6 +91,16 @@ impl Programs {
     /// Returns the path of `rdma-bench-peers`. Fails if it was not built.
     pub(super) fn peers(&self) -> Result<&Path> {
         built("rdma-bench-peers", self.peers.as_deref())
+    }
+
+    /// Returns the path of `rdma_cp`. Fails if it was not built.
+    pub(super) fn copier(&self) -> Result<&Path> {
+        built("rdma_cp", self.copier.as_deref())
+    }
+
+    /// Returns the path of the program that measures web servers. Fails if it was not built.
+    pub(super) fn web(&self) -> Result<&Path> {
+        built("web", self.web.as_deref())
     }
 }
 

@@ -16,6 +16,7 @@
 //! and after each pair, and a pair during which it changed is repeated.
 
 mod attack;
+mod copy;
 mod goal;
 mod hosts;
 mod interval;

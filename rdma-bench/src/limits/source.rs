@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::copy;
 use super::hosts::{Host, Hosts};
 use super::judge::{Networks, Programs};
 use super::row::Quantity;
@@ -39,6 +40,10 @@ pub enum Source {
     /// The program `streams`, which measures streams of bytes between two processes, with these
     /// arguments.
     Streams(&'static [&'static str]),
+    /// The program `web`, which measures a web server over RDMA or TCP, with these arguments.
+    Web(&'static [&'static str]),
+    /// The example `rdma_cp` of rdma-async, which copies a cached file of 1 GiB, with these arguments.
+    Copier(&'static [&'static str]),
     /// The program `rdma-bench-peers`, which measures another RPC framework over TCP, with these
     /// arguments.
     Peer(&'static [&'static str]),
@@ -66,8 +71,8 @@ impl Source {
             Self::Yardstick(_) => Quantity::Rate,
             Self::Connections(["write" | "connect" | "grant", ..]) => Quantity::Time,
             Self::Connections(_) => Quantity::Rate,
-            Self::Streams(["latency", ..]) => Quantity::Time,
-            Self::Streams(_) => Quantity::Rate,
+            Self::Streams(["latency", ..]) | Self::Web(["latency", ..]) => Quantity::Time,
+            Self::Streams(_) | Self::Web(_) | Self::Copier(_) => Quantity::Rate,
             Self::Peer([_, "latency", ..]) => Quantity::Time,
             Self::Peer(_) | Self::Tcp { .. } => Quantity::Rate,
             Self::CacheLine => Quantity::Time,
@@ -94,6 +99,7 @@ impl Source {
                         | Self::Yardstick(_)
                         | Self::Connections(_)
                         | Self::Streams(_)
+                        | Self::Web(_)
                         | Self::Peer(_)
                         | Self::Tcp { .. }
                 )
@@ -110,6 +116,8 @@ impl Source {
             Self::Yardstick(_)
             | Self::Connections(_)
             | Self::Streams(_)
+            | Self::Web(_)
+            | Self::Copier(_)
             | Self::Peer(_)
             | Self::Tcp { .. }
             | Self::CacheLine => None,
@@ -164,7 +172,16 @@ impl Source {
             Self::Ucx { test, size } => ucx(test, *size, count, statistic),
             Self::Yardstick(words) => yardstick(&programs.yardstick, words, time, statistic),
             Self::Connections(words) => connections(&programs.connections, words, time, statistic),
-            Self::Streams(words) => streams(&programs.streams, words, time, statistic),
+            Self::Streams(words) => {
+                let line = timed(&programs.streams, words, time);
+                served(line, &format!("streams {}", words.join(" ")), statistic)
+            }
+            Self::Web(words) => {
+                let mut line = WITHOUT_PRELOAD.map(OsString::from).to_vec();
+                line.extend(timed(programs.web()?, words, time));
+                served(line, &format!("web {}", words.join(" ")), statistic)
+            }
+            Self::Copier(words) => copy::measure(programs.copier()?, words),
             Self::Peer(words) => peer(programs.peers()?, words, time, statistic),
             Self::Tcp { size, mtu } => tcp(&programs.yardstick, *size, *mtu, time, statistic),
             Self::CacheLine => yardstick(&programs.yardstick, &["cache-line"], time, statistic),
@@ -192,6 +209,9 @@ fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Re
     })
 }
 
+/// First words of the command line of a program without the preloaded softroce.
+pub(super) const WITHOUT_PRELOAD: [&str; 3] = ["env", "-u", "LD_PRELOAD"];
+
 /// Runs the program `yardstick` without softroce, and returns the value of `statistic`.
 fn yardstick(
     program: &Path,
@@ -199,7 +219,7 @@ fn yardstick(
     time: Duration,
     statistic: Statistic,
 ) -> Result<Reading> {
-    let mut line: Vec<OsString> = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
+    let mut line: Vec<OsString> = WITHOUT_PRELOAD.map(OsString::from).to_vec();
     line.extend(timed(program, words, time));
     let name = format!("yardstick {}", words.join(" "));
     let printed = run_alone(&line, None, &name, LIMIT)?;
@@ -221,7 +241,7 @@ fn tcp(
     let words = ["tcp", "--size", &size, "--port", &number];
     let line = |host| {
         let mut line = hosts.words(host);
-        line.extend(["env", "-u", "LD_PRELOAD"].map(OsString::from));
+        line.extend(WITHOUT_PRELOAD.map(OsString::from));
         line.extend(timed(program, &words, time));
         line
     };
@@ -246,34 +266,23 @@ fn connections(
     parsed(&name, statistic, &printed)
 }
 
-/// Runs the server and the client of the program `streams`, and returns the value of `statistic`.
-fn streams(
-    program: &Path,
-    words: &[&str],
-    time: Duration,
-    statistic: Statistic,
-) -> Result<Reading> {
+/// Runs the server and the client of a program with this command line, and returns the value of
+/// `statistic`. The client has the server's address as its last argument.
+fn served(mut line: Vec<OsString>, name: &str, statistic: Statistic) -> Result<Reading> {
     let port = free_port()?;
-    let mut line = timed(program, words, time);
     line.extend(["--port", &port.to_string()].map(OsString::from));
     let client = [&*line, &["127.0.0.1".into()]].concat();
-    let name = format!("streams {}", words.join(" "));
-    let printed = run_with_servers(&[(line, port)], &client, &name, LIMIT, None)?;
-    parsed(&name, statistic, &printed)
+    let printed = run_with_servers(&[(line, port)], &client, name, LIMIT, None)?;
+    parsed(name, statistic, &printed)
 }
 
 /// Runs the server and the client of the program `rdma-bench-peers` without softroce, and returns the
 /// value of `statistic`.
 fn peer(program: &Path, words: &[&str], time: Duration, statistic: Statistic) -> Result<Reading> {
-    let port = free_port()?;
-    let number = port.to_string();
-    let mut line: Vec<OsString> = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
+    let mut line = WITHOUT_PRELOAD.map(OsString::from).to_vec();
     line.extend(timed(program, words, time));
-    line.extend(["--port", &number].map(OsString::from));
-    let client = [&*line, &["127.0.0.1".into()]].concat();
     let name = format!("rdma-bench-peers {}", words.join(" "));
-    let printed = run_with_servers(&[(line, port)], &client, &name, LIMIT, None)?;
-    parsed(&name, statistic, &printed)
+    served(line, &name, statistic)
 }
 
 /// Returns the command line of a program that measures for the duration `time`.
@@ -309,6 +318,8 @@ impl fmt::Display for Source {
             Self::Yardstick(words) => write!(f, "yardstick {}", words.join(" ")),
             Self::Connections(words) => write!(f, "connections {}", words.join(" ")),
             Self::Streams(words) => write!(f, "streams {}", words.join(" ")),
+            Self::Web(words) => write!(f, "web {}", words.join(" ")),
+            Self::Copier(words) => write!(f, "rdma_cp {}", words.join(" ")),
             Self::Peer(words) => write!(f, "rdma-bench-peers {}", words.join(" ")),
             Self::Tcp { size, mtu } => write!(f, "yardstick tcp -s {size} (two hosts, MTU {mtu})"),
             Self::CacheLine => f.write_str("yardstick cache-line"),

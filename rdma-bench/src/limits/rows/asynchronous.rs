@@ -45,6 +45,11 @@ const fn streams(words: &'static [&'static str]) -> Part {
     Part::of(Source::Streams(words))
 }
 
+/// Returns the measurement of a web server.
+const fn web(words: &'static [&'static str]) -> Part {
+    Part::of(Source::Web(words))
+}
+
 /// Arguments of `streams` for writes of 64 KiB over RDMA.
 const STREAM_BANDWIDTH: &[&str] = &["bandwidth", "--by", "rdma", "--size", "65536"];
 
@@ -225,5 +230,29 @@ pub(super) const ROWS: &[Row] = &[
         ]),
         yardstick: &[streams(STREAM_BANDWIDTH)],
         goal: Ratio(AtLeast(0.9)),
+    },
+    Row {
+        id: "E12a",
+        what: "web server, HTTP/2 request of 32 B / TCP",
+        unit: Unit::Microseconds,
+        figure: web(&["latency", "--by", "rdma"]),
+        yardstick: &[web(&["latency", "--by", "tcp"])],
+        goal: Ratio(AtMost(1.0)),
+    },
+    Row {
+        id: "E12b",
+        what: "web server, download of 64 MiB / TCP",
+        unit: Unit::Bytes(1),
+        figure: web(&["bandwidth", "--by", "rdma"]),
+        yardstick: &[web(&["bandwidth", "--by", "tcp"])],
+        goal: Ratio(AtLeast(1.3)),
+    },
+    Row {
+        id: "E13",
+        what: "rdma_cp, a cached file of 1 GiB / TCP",
+        unit: Unit::Bytes(1),
+        figure: Part::of(Source::Copier(&[])),
+        yardstick: &[Part::of(Source::Copier(&["--tcp"]))],
+        goal: Ratio(AtLeast(1.3)),
     },
 ];

@@ -1,67 +1,18 @@
 //! Checks the example `rdma_cp`: files arrive unchanged, interrupted copies go on, and wrong bytes are
 //! noticed.
 
+mod example;
+
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
-/// Time limit of a program, which suffices on an emulated machine under load.
-const LIMIT: Duration = Duration::from_secs(120);
+use example::Example;
+
 const SIZE: usize = 9_000_001;
 
-/// Guard that ends a program if the test ends first.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
-impl Running {
-    /// Waits for the end of the program, and returns its standard error if it failed.
-    fn finish(mut self) -> Result<(), String> {
-        let deadline = Instant::now() + LIMIT;
-        let status = loop {
-            if let Some(status) = self.0.try_wait().expect("its status") {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "not done within {LIMIT:?}");
-            thread::sleep(Duration::from_millis(10));
-        };
-        let mut complaints = String::new();
-        let mut stderr = self.0.stderr.take().expect("a pipe");
-        stderr.read_to_string(&mut complaints).expect("its errors");
-        match status.success() {
-            true => Ok(()),
-            false => Err(complaints),
-        }
-    }
-}
-
-fn program() -> PathBuf {
-    let test = env::current_exe().expect("this program's path");
-    test.ancestors()
-        .map(|directory| directory.join("examples/rdma_cp"))
-        .find(|program| program.is_file())
-        .expect("`cargo test` builds examples/rdma_cp")
-}
-
-fn start(words: &[&str], flags: &[&str]) -> Running {
-    let child = Command::new(program())
-        .args(words)
-        .args(flags)
-        .arg("--quiet")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    Running(child.expect("the example can be run"))
+fn start(words: &[&str], flags: &[&str]) -> Example {
+    Example::start("rdma_cp", &[words, flags, &["--quiet"]].concat())
 }
 
 /// Copies a file to a directory, and returns the errors of the sender and of the receiver.
@@ -69,10 +20,9 @@ fn copy(file: &Path, directory: &Path, flags: &[&str]) -> [Result<(), String>; 2
     let directory = directory.to_str().expect("a path in UTF-8");
     let words = ["receive", directory, "--listen", "127.0.0.1:0", "--once"];
     let mut receiver = start(&words, flags);
-    let mut line = String::new();
-    let stdout = receiver.0.stdout.as_mut().expect("a pipe");
-    BufReader::new(stdout).read_line(&mut line).expect("a line");
-    let address = line.trim().strip_prefix("listening at ");
+    let mut output = receiver.output();
+    let line = example::line(&mut output);
+    let address = line.strip_prefix("listening at ");
     let address = address.unwrap_or_else(|| panic!("the receiver printed {line:?}"));
     let sender = start(&["send", file.to_str().expect("UTF-8"), address], flags);
     [sender.finish(), receiver.finish()]

@@ -1,0 +1,79 @@
+//! Runs the examples of this crate as processes.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::env;
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time limit of a program, which suffices on an emulated machine under load.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A running example, which is killed if the test ends first.
+pub(crate) struct Example {
+    pub(crate) child: Child,
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Example {
+    /// Starts the example with this name, with pipes as its standard input, output and error.
+    pub(crate) fn start(name: &str, words: &[&str]) -> Self {
+        let child = Command::new(program(name))
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        Self {
+            child: child.expect("the example can be run"),
+        }
+    }
+
+    /// Takes the standard output. The caller keeps it while the example prints.
+    pub(crate) fn output(&mut self) -> BufReader<ChildStdout> {
+        BufReader::new(self.child.stdout.take().expect("a pipe"))
+    }
+
+    /// Waits for the end of the example, and returns its standard error if it failed.
+    pub(crate) fn finish(mut self) -> Result<(), String> {
+        let deadline = Instant::now() + LIMIT;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("its status") {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "not done within {LIMIT:?}");
+            thread::sleep(Duration::from_millis(10));
+        };
+        let mut complaints = String::new();
+        let mut stderr = self.child.stderr.take().expect("a pipe");
+        stderr.read_to_string(&mut complaints).expect("its errors");
+        match status.success() {
+            true => Ok(()),
+            false => Err(complaints),
+        }
+    }
+}
+
+/// Reads a line, without its end.
+pub(crate) fn line(output: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    output.read_line(&mut line).expect("a line");
+    line.trim_end().to_owned()
+}
+
+fn program(name: &str) -> PathBuf {
+    let test = env::current_exe().expect("this program's path");
+    test.ancestors()
+        .map(|directory| directory.join("examples").join(name))
+        .find(|program| program.is_file())
+        .unwrap_or_else(|| panic!("no examples/{name}: `cargo test` builds it"))
+}

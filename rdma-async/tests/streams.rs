@@ -230,6 +230,30 @@ fn a_broken_connection_resets_reads_and_breaks_writes() {
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
         let error = client.write(b"x").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
+    });
+}
+
+#[test]
+fn flushing_after_the_peer_has_closed_fails_only_if_written_bytes_were_lost() {
+    run(async {
+        let (mut client, mut server) = streams().await;
+        client.write_all(b"all").await.unwrap();
+        client.flush().await.unwrap();
+        let mut found = [0; 3];
+        server.read_exact(&mut found).await.unwrap();
+        drop(server);
+        client.rdma().ended().await;
+        client.flush().await.expect("nothing was lost");
+        client.shutdown().await.expect("nothing was lost");
+
+        // More bytes than the peer has receives for.
+        let (mut client, server) = streams().await;
+        let part = bytes(4000, 5);
+        while let Ok(outcome) = timeout(Duration::from_millis(200), client.write(&part)).await {
+            outcome.unwrap();
+        }
+        drop(server);
+        client.rdma().ended().await;
         let error = client.flush().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
     });

@@ -37,6 +37,8 @@ pub(super) struct Outgoing {
     bytes: AtomicUsize,
     /// Set while a piece or the end of the stream waits.
     has_any: AtomicBool,
+    /// Set once pieces were dropped, because the connection ended before they were handed to the device.
+    has_lost: AtomicBool,
     /// Number of bytes, accepted and not taken by the peer, from which writers wait.
     limit: usize,
     /// Tasks that wait until more bytes are accepted.
@@ -68,6 +70,7 @@ impl Outgoing {
             pieces: Mutex::default(),
             bytes: AtomicUsize::new(0),
             has_any: AtomicBool::new(false),
+            has_lost: AtomicBool::new(false),
             limit,
             room: Waiters::default(),
         }
@@ -89,6 +92,9 @@ impl Outgoing {
         let Some(mut pieces) = self.pieces.try_lock() else {
             return;
         };
+        if !pieces.is_empty() {
+            self.has_lost.store(true, Ordering::Release);
+        }
         let dropped = std::mem::take(&mut *pieces);
         drop(pieces);
         self.bytes.store(0, Ordering::Relaxed);
@@ -189,6 +195,16 @@ impl Connection {
             outgoing.has_any.store(true, Ordering::Release);
         }
         self.post_staged();
+    }
+
+    /// Returns the error that ended the connection if accepted bytes of the stream were not handed to the
+    /// device before.
+    pub(crate) fn lost_bytes(&self) -> Option<&Error> {
+        let error = self.failure()?;
+        let outgoing = self.outgoing();
+        let has_lost =
+            outgoing.has_lost.load(Ordering::Acquire) || !outgoing.pieces.lock().is_empty();
+        has_lost.then_some(error)
     }
 
     /// Waits until more bytes of a stream are accepted or the connection has ended.

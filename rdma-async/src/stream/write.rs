@@ -152,7 +152,8 @@ impl AsyncWrite for OwnedWriteHalf {
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let connection = self.rdma.connection();
         connection.post_staged();
-        Poll::Ready(match connection.failure() {
+        // As for TCP: it is no error of the writer that the peer has closed the connection since.
+        Poll::Ready(match connection.lost_bytes() {
             Some(error) => Err(write_error(error.clone())),
             None => Ok(()),
         })

@@ -1,59 +1,12 @@
 //! Checks that the example `first_program` prints the expected line.
 
-use std::env;
-use std::io::Read;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// Time limit of the program, which suffices on an emulated machine under load.
-const LIMIT: Duration = Duration::from_secs(120);
-
-/// Guard that ends the program if the test ends first.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
+#[path = "common/example.rs"]
+mod example;
 
 #[test]
 fn it_prints_what_the_client_wrote() {
-    let test = env::current_exe().expect("this program's path");
-    let examples = test
-        .ancestors()
-        .map(|directory| directory.join("examples/first_program"))
-        .find(|program| program.is_file())
-        .unwrap_or_else(|| {
-            panic!(
-                "no examples/first_program above {}: `cargo test` builds it",
-                test.display()
-            )
-        });
-    let child = Command::new(examples)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the example can be run");
-    let mut program = Running(child);
-    let deadline = Instant::now() + LIMIT;
-    let status = loop {
-        if let Some(status) = program.0.try_wait().expect("its status") {
-            break status;
-        }
-        assert!(Instant::now() < deadline, "not done within {LIMIT:?}");
-        thread::sleep(Duration::from_millis(20));
-    };
-    let (mut printed, mut complaints) = (String::new(), String::new());
-    let outcome = (program.0.stdout.take(), program.0.stderr.take());
-    let (Some(mut stdout), Some(mut stderr)) = outcome else {
-        panic!("both are pipes");
-    };
-    stdout.read_to_string(&mut printed).expect("its output");
-    stderr.read_to_string(&mut complaints).expect("its errors");
-    assert!(status.success(), "{status}: {complaints}");
-    assert_eq!(printed, "Received data: [0, 0, 0, 0, 1, 1, 1, 1]\n");
+    assert_eq!(
+        example::printed_by("first_program"),
+        "Received data: [0, 0, 0, 0, 1, 1, 1, 1]\n"
+    );
 }

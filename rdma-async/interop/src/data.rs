@@ -1,0 +1,74 @@
+//! Endless data that is the same in each run, for large transfers.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+
+/// Length of the data after which it repeats: a prime, so that a lost or repeated piece is noticed.
+const PERIOD: usize = 1_048_573;
+
+static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut table = Vec::with_capacity(2 * PERIOD);
+    while table.len() < PERIOD {
+        // Xorshift.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        table.push((state >> 32) as u8);
+    }
+    table.extend_from_within(..);
+    table
+});
+
+/// Returns the bytes of the data from `start` on.
+///
+/// # Panics
+///
+/// If `len` exceeds a MiB.
+pub fn at(start: usize, len: usize) -> &'static [u8] {
+    assert!(len <= PERIOD, "{len} bytes at once");
+    &TABLE[start % PERIOD..][..len]
+}
+
+/// Returns the first `len` bytes of the data in chunks of at most `chunk` bytes.
+pub fn chunks(len: usize, chunk: usize) -> impl Iterator<Item = Bytes> + Send {
+    let starts = (0..len).step_by(chunk);
+    starts.map(move |start| Bytes::from_static(at(start, chunk.min(len - start))))
+}
+
+/// Returns the first `len` bytes of the data.
+pub fn bytes(len: usize) -> Bytes {
+    chunks(len, PERIOD).collect::<Vec<_>>().concat().into()
+}
+
+/// Checks that received bytes are the data, from its begin on.
+#[derive(Debug, Default)]
+pub struct Check {
+    len: usize,
+}
+
+impl Check {
+    /// Checks the next received bytes.
+    ///
+    /// # Panics
+    ///
+    /// If they are not the data.
+    pub fn take(&mut self, received: &[u8]) {
+        for part in received.chunks(PERIOD) {
+            let expected = at(self.len, part.len());
+            assert!(part == expected, "wrong data after {} bytes", self.len);
+            self.len += part.len();
+        }
+    }
+
+    /// Returns the number of checked bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether no byte was checked.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}

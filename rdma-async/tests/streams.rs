@@ -74,10 +74,10 @@ async fn write_all_in_parts(
 
 async fn read_all_in_parts(mut reader: impl AsyncRead + Unpin, mut numbers: Numbers) -> Vec<u8> {
     let mut all = Vec::new();
-    let mut part = Vec::new();
+    let mut part = vec![0; 400_000];
     loop {
-        part.resize(numbers.length(), 0);
-        match reader.read(&mut part).await.unwrap() {
+        let limit = numbers.length();
+        match reader.read(&mut part[..limit]).await.unwrap() {
             0 => return all,
             len => all.extend_from_slice(&part[..len]),
         }

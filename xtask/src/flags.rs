@@ -62,8 +62,8 @@ xflags::xflags! {
         /// status is not 0 if a test failed or could not run for want of a device or a package.
         cmd test {
             /// Run only tests that together end within 3 minutes once everything is built: no guest,
-            /// no C programs, no documentation examples, and fewer repetitions of random tests. The
-            /// report lists what was left out.
+            /// no C programs, no programs of other projects over streams, no documentation examples, and
+            /// fewer repetitions of random tests. The report lists what was left out.
             optional --quick
             /// Run only the tests of this package. May be repeated.
             repeated --package name: String

@@ -3,9 +3,11 @@
 //! Unit tests and documentation tests run on this machine, and use softroce if they need a device.
 //! Integration tests run on softroce, and then on the kernel's Soft-RoCE: on this machine if it has
 //! such a device, else all of them in one boot of the guest. The integration tests of `xtask` need no
-//! device and run once, on this machine.
+//! device and run once, on this machine. The tests in `rdma-async/interop` are not part of the workspace;
+//! they run like its integration tests, but not in the guest.
 
 mod libtest;
+mod nested;
 mod place;
 mod plan;
 mod program;
@@ -111,12 +113,15 @@ pub(crate) fn run_plan(plan: &Path, outcomes: &Path) -> anyhow::Result<()> {
 /// different program.
 fn build(selection: &Selection, supplies: &Supplies) -> anyhow::Result<Vec<Executable>> {
     let built = cargo::build(&["test", "--workspace", "--no-run"]);
-    let built = match supplies.problem(packages::BUILD) {
+    let mut built = match supplies.problem(packages::BUILD) {
         // The build may succeed without these packages, because the headers may be installed in another
         // way.
         Some(problem) => built.with_context(|| problem.to_owned())?,
         None => built?,
     };
+    if nested::is_selected(selection) {
+        built.extend(nested::build()?);
+    }
     let names: BTreeSet<&str> = built.iter().map(|part| &*part.package_name).collect();
     for wish in &selection.packages {
         let known: Vec<_> = names.iter().copied().collect();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::program::Program;
 use super::quick;
 use super::selection::{DOC_TESTS, Selection};
-use super::target::Target;
+use super::target::{PROGRAMS_OVER_STREAMS, Target};
 use crate::cargo::{self, Executable};
 use crate::packages::{self, Group};
 use crate::{project, rxe};
@@ -165,8 +165,10 @@ fn doc_tests(selection: &Selection, built: &[Executable]) -> Option<Program> {
     } else {
         let is_library = |name: &&String| {
             let mut parts = built.iter();
-            parts
-                .any(|part| part.package_name == **name && part.package.join("src/lib.rs").exists())
+            **name != PROGRAMS_OVER_STREAMS
+                && parts.any(|part| {
+                    part.package_name == **name && part.package.join("src/lib.rs").exists()
+                })
         };
         let mut libraries = selection.packages.iter().filter(is_library).peekable();
         libraries.peek()?;

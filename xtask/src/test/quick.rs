@@ -66,6 +66,7 @@ const OTHERS: &[&str] = &[
     "the kernel's Soft-RoCE, and the guest that has it",
     "softroce by packets and by shared memory",
     "the examples in the documentation of the crates",
+    "the programs of other projects over the streams of rdma-async",
 ];
 
 /// Returns whether a quick run leaves out the program `program` of `package`.

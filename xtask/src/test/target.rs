@@ -44,6 +44,10 @@ const BY_ALL_WAYS: [(&str, &str); 4] = [
 /// The test program of softroce that also needs a kernel with Soft-RoCE, to exchange packets with.
 const INTEROP: &str = "interop";
 
+/// The name of the package, in a workspace of its own, that runs programs of other projects over the
+/// streams of rdma-async.
+pub(crate) const PROGRAMS_OVER_STREAMS: &str = "rdma-async-interop";
+
 /// The test program of several packages that runs the compiler. Its result does not depend on the device, and the compiler
 /// is not in the guest.
 const COMPILE_FAIL: &str = "compile_fail";
@@ -97,7 +101,8 @@ impl Target {
     }
 
     /// Returns whether the program `test` of `package` runs on this device. Test programs of softroce
-    /// run on softroce only; those of `xtask` run on no device.
+    /// run on softroce only; those of `xtask` run on no device. The programs of other projects do not run
+    /// in the guest.
     pub(crate) fn has_test(&self, package: &str, test: &str) -> bool {
         if package == XTASK {
             return false;
@@ -106,7 +111,9 @@ impl Target {
         match self {
             Self::Softroce => !interop,
             Self::Packets | Self::Shared => BY_ALL_WAYS.contains(&(package, test)),
-            Self::Rxe => package != SOFTROCE && test != COMPILE_FAIL,
+            Self::Rxe => {
+                package != SOFTROCE && package != PROGRAMS_OVER_STREAMS && test != COMPILE_FAIL
+            }
             Self::Named(_) => package != SOFTROCE,
             Self::Wire => interop,
         }
@@ -172,7 +179,7 @@ impl fmt::Display for Target {
 
 #[cfg(test)]
 mod tests {
-    use super::{INTEROP, SOFTROCE, Target, XTASK};
+    use super::{INTEROP, PROGRAMS_OVER_STREAMS, SOFTROCE, Target, XTASK};
 
     #[test]
     fn a_wish_names_one_device() {
@@ -211,6 +218,8 @@ mod tests {
         assert!(Target::Packets.has_test("ibverbs-sys", "conformance"));
         assert!(!Target::Packets.has_test("rdma-core", "atomics"));
         assert!(!Target::Wire.has_test("rdma-core", "messages"));
+        assert!(Target::Softroce.has_test(PROGRAMS_OVER_STREAMS, "axum"));
+        assert!(!Target::Rxe.has_test(PROGRAMS_OVER_STREAMS, "axum"));
         assert!(!Target::Softroce.has_test(XTASK, "documentation"));
         assert!(!Target::Named("mlx5_0".into()).has_test(XTASK, "documentation"));
     }

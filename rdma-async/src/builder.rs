@@ -134,8 +134,8 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the index of the port's GID. By default a GID is chosen, see
-    /// [`rdma_core::Context::address`].
+    /// Sets the index of the port's GID. By default each connection uses the GID that fits the local
+    /// address of its TCP connection, see [`rdma_core::AddressChoice::source`].
     pub fn gid_index(mut self, index: u32) -> Self {
         self.settings.address.gid_index = Some(index);
         self

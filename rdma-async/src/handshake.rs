@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rdma_core::{Endpoint, PreparedQueuePair};
+use rdma_core::{AddressChoice, Endpoint, PreparedQueuePair};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -88,8 +88,8 @@ pub(crate) async fn connect(
     mut stream: TcpStream,
     peer: SocketAddr,
 ) -> Result<Rdma> {
-    let local = Local::prepare(&place)?;
     let failed = |source| interrupted(peer, &source);
+    let local = Local::prepare(&place, stream.local_addr().map_err(failed)?)?;
     configure(&stream, place.settings.keep_alive).map_err(failed)?;
     stream
         .write_all(&local.hello(&place).encode())
@@ -109,7 +109,7 @@ pub(crate) async fn accept(
     let failed = |source| interrupted(peer, &source);
     configure(&stream, place.settings.keep_alive).map_err(failed)?;
     let remote = read_hello(&mut stream, peer).await?;
-    let local = Local::prepare(&place)?;
+    let local = Local::prepare(&place, stream.local_addr().map_err(failed)?)?;
     stream
         .write_all(&local.hello(&place).encode())
         .await
@@ -138,8 +138,14 @@ struct Local {
 }
 
 impl Local {
-    fn prepare(place: &Template) -> Result<Self> {
+    /// Creates the queue pair. It uses the GID that fits `tcp`, the local address of the TCP
+    /// connection, because the peer is reached from there.
+    fn prepare(place: &Template, tcp: SocketAddr) -> Result<Self> {
         let settings = &place.settings;
+        let address = AddressChoice {
+            source: Some(tcp.ip()),
+            ..settings.address
+        };
         let shard = place.device.shard(settings.profile())?;
         let Depths { data, control } = settings.depths();
         let messages = usize::from(data) + usize::from(control);
@@ -152,7 +158,7 @@ impl Local {
                 .send_requests(settings.send_depth)
                 .elements(2)
                 .inline_data(inline)
-                .address(settings.address);
+                .address(address);
             reservation.shard().prepare(builder).build()
         };
         // Devices do not report their inline limit; most accept this many bytes.

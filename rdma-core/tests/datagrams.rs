@@ -33,6 +33,7 @@ fn addresses(domain: &ProtectionDomain) -> Vec<AddressChoice> {
     let choice = |gid: GidEntry| AddressChoice {
         port: Some(port),
         gid_index: Some(gid.index),
+        ..AddressChoice::default()
     };
     choices.map(choice).collect()
 }

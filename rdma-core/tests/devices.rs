@@ -94,6 +94,7 @@ fn every_valid_gid_index_can_be_asked_for() {
         let choice = AddressChoice {
             port: Some(entry.port),
             gid_index: Some(entry.index),
+            ..AddressChoice::default()
         };
         let address = context.address(choice).unwrap();
         assert_eq!((address.gid_index, address.gid), (entry.index, entry.gid));
@@ -135,7 +136,7 @@ fn an_unknown_port_is_an_error_that_says_which_there_are() {
         assert_eq!(context.port(number).unwrap_err(), expected);
         let choice = AddressChoice {
             port: Some(number),
-            gid_index: None,
+            ..AddressChoice::default()
         };
         assert_eq!(context.address(choice).unwrap_err(), expected);
         let domain = context.protection_domain().unwrap();
@@ -154,8 +155,8 @@ fn an_unknown_gid_index_is_an_error_that_lists_the_valid() {
     let context = context();
     for index in [200, 255, 256, u32::MAX] {
         let choice = AddressChoice {
-            port: None,
             gid_index: Some(index),
+            ..AddressChoice::default()
         };
         let error = context.address(choice).unwrap_err();
         let Error::UnknownGidIndex {

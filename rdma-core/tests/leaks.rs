@@ -71,14 +71,14 @@ fn refused_address(choice: AddressChoice) {
 fn unknown_port() {
     refused_address(AddressChoice {
         port: Some(99),
-        gid_index: None,
+        ..AddressChoice::default()
     });
 }
 
 fn unknown_gid_index() {
     refused_address(AddressChoice {
-        port: None,
         gid_index: Some(250),
+        ..AddressChoice::default()
     });
 }
 

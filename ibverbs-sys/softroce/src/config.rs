@@ -5,7 +5,8 @@
 //! | variable | value | meaning |
 //! |---|---|---|
 //! | `SOFTROCE_DEVICE` | name | the device's name, `softroce0` by default |
-//! | `SOFTROCE_ADDRESS` | IP addresses, with commas | addresses of the host that the device uses; by default an address in 127/8 that only this process uses |
+//! | `SOFTROCE_ADDRESS` | IP addresses, with commas | the only addresses that the device uses, at most one IPv4 and one IPv6 address; by default an address in 127/8 that only this process uses, and the addresses of the host |
+//! | `SOFTROCE_NETDEV` | names of interfaces, with commas | network interfaces whose addresses the device uses besides its own address in 127/8; by default all that are up |
 //! | `SOFTROCE_PORT` | 1 to 65535 | first UDP port, 4791 by default; peers must use the same |
 //! | `SOFTROCE_MTU` | 256, 512, 1024, 2048, 4096 | MTU of the port; by default the largest that the network interface supports |
 //! | `SOFTROCE_GSO` | `never`, `peers`, `always` | packets that may be passed to the kernel as one datagram, which the kernel splits (GSO): by default those to peers in 127/8, in tunnels and over IPv6, and to other peers after a trial has shown that the packets arrive with a valid ICRC; with `always` without a trial |
@@ -73,8 +74,11 @@ pub enum Segmentation {
 pub struct Config {
     /// Name of the device.
     pub device: String,
-    /// Addresses of the host that the device uses. If empty, the device uses a loopback address of its own.
+    /// Addresses of the host that the device uses. If empty, the device uses a loopback address of its own and the addresses of
+    /// `interfaces`.
     pub addresses: Vec<IpAddr>,
+    /// Names of the network interfaces whose addresses the device uses. `None`: all interfaces that are up.
+    pub interfaces: Option<Vec<String>>,
     /// UDP port of the first device of an address. Other devices of the address have higher ports.
     pub port: u16,
     /// MTU of the port. `None`: the largest that the network interface supports.
@@ -100,6 +104,7 @@ impl Default for Config {
         Self {
             device: "softroce0".to_owned(),
             addresses: Vec::new(),
+            interfaces: None,
             port: crate::wire::ip::PORT,
             mtu: None,
             segmentation: Segmentation::default(),
@@ -158,6 +163,7 @@ impl Config {
             addresses: environment
                 .read("SOFTROCE_ADDRESS", addresses)?
                 .unwrap_or_default(),
+            interfaces: environment.read("SOFTROCE_NETDEV", parse::interfaces)?,
             port: environment
                 .read("SOFTROCE_PORT", port)?
                 .unwrap_or(default.port),

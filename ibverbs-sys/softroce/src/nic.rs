@@ -300,9 +300,14 @@ impl Nic {
         self.timers.cancel(queue_pair.number(), queue_pair.alarm());
     }
 
-    /// Returns the GID table of the port.
-    pub(crate) fn gids(&self) -> &[Ipv6Addr] {
-        self.network.addresses()
+    /// Returns the GIDs of the port, with their indices in the GID table.
+    pub(crate) fn gids(&self) -> impl Iterator<Item = (u8, Ipv6Addr)> {
+        self.network.gids()
+    }
+
+    /// Returns the GID with the index `index`, or `None` if the entry is empty or does not exist.
+    pub(crate) fn gid(&self, index: usize) -> Option<Ipv6Addr> {
+        self.network.gid(index)
     }
 
     /// Returns the index of the network interface that has the GID at index `gid`, or 0 if no interface has it.
@@ -397,8 +402,9 @@ fn host_peers(
 ) -> Option<Arc<HostPeers>> {
     let own = same_host::Own {
         base_port: config.port,
-        addresses: network.own_addresses(),
-        gids: network.addresses().to_vec(),
+        addresses: network.own_addresses().take(same_host::LIST).collect(),
+        open: network.open_addresses(),
+        gids: network.first_gids(same_host::LIST),
         publication: Arc::new(Publication::new(memory.key_base()).ok()?),
         arena: Arc::clone(memory.arena()?),
         wake_eventfd: Arc::new(timers.sleeper().wake_eventfd().ok()?),
@@ -427,7 +433,7 @@ pub(crate) fn guid() -> u64 {
 impl fmt::Debug for Nic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Nic")
-            .field("gids", &self.gids())
+            .field("gids", &self.gids().collect::<Vec<_>>())
             .field("queue_pairs", &self.queue_pairs)
             .finish_non_exhaustive()
     }

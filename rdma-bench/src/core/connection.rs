@@ -99,6 +99,7 @@ impl Connection {
             .address(AddressChoice {
                 port: settings.port,
                 gid_index: settings.gid_index,
+                ..AddressChoice::default()
             })
             .send_completions(&sends.queue)
             .receive_completions(&receives.queue)

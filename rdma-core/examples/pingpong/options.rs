@@ -176,6 +176,7 @@ impl Options {
         AddressChoice {
             port: self.device_port,
             gid_index: self.gid_index,
+            ..AddressChoice::default()
         }
     }
 }

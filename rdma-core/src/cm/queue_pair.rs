@@ -81,6 +81,7 @@ fn address(id: &ConnectionId, context: &Context) -> Result<LocalAddress> {
     context.address(AddressChoice {
         port: Some(port),
         gid_index: best.map(|entry| entry.index),
+        ..AddressChoice::default()
     })
 }
 

@@ -137,7 +137,8 @@ impl Context {
 
     /// Returns the local port and GID that a queue pair should use. If `choice` or the variable
     /// `RDMA_GID_INDEX` determines a value, the result has that value. [`AddressChoice`] describes
-    /// how the crate chooses the others. The crate logs the choice with its reason.
+    /// how the crate chooses the others: with the local address toward the peer, if that is known.
+    /// The crate logs the choice with its reason.
     ///
     /// # Errors
     ///
@@ -153,6 +154,7 @@ impl Context {
             gid_index = address.gid_index,
             gid = %address.gid,
             mtu = %address.mtu,
+            source = choice.source.map(tracing::field::display),
             reason = address.reason,
             "address chosen"
         );

@@ -1,6 +1,7 @@
 //! Selection of the local port and GID that a queue pair uses.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use super::{Gid, GidEntry, GidType, LinkLayer, Mtu, PortAttributes, PortState};
 use crate::error::{Error, Result};
@@ -42,19 +43,45 @@ impl fmt::Display for LocalAddress {
 ///
 /// The port must be active. On Ethernet the crate prefers a RoCE v2 GID with an IPv4-mapped
 /// address, then one with a global IPv6 address, then one with a link-local address, and then a
-/// RoCE v1 GID. On InfiniBand it uses GID index 0 and the LID.
+/// RoCE v1 GID. If [`source`](Self::source) is set, the crate first prefers the GID of that
+/// address. On InfiniBand it uses GID index 0 and the LID.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AddressChoice {
     /// The required port, if any.
     pub port: Option<u8>,
     /// The required index in the port's GID table, if any.
     pub gid_index: Option<u32>,
+    /// The local IP address from which this host sends packets to the peer, if it is known: for
+    /// example, the local address of a TCP connection to the peer. [`Self::toward`] finds it.
+    ///
+    /// The crate then prefers the GID of this address. For a loopback address it prefers the GID of
+    /// any loopback address. For another address, the GIDs of loopback interfaces come last.
+    pub source: Option<IpAddr>,
 }
 
 impl AddressChoice {
     /// The environment variable that sets the GID index if the program sets none. The value is a
     /// number, or `auto`.
     pub const GID_INDEX_VARIABLE: &'static str = "RDMA_GID_INDEX";
+
+    /// Sets [`source`](Self::source) to the address from which the system sends packets to `peer`,
+    /// according to its routes. Without a route, leaves it unset.
+    #[must_use]
+    pub fn toward(self, peer: IpAddr) -> Self {
+        let any: IpAddr = match peer {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        // Connecting a UDP socket chooses the source address, and sends nothing.
+        let route = UdpSocket::bind((any, 0)).and_then(|socket| {
+            socket.connect((peer, ROCE_PORT))?;
+            socket.local_addr()
+        });
+        Self {
+            source: route.ok().map(|address| address.ip()),
+            ..self
+        }
+    }
 
     /// Takes the GID index from the environment variable `RDMA_GID_INDEX`, if the variable contains
     /// a number and the program has set no index.
@@ -108,7 +135,7 @@ impl AddressChoice {
                 }
             },
         };
-        let mut best: Option<(u8, LocalAddress)> = None;
+        let mut best: Option<(Rank, LocalAddress)> = None;
         let mut lacking = Vec::new();
         let mut first_error = None;
         for port in wanted {
@@ -143,7 +170,7 @@ impl AddressChoice {
         device: &str,
         port: &PortAttributes,
         gids: &[GidEntry],
-    ) -> Result<(u8, LocalAddress)> {
+    ) -> Result<(Rank, LocalAddress)> {
         let number = port.number();
         let unusable = |reason: String| Error::NoUsablePort {
             device: device.to_owned(),
@@ -183,19 +210,54 @@ impl AddressChoice {
             reason,
         };
         let link = port.link_layer();
-        let ranked = own.iter().map(|entry| (rank(entry, link), *entry));
+        let loopback: Vec<u32> = own
+            .iter()
+            .filter(|entry| entry.gid.to_ip().is_loopback())
+            .map(|entry| entry.interface)
+            .collect();
+        let is_loopback = |entry: &GidEntry| loopback.contains(&entry.interface);
+        let ranked = own.iter().map(|entry| {
+            let (rank, reason) = rank(entry, link);
+            let (fit, fit_reason) = self.fit(entry, is_loopback(entry));
+            (((fit, rank), fit_reason.unwrap_or(reason)), *entry)
+        });
         let best = ranked.min_by_key(|((rank, _), entry)| (*rank, entry.index));
         match best {
             Some((_, entry)) if self.gid_index.is_some() => {
-                Ok((0, address(Some(entry), "the index that was asked for")))
+                Ok(((0, 0), address(Some(entry), "the index that was asked for")))
             }
             Some(((rank, reason), entry)) => Ok((rank, address(Some(entry), reason))),
             None if port.link_layer() != LinkLayer::Ethernet && port.lid() != 0 => {
-                Ok((0, address(None, "InfiniBand, by LID")))
+                Ok(((0, 0), address(None, "InfiniBand, by LID")))
             }
             None => Err(unusable(format!(
                 "port {number} has no GID: its network interface needs an address"
             ))),
+        }
+    }
+}
+
+/// The fit of a GID to the peer, and the rank of its type. A lower value is better.
+type Rank = (u8, u8);
+
+/// The UDP port of RoCE v2.
+const ROCE_PORT: u16 = 4791;
+
+impl AddressChoice {
+    /// Returns how well a GID fits the peer, and the reason if it fits. A lower value is better.
+    /// `is_loopback` is set for GIDs of a loopback interface.
+    fn fit(self, entry: &GidEntry, is_loopback: bool) -> (u8, Option<&'static str>) {
+        match self.source.map(|source| source.to_canonical()) {
+            None => (0, None),
+            Some(source) if source.is_loopback() && entry.gid.to_ip().is_loopback() => {
+                (0, Some("a loopback address, as the peer is on this host"))
+            }
+            Some(source) if source == entry.gid.to_ip() => (
+                0,
+                Some("the address from which this host sends to the peer"),
+            ),
+            Some(source) if is_loopback && !source.is_loopback() => (2, None),
+            Some(_) => (1, None),
         }
     }
 }
@@ -215,8 +277,6 @@ fn rank(entry: &GidEntry, link: LinkLayer) -> (u8, &'static str) {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv6Addr};
-
     use ibverbs_sys as sys;
 
     use super::*;
@@ -284,7 +344,7 @@ mod tests {
     fn what_is_asked_for_is_taken_or_refused_with_what_there_is() {
         let ask = |index| AddressChoice {
             gid_index: Some(index),
-            port: None,
+            ..AddressChoice::default()
         };
         assert_eq!(chosen(ask(2), &table()), 2);
         let error = ask(9).choose("dev", &[active(1)], &table()).unwrap_err();
@@ -295,7 +355,7 @@ mod tests {
         );
         let error = AddressChoice {
             port: Some(3),
-            gid_index: None,
+            ..AddressChoice::default()
         }
         .choose("dev", &[active(1)], &table())
         .unwrap_err();
@@ -303,6 +363,61 @@ mod tests {
             error.to_string(),
             "device dev has no port 3; its ports are 1 to 1"
         );
+    }
+
+    /// Returns the choice for a peer to which the host sends from the address `source`.
+    fn from(source: &str) -> AddressChoice {
+        AddressChoice {
+            source: Some(source.parse().unwrap()),
+            ..AddressChoice::default()
+        }
+    }
+
+    #[test]
+    fn the_gid_that_fits_the_peer_is_taken() {
+        let on = |interface, entry| GidEntry { interface, ..entry };
+        let mut gids = vec![
+            on(1, gid(1, 0, "127.4.5.6", GidType::RoceV2)),
+            on(1, gid(1, 1, "fd73::1", GidType::RoceV2)),
+        ];
+        // Without another address, the default remains.
+        assert_eq!(chosen(from("10.0.0.1"), &gids), 0);
+        gids.extend([
+            on(2, gid(1, 2, "10.0.0.1", GidType::RoceV2)),
+            on(2, gid(1, 3, "2001:db8::1", GidType::RoceV2)),
+            on(3, gid(1, 4, "10.0.1.1", GidType::RoceV2)),
+            on(3, gid(1, 5, "fe80::1", GidType::RoceV2)),
+        ]);
+        for (source, expected) in [
+            ("127.0.0.1", 0),
+            ("::1", 0),
+            ("10.0.0.1", 2),
+            ("::ffff:10.0.1.1", 4),
+            ("2001:db8::1", 3),
+            ("fe80::1", 5),
+            // An address of a network without RDMA.
+            ("192.0.2.1", 2),
+        ] {
+            assert_eq!(chosen(from(source), &gids), expected, "{source}");
+        }
+        assert_eq!(chosen(AddressChoice::default(), &gids), 0);
+        let asked = AddressChoice {
+            gid_index: Some(1),
+            ..from("10.0.0.1")
+        };
+        assert_eq!(chosen(asked, &gids), 1);
+        // A network card has no loopback address.
+        assert_eq!(chosen(from("127.0.0.1"), &table()), 3);
+    }
+
+    #[test]
+    fn the_system_knows_the_way_to_the_peer() {
+        let choice = AddressChoice::default();
+        let local: IpAddr = Ipv4Addr::LOCALHOST.into();
+        assert_eq!(choice.toward(local).source, Some(local));
+        // A UDP socket cannot be connected to this address.
+        let none = choice.toward("255.255.255.255".parse().unwrap());
+        assert_eq!(none.source, None);
     }
 
     #[test]

@@ -170,12 +170,9 @@ fn path(nic: &Nic, attr: &ibv_ah_attr) -> Result<Path, Refusal> {
         return Err(Refusal::Invalid);
     }
     let route = &attr.grh;
-    let source = nic
-        .gids()
-        .get(usize::from(route.sgid_index))
-        .ok_or(Refusal::Invalid)?;
+    let source = nic.gid(route.sgid_index.into()).ok_or(Refusal::Invalid)?;
     let destination = address_of(&route.dgid);
-    if destination.is_unspecified() || is_ipv4(source) != is_ipv4(&destination) {
+    if destination.is_unspecified() || is_ipv4(&source) != is_ipv4(&destination) {
         return Err(Refusal::Invalid);
     }
     Ok(Path {
@@ -228,11 +225,8 @@ unsafe fn answer_to(
             .is_some_and(|address| address.is_multicast());
     let local = nic
         .gids()
-        .iter()
-        .position(|gid| *gid == route.to && !is_group);
-    let local = local
-        .and_then(|index| u8::try_from(index).ok())
-        .ok_or(libc::EINVAL)?;
+        .find_map(|(index, gid)| (gid == route.to && !is_group).then_some(index));
+    let local = local.ok_or(libc::EINVAL)?;
     attr.is_global = 1;
     attr.grh.dgid = ibv_gid {
         raw: route.from.octets(),

@@ -9,6 +9,7 @@ use libc::{c_int, c_uint, size_t, ssize_t};
 use super::query::is_port;
 use super::{forward, minus_one, number, open, verb};
 use crate::fault::Verb;
+use crate::net;
 use crate::nic::Nic;
 
 /// The default partition key with full membership (IBTA 10.9.1.2), the only one of the port.
@@ -30,8 +31,11 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
         // SAFETY: the context belongs to this device, as `forward!` has checked.
         let nic = unsafe { open::nic(context) };
         let index = u32::try_from(index).unwrap_or(u32::MAX);
-        let Some(found) = find(nic, port_num.into(), index) else {
-            return minus_one(libc::EINVAL);
+        let found = match find(nic, port_num.into(), index) {
+            Ok(found) => found,
+            // As for other devices, an empty entry is read as zeroes.
+            Err(libc::ENODATA) => Ipv6Addr::UNSPECIFIED,
+            Err(errno) => return minus_one(errno),
         };
         // SAFETY: the C API requires `gid` to be valid for writes.
         unsafe {
@@ -60,8 +64,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     verb(Verb::QueryGid, minus_one, || {
         // SAFETY: the context belongs to this device, as `forward!` has checked.
         let nic = unsafe { open::nic(context) };
-        if find(nic, port_num.into(), index).is_none() {
-            return minus_one(libc::EINVAL);
+        if let Err(errno) = find(nic, port_num.into(), index) {
+            return minus_one(errno);
         }
         // SAFETY: the C API requires `gid_type` to be valid for writes.
         unsafe { gid_type.write(ROCE_V2) };
@@ -89,19 +93,21 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     verb(Verb::QueryGid, number, || {
         // SAFETY: the context belongs to this device, as `forward!` has checked.
         let nic = unsafe { open::nic(context) };
-        let Some(found) = find(nic, port_num, gid_index) else {
-            return libc::EINVAL;
-        };
-        if flags != 0 || entry_size < size_of::<ibv_gid_entry>() {
+        let found = find(nic, port_num, gid_index);
+        if found == Err(libc::EINVAL) || flags != 0 || entry_size < size_of::<ibv_gid_entry>() {
             return libc::EINVAL;
         }
+        let found = match found {
+            Ok(found) => found,
+            Err(errno) => return errno,
+        };
         // SAFETY: the C API requires room for an entry of `entry_size` bytes.
         unsafe { write_entry(entry, entry_size, nic, gid_index, found) };
         0
     })
 }
 
-/// Returns the whole GID table (`ibv_query_gid_table(3)`).
+/// Returns the entries of the GID table that are not empty (`ibv_query_gid_table(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
@@ -120,15 +126,15 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     verb(Verb::QueryGid, negative, || {
         // SAFETY: the context belongs to this device, as `forward!` has checked.
         let nic = unsafe { open::nic(context) };
-        let gids = nic.gids();
+        let gids: Vec<(u8, Ipv6Addr)> = nic.gids().collect();
         if flags != 0 || entry_size < size_of::<ibv_gid_entry>() || gids.len() > max_entries {
             return negative(libc::EINVAL);
         }
-        for (index, gid) in (0..).zip(gids) {
+        for (place, (index, gid)) in gids.iter().enumerate() {
             // SAFETY: the C API requires room for `max_entries` entries of `entry_size` bytes.
             unsafe {
-                let entry = entries.byte_add(index as usize * entry_size);
-                write_entry(entry, entry_size, nic, index, *gid);
+                let entry = entries.byte_add(place * entry_size);
+                write_entry(entry, entry_size, nic, (*index).into(), *gid);
             }
         }
         gids.len().cast_signed()
@@ -180,11 +186,14 @@ fn negative(errno: c_int) -> ssize_t {
     -(errno as ssize_t)
 }
 
-fn find(nic: &Nic, port: u32, index: u32) -> Option<Ipv6Addr> {
-    let index = usize::try_from(index).ok()?;
-    is_port(port)
-        .then(|| nic.gids().get(index).copied())
-        .flatten()
+/// Returns an entry of the GID table. Fails with `EINVAL` if there is no such port or index, and with `ENODATA` if the entry is
+/// empty.
+fn find(nic: &Nic, port: u32, index: u32) -> Result<Ipv6Addr, c_int> {
+    let index = index as usize;
+    if !is_port(port) || index >= net::GIDS {
+        return Err(libc::EINVAL);
+    }
+    nic.gid(index).ok_or(libc::ENODATA)
 }
 
 /// Writes a GID table entry, and zeroes the rest of `size` bytes.

@@ -12,6 +12,7 @@ use libc::{c_char, c_int, size_t, timespec};
 use super::{forward, guard, number, open, verb};
 use crate::fault::Verb;
 use crate::limits;
+use crate::net;
 use crate::nic::{self, Nic};
 use crate::proto::Mtu;
 
@@ -233,7 +234,7 @@ fn port_attributes(nic: &Nic) -> ibv_port_attr {
         Mtu::Mtu2048 => ibv_mtu::IBV_MTU_2048,
         Mtu::Mtu4096 => ibv_mtu::IBV_MTU_4096,
     };
-    attributes.gid_tbl_len = count(nic.gids().len());
+    attributes.gid_tbl_len = count(net::GIDS);
     attributes.port_cap_flags = ibv_port_cap_flags::IBV_PORT_IP_BASED_GIDS.0;
     attributes.max_msg_sz = limits::MAX_MESSAGE;
     attributes.pkey_tbl_len = limits::MAX_PKEYS;

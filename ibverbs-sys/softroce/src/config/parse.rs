@@ -22,7 +22,9 @@ pub(super) fn device(value: &str) -> Result<String, String> {
 pub(super) fn addresses(value: &str) -> Result<Vec<IpAddr>, String> {
     let addresses = list(value, |address| {
         address.parse::<IpAddr>().map_err(|_| {
-            format!("{address:?} is no IPv4 or IPv6 address; names of interfaces are not taken")
+            format!(
+                "{address:?} is no IPv4 or IPv6 address; SOFTROCE_NETDEV takes names of interfaces"
+            )
         })
     })?;
     let of_family = |v4: bool| addresses.iter().filter(|a| a.is_ipv4() == v4).count();
@@ -33,6 +35,18 @@ pub(super) fn addresses(value: &str) -> Result<Vec<IpAddr>, String> {
     } else {
         Ok(addresses)
     }
+}
+
+/// Parses names of network interfaces. The loopback interface adds no address, so `lo` leaves only the loopback address.
+pub(super) fn interfaces(value: &str) -> Result<Vec<String>, String> {
+    list(value, |name| {
+        // The kernel's limit, IFNAMSIZ.
+        if (1..16).contains(&name.len()) && !name.contains(['/', ' ']) {
+            Ok(name.to_owned())
+        } else {
+            Err("names of network interfaces are expected, with commas".to_owned())
+        }
+    })
 }
 
 pub(super) fn port(value: &str) -> Result<u16, String> {
@@ -215,6 +229,7 @@ mod tests {
         let config = parse(&[
             ("SOFTROCE_DEVICE", "rocket7"),
             ("SOFTROCE_ADDRESS", "10.0.0.1, fe80::1"),
+            ("SOFTROCE_NETDEV", "eth0, wlan0"),
             ("SOFTROCE_PORT", "5000"),
             ("SOFTROCE_MTU", "1024"),
             ("SOFTROCE_GSO", "always"),
@@ -234,6 +249,7 @@ mod tests {
         .unwrap();
         assert_eq!(config.device, "rocket7");
         assert_eq!(config.addresses.len(), 2);
+        assert_eq!(config.interfaces.unwrap(), ["eth0", "wlan0"]);
         assert_eq!((config.port, config.mtu), (5000, Some(Mtu::Mtu1024)));
         assert_eq!(config.segmentation, Segmentation::Always);
         assert_eq!(config.receive_buffer, 212_992);
@@ -277,6 +293,16 @@ mod tests {
             ("SOFTROCE_ADDRESS", "eth0", "no IPv4 or IPv6 address"),
             ("SOFTROCE_ADDRESS", "0.0.0.0", "can be sent to"),
             ("SOFTROCE_ADDRESS", "10.0.0.1,10.0.0.2", "at most one"),
+            (
+                "SOFTROCE_NETDEV",
+                "eth0,,eth1",
+                "names of network interfaces",
+            ),
+            (
+                "SOFTROCE_NETDEV",
+                "../../etc",
+                "names of network interfaces",
+            ),
             ("SOFTROCE_PORT", "0", "1 to 65535"),
             ("SOFTROCE_MTU", "1500", "1024"),
             ("SOFTROCE_GSO", "yes", "never, peers or always"),

@@ -33,7 +33,10 @@ struct Counting {
 }
 
 fn start(alarms: usize) -> (Arc<Counting>, Receiver<u32>) {
-    let config = Config::default();
+    let config = Config {
+        interfaces: Some(Vec::new()),
+        ..Config::default()
+    };
     let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
     let (counters, faults) = (Arc::<Counters>::default(), Arc::new(config.faults()));
     let network = Network::open(&config, counters, faults, Arc::clone(&timers)).unwrap();
@@ -55,9 +58,11 @@ fn start(alarms: usize) -> (Arc<Counting>, Receiver<u32>) {
 
 impl Device for Counting {
     fn look(&self) -> Look {
-        let received = self.network.receive(&mut self.inbox.lock(), |packets| {
-            packets.for_each(drop);
-        });
+        let received = self
+            .network
+            .receive(&mut self.inbox.lock(), true, |packets| {
+                packets.for_each(drop);
+            });
         self.fetched.fetch_add(received, Ordering::SeqCst);
         let mut due = Vec::with_capacity(8);
         self.timers.take_due(self.timers.now(), &mut due);
@@ -103,7 +108,7 @@ impl Counting {
 
     /// Sends a packet to the device itself.
     fn send(&self) {
-        let destination = self.network.addresses()[0];
+        let destination = self.network.gid(0).unwrap();
         let path = Path {
             source: 0,
             destination,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::pacing::{Finding, INTERVAL, Pacing, Wait};
 use super::spawn;
-use super::watch::Watch;
+use super::watch::{Event, Taken, Watch};
 use crate::descriptor;
 use crate::net::Endpoints;
 use crate::proto::Time;
@@ -49,6 +49,15 @@ pub(crate) trait Device: Send + Sync + 'static {
     /// Returns a descriptor that is readable while events are pending for [`attend`](Self::attend). Every call must return the
     /// same descriptor.
     fn heard(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Handles the events of the descriptor that [`host_changes`](Self::host_changes) returns.
+    fn follow_host(&self) {}
+
+    /// Returns a descriptor that is readable while events are pending for [`follow_host`](Self::follow_host). Every call must
+    /// return the same descriptor.
+    fn host_changes(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
@@ -171,10 +180,16 @@ impl Shared {
         let mut armed = 0;
         let mut awake = Time::default();
         let mut check = Time::default();
-        if let Some(heard) = device.upgrade().as_ref().and_then(|device| device.heard()) {
+        let whole = device.upgrade();
+        if let Some(heard) = whole.as_ref().and_then(|device| device.heard()) {
             // On failure, peers on the same host are reached by packets only.
-            let _ = watch.add(heard);
+            let _ = watch.add(heard, Event::Heard);
         }
+        if let Some(changes) = whole.as_ref().and_then(|device| device.host_changes()) {
+            // On failure, the GID table does not change.
+            let _ = watch.add(changes, Event::HostChange);
+        }
+        drop(whole);
         while !self.stop.load(Ordering::SeqCst) {
             self.rounds.fetch_add(1, Ordering::SeqCst);
             let Some(device_now) = device.upgrade() else {
@@ -193,7 +208,13 @@ impl Shared {
             let armed_before = armed;
             armed = self.armed.load(Ordering::SeqCst);
             // Packets that arrive from here on end the next sleep at once.
-            let woken = watch.take();
+            let Taken {
+                woken,
+                host_changed,
+            } = watch.take();
+            if host_changed {
+                device_now.follow_host();
+            }
             device_now.attend();
             let (packets, look) = look(&*device_now);
             let fetched = packets > 0;

@@ -11,6 +11,24 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use crate::descriptor::Descriptor;
 use crate::net::{Endpoints, Socket};
 
+/// Kind of an event that wakes the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A packet, or a message of a peer process.
+    Heard,
+    /// A change of the network interfaces or addresses of the host.
+    HostChange,
+}
+
+/// Events since the previous look at them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    /// Set if there was any event.
+    pub(super) woken: bool,
+    /// Set if there was an [`Event::HostChange`].
+    pub(super) host_changed: bool,
+}
+
 /// Epoll set of the sockets whose packets wake the engine. It is edge-triggered: each packet wakes the engine only once. So
 /// packets that stay in a socket while another thread is receiving do not keep the engine from sleeping.
 #[derive(Debug)]
@@ -30,8 +48,8 @@ impl Watch {
     }
 
     /// Adds a descriptor that wakes the engine even while the engine does not watch the sockets.
-    pub(super) fn add(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        let data = EventData::new_u64(0);
+    pub(super) fn add(&self, descriptor: BorrowedFd<'_>, event: Event) -> io::Result<()> {
+        let data = EventData::new_u64(event as u64);
         Ok(epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?)
     }
 
@@ -58,7 +76,7 @@ impl Watch {
             }
             return true;
         }
-        let data = EventData::new_u64(0);
+        let data = EventData::new_u64(Event::Heard as u64);
         let events = EventFlags::IN | EventFlags::ET;
         let watch = |socket: &Socket| {
             let modified = epoll::modify(&self.epoll, socket, data, events);
@@ -73,15 +91,22 @@ impl Watch {
         refused == 0
     }
 
-    /// Returns whether packets have arrived at watched sockets since the last call.
-    pub(super) fn take(&self) -> bool {
+    /// Returns the events since the last call.
+    pub(super) fn take(&self) -> Taken {
         let mut events = [MaybeUninit::uninit(); 8];
         let now = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
         // Events that do not fit are reported by the next call.
-        epoll::wait(&self.epoll, &mut events, Some(&now)).is_ok_and(|(came, _)| !came.is_empty())
+        let Ok((came, _)) = epoll::wait(&self.epoll, &mut events, Some(&now)) else {
+            return Taken::default();
+        };
+        let is = |event: &epoll::Event| event.data.u64() == Event::HostChange as u64;
+        Taken {
+            woken: !came.is_empty(),
+            host_changed: came.iter().any(is),
+        }
     }
 }
 

@@ -1,53 +1,209 @@
 #![forbid(unsafe_code)]
-//! The choice of the IP addresses and the UDP port to which the sockets are bound.
+//! The choice of the IP addresses and the UDP port of this process.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::io::{self, ErrorKind, Write};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::process;
 
-use super::socket::{Interface, Socket};
+use super::socket::{HostAddress, Interface, Reserved};
+use super::table::Own;
 use crate::address;
 use crate::config::Config;
 
 /// Maximum number of addresses in 127/8 that a process tries to bind with the same port.
 const ATTEMPTS: u32 = 64;
 
-/// Binds UDP sockets to the addresses and the port of the configuration. Returns the sockets, and the slot of their
-/// port: its number in the device's port range.
-pub(super) fn bind(config: &Config) -> io::Result<(Vec<Socket>, u8)> {
-    let buffer = config.receive_buffer;
+/// The addresses that a process has bound, all with the same UDP port.
+pub(super) struct Bound {
+    pub(super) all: Vec<Own>,
+    /// Number of the port in the device's port range.
+    pub(super) slot: u8,
+    /// UDP port of multicast groups: the same in all processes of a host that use a loopback address.
+    pub(super) group_port: u16,
+}
+
+/// Binds the addresses and the port of the configuration: those that it names, or else a loopback address and the addresses
+/// of the host.
+pub(super) fn bind(config: &Config) -> io::Result<Bound> {
     if config.addresses.is_empty() {
-        let mut last = io::Error::from(io::ErrorKind::AddrInUse);
-        for (slot, port) in slots(config.port) {
-            for attempt in 0..ATTEMPTS {
-                let ip = address::candidate(process::id(), attempt);
-                match Socket::bind(SocketAddrV4::new(ip, port).into(), buffer) {
-                    Ok(socket) => return Ok((vec![socket], slot)),
-                    Err(error) => last = naming(error, ip.into(), port),
-                }
+        for name in config.interfaces.iter().flatten() {
+            if !Interface::exists(name) {
+                let message = format!("SOFTROCE_NETDEV: there is no network interface {name:?}");
+                return Err(io::Error::new(ErrorKind::NotFound, message));
             }
         }
-        return Err(last);
+        let list = HostAddress::list();
+        return bind_all(config, &list, &used(config, &list));
     }
-    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    let list = HostAddress::list();
+    let mut last = io::Error::from(ErrorKind::AddrInUse);
     for (slot, port) in slots(config.port) {
         let bound = config.addresses.iter().map(|&ip| {
-            let address = match ip {
-                IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
-                IpAddr::V6(ip) => {
-                    let local = ip.is_unicast_link_local();
-                    let interface = local.then(|| Interface::of(ip.into())).flatten();
-                    SocketAddrV6::new(ip, port, 0, interface.map_or(0, |i| i.index)).into()
-                }
-            };
-            Socket::bind(address, buffer).map_err(|error| naming(error, ip, port))
+            let found = list.iter().find(|found| found.ip == ip);
+            match found {
+                Some(found) => bind_host(found, port),
+                None => bind_at(&list, SocketAddr::new(ip, port)),
+            }
         });
         match bound.collect() {
-            Ok(sockets) => return Ok((sockets, slot)),
+            Ok(all) => {
+                let group_port = port;
+                return Ok(Bound {
+                    all,
+                    slot,
+                    group_port,
+                });
+            }
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// Returns the addresses of the host that the device uses besides its loopback address: those of all interfaces that are up,
+/// or of the interfaces that the configuration names. Link-local addresses, which only neighbours can reach, are the last.
+pub(super) fn host_addresses(config: &Config) -> Vec<HostAddress> {
+    used(config, &HostAddress::list())
+}
+
+/// Returns those addresses of `list` that [`host_addresses`] returns.
+fn used(config: &Config, list: &[HostAddress]) -> Vec<HostAddress> {
+    let is_meant = |found: &&HostAddress| {
+        let names = config.interfaces.as_ref();
+        found.is_up
+            && !found.ip.is_loopback()
+            && !found.ip.is_unspecified()
+            && !found.ip.is_multicast()
+            && names.is_none_or(|names| names.contains(&found.interface.name))
+    };
+    let mut all: Vec<HostAddress> = list.iter().filter(is_meant).cloned().collect();
+    let is_link_local = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    all.sort_by_key(|found| {
+        let ip = found.ip;
+        (is_link_local(ip), found.interface.index, ip.is_ipv6())
+    });
+    // Two interfaces may have the same link-local address, but a GID is that of one interface.
+    let mut unique: Vec<HostAddress> = Vec::with_capacity(all.len());
+    for found in all {
+        if !unique.iter().any(|other| other.ip == found.ip) {
+            unique.push(found);
+        }
+    }
+    unique
+}
+
+/// Binds a loopback address of this process and the addresses `hosts` to the first port that is free on all of them. If
+/// there is none, binds the port that is free on most of them, and reports the others.
+fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io::Result<Bound> {
+    let mut last = io::Error::from(ErrorKind::AddrInUse);
+    let mut best: Option<Bound> = None;
+    let mut group_port = None;
+    // Address whose first port is in use, although that port is free on other addresses.
+    let mut blocked = None;
+    // Usually a port is free on all addresses or on none.
+    for is_partial in [false, true] {
+        for (slot, port) in slots(config.port) {
+            let loopback = match bind_loopback(list, port) {
+                Ok(loopback) => loopback,
+                Err(error) => {
+                    last = error;
+                    continue;
+                }
+            };
+            let group_port = *group_port.get_or_insert(port);
+            let mut all = vec![loopback];
+            let mut taken = None;
+            for host in hosts {
+                match bind_host(host, port) {
+                    Ok(own) => all.push(own),
+                    Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                        taken = taken.or(Some(host.ip));
+                        if !is_partial && slot > 0 {
+                            break;
+                        }
+                    }
+                    // An IPv6 address whose uniqueness is being checked cannot be bound. The kernel reports the end of the check.
+                    Err(_) => {}
+                }
+            }
+            let bound = Bound {
+                all,
+                slot,
+                group_port,
+            };
+            let Some(taken) = taken else {
+                if let Some((ip, taken)) = blocked {
+                    report(format_args!(
+                        "the UDP port {taken} of {ip} is in use by another program, so this process uses the port {port}, at which \
+                         network cards and the kernel's Soft-RoCE do not reach it"
+                    ));
+                }
+                return Ok(bound);
+            };
+            if slot == 0 && bound.all.len() > 1 {
+                blocked = Some((taken, port));
+            }
+            if is_partial && (best.as_ref()).is_none_or(|best| best.all.len() < bound.all.len()) {
+                best = Some(bound);
+            }
+        }
+    }
+    let Some(best) = best else {
+        return Err(last);
+    };
+    let is_bound = |host: &&HostAddress| best.all.iter().any(|own| own.local.ip() == host.ip);
+    for host in hosts.iter().filter(|host| !is_bound(host)) {
+        report_taken(host.ip, best.port());
+    }
+    Ok(best)
+}
+
+impl Bound {
+    fn port(&self) -> u16 {
+        self.all.first().map_or(0, |own| own.local.port())
+    }
+}
+
+/// Reports that the address `ip` gets no GID, because its UDP port `port` is in use.
+pub(super) fn report_taken(ip: IpAddr, port: u16) {
+    report(format_args!(
+        "the address {ip} gets no GID: its UDP port {port} is in use by another process, and no other port of the device is free \
+         on all addresses"
+    ));
+}
+
+fn report(what: std::fmt::Arguments<'_>) {
+    // The error is ignored: standard error may be closed.
+    let _ = writeln!(io::stderr(), "softroce: {what}");
+}
+
+fn bind_loopback(list: &[HostAddress], port: u16) -> io::Result<Own> {
+    let mut last = io::Error::from(ErrorKind::AddrInUse);
+    for attempt in 0..ATTEMPTS {
+        let ip = address::candidate(process::id(), attempt);
+        match bind_at(list, SocketAddrV4::new(ip, port).into()) {
+            Ok(own) => return Ok(own),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Binds an address that the kernel lists.
+pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<Own> {
+    let address = host.at(port);
+    let reserved = Reserved::bind(address).map_err(|error| naming(error, address))?;
+    Ok(Own::new(reserved, address, Some(host.interface.clone())))
+}
+
+/// Binds an address that the kernel need not list, such as one in 127/8.
+fn bind_at(list: &[HostAddress], address: SocketAddr) -> io::Result<Own> {
+    let reserved = Reserved::bind(address).map_err(|error| naming(error, address))?;
+    let interface = Interface::among(list, address.ip());
+    Ok(Own::new(reserved, address, interface))
 }
 
 /// Returns the slots (numbers of the ports in the device's port range, from `base` on), each with its port.
@@ -56,10 +212,7 @@ fn slots(base: u16) -> impl Iterator<Item = (u8, u16)> {
 }
 
 /// Returns `error` with a text that names the address that could not be bound.
-fn naming(error: io::Error, ip: IpAddr, port: u16) -> io::Error {
+fn naming(error: io::Error, address: SocketAddr) -> io::Error {
     let kind = error.kind();
-    io::Error::new(
-        kind,
-        format!("binding {}: {error}", SocketAddr::new(ip, port)),
-    )
+    io::Error::new(kind, format!("binding {address}: {error}"))
 }

@@ -13,7 +13,7 @@ pub(crate) struct Gid {
     pub(crate) address: Ipv6Addr,
     /// Encapsulation of the packets that are sent from or to this GID.
     pub(crate) kind: GidKind,
-    /// Index of the socket that sends and receives packets of the GID.
+    /// Index of the first GID of the socket that sends and receives packets of this GID.
     pub(crate) endpoint: usize,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Endpoint {
 }
 
 /// All sockets that currently receive packets: the port's own sockets, and the sockets of multicast groups.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Endpoints(Box<[Arc<Endpoint>]>);
 
 impl FromIterator<Arc<Endpoint>> for Endpoints {

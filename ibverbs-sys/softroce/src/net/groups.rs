@@ -1,17 +1,23 @@
 #![forbid(unsafe_code)]
-//! Multicast groups in the network. While the NIC is a member of a group, it has a socket for the group.
+//! Multicast groups in the network. While the NIC is a member of a group, it has a socket for the group on each network
+//! interface.
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Endpoints};
 use super::network::Network;
-use super::socket::{Interface, Socket};
+use super::socket::Socket;
+use super::table::Own;
 use crate::address;
 use crate::config::Segmentation;
+
+/// Sockets of groups, found by the address of the group and the index of the network interface. Each comes with the number of
+/// times that the group was joined.
+pub(super) type Joined = HashMap<(SocketAddr, u32), (usize, Arc<Endpoint>)>;
 
 impl Network {
     /// Makes the NIC join a multicast group. Each call must be matched by a call of [`leave`](Self::leave).
@@ -23,28 +29,29 @@ impl Network {
         }
         let mut groups = self.groups.lock();
         let mut added = Vec::new();
-        for (at, own) in wanted {
-            if groups.contains_key(&at) {
+        for (at, gid, own) in wanted {
+            if groups.contains_key(&(at, own.interface())) {
                 continue;
             }
-            let interface = own.socket.local().ip();
-            let socket = Socket::join(at, interface, self.asked_buffer)?;
-            socket.refuse_strangers(self.base, &[]);
-            if self.segmentation != Segmentation::Never {
-                socket.coalesce();
-            }
+            let socket = match Socket::join(at, own.local.ip(), self.config.receive_buffer) {
+                Ok(socket) => socket,
+                // The interface may be gone or without multicast.
+                Err(_) if !added.is_empty() => continue,
+                Err(error) => return Err(error),
+            };
+            self.prepare(&socket, &[]);
             let endpoint = Endpoint {
                 socket,
-                gid: own.gid,
-                tunnelled: own.tunnelled,
+                gid,
+                tunnelled: self.table.tunnelled(gid),
             };
-            added.push((at, Arc::new(endpoint)));
+            added.push(((at, own.interface()), Arc::new(endpoint)));
         }
         for (at, endpoint) in added {
             groups.insert(at, (0, endpoint));
         }
-        for (at, _) in self.group_addresses(group) {
-            if let Some((members, _)) = groups.get_mut(&at) {
+        for (at, _, own) in self.group_addresses(group) {
+            if let Some((members, _)) = groups.get_mut(&(at, own.interface())) {
                 *members += 1;
             }
         }
@@ -55,40 +62,61 @@ impl Network {
     /// Reverses one call of [`join`](Self::join). After the last call for a group, the group's sockets are closed.
     pub(crate) fn leave(&self, group: Ipv6Addr) {
         let mut groups = self.groups.lock();
-        for (at, _) in self.group_addresses(group) {
-            if let Some((members, _)) = groups.get_mut(&at) {
-                *members -= 1;
+        for (at, _, own) in self.group_addresses(group) {
+            if let Some((members, _)) = groups.get_mut(&(at, own.interface())) {
+                *members = members.saturating_sub(1);
                 if *members == 0 {
-                    groups.remove(&at);
+                    groups.remove(&(at, own.interface()));
                 }
             }
         }
         self.publish(&groups);
     }
 
-    /// Returns the socket addresses at which packets to a multicast group arrive. Each comes with the port's socket on the
-    /// same network interface.
-    fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, &Arc<Endpoint>)> {
-        let of = |own: &Arc<Endpoint>| match own.socket.local() {
-            SocketAddr::V4(local) => {
+    /// Returns the socket addresses at which packets to a multicast group arrive, at most one for each network interface and
+    /// family. Each comes with an address of this process on the interface, and the index of its first GID.
+    fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, u8, &Arc<Own>)> {
+        let port = self.group_port;
+        let of = |own: &Arc<Own>| match own.local {
+            SocketAddr::V4(_) => {
                 let ip = address::ipv4_group(group)?;
-                Some(SocketAddr::V4(SocketAddrV4::new(ip, local.port())))
+                Some(SocketAddr::V4(SocketAddrV4::new(ip, port)))
             }
-            SocketAddr::V6(local) => group.is_multicast().then(|| {
-                let interface = Interface::of(IpAddr::V6(*local.ip())).map_or(0, |i| i.index);
-                SocketAddr::V6(SocketAddrV6::new(group, local.port(), 0, interface))
+            SocketAddr::V6(_) => group.is_multicast().then(|| {
+                let interface = own.interface();
+                SocketAddr::V6(SocketAddrV6::new(group, port, 0, interface))
             }),
         };
-        self.own
-            .iter()
-            .filter_map(|own| Some((of(own)?, own)))
-            .collect()
+        let mut all: Vec<(SocketAddr, u8, &Arc<Own>)> = Vec::new();
+        for (gid, own) in self.table.all_own() {
+            if let Some(at) = of(own)
+                && !(all.iter())
+                    .any(|(other, _, on)| (*other, on.interface()) == (at, own.interface()))
+            {
+                all.push((at, gid, own));
+            }
+        }
+        all
     }
 
-    fn publish(&self, groups: &HashMap<SocketAddr, (usize, Arc<Endpoint>)>) {
+    /// Sets the options of a new socket. `peers` are the devices of this host to which queue pairs are connected.
+    pub(super) fn prepare(&self, socket: &Socket, peers: &[SocketAddrV4]) {
+        socket.refuse_strangers(self.base, peers);
+        if self.segmentation != Segmentation::Never {
+            socket.coalesce();
+        }
+    }
+
+    /// Returns the port's open sockets and those of `groups`.
+    pub(super) fn sockets(&self, groups: &Joined) -> Endpoints {
+        let own = self.table.all_own().filter_map(|(_, own)| own.endpoint());
         let of_groups = groups.values().map(|(_, endpoint)| endpoint);
-        let all = self.own.iter().chain(of_groups).cloned().collect();
-        *self.endpoints.write() = Arc::new(all);
+        own.chain(of_groups).cloned().collect()
+    }
+
+    /// Makes the engine and all threads that poll receive from the port's open sockets and from those of `groups`.
+    pub(super) fn publish(&self, groups: &Joined) {
+        *self.endpoints.write() = Arc::new(self.sockets(groups));
         self.endpoints_changes.fetch_add(1, Ordering::Release);
         // The engine still watches the previous set of sockets, so it is woken.
         self.timers.sleeper().ring();

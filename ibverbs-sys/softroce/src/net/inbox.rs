@@ -20,6 +20,8 @@ pub(crate) struct Inbox {
     ring: Ring,
     /// Cached list of sockets, with the number of changes that the list had seen.
     endpoints: Option<(u64, Arc<Endpoints>)>,
+    /// Number of consecutive attempts at which each socket of the list was empty.
+    empty: Vec<u32>,
     origins: Origins,
     identifications: Identifications,
 }
@@ -29,6 +31,7 @@ impl Inbox {
         Self {
             ring: Ring::new(),
             endpoints: None,
+            empty: Vec::new(),
             origins: Origins::default(),
             identifications: Identifications::default(),
         }
@@ -181,7 +184,8 @@ impl<'a> Arrived<'a> {
         } else {
             return Err(Counter::Malformed);
         };
-        let own = self.network.addresses()[usize::from(gid)];
+        let own = self.network.table.get(gid.into());
+        let own = own.ok_or(Counter::Unaddressed)?.gid.address;
         let destination = match canonical(route.destination) {
             Some(group) => group,
             None if route.destination == own => own,
@@ -228,14 +232,29 @@ impl<'a> Arrived<'a> {
     }
 }
 
+/// Number of consecutive attempts at which a socket must be empty before it is left out at most attempts.
+const QUIET: u32 = 64;
+
+/// Number of attempts of which one looks at a socket that is usually left out.
+const INTERVAL: u32 = 16;
+
 impl Network {
     /// Receives one batch of datagrams from each socket, and passes each received message, which may contain several
     /// datagrams, to `deliver`. Returns the number of datagrams, valid or not.
-    pub(crate) fn receive(&self, inbox: &mut Inbox, mut deliver: impl FnMut(Arrived<'_>)) -> usize {
+    ///
+    /// If `is_thorough` is not set, and there are several sockets, those that have been empty for some time are left out at most
+    /// attempts. So an address that is not used costs a polling thread little.
+    pub(crate) fn receive(
+        &self,
+        inbox: &mut Inbox,
+        is_thorough: bool,
+        mut deliver: impl FnMut(Arrived<'_>),
+    ) -> usize {
         let mut datagrams = 0;
         let Inbox {
             ring,
             endpoints: known,
+            empty,
             origins,
             identifications,
         } = inbox;
@@ -243,15 +262,33 @@ impl Network {
         if known.as_ref().is_none_or(|(of, _)| *of != changes) {
             *known = None;
         }
-        let (_, endpoints) = known.get_or_insert_with(|| (changes, self.endpoints()));
-        for endpoint in endpoints.iter() {
-            let count = endpoint.socket.receive(ring).unwrap_or_else(|error| {
+        let (_, endpoints) = known.get_or_insert_with(|| {
+            let endpoints = self.endpoints();
+            empty.clear();
+            empty.resize(endpoints.iter().count(), 0);
+            (changes, endpoints)
+        });
+        let is_alone = empty.len() == 1;
+        for (endpoint, empty) in endpoints.iter().zip(empty.iter_mut()) {
+            let rests = (QUIET + 1..QUIET + INTERVAL).contains(empty);
+            if rests && !is_thorough && !is_alone {
+                *empty += 1;
+                continue;
+            }
+            // Probably a socket that was empty is empty again.
+            let received = endpoint.socket.receive(ring, *empty > 0);
+            let count = received.unwrap_or_else(|error| {
                 // Other errors belong to an earlier datagram, or are a temporary lack of memory.
                 if matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK)) {
                     descriptor::lost();
                 }
                 0
             });
+            *empty = match count {
+                0 if *empty < QUIET + INTERVAL => *empty + 1,
+                0 => QUIET + 1,
+                _ => 0,
+            };
             for index in 0..count {
                 let message = ring.message(index);
                 datagrams += message.datagrams();

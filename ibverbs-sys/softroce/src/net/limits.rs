@@ -19,14 +19,11 @@ pub(super) fn unprivileged_buffer() -> usize {
     limit.map_or(usize::MAX, |limit| limit.saturating_mul(2))
 }
 
-/// Returns the MTU in bytes of the network interface that has the address `address`.
-pub(super) fn interface_mtu(address: IpAddr) -> usize {
-    let interface = Interface::of(address);
-    let mtu = interface.and_then(|interface| {
-        fs::read_to_string(format!("/sys/class/net/{}/mtu", interface.name)).ok()
-    });
+/// Returns the MTU in bytes of the network interface of the address `address`. If the interface is not known, returns a usual
+/// value.
+pub(super) fn interface_mtu(interface: Option<&Interface>, address: IpAddr) -> usize {
     let usual = if address.is_loopback() { 1 << 16 } else { 1500 };
-    mtu.and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(usual)
+    interface.and_then(Interface::mtu).unwrap_or(usual)
 }
 
 /// Returns the largest path MTU whose packets, with all headers, fit into the MTU of `bytes` bytes of a network

@@ -7,15 +7,20 @@
 //! ```
 //!
 //! # GIDs
-//! By default a process has an IPv4 address of its own in 127/8. GID 0 is that address, IPv4-mapped. GID 1 is a unique local
-//! IPv6 address (RFC 4193) that contains the IPv4 address and the UDP port. Packets between such GIDs use the same socket, with
-//! a complete IPv6 and UDP header [in front of the BTH](tunnel), so the receiver has an IPv6 GRH. With `SOFTROCE_ADDRESS`, a
-//! process uses addresses of the host, with which it can reach kernel drivers and network cards.
+//! A process has an IPv4 address of its own in 127/8. GID 0 is that address, IPv4-mapped. GID 1 is a unique local IPv6 address
+//! (RFC 4193) that contains the IPv4 address and the UDP port. Packets between such GIDs use the same socket, with a complete
+//! IPv6 and UDP header [in front of the BTH](tunnel), so the receiver has an IPv6 GRH. The other GIDs are the addresses of the
+//! host's interfaces, by which the process reaches other hosts. With `SOFTROCE_ADDRESS`, a process has only the given ones.
+//!
+//! The process binds all its addresses to one UDP port when the device is opened, because the port is part of its queue pair
+//! numbers. A socket for packets is [opened](Network::activate) when the first queue pair uses the address, so a process that
+//! only uses its loopback address receives from one socket.
 
 mod bind;
 mod bursts;
 mod delay;
 mod endpoint;
+mod follow;
 mod groups;
 mod hosts;
 mod inbox;
@@ -26,8 +31,9 @@ mod peers;
 mod route;
 mod shared;
 mod socket;
+mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trial;
 mod tunnel;
 
@@ -39,6 +45,7 @@ pub(crate) use network::{DELAY, Network};
 pub(crate) use outbox::{Outbox, Shares};
 pub(crate) use shared::{Delivery, tag};
 pub(crate) use socket::Socket;
+pub(crate) use table::GIDS;
 
 /// Alignment in bytes of packet payloads in buffers. Other alignments can double the time of a copy.
 const GRAIN: usize = 16;

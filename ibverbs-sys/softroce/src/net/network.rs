@@ -1,11 +1,11 @@
 #![forbid(unsafe_code)]
 //! The port's connection to the network: its addresses and sockets.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -13,15 +13,17 @@ use parking_lot::{Mutex, RwLock};
 
 use super::bind::bind;
 use super::delay::Delay;
-use super::endpoint::{Endpoint, Endpoints, Gid, GidKind};
+use super::endpoint::Endpoints;
+use super::groups::Joined;
 use super::hosts::Hosts;
-use super::limits::{HEADERS, carried_mtu, interface_mtu, unprivileged_buffer};
+use super::limits::{HEADERS, carried_mtu, unprivileged_buffer};
 use super::outbox::{self, Batch, Outbox};
 use super::peers::Peers;
 use super::route;
-use super::socket::Interface;
+use super::socket::{Changes, Socket};
+use super::table::{Entry, Own, Table};
 use super::trial::Trials;
-use crate::address::{self, Ports};
+use crate::address::Ports;
 use crate::capture::Capture;
 use crate::config::{Config, Segmentation};
 use crate::counters::Counters;
@@ -43,20 +45,26 @@ const TUNNEL: usize = 20 + 8;
 /// The port's connection to the network: its GIDs, and its UDP sockets.
 #[derive(Debug)]
 pub(crate) struct Network {
-    pub(super) own: Vec<Arc<Endpoint>>,
-    gids: Vec<Gid>,
-    pub(super) addresses: Vec<Ipv6Addr>,
+    pub(super) table: Table,
+    /// Reports of the kernel about the addresses of the host; `None` if the device does not follow them.
+    pub(super) changes: Option<Changes>,
+    /// Set if packets are received at all addresses, and not only at those that queue pairs have used.
+    pub(super) receives_everywhere: AtomicBool,
+    /// Addresses of the host that have no GID because their port is in use.
+    pub(super) reported: Mutex<HashSet<IpAddr>>,
+    pub(super) config: Config,
     pub(super) base: u16,
     slot: u8,
+    /// UDP port of multicast groups.
+    pub(super) group_port: u16,
     mtu: Mtu,
     /// Size in bytes that the socket buffer of a peer is assumed to have, as the kernel counts it.
     peer_buffer: usize,
-    pub(super) asked_buffer: usize,
     pub(super) segmentation: Segmentation,
     pub(super) endpoints: RwLock<Arc<Endpoints>>,
     /// Number of times that `endpoints` has changed.
     pub(super) endpoints_changes: AtomicU64,
-    pub(super) groups: Mutex<HashMap<SocketAddr, (usize, Arc<Endpoint>)>>,
+    pub(super) groups: Mutex<Joined>,
     #[expect(
         clippy::vec_box,
         reason = "a batch is large, and changes hands with every message"
@@ -74,8 +82,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Binds the sockets, and creates the network with them. If an address and port are in use, tries other addresses if
-    /// the configuration names none, and other ports of the port range in 127/8. Fails if none is free.
+    /// Binds the addresses of this process, and creates the network with them. If an address and port are in use, tries other
+    /// addresses in 127/8 if the configuration names none, and other ports of the port range. Fails if none is free.
     pub(crate) fn open(
         config: &Config,
         counters: Arc<Counters>,
@@ -83,73 +91,37 @@ impl Network {
         timers: Arc<Timers>,
     ) -> io::Result<Self> {
         let capture = config.capture.as_ref().map(Capture::create).transpose()?;
-        let (sockets, slot) = bind(config)?;
-        for socket in &sockets {
-            socket.refuse_strangers(config.port, &[]);
-        }
-        if config.segmentation != Segmentation::Never {
-            for socket in &sockets {
-                socket.coalesce();
-            }
-        }
-        let interfaces = sockets
-            .iter()
-            .map(|socket| interface_mtu(socket.local().ip()));
+        // Begins before the addresses are listed, so that no change is missed.
+        let follows = config.addresses.is_empty() && config.interfaces.as_ref() != Some(&vec![]);
+        let changes = follows.then(|| Changes::watch().ok()).flatten();
+        let bound = bind(config)?;
+        let table = Table::new();
+        // The port has the MTU of the addresses that it always has. Queue pairs of the others use smaller packets if needed.
+        let permanent = match config.addresses.len() {
+            0 => 1,
+            count => count,
+        };
+        let interfaces = bound.all.iter().take(permanent).map(Own::interface_mtu);
         let carried = interfaces.min().unwrap_or_default();
         let mtu = config.mtu.unwrap_or_else(|| carried_mtu(carried));
         let tunnels = mtu.bytes() + HEADERS + TUNNEL <= carried;
-        let (mut own, mut gids) = (Vec::new(), Vec::new());
-        for (endpoint, socket) in sockets.into_iter().enumerate() {
-            let gid = gids.len() as u8;
-            let mut tunnelled = None;
-            match socket.local() {
-                SocketAddr::V4(local) => {
-                    let mapped = local.ip().to_ipv6_mapped();
-                    gids.push(Gid {
-                        address: mapped,
-                        kind: GidKind::Mapped,
-                        endpoint,
-                    });
-                    if tunnels {
-                        let carrying = address::unique_local(local);
-                        tunnelled = Some(gid + 1);
-                        gids.push(Gid {
-                            address: carrying,
-                            kind: GidKind::Tunnelled,
-                            endpoint,
-                        });
-                    }
-                }
-                SocketAddr::V6(local) => {
-                    gids.push(Gid {
-                        address: *local.ip(),
-                        kind: GidKind::Native,
-                        endpoint,
-                    });
-                }
-            }
-            own.push(Arc::new(Endpoint {
-                socket,
-                gid,
-                tunnelled,
-            }));
+        for (number, own) in bound.all.into_iter().enumerate() {
+            let is_permanent = number < permanent;
+            table.add(own, is_permanent && tunnels);
         }
-        let buffers = own.iter().map(|endpoint| endpoint.socket.receive_buffer());
-        let receive_buffer = buffers
-            .collect::<io::Result<Vec<usize>>>()?
-            .into_iter()
-            .min();
-        Ok(Self {
-            endpoints: RwLock::new(Arc::new(own.iter().cloned().collect())),
+        let mut network = Self {
+            endpoints: RwLock::new(Arc::new(Endpoints::default())),
             endpoints_changes: AtomicU64::new(0),
-            own,
-            addresses: gids.iter().map(|gid| gid.address).collect(),
-            gids,
+            table,
+            changes,
+            receives_everywhere: AtomicBool::new(false),
+            reported: Mutex::default(),
+            config: config.clone(),
             base: config.port,
-            slot,
+            slot: bound.slot,
+            group_port: bound.group_port,
             mtu,
-            peer_buffer: unprivileged_buffer().min(receive_buffer.unwrap_or(0)),
-            asked_buffer: config.receive_buffer,
+            peer_buffer: 0,
             segmentation: config.segmentation,
             groups: Mutex::new(HashMap::new()),
             pool: Mutex::new(Vec::new()),
@@ -162,23 +134,51 @@ impl Network {
             peers: Peers::default(),
             trials: Trials::default(),
             hosts: Hosts::default(),
+        };
+        let mut receive_buffer = usize::MAX;
+        let permanent: Vec<u8> = (network.table.all_own().map(|(index, _)| index))
+            .take(permanent)
+            .collect();
+        for index in permanent {
+            network.open_socket(index)?;
+            if let Some(socket) = network.own(index.into()).and_then(Own::socket) {
+                receive_buffer = receive_buffer.min(socket.receive_buffer()?);
+            }
+        }
+        network.peer_buffer = unprivileged_buffer().min(receive_buffer);
+        *network.endpoints.get_mut() = Arc::new(network.sockets(&HashMap::new()));
+        Ok(network)
+    }
+
+    /// Returns the address of this process whose first GID has the index `index`.
+    pub(super) fn own(&self, index: usize) -> Option<&Own> {
+        Some(&self.table.get(index)?.own)
+    }
+
+    /// Returns the GID with the index `index`, or `None` if the entry is empty or the host does not have the address.
+    pub(crate) fn gid(&self, index: usize) -> Option<Ipv6Addr> {
+        let entry = self.table.get(index)?;
+        entry.own.is_present().then_some(entry.gid.address)
+    }
+
+    /// Returns the GIDs of the addresses that the host has, with their indices.
+    pub(crate) fn gids(&self) -> impl Iterator<Item = (u8, Ipv6Addr)> {
+        let all = (0..).zip(self.table.iter());
+        all.filter_map(|(index, entry)| {
+            let is_present = entry.own.is_present();
+            is_present.then_some((index, entry.gid.address))
         })
     }
 
-    /// Returns the GIDs of the GID table.
-    pub(crate) fn addresses(&self) -> &[Ipv6Addr] {
-        &self.addresses
+    /// Returns the first GIDs of the table, at most `count`, whether the host has their addresses or not.
+    pub(crate) fn first_gids(&self, count: usize) -> Vec<Ipv6Addr> {
+        let first = self.table.iter().take(count);
+        first.map(|entry| entry.gid.address).collect()
     }
 
     /// Returns the index of the network interface that has the GID at index `gid`, or 0 if no interface has it.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
-        let endpoint = self
-            .gids
-            .get(gid)
-            .and_then(|gid| self.own.get(gid.endpoint));
-        endpoint
-            .and_then(|endpoint| Interface::of(endpoint.socket.local().ip()))
-            .map_or(0, |interface| interface.index)
+        self.own(gid).map_or(0, Own::interface)
     }
 
     /// Returns the slot of the NIC's UDP port (its number in the port range). Bits 23 to 20 of the NIC's queue pair numbers
@@ -192,16 +192,22 @@ impl Network {
         self.mtu
     }
 
-    /// Returns the maximum number of packets that a queue pair with this path MTU may have in flight: about half of the
-    /// packets that fit into the socket buffer of a peer. The peer is assumed to have the buffer that an unprivileged
+    /// Returns the largest path MTU for packets of the GID with the index `gid`.
+    pub(crate) fn mtu_of(&self, gid: u8) -> Mtu {
+        match self.own(gid.into()) {
+            Some(own) if !own.local.ip().is_loopback() => self.mtu.min(own.mtu()),
+            _ => self.mtu,
+        }
+    }
+
+    /// Returns the maximum number of packets that a queue pair with this path MTU may have in flight from the GID with the index
+    /// `gid`: about half of the packets that fit into the socket buffer of a peer. The peer is assumed to have the buffer that an unprivileged
     /// process gets. The other half is left for other queue pairs, and for memory that the kernel does not free at once. The end
     /// of the range is the limit for paths to other hosts that are known to hold as many packets.
-    pub(crate) fn windows(&self, mtu: Mtu) -> RangeInclusive<u32> {
-        let loopback = self
-            .own
-            .iter()
-            .all(|own| own.socket.local().ip().is_loopback());
-        let in_pages = loopback && outbox::goes_in_pages(mtu.bytes()) && self.segments();
+    pub(crate) fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32> {
+        let own = self.own(gid.into());
+        let loopback = own.is_some_and(|own| own.local.ip().is_loopback());
+        let in_pages = loopback && outbox::goes_in_pages(mtu.bytes()) && self.segments(own);
         // The kernel counts the memory of a packet, and 256 bytes for its description. The memory is either pages and a buffer
         // for headers; or a power of two with room for headers and for the 320 bytes at the end of every buffer.
         let taken = if in_pages {
@@ -216,10 +222,10 @@ impl Network {
         packets as u32..=packets.max(most) as u32
     }
 
-    /// Returns whether all sockets can send bursts (several datagrams in one message, `UDP_SEGMENT`).
-    fn segments(&self) -> bool {
+    /// Returns whether the socket of an address can send bursts (several datagrams in one message, `UDP_SEGMENT`).
+    fn segments(&self, own: Option<&Own>) -> bool {
         let wanted = self.segmentation != Segmentation::Never;
-        wanted && self.own.iter().all(|own| own.socket.segments())
+        wanted && own.and_then(Own::socket).is_some_and(Socket::segments)
     }
 
     /// Returns whether packets can be sent on a path: the local GID exists, and the peer's GID is of the same kind.
@@ -231,9 +237,9 @@ impl Network {
     /// Returns the index of the GID of this NIC at which packets on `path` to a queue pair arrive, or `None` if the path
     /// does not lead to this NIC.
     pub(crate) fn host_peer(&self, path: &Path, queue_pair: u32) -> Option<u8> {
-        let local = (self.addresses.iter()).position(|own| *own == path.destination)?;
+        let local = self.table.position(path.destination)?;
         self.way(path, queue_pair)?;
-        Some(local as u8)
+        Some(local)
     }
 
     /// Returns the GRH of a packet to a queue pair of this NIC, as [`receive`](Self::receive) would report it. `length` is
@@ -257,10 +263,20 @@ impl Network {
         let _ = self.host_peers.set(host_peers);
     }
 
-    /// Returns the addresses of the port's sockets.
-    pub(crate) fn own_addresses(&self) -> Vec<SocketAddr> {
-        let own = self.own.iter();
-        own.map(|endpoint| endpoint.socket.local()).collect()
+    /// Returns the processes that share memory with this one, if this process shares memory.
+    pub(super) fn host_peers(&self) -> Option<&HostPeers> {
+        self.host_peers.get().map(|host_peers| &**host_peers)
+    }
+
+    /// Returns the number of sockets that are open.
+    pub(crate) fn open_addresses(&self) -> usize {
+        let own = self.table.all_own();
+        own.filter(|(_, own)| own.socket().is_some()).count()
+    }
+
+    /// Returns the addresses of this process, present or absent.
+    pub(crate) fn own_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.table.all_own().map(|(_, own)| own.local)
     }
 
     /// Returns the socket address to which packets to a queue pair are sent, or `None` if packets cannot be sent on the path.
@@ -296,16 +312,19 @@ impl Network {
 
     /// Returns the route for packets on `path` to a queue pair, or `None` if packets cannot be sent on the path.
     pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::Way> {
-        let gid = self.gids.get(usize::from(path.source))?;
-        let local = self.own.get(gid.endpoint)?.socket.local();
+        let Entry { gid, own } = self.table.get(path.source.into())?;
         let ports_of = |host| {
-            let mut own = self.own.iter().map(|own| own.socket.local().ip());
+            let mut own = self.table.iter().map(|entry| entry.own.local.ip());
             if own.any(|own| own == host) {
                 return (Ports::Slots, true);
             }
             self.hosts.ports(host, || self.timers.coarse_now())
         };
-        route::way(gid, local, self.base, path, queue_pair, ports_of)
+        let ports = route::OwnPorts {
+            base: self.base,
+            groups: self.group_port,
+        };
+        route::way(gid, own.local, ports, path, queue_pair, ports_of)
     }
 
     /// Returns an empty outbox, to which packets to send are added.

@@ -16,9 +16,10 @@ use crate::proto::Path;
 pub(super) struct Peers(Mutex<HashMap<SocketAddrV4, usize>>);
 
 impl Network {
-    /// Makes the filters pass packets of connections that are sent by the device of the queue pair with the number
+    /// Opens the socket of the path, and makes the filters pass packets of connections that are sent by the device of the queue pair with the number
     /// `queue_pair`. Each call must be matched by a call of [`disconnect`](Self::disconnect).
     pub(crate) fn connect(&self, path: &Path, queue_pair: u32) {
+        self.activate(path.source);
         let Some(peer) = self.filtered(path, queue_pair) else {
             return;
         };
@@ -27,8 +28,8 @@ impl Network {
         *count += 1;
         if *count == 1 {
             let listed: Vec<SocketAddrV4> = peers.keys().copied().collect();
-            for endpoint in &self.own {
-                endpoint.socket.refuse_strangers(self.base, &listed);
+            for socket in self.table.all_own().filter_map(|(_, own)| own.socket()) {
+                socket.refuse_strangers(self.base, &listed);
             }
         }
     }
@@ -51,8 +52,8 @@ impl Network {
     /// handles them.
     #[cfg(test)]
     pub(crate) fn pass_strangers(&self) {
-        for endpoint in &self.own {
-            endpoint.socket.pass_strangers();
+        for socket in self.table.all_own().filter_map(|(_, own)| own.socket()) {
+            socket.pass_strangers();
         }
     }
 

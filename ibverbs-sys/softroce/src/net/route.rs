@@ -16,7 +16,7 @@ const HOP_LIMIT: u8 = 64;
 /// The route of a packet: the socket that sends it, its destination, and its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
-    /// Index of the port's socket that sends the packet.
+    /// Index of the first GID of the socket that sends the packet.
     pub(super) endpoint: usize,
     /// Destination address of the datagram.
     pub(super) to: SocketAddr,
@@ -48,12 +48,21 @@ pub(super) enum Company {
     Trial,
 }
 
+/// UDP ports that a process uses as destinations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnPorts {
+    /// First port of the device's port range.
+    pub(super) base: u16,
+    /// Port of multicast groups.
+    pub(super) groups: u16,
+}
+
 /// Returns the route from the GID `gid`, whose socket is bound to `local`, to the queue pair with the number
 /// `queue_pair`. Returns `None` if packets cannot be sent on the path.
 pub(super) fn way(
     gid: &Gid,
     local: SocketAddr,
-    base: u16,
+    ports: OwnPorts,
     path: &Path,
     queue_pair: u32,
     ports_of: impl Fn(IpAddr) -> (Ports, bool),
@@ -63,23 +72,22 @@ pub(super) fn way(
     let mut is_certain = true;
     let mut port_at = |ip: IpAddr| {
         if number::slot(queue_pair) == 0 {
-            return Some(base);
+            return Some(ports.base);
         }
-        let ports;
-        (ports, is_certain) = ports_of(ip);
-        ports.of(base, queue_pair)
+        let of_host;
+        (of_host, is_certain) = ports_of(ip);
+        of_host.of(ports.base, queue_pair)
     };
     let to: SocketAddr = match gid.kind {
         GidKind::Mapped => match group {
-            // Members of a group use the same port as this process.
-            Some(group) => SocketAddrV4::new(address::ipv4_group(group)?, local.port()).into(),
+            Some(group) => SocketAddrV4::new(address::ipv4_group(group)?, ports.groups).into(),
             None => {
                 let ip = destination.to_ipv4_mapped().filter(is_unicast)?;
                 SocketAddrV4::new(ip, port_at(ip.into())?).into()
             }
         },
         GidKind::Tunnelled => match group {
-            Some(group) => SocketAddrV4::new(address::ipv4_group(group)?, local.port()).into(),
+            Some(group) => SocketAddrV4::new(address::ipv4_group(group)?, ports.groups).into(),
             None => address::carried(destination)?.into(),
         },
         GidKind::Native => {
@@ -91,7 +99,7 @@ pub(super) fn way(
                 return None;
             };
             let port = match group {
-                Some(_) => local.port(),
+                Some(_) => ports.groups,
                 None => port_at(destination.into())?,
             };
             // A link-local address belongs to the network interface of the socket.
@@ -184,7 +192,11 @@ mod tests {
                 flow_label: 0,
             };
             let ports_of = |_| (Ports::Slots, false);
-            let to = |number| way(&gid, local, 4791, &path, number, ports_of).unwrap();
+            let ports = OwnPorts {
+                base: 4791,
+                groups: 4791,
+            };
+            let to = |number| way(&gid, local, ports, &path, number, ports_of).unwrap();
             assert_eq!(to(0x1234).company, company, "{destination}");
             // Without a slot, nothing has to be known of the host. The GID of a tunnel and a group contain the port.
             assert!(to(0x1234).is_certain);

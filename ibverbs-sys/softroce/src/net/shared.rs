@@ -112,7 +112,7 @@ impl Network {
         }
         let (from, to) = gids_of(tag);
         let source = *link.gids().get(from).ok_or(Counter::Malformed)?;
-        let destination = *self.addresses.get(to).ok_or(Counter::Malformed)?;
+        let destination = self.table.get(to).ok_or(Counter::Malformed)?.gid.address;
         // Only datagrams have a GRH.
         let mut global_route = [0; 40];
         let delivery = match said {

@@ -137,14 +137,14 @@ impl Network {
             return None;
         }
         let shipment = batch.first_of_several()?;
-        let own = self.own.get(shipment.endpoint)?;
-        if shipment.company != Company::Numbered || !own.socket.segments() {
+        let own = self.own(shipment.endpoint)?;
+        if shipment.company != Company::Numbered || !own.socket()?.segments() {
             return None;
         }
-        let (local, peer) = (own.socket.local().ip(), shipment.to.ip());
+        let (local, peer) = (own.local.ip(), shipment.to.ip());
         let sequence = self.trials.begin(local, peer, self.timers.now())?;
         Some(DueTrial {
-            path: path(own.gid, gid_of(peer)),
+            path: path(shipment.endpoint as u8, gid_of(peer)),
             destination: number_of(address::slot_of_port(self.base, shipment.to.port())?),
             sequence,
         })

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
+use ibverbs_sys::ibv_event_type;
+
 use super::Nic;
 use super::receiver::Care;
 use crate::counters::Tally;
@@ -74,6 +76,16 @@ impl engine::Device for Nic {
         }
     }
 
+    fn host_changes(&self) -> Option<BorrowedFd<'_>> {
+        self.network.host_changes()
+    }
+
+    fn follow_host(&self) {
+        if self.network.follow() {
+            self.faults.raise(ibv_event_type::IBV_EVENT_GID_CHANGE);
+        }
+    }
+
     fn panicked(&self, panic: &(dyn Any + Send)) -> bool {
         Nic::panicked(self, panic)
     }
@@ -93,7 +105,7 @@ impl queue_pair::Device for Nic {
     }
 
     fn gid(&self, index: u8) -> Option<Ipv6Addr> {
-        self.gids().get(usize::from(index)).copied()
+        self.network.gid(index.into())
     }
 
     fn reaches(&self, path: &Path) -> bool {
@@ -108,8 +120,16 @@ impl queue_pair::Device for Nic {
         self.network.disconnect(path, number);
     }
 
-    fn windows(&self, mtu: Mtu) -> RangeInclusive<u32> {
-        self.network.windows(mtu)
+    fn mtu_of(&self, gid: u8) -> Mtu {
+        self.network.mtu_of(gid)
+    }
+
+    fn receive_everywhere(&self) {
+        self.network.receive_everywhere();
+    }
+
+    fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32> {
+        self.network.windows(gid, mtu)
     }
 
     fn now(&self) -> Time {
@@ -147,7 +167,7 @@ impl queue_pair::Device for Nic {
     fn host_peer(&self, path: &Path, number: u32) -> Option<HostPeer> {
         Some(HostPeer {
             local: self.network.host_peer(path, number)?,
-            source: self.gid(path.source)?,
+            source: self.network.gid(path.source.into())?,
             queue_pair: self.queue_pairs.find(number)?,
         })
     }

@@ -205,7 +205,8 @@ impl Nic {
             0
         } else {
             let mut waiting = 0;
-            let received = self.network.receive(inbox, |packets| {
+            let is_thorough = care == Care::Engine;
+            let received = self.network.receive(inbox, is_thorough, |packets| {
                 waiting += packets.count_together();
                 for (arrival, run) in packets {
                     self.deliver(now, &arrival, &run, touched);

@@ -36,9 +36,17 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Reverses one call of [`connect`](Self::connect).
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
-    /// Returns the maximum number of unacknowledged packets with the path MTU `mtu` that may be in flight to a peer: if nothing
-    /// is known about the path, and on a path that is known to hold as many.
-    fn windows(&self, mtu: Mtu) -> RangeInclusive<u32>;
+    /// Returns the largest path MTU for packets of the GID with the index `_gid`, at most [`mtu`](Self::mtu).
+    fn mtu_of(&self, _gid: u8) -> Mtu {
+        self.mtu()
+    }
+
+    /// Begins to accept datagrams at all GIDs.
+    fn receive_everywhere(&self) {}
+
+    /// Returns the maximum number of unacknowledged packets with the path MTU `mtu` that may be in flight from the GID with the
+    /// index `gid` to a peer: if nothing is known about the path, and on a path that is known to hold as many.
+    fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32>;
 
     /// Returns the current time.
     fn now(&self) -> Time;
@@ -184,7 +192,7 @@ pub(super) mod tests {
             })
         }
 
-        fn windows(&self, mtu: Mtu) -> RangeInclusive<u32> {
+        fn windows(&self, _: u8, mtu: Mtu) -> RangeInclusive<u32> {
             let packets = (64 * 1024 / mtu.bytes()) as u32;
             packets..=packets
         }

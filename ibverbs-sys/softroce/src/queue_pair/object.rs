@@ -194,9 +194,16 @@ impl QueuePair {
         inner.version += 1;
         let attributes = inner.transport.attributes_mut();
         plan.apply(wanted.values, attributes);
-        let windows = self.device.windows(attributes.path_mtu);
+        let source = attributes.path.map_or(0, |path| path.source);
+        if attributes.path.is_some() {
+            // Both sides use the MTU of the network between them, even if the program has not asked for it.
+            attributes.path_mtu = attributes.path_mtu.min(self.device.mtu_of(source));
+        }
+        let windows = self.device.windows(source, attributes.path_mtu);
         (attributes.window, attributes.max_window) = (*windows.start(), *windows.end());
+        let path_mtu = attributes.path_mtu;
         plan.remember(wanted.values, &mut inner.as_set);
+        inner.as_set.path_mtu = mtu_number(path_mtu);
         match plan.enter {
             Some(State::Reset) => {
                 self.enter(&mut inner, State::Reset);
@@ -221,6 +228,10 @@ impl QueuePair {
         drop(inner);
         if new_peer != peer {
             self.change_peer(peer, new_peer);
+        }
+        let is_receiving = now == State::ReadyToReceive && state != now;
+        if is_receiving && self.service() == Service::UnreliableDatagram {
+            self.device.receive_everywhere();
         }
         Ok(now)
     }
@@ -401,7 +412,7 @@ impl QueuePair {
             path_mtu: mtu_number(self.device.mtu()),
             ..ibv_qp_attr::default()
         };
-        let windows = self.device.windows(self.device.mtu());
+        let windows = self.device.windows(0, self.device.mtu());
         *inner.transport.attributes_mut() = Attributes {
             path_mtu: self.device.mtu(),
             window: *windows.start(),

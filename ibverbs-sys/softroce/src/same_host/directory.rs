@@ -36,7 +36,7 @@ const MAX_WAKE_DELAY: Duration = Duration::from_micros(500);
 /// The known processes of the host, and the links (shared memory) to them.
 pub(crate) struct Directory {
     local: Local,
-    listeners: Vec<Descriptor>,
+    listeners: Mutex<Vec<Descriptor>>,
     state: Mutex<State>,
     /// Condition variable, which is notified when a link (shared memory with another process) was added or a handshake has
     /// ended.
@@ -57,31 +57,42 @@ struct State {
 }
 
 impl Directory {
-    /// Creates the directory, and listens on an abstract Unix socket for each UDP address of this process.
+    /// Creates the directory, and [listens](Self::listen) at the addresses that have a UDP socket from the beginning.
     pub(crate) fn open(own: Own) -> io::Result<Self> {
         if own.addresses.is_empty() || !has_room(&own.addresses, &own.gids) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let events = Events::new()?;
-        let mut listeners = Vec::new();
-        for address in &own.addresses {
-            let listener = sockets::listen_at(*address)?;
-            events.add(listener.as_fd(), Source::Other)?;
-            listeners.push(listener);
-        }
-        Ok(Self {
+        let open = own.addresses[..own.open.min(own.addresses.len())].to_vec();
+        let directory = Self {
             wake_timer: Timer::new(&events)?,
             is_reminded: AtomicBool::new(false),
             handshake_timer: Timer::new(&events)?,
             local: Local::new(own, events),
-            listeners,
+            listeners: Mutex::default(),
             state: Mutex::new(State {
                 links: Links::default(),
                 handshakes: Handshakes::new(Instant::now()),
                 timer: None,
             }),
             changed: Condvar::new(),
-        })
+        };
+        for address in open {
+            directory.listen(address)?;
+        }
+        Ok(directory)
+    }
+
+    /// Listens on an abstract Unix socket for processes that know this process by the UDP address `address`. Does nothing if
+    /// handshakes do not contain the address.
+    pub(crate) fn listen(&self, address: SocketAddr) -> io::Result<()> {
+        if !self.local.has_address(address) {
+            return Ok(());
+        }
+        let listener = sockets::listen_at(address)?;
+        self.local.events.add(listener.as_fd(), Source::Other)?;
+        self.listeners.lock().push(listener);
+        Ok(())
     }
 
     /// Returns the link to the process that has the socket address `address`. If there is no link, performs a handshake,
@@ -174,7 +185,7 @@ impl Directory {
         let State {
             links, handshakes, ..
         } = &mut *state;
-        handshakes.accept(&self.listeners, &self.local.events, now);
+        handshakes.accept(&self.listeners.lock(), &self.local.events, now);
         if handshake::answer(&self.local, links, handshakes, now) {
             self.changed.notify_all();
         }

@@ -41,9 +41,9 @@ pub(super) struct HandshakeMessage {
     pub(super) thread: i32,
     /// Number that the sender adds to an index of its table of regions to form the index in a memory key.
     pub(super) key_base: u32,
-    /// Addresses of the sender's UDP sockets.
+    /// UDP addresses of the sender.
     pub(super) addresses: Vec<SocketAddr>,
-    /// GID table of the sender's device.
+    /// First entries of the GID table of the sender's device.
     pub(super) gids: Vec<Ipv6Addr>,
 }
 
@@ -58,7 +58,7 @@ const DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 const LONGEST: usize = 2048;
 
 /// Maximum number of entries in the list of addresses, and in the list of GIDs, of a handshake message.
-const LIST: usize = 16;
+pub(crate) const LIST: usize = 16;
 
 const WORDS: [Word; 5] = [
     Word::Hello,

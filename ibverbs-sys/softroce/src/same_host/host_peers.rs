@@ -106,6 +106,11 @@ impl HostPeers {
         })
     }
 
+    /// Makes other processes of the host find this process by its UDP address `address`.
+    pub(crate) fn listen(&self, address: SocketAddr) -> io::Result<()> {
+        self.directory.listen(address)
+    }
+
     /// Establishes a link (shared memory) to the process that has the socket address `address`. Performs a handshake if
     /// there is no link yet.
     pub(crate) fn meet(&self, address: SocketAddr) {

@@ -30,9 +30,11 @@ use crate::memory::Arena;
 pub(crate) struct Own {
     /// First UDP port of the device's port range, from which the number of a peer's port is counted; see [`slot_of_sender`].
     pub(crate) base_port: u16,
-    /// Addresses of this process's UDP sockets.
+    /// UDP addresses of this process, at most [`LIST`](super::LIST).
     pub(crate) addresses: Vec<SocketAddr>,
-    /// GID table of the device.
+    /// Number of the first `addresses` that have a socket from the beginning.
+    pub(crate) open: usize,
+    /// First entries of the device's GID table, at most [`LIST`](super::LIST).
     pub(crate) gids: Vec<Ipv6Addr>,
     /// Tables in which this process publishes regions and queue pairs.
     pub(crate) publication: Arc<Publication>,

@@ -32,6 +32,7 @@ pub(super) fn own(address: SocketAddr) -> io::Result<Own> {
     Ok(Own {
         base_port: 4791,
         addresses: vec![address],
+        open: 1,
         gids: vec![ip],
         publication: Arc::new(Publication::new(0)?),
         arena: Arena::new()?,

@@ -14,6 +14,7 @@ use crate::net::bursts;
 use crate::net::network::Network;
 use crate::net::route::Company;
 use crate::net::socket::{Burst, Socket};
+use crate::net::table::Own;
 use crate::proto::Counter;
 
 /// Maximum number of attempts to send bursts while the kernel has no buffer space.
@@ -61,10 +62,9 @@ impl Network {
         let of = |pieces: &Range<usize>| &batch.sealed[batch.pieces[pieces.start].sealed];
         let socket_of = |pieces: &Range<usize>| of(pieces).shipment.endpoint;
         for all in (batch.bursts).chunk_by(|a, b| socket_of(a) == socket_of(b)) {
-            let Some(endpoint) = self.own.get(socket_of(&all[0])) else {
+            let Some(socket) = self.own(socket_of(&all[0])).and_then(Own::socket) else {
                 continue;
             };
-            let socket = &endpoint.socket;
             let segments = self.segmentation != Segmentation::Never && socket.segments();
             let mut bursts: SmallVec<[Burst<'_>; 2]> = SmallVec::new();
             bursts.reserve(all.len());
@@ -89,8 +89,8 @@ impl Network {
             (Segmentation::Peers, Company::Numbered) => self.has_passed_trial(&first.shipment),
             (Segmentation::Peers | Segmentation::Always, _) => true,
         };
-        let socket = self.own.get(first.shipment.endpoint);
-        if !allowed || !socket.is_some_and(|own| own.socket.segments()) {
+        let socket = self.own(first.shipment.endpoint).and_then(Own::socket);
+        if !allowed || !socket.is_some_and(Socket::segments) {
             return 1;
         }
         let same = (sealed.iter()).take_while(|sealed| sealed.shipment == first.shipment);
@@ -100,11 +100,8 @@ impl Network {
 
     /// Returns whether a [trial](crate::net::trial) has shown that the destination of a datagram accepts the packets of bursts.
     fn has_passed_trial(&self, shipment: &Shipment) -> bool {
-        let own = self.own.get(shipment.endpoint);
-        own.is_some_and(|own| {
-            let local = own.socket.local().ip();
-            self.trials.is_proven(local, shipment.to.ip())
-        })
+        let own = self.own(shipment.endpoint);
+        own.is_some_and(|own| self.trials.is_proven(own.local.ip(), shipment.to.ip()))
     }
 
     /// Sends bursts by a socket. If the kernel has no buffer space even after [`TRIES`] attempts, discards the remaining

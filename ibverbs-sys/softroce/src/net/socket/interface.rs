@@ -1,10 +1,15 @@
+use std::collections::HashMap;
 use std::ffi::CStr;
-use std::net::{IpAddr, Ipv4Addr};
+use std::mem;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::AsRawFd;
 use std::ptr;
 
-use libc::{c_int, sockaddr_in, sockaddr_in6};
+use libc::{c_int, c_uint, sockaddr_in, sockaddr_in6, sockaddr_ll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
 use super::name::Name;
+use crate::descriptor::Descriptor;
 
 /// A network interface of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,58 +20,145 @@ pub(crate) struct Interface {
     pub(crate) index: u32,
 }
 
+/// An IP address of this host, as the kernel lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HostAddress {
+    /// The address.
+    pub(crate) ip: IpAddr,
+    /// Network interface that has the address.
+    pub(crate) interface: Interface,
+    /// Set if the interface is up.
+    pub(crate) is_up: bool,
+}
+
 impl Interface {
     /// Returns the network interface that has an address, or `None` if no interface has it. All addresses in 127/8 belong
     /// to the interface of 127.0.0.1, the only address in 127/8 that the kernel lists.
     pub(crate) fn of(address: IpAddr) -> Option<Self> {
+        Self::among(&HostAddress::list(), address)
+    }
+
+    /// Returns the network interface that has an address according to the list of all addresses; see [`of`](Self::of).
+    pub(crate) fn among(list: &[HostAddress], address: IpAddr) -> Option<Self> {
         let wanted = match address {
             IpAddr::V4(address) if address.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
             other => other,
         };
+        let found = list.iter().find(|found| found.ip == wanted)?;
+        Some(found.interface.clone())
+    }
+
+    /// Returns whether an interface with this name exists.
+    pub(crate) fn exists(name: &str) -> bool {
+        socket().is_some_and(|socket| netdevice::name_to_index(&socket, name).is_ok())
+    }
+
+    /// Returns the MTU of the interface in bytes, or `None` if the interface does not exist any more.
+    pub(crate) fn mtu(&self) -> Option<usize> {
+        let socket = socket()?;
+        // SAFETY: the structure is plain data, for which zeroes are valid.
+        let mut request: libc::ifreq = unsafe { mem::zeroed() };
+        let name = self.name.as_bytes();
+        // The last byte of the name stays 0.
+        let room = request.ifr_name.len() - 1;
+        for (place, byte) in request.ifr_name[..room].iter_mut().zip(name) {
+            *place = byte.cast_signed();
+        }
+        // SAFETY: the request is a valid `ifreq` for the call, in which the kernel stores the MTU.
+        let mtu = unsafe {
+            let result = libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &raw mut request);
+            (result == 0).then_some(request.ifr_ifru.ifru_mtu)
+        };
+        usize::try_from(mtu?).ok()
+    }
+}
+
+impl HostAddress {
+    /// Returns the IP addresses of all network interfaces.
+    pub(crate) fn list() -> Vec<Self> {
         let mut list = ptr::null_mut();
         // SAFETY: the pointer is valid for writes; the call stores the list in it.
         if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-            return None;
+            return Vec::new();
         }
-        let mut found = None;
+        let (mut all, mut indices) = (Vec::<Self>::new(), HashMap::new());
         let mut next = list;
         // SAFETY: the entries, and the data that they point to, are valid until the list is freed. The last entry's pointer is
         // null.
         while let Some(entry) = unsafe { next.as_ref() } {
             next = entry.ifa_next;
-            if !entry.ifa_addr.is_null() {
-                // SAFETY: the address is not null and has the size of its family's type.
-                let interface_address = unsafe {
-                    match c_int::from((*entry.ifa_addr).sa_family) {
-                        libc::AF_INET => {
-                            let v4 = entry.ifa_addr.cast::<sockaddr_in>().read_unaligned();
-                            Some(Name { v4 }.address().ip())
-                        }
-                        libc::AF_INET6 => {
-                            let v6 = entry.ifa_addr.cast::<sockaddr_in6>().read_unaligned();
-                            Some(Name { v6 }.address().ip())
-                        }
-                        _ => None,
-                    }
-                };
-                if interface_address == Some(wanted) {
-                    // SAFETY: the name is a C string that is valid as long as the entry.
-                    let (name, index) = unsafe {
-                        (
-                            CStr::from_ptr(entry.ifa_name),
-                            libc::if_nametoindex(entry.ifa_name),
-                        )
-                    };
-                    found = Some(Self {
-                        name: name.to_string_lossy().into_owned(),
-                        index,
-                    });
-                    break;
-                }
+            if entry.ifa_addr.is_null() {
+                continue;
             }
+            // SAFETY: the name is a C string that is valid as long as the entry.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+            let name = name.to_string_lossy().into_owned();
+            // SAFETY: the address is not null and has the size of its family's type.
+            let address = unsafe {
+                match c_int::from((*entry.ifa_addr).sa_family) {
+                    libc::AF_INET => Name {
+                        v4: entry.ifa_addr.cast::<sockaddr_in>().read_unaligned(),
+                    },
+                    libc::AF_INET6 => Name {
+                        v6: entry.ifa_addr.cast::<sockaddr_in6>().read_unaligned(),
+                    },
+                    libc::AF_PACKET => {
+                        let link = entry.ifa_addr.cast::<sockaddr_ll>().read_unaligned();
+                        indices.insert(name, link.sll_ifindex.cast_unsigned());
+                        continue;
+                    }
+                    _ => continue,
+                }
+            };
+            all.push(Self {
+                ip: address.address().ip(),
+                interface: Interface { name, index: 0 },
+                is_up: entry.ifa_flags & libc::IFF_UP as c_uint != 0,
+            });
         }
         // SAFETY: the list was returned by getifaddrs, and is not used any more.
         unsafe { libc::freeifaddrs(list) };
-        found
+        for found in &mut all {
+            // The label of an IPv4 address may have a suffix, as in `eth0:1`.
+            let name = found.interface.name.split(':').next().unwrap_or_default();
+            found.interface.index = indices.get(name).copied().unwrap_or(0);
+            found.interface.name = name.to_owned();
+        }
+        all
+    }
+
+    /// Returns the socket address with this IP address and the port `port`. A link-local IPv6 address is that of the
+    /// interface.
+    pub(crate) fn at(&self, port: u16) -> SocketAddr {
+        match self.ip {
+            IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
+            IpAddr::V6(ip) => {
+                let scope = ip.is_unicast_link_local().then_some(self.interface.index);
+                SocketAddrV6::new(ip, port, 0, scope.unwrap_or(0)).into()
+            }
+        }
+    }
+}
+
+/// Returns a socket for system calls about interfaces, or `None` if none can be opened.
+fn socket() -> Option<Descriptor> {
+    let flags = SocketFlags::CLOEXEC;
+    let open = || socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
+    Descriptor::open(open).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_known() {
+        let interface = Interface::of(IpAddr::from([127, 7, 7, 7])).unwrap();
+        assert!(Interface::exists(&interface.name) && !Interface::exists("no-such-one"));
+        assert!(interface.mtu().unwrap() >= 1500);
+        let all = HostAddress::list();
+        let local = |found: &&HostAddress| found.ip == Ipv4Addr::LOCALHOST;
+        let found = all.iter().find(local).unwrap();
+        assert_eq!((&found.interface, found.is_up), (&interface, true));
     }
 }

@@ -6,6 +6,7 @@
 //! (`UDP_SEGMENT`, Linux 4.18). Received datagrams are merged (`UDP_GRO`, Linux 5.0). Between processes of one host, bursts are
 //! never split.
 
+mod changes;
 mod control;
 mod filter;
 mod interface;
@@ -27,7 +28,8 @@ use name::Name;
 
 use crate::descriptor::Descriptor;
 
-pub(crate) use interface::Interface;
+pub(crate) use changes::Changes;
+pub(crate) use interface::{HostAddress, Interface};
 pub(crate) use ring::Ring;
 
 /// Maximum number of messages that are sent by one system call.
@@ -54,6 +56,11 @@ pub(crate) struct Socket {
     /// Set if the kernel supports bursts (`UDP_SEGMENT`).
     segments: AtomicBool,
 }
+
+/// A UDP address that no other socket can bind, because this value has bound it. Becomes a [`Socket`] when packets are to be
+/// sent and received. Until then, its receive buffer has the default size of the system.
+#[derive(Debug)]
+pub(crate) struct Reserved(Descriptor);
 
 /// A burst: datagrams that are passed to the kernel as one message, which the kernel splits.
 #[derive(Clone, Copy, Debug)]
@@ -114,14 +121,20 @@ impl<'a> Message<'a> {
     }
 }
 
-impl Socket {
-    /// Creates a UDP socket and binds it to an address. `receive_buffer` is the requested size of the receive buffer in
-    /// bytes, which the kernel may reduce.
-    pub(crate) fn bind(address: SocketAddr, receive_buffer: usize) -> io::Result<Self> {
-        let socket = Descriptor::open(|| UdpSocket::bind(address).map(Into::into))?;
-        Self::prepare(socket, receive_buffer)
+impl Reserved {
+    /// Binds an address.
+    pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
+        Descriptor::open(|| UdpSocket::bind(address).map(Into::into)).map(Self)
     }
 
+    /// Creates the socket of the address. `receive_buffer` is the requested size of the receive buffer in bytes, which the
+    /// kernel may reduce.
+    pub(crate) fn open(self, receive_buffer: usize) -> io::Result<Socket> {
+        Socket::prepare(self.0, receive_buffer)
+    }
+}
+
+impl Socket {
     /// Creates a UDP socket that receives the datagrams of a multicast group on the network interface that has the address
     /// `interface`. Other processes may join the group, too; each gets every datagram.
     pub(crate) fn join(
@@ -138,6 +151,11 @@ impl Socket {
         let open = || rustix::net::socket_with(family, SocketType::DGRAM, flags, None);
         let socket = Descriptor::open(open)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
+        // Otherwise the socket also gets the group's datagrams from interfaces on which other sockets have joined the group.
+        let _ = match group {
+            SocketAddr::V4(_) => set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0),
+            SocketAddr::V6(_) => set_option(&socket, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0),
+        };
         match (group, interface) {
             (SocketAddr::V4(group), IpAddr::V4(interface)) => {
                 rustix::net::bind(&socket, &group)?;
@@ -298,10 +316,10 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives available messages into the ring without blocking, at most as many as the ring has room for. Returns the
-    /// number of messages.
-    pub(crate) fn receive(&self, ring: &mut Ring) -> io::Result<usize> {
-        let (headers, count) = ring.prepare();
+    /// Receives available messages into the ring without blocking, at most as many as the ring has room for, or one if
+    /// `is_single` is set. Returns the number of messages.
+    pub(crate) fn receive(&self, ring: &mut Ring, is_single: bool) -> io::Result<usize> {
+        let (headers, count) = ring.prepare(is_single);
         let received = if count == 1 {
             self.receive_one(headers)
         } else {
@@ -372,6 +390,9 @@ impl AsFd for Socket {
 
 /// Socket option that accepts IPv6 packets without a UDP checksum, from linux/udp.h.
 const UDP_NO_CHECK6_RX: c_int = 102;
+
+/// Socket option that chooses between the memberships of this socket and of all sockets, from linux/in6.h.
+const IPV6_MULTICAST_ALL: c_int = 29;
 
 fn set_option(socket: &Descriptor, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
     // SAFETY: the value of the option is an int that is valid for the call.

@@ -75,10 +75,9 @@ impl Ring {
     }
 
     /// Prepares the headers for the next system call, by resetting the lengths that the kernel has changed. Returns the
-    /// headers, and the number of headers to fill. If no message arrived the last time, the number is 1, because a system call
-    /// for a single message is cheaper.
-    pub(super) fn prepare(&mut self) -> (*mut mmsghdr, usize) {
-        let count = if self.filled == 0 { 1 } else { MESSAGES };
+    /// headers, and the number of headers to fill: 1 if `is_single` is set, because a system call for a single message is cheaper.
+    pub(super) fn prepare(&mut self, is_single: bool) -> (*mut mmsghdr, usize) {
+        let count = if is_single { 1 } else { MESSAGES };
         let storage = self.storage.as_ptr();
         for i in 0..self.filled {
             // SAFETY: `filled` is at most MESSAGES, and the ring is borrowed mutably.

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+pub(crate) mod namespace;
+
+mod host;
 mod runs;
 mod segmentation;
 
-use super::socket::Burst;
+use super::socket::{Burst, Socket};
 use super::{Inbox, Network};
 use crate::address::{self, MULTICAST};
 use crate::config::Config;
@@ -37,9 +40,29 @@ fn open(config: &Config) -> Network {
 
 /// Opens a network with the packet filters that devices normally have.
 fn open_filtered(config: &Config) -> Network {
+    try_open(&Config {
+        interfaces: Some(Vec::new()),
+        ..config.clone()
+    })
+    .unwrap()
+}
+
+/// Opens a network with the addresses of the configuration, by default also those of the host.
+fn try_open(config: &Config) -> std::io::Result<Network> {
     let (counters, faults) = (Arc::<Counters>::default(), Arc::new(config.faults()));
     let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
-    Network::open(config, counters, faults, timers).unwrap()
+    Network::open(config, counters, faults, timers)
+}
+
+fn socket_of(network: &Network) -> &Socket {
+    network.own(0).and_then(|own| own.socket()).unwrap()
+}
+
+impl Network {
+    /// Returns the GIDs of the table, which has no gaps.
+    fn addresses(&self) -> Vec<Ipv6Addr> {
+        self.gids().map(|(_, gid)| gid).collect()
+    }
 }
 
 fn networks() -> (Network, Network) {
@@ -71,7 +94,7 @@ fn receive(network: &Network, packets: usize) -> Vec<Got> {
 }
 
 fn collect(network: &Network, inbox: &mut Inbox, got: &mut Vec<Got>) -> usize {
-    network.receive(inbox, |packets| {
+    network.receive(inbox, true, |packets| {
         for (arrival, run) in packets {
             got.extend(run.packets().map(|packet| Got {
                 arrival,
@@ -272,7 +295,7 @@ fn what_is_no_packet_is_dropped_and_counted() {
     };
     let b = open(&config);
     let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, config.port)).unwrap();
-    let to = b.own[0].socket.local();
+    let to = b.own(0).unwrap().local;
     let mut tunnel = vec![0; 200];
     tunnel[0] = 0x60;
     tunnel[8..14].copy_from_slice(&a_gid().octets()[..6]);
@@ -318,18 +341,18 @@ fn a_tunnel_to_another_nic_or_from_another_sender_is_refused() {
         let alone = Burst {
             payloads: &[IoSlice::new(bytes)],
             segment: None,
-            to: b.own[0].socket.local(),
+            to: b.own(0).unwrap().local,
             traffic_class: 0,
             hop_limit: None,
         };
         assert_eq!(socket.send(&[alone]).unwrap(), 1);
     };
-    send_by(&a.own[0].socket, &tunnelled(&a, &b));
+    send_by(socket_of(&a), &tunnelled(&a, &b));
     assert_eq!(receive(&b, 1).len(), 1);
-    send_by(&a.own[0].socket, &tunnelled(&a, &c));
+    send_by(socket_of(&a), &tunnelled(&a, &c));
     assert_eq!(receive_datagrams(&b, 1), []);
     assert_eq!(b.counters.value(Counter::Unaddressed), 1);
-    send_by(&a.own[0].socket, &tunnelled(&c, &b));
+    send_by(socket_of(&a), &tunnelled(&c, &b));
     assert_eq!(receive_datagrams(&b, 1), []);
     assert_eq!(b.counters.value(Counter::Malformed), 1);
 }
@@ -345,8 +368,8 @@ fn what_is_no_devices_takes_no_room() {
     };
     let (here, elsewhere) = (port(), port());
     let (a, b) = (of_port(here), of_port(here));
-    let to = b.own[0].socket.local();
-    let (peer, other) = (a.own[0].socket.local().ip(), Ipv4Addr::new(127, 0, 78, 1));
+    let to = b.own(0).unwrap().local;
+    let (peer, other) = (a.own(0).unwrap().local.ip(), Ipv4Addr::new(127, 0, 78, 1));
     let mut forged = Vec::new();
     datagram(number(&b), 0, &[1; 64], &mut forged);
     let above = address::port_of_slot(here, address::SLOTS).unwrap();
@@ -443,7 +466,8 @@ fn many_peers_are_all_heard() {
 #[test]
 fn ways_that_are_none() {
     let (a, b) = networks();
-    let [mapped, carrying] = b.addresses() else {
+    let addresses = b.addresses();
+    let [mapped, carrying] = &addresses[..] else {
         panic!("two GIDs")
     };
     assert!(a.reaches(&path(0, *mapped)) && a.reaches(&path(1, *carrying)));
@@ -556,10 +580,10 @@ fn an_address_that_is_taken_gives_the_next_one() {
     let taken = UdpSocket::bind((first, config.port)).unwrap();
     let network = open(&config);
     assert_eq!(network.slot(), 0);
-    assert_eq!(network.own[0].socket.local().port(), config.port);
-    assert_ne!(network.own[0].socket.local().ip(), IpAddr::V4(first));
+    assert_eq!(network.own(0).unwrap().local.port(), config.port);
+    assert_ne!(network.own(0).unwrap().local.ip(), IpAddr::V4(first));
     drop(taken);
-    assert_eq!(open(&config).own[0].socket.local().ip(), IpAddr::V4(first));
+    assert_eq!(open(&config).own(0).unwrap().local.ip(), IpAddr::V4(first));
 }
 
 #[test]
@@ -572,7 +596,7 @@ fn a_port_that_is_taken_everywhere_gives_the_next_slot() {
     let _taken = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, config.port)).unwrap();
     let (a, b) = (open(&config), open(&config));
     assert_eq!((a.slot(), b.slot()), (1, 1));
-    assert_eq!(b.own[0].socket.local().port(), config.port + 1000);
+    assert_eq!(b.own(0).unwrap().local.port(), config.port + 1000);
     for gid in 0..2 {
         send(
             &a,
@@ -649,9 +673,7 @@ fn an_address_that_was_asked_for_and_is_taken_is_an_error() {
     let first = open(&config);
     assert_eq!(first.addresses()[0], ip.to_ipv6_mapped());
     // The port is so high that the port range has only one slot.
-    let (counters, faults) = (Arc::default(), Arc::new(config.faults()));
-    let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
-    let error = Network::open(&config, counters, faults, timers).unwrap_err();
+    let error = try_open(&config).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
     assert!(error.to_string().contains("127.88.1.1:65000"), "{error}");
 }
@@ -671,7 +693,7 @@ fn a_window_of_packets_waits_in_a_socket_without_loss() {
         Mtu::Mtu2048,
         Mtu::Mtu4096,
     ] {
-        let window = *b.windows(mtu).start();
+        let window = *b.windows(0, mtu).start();
         assert!(window >= 8);
         // Sends the packets first in bursts, and then each packet separately.
         for alone in [false, true] {
@@ -691,8 +713,8 @@ fn a_window_of_packets_waits_in_a_socket_without_loss() {
         }
     }
     let large = open(&Config::default());
-    assert!(large.windows(Mtu::Mtu4096).start() >= b.windows(Mtu::Mtu4096).start());
-    assert!(*large.windows(Mtu::Mtu256).end() <= 512);
+    assert!(large.windows(0, Mtu::Mtu4096).start() >= b.windows(0, Mtu::Mtu4096).start());
+    assert!(*large.windows(0, Mtu::Mtu256).end() <= 512);
 }
 
 #[test]

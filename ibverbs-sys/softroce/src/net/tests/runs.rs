@@ -111,7 +111,7 @@ fn they_pass_the_system_and_are_taken_together() {
     let end = Instant::now() + LOST;
     while counts.iter().sum::<usize>() < 41 {
         assert!(Instant::now() < end, "these came: {counts:?}");
-        b.receive(&mut inbox, |packets| {
+        b.receive(&mut inbox, true, |packets| {
             counts.extend(packets.map(|(_, run)| run.count()));
         });
     }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::super::socket::Ring;
-use super::{Got, collect, datagram, number, open, path, receive, receive_datagrams};
+use super::{Got, collect, datagram, number, open, path, receive, receive_datagrams, socket_of};
 use crate::config::{Config, Segmentation};
 use crate::fault::NetworkFaults;
 use crate::net::{Inbox, Network};
@@ -40,7 +40,7 @@ fn payload(sequence: usize, size: usize) -> Vec<u8> {
 
 /// Returns whether the kernel of this host supports bursts. Without support, packets must arrive, too, but separately.
 pub(super) fn supported(network: &Network) -> bool {
-    let socket = &network.own[0].socket;
+    let socket = socket_of(network);
     socket.segments() && socket.coalesce()
 }
 
@@ -51,7 +51,7 @@ pub(super) fn messages(network: &Network, datagrams: usize) -> Vec<usize> {
     let end = Instant::now() + Duration::from_secs(20);
     while got.iter().sum::<usize>() < datagrams {
         assert!(Instant::now() < end, "{got:?}");
-        let count = network.own[0].socket.receive(&mut ring).unwrap();
+        let count = socket_of(network).receive(&mut ring, false).unwrap();
         got.extend((0..count).map(|index| ring.message(index).datagrams()));
     }
     got
@@ -182,7 +182,7 @@ fn each_packet_of_a_burst_is_damaged_by_itself() {
 #[test]
 fn what_the_system_does_not_take_as_one_goes_alone() {
     let (a, b) = (of(Segmentation::Peers), of(Segmentation::Peers));
-    a.own[0].socket.stop_segments();
+    socket_of(&a).stop_segments();
     send(&a, &b, 0, &[1024; 20]);
     assert_eq!(messages(&b, 20), [1; 20]);
     assert_eq!(a.counters.value(Counter::SendDiscarded), 0);

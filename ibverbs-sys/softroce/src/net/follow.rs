@@ -1,0 +1,92 @@
+#![forbid(unsafe_code)]
+//! The sockets and GIDs of the host's addresses: sockets are opened on demand, and GIDs follow the changes of the host.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+
+use super::bind::{bind_host, host_addresses, report_taken};
+use super::network::Network;
+use crate::address;
+
+impl Network {
+    /// Opens the socket of the GID with the index `gid`, if it is not open, and receives from it from now on.
+    pub(crate) fn activate(&self, gid: u8) {
+        // If the socket cannot be opened, packets of the GID are discarded and counted.
+        if self.open_socket(gid).is_ok_and(|opened| opened) {
+            self.publish(&self.groups.lock());
+        }
+    }
+
+    /// Opens the sockets of all addresses, present and future ones, because a queue pair receives datagrams at all GIDs.
+    pub(crate) fn receive_everywhere(&self) {
+        if !self.receives_everywhere.swap(true, Ordering::SeqCst) {
+            self.open_all();
+        }
+    }
+
+    /// Returns a descriptor that is readable when [`follow`](Self::follow) must be called, or `None` if the device does not
+    /// follow the changes of the host.
+    pub(crate) fn host_changes(&self) -> Option<BorrowedFd<'_>> {
+        self.changes.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Handles reports of the kernel about the interfaces and addresses of the host. Returns whether the GID table has changed.
+    pub(crate) fn follow(&self) -> bool {
+        let changes = self.changes.as_ref();
+        let Some(port) = address::port_of_slot(self.base, self.slot()) else {
+            return false;
+        };
+        if !changes.is_some_and(|changes| changes.take()) {
+            return false;
+        }
+        let hosts = host_addresses(&self.config);
+        let mut has_changed = false;
+        // The first address is the loopback address, which stays.
+        for (_, own) in self.table.all_own().skip(1) {
+            let found = hosts.iter().find(|host| host.ip == own.local.ip());
+            has_changed |= own.note(found.map(|host| &host.interface));
+        }
+        for host in hosts {
+            if self.own_addresses().any(|own| own.ip() == host.ip) {
+                continue;
+            }
+            match bind_host(&host, port) {
+                Ok(own) => has_changed |= self.table.add(own, false),
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                    if self.reported.lock().insert(host.ip) {
+                        report_taken(host.ip, port);
+                    }
+                }
+                // An IPv6 address whose uniqueness is being checked: the kernel reports the end of the check.
+                Err(_) => {}
+            }
+        }
+        if self.receives_everywhere.load(Ordering::SeqCst) {
+            self.open_all();
+        }
+        has_changed
+    }
+
+    /// Opens the socket of the GID with the index `gid`. Returns `false` if it is open already, or if there is no such GID.
+    pub(super) fn open_socket(&self, gid: u8) -> io::Result<bool> {
+        let buffer = self.config.receive_buffer;
+        // Peers in 127/8 do not send to addresses of the host, and have no connections yet otherwise.
+        let prepare = |socket: &_| self.prepare(socket, &[]);
+        let Some(own) = self.table.open(gid.into(), buffer, prepare).transpose()? else {
+            return Ok(false);
+        };
+        if let Some(host_peers) = self.host_peers() {
+            // On failure, processes of this host reach the address by packets.
+            let _ = host_peers.listen(own.local);
+        }
+        Ok(true)
+    }
+
+    fn open_all(&self) {
+        for (gid, _) in self.table.all_own() {
+            let _ = self.open_socket(gid);
+        }
+        self.publish(&self.groups.lock());
+    }
+}

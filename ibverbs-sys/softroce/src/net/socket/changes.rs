@@ -1,0 +1,49 @@
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+
+use crate::descriptor::Descriptor;
+
+/// Groups of messages (linux/rtnetlink.h): interfaces, IPv4 addresses, IPv6 addresses.
+const GROUPS: u32 = 0x1 | 0x10 | 0x100;
+
+/// A socket by which the kernel reports changes of the network interfaces and their addresses (`rtnetlink(7)`).
+#[derive(Debug)]
+pub(crate) struct Changes(Descriptor);
+
+impl Changes {
+    /// Begins to receive reports.
+    pub(crate) fn watch() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // The protocol 0 is `NETLINK_ROUTE`.
+        let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+        let socket = Descriptor::open(|| socket_with(family, kind, flags, None))?;
+        bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
+        Ok(Self(socket))
+    }
+
+    /// Discards all reports that have arrived. Returns whether there were any, so that the addresses must be listed again.
+    pub(crate) fn take(&self) -> bool {
+        let mut any = false;
+        loop {
+            // The end of a longer report is discarded.
+            match recv(&self.0, &mut [0_u8; 64], RecvFlags::DONTWAIT) {
+                // `ENOBUFS`: the kernel has discarded reports.
+                Ok(_) | Err(Errno::NOBUFS) => any = true,
+                Err(Errno::INTR) => {}
+                Err(_) => return any,
+            }
+        }
+    }
+}
+
+impl AsFd for Changes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

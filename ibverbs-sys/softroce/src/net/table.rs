@@ -1,0 +1,203 @@
+#![forbid(unsafe_code)]
+//! The GID table of the port, and the address behind each GID.
+//!
+//! Queue pairs, packets and peers name a GID by its index. So an entry keeps its index and its GID as long as the process lives:
+//! the entry of an address that the host loses is only marked as absent, and becomes present again with the address. Threads
+//! read the table without a lock.
+
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use super::endpoint::{Endpoint, Gid, GidKind};
+use super::limits::{carried_mtu, interface_mtu};
+use super::route::gid_of;
+use super::socket::{Interface, Reserved, Socket};
+use crate::address;
+use crate::proto::Mtu;
+
+/// Number of entries of the GID table, most of them empty. More addresses of the host get no GID.
+pub(crate) const GIDS: usize = 128;
+
+/// The GID table of the port.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// Entries, in the order of their addition. The first one without a value ends the table.
+    entries: Box<[OnceLock<Entry>]>,
+    /// Held while entries are added.
+    adding: Mutex<()>,
+}
+
+/// An entry of the GID table.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) gid: Gid,
+    /// Address to which the packets of the GID are sent.
+    pub(super) own: Arc<Own>,
+}
+
+/// An IP address and UDP port of this process. The socket is opened when a queue pair is to use it.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) local: SocketAddr,
+    /// Network interface that has the address, if one has it.
+    interface: Mutex<Option<Interface>>,
+    /// Set while the host has the address.
+    is_present: AtomicBool,
+    reserved: Mutex<Option<Reserved>>,
+    endpoint: OnceLock<Arc<Endpoint>>,
+}
+
+impl Own {
+    pub(super) fn new(reserved: Reserved, local: SocketAddr, interface: Option<Interface>) -> Self {
+        Self {
+            local,
+            interface: Mutex::new(interface),
+            is_present: AtomicBool::new(true),
+            reserved: Mutex::new(Some(reserved)),
+            endpoint: OnceLock::new(),
+        }
+    }
+
+    /// Returns the socket, or `None` if it is not open.
+    pub(super) fn socket(&self) -> Option<&Socket> {
+        Some(&self.endpoint()?.socket)
+    }
+
+    /// Returns the socket with its GIDs, or `None` if it is not open.
+    pub(super) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
+        self.endpoint.get()
+    }
+
+    /// Returns the index of the network interface that has the address, or 0 if no interface has it.
+    pub(super) fn interface(&self) -> u32 {
+        self.interface
+            .lock()
+            .as_ref()
+            .map_or(0, |found| found.index)
+    }
+
+    /// Returns the present MTU of the network interface in bytes.
+    pub(super) fn interface_mtu(&self) -> usize {
+        interface_mtu(self.interface.lock().as_ref(), self.local.ip())
+    }
+
+    /// Returns the largest path MTU whose packets fit into the MTU of the network interface.
+    pub(super) fn mtu(&self) -> Mtu {
+        carried_mtu(self.interface_mtu())
+    }
+
+    /// Returns whether the host has the address.
+    pub(super) fn is_present(&self) -> bool {
+        self.is_present.load(Ordering::Relaxed)
+    }
+
+    /// Records the network interface that has the address now, or that the host does not have the address. Returns whether the
+    /// address has come or gone.
+    pub(super) fn note(&self, interface: Option<&Interface>) -> bool {
+        if let Some(interface) = interface {
+            *self.interface.lock() = Some(interface.clone());
+        }
+        let is_present = interface.is_some();
+        self.is_present.swap(is_present, Ordering::Relaxed) != is_present
+    }
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Self {
+            entries: (0..GIDS).map(|_| OnceLock::new()).collect(),
+            adding: Mutex::new(()),
+        }
+    }
+
+    /// Returns the entry with an index, present or absent, or `None` if there is none.
+    pub(super) fn get(&self, index: usize) -> Option<&Entry> {
+        self.entries.get(index)?.get()
+    }
+
+    /// Returns all entries, present or absent, in the order of their indices.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().map_while(OnceLock::get)
+    }
+
+    /// Returns the index of a GID, present or absent.
+    pub(super) fn position(&self, gid: Ipv6Addr) -> Option<u8> {
+        let found = self.iter().position(|entry| entry.gid.address == gid)?;
+        Some(found as u8)
+    }
+
+    /// Returns all addresses of this process. Each comes with the index of its first GID.
+    pub(super) fn all_own(&self) -> impl Iterator<Item = (u8, &Arc<Own>)> {
+        (0..).zip(self.iter()).filter_map(|(index, entry)| {
+            (entry.gid.endpoint == usize::from(index)).then_some((index, &entry.own))
+        })
+    }
+
+    /// Adds the GID of an address and, if `is_tunnelled` is set, the GID by which the address is reached through a tunnel. Adds
+    /// nothing if the table is full. Returns whether the GIDs were added.
+    pub(super) fn add(&self, own: Own, is_tunnelled: bool) -> bool {
+        let _adding = self.adding.lock();
+        let first = self.iter().count();
+        let own = Arc::new(own);
+        let mut gids = vec![Gid {
+            address: gid_of(own.local.ip()),
+            kind: match own.local {
+                SocketAddr::V4(_) => GidKind::Mapped,
+                SocketAddr::V6(_) => GidKind::Native,
+            },
+            endpoint: first,
+        }];
+        if let SocketAddr::V4(local) = own.local
+            && is_tunnelled
+        {
+            gids.push(Gid {
+                address: address::unique_local(local),
+                kind: GidKind::Tunnelled,
+                endpoint: first,
+            });
+        }
+        if first + gids.len() > GIDS {
+            return false;
+        }
+        for (place, gid) in self.entries[first..].iter().zip(gids) {
+            let own = Arc::clone(&own);
+            let _ = place.set(Entry { gid, own });
+        }
+        true
+    }
+
+    /// Opens the socket of the GID with an index. `prepare` sets the socket's options. Returns `None` if the socket is open
+    /// already, or if there is no such GID.
+    pub(super) fn open(
+        &self,
+        index: usize,
+        receive_buffer: usize,
+        prepare: impl FnOnce(&Socket),
+    ) -> Option<io::Result<&Arc<Own>>> {
+        let first = self.get(index)?.gid.endpoint;
+        let own = &self.get(first)?.own;
+        let mut reserved = own.reserved.lock();
+        let opened = reserved.take()?.open(receive_buffer);
+        Some(opened.map(|socket| {
+            prepare(&socket);
+            let gid = first as u8;
+            let _ = own.endpoint.set(Arc::new(Endpoint {
+                socket,
+                gid,
+                tunnelled: self.tunnelled(gid),
+            }));
+            own
+        }))
+    }
+
+    /// Returns the index of the GID by which the address of the GID `gid` is reached through a tunnel, if there is one.
+    pub(super) fn tunnelled(&self, gid: u8) -> Option<u8> {
+        let next = gid.checked_add(1)?;
+        let entry = self.get(next.into())?;
+        (entry.gid.endpoint == usize::from(gid)).then_some(next)
+    }
+}

@@ -1,0 +1,165 @@
+//! Tests of the GIDs for the addresses of the host.
+
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
+use std::time::Instant;
+
+use super::namespace::{add_interface, ip, is_inside};
+use super::{LOST, Network, address, number, path, port, receive, send, try_open};
+use crate::config::Config;
+use crate::proto::Mtu;
+
+const V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 81, 0, 1));
+const V6: Ipv6Addr = Ipv6Addr::new(0xfd81, 0, 0, 0, 0, 0, 0, 1);
+
+fn v4() -> Ipv6Addr {
+    match V4 {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+}
+
+fn config() -> Config {
+    Config {
+        port: port(),
+        ..Config::default()
+    }
+}
+
+/// Returns the GIDs of a network except those of its loopback address, which must be the first.
+fn of_host(network: &Network) -> Vec<(u8, Ipv6Addr)> {
+    let all: Vec<_> = network.gids().collect();
+    let (index, first) = all[0];
+    assert!(index == 0 && first.to_ipv4_mapped().unwrap().is_loopback());
+    assert!(all[1].0 == 1 && address::carried(all[1].1).is_some());
+    all[2..].to_vec()
+}
+
+#[test]
+fn the_loopback_address_is_first_and_the_host_s_follow() {
+    if !is_inside("net::tests::host::the_loopback_address_is_first_and_the_host_s_follow") {
+        return;
+    }
+    add_interface();
+    let network = try_open(&config()).unwrap();
+    assert_eq!(of_host(&network), [(2, v4()), (3, V6)]);
+    assert!(network.interface(2) != 0 && network.interface(2) != network.interface(0));
+    // The port has the MTU of the loopback interface, and the others that of Ethernet.
+    assert_eq!(network.mtu(), Mtu::Mtu4096);
+    let mtus = [0, 1, 2, 3].map(|gid| network.mtu_of(gid));
+    assert_eq!(mtus[..2], [Mtu::Mtu4096; 2]);
+    assert_eq!(mtus[2..], [Mtu::Mtu1024; 2]);
+    let down = Config {
+        interfaces: Some(vec!["veth1".to_owned()]),
+        ..config()
+    };
+    assert_eq!(of_host(&try_open(&down).unwrap()), []);
+    let none = Config {
+        interfaces: Some(vec!["veth7".to_owned()]),
+        ..config()
+    };
+    let error = try_open(&none).unwrap_err().to_string();
+    assert!(
+        error.contains("SOFTROCE_NETDEV") && error.contains("veth7"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_address_gets_its_socket_when_it_is_used() {
+    if !is_inside("net::tests::host::an_address_gets_its_socket_when_it_is_used") {
+        return;
+    }
+    add_interface();
+    let config = config();
+    let [a, b] = [(); 2].map(|()| try_open(&config).unwrap());
+    assert_eq!([a.slot(), b.slot()], [0, 1]);
+    let sockets = |network: &Network| network.endpoints().sockets().count();
+    assert_eq!([&a, &b].map(sockets), [1, 1]);
+    for (gid, address) in [(2, v4()), (3, V6)] {
+        let to_b = path(gid, address);
+        assert!(a.reaches(&to_b));
+        a.activate(gid);
+        b.activate(gid);
+        b.activate(gid);
+        assert_eq!([&a, &b].map(sockets), [usize::from(gid); 2]);
+        send(&a, &to_b, number(&b), 0..1);
+        let arrival = receive(&b, 1)[0].arrival;
+        assert_eq!((arrival.local, arrival.source), (gid, address));
+        assert_eq!(arrival.slot, Some(0));
+    }
+    let c = try_open(&config).unwrap();
+    c.receive_everywhere();
+    assert_eq!((c.slot(), sockets(&c)), (2, 3));
+    for gid in [0, 2, 3] {
+        let to_c = path(gid, c.gid(gid.into()).unwrap());
+        send(&a, &to_c, number(&c), 0..1);
+        assert_eq!(receive(&c, 1)[0].arrival.local, gid);
+    }
+}
+
+#[test]
+fn a_port_in_use_concerns_its_address_only() {
+    if !is_inside("net::tests::host::a_port_in_use_concerns_its_address_only") {
+        return;
+    }
+    add_interface();
+    // The port range has two ports.
+    let config = Config {
+        port: 64_000,
+        ..config()
+    };
+    let first = UdpSocket::bind((V4, 64_000)).unwrap();
+    let network = try_open(&config).unwrap();
+    assert_eq!((network.slot(), of_host(&network).len()), (1, 2));
+    drop(network);
+    let second = UdpSocket::bind((V4, 65_000)).unwrap();
+    let network = try_open(&config).unwrap();
+    assert_eq!((network.slot(), of_host(&network)), (0, vec![(2, V6)]));
+    network.activate(2);
+    send(&network, &path(2, V6), number(&network), 0..1);
+    assert_eq!(receive(&network, 1)[0].arrival.source, V6);
+    // Without any port, the loopback address stays.
+    let others = try_open(&config).unwrap();
+    let last = try_open(&config).unwrap();
+    assert_eq!((others.slot(), of_host(&others).len()), (1, 1));
+    assert_eq!((last.slot(), of_host(&last).len()), (0, 0));
+    send(
+        &last,
+        &path(0, others.gid(0).unwrap()),
+        number(&others),
+        0..1,
+    );
+    assert_eq!(receive(&others, 1).len(), 1);
+    drop((first, second));
+}
+
+#[test]
+fn the_table_follows_the_host() {
+    if !is_inside("net::tests::host::the_table_follows_the_host") {
+        return;
+    }
+    ip("link set lo up");
+    let network = try_open(&config()).unwrap();
+    assert_eq!(of_host(&network), []);
+    let until = |expected: &[(u8, Ipv6Addr)]| {
+        let end = Instant::now() + LOST;
+        while of_host(&network) != expected {
+            assert!(Instant::now() < end, "{:?}", of_host(&network));
+            network.follow();
+        }
+    };
+    add_interface();
+    until(&[(2, v4()), (3, V6)]);
+    ip("address delete 10.81.0.1/24 dev veth0");
+    until(&[(3, V6)]);
+    assert!(network.gid(2).is_none());
+    // Another address gets an index of its own, and the first one its old index.
+    ip("address add 10.81.0.9/24 dev veth0");
+    let other = "::ffff:10.81.0.9".parse().unwrap();
+    until(&[(3, V6), (4, other)]);
+    ip("address add 10.81.0.1/24 dev veth0");
+    until(&[(2, v4()), (3, V6), (4, other)]);
+    ip("link set veth0 down");
+    until(&[]);
+    assert!(!network.follow());
+}

@@ -10,24 +10,25 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LIMIT, builder, bytes, layout, pattern, run};
+use common::{LIMIT, builder, bytes, pattern, run};
 use rdma_async::{LocalMrReadAccess, Rdma};
+use softroce::path::Way;
 
-/// Variable with the role of a process: `inside` for the server, or the address of the server for the
-/// client.
+/// Variable with the role of a process: `inside` for the server, or the word `here` or `there` and the
+/// address of the server for a client in its namespace or in another one.
 const ROLE: &str = "RDMA_TEST_ROLE";
 const SERVER: &str = "veth-server";
 const CLIENT: &str = "veth-client";
 /// Addresses of the server and the client.
 const ADDRESSES: [(&str, &str); 2] = [("10.82.0.1", "10.82.0.2"), ("fd82::1", "fd82::2")];
 
-/// Runs this test in a new network namespace, in which another process with another namespace
-/// connects to it, first by IPv4 and then by IPv6. The server's interface and addresses are new each time. The network has
-/// the MTU of Ethernet, which is shorter than the path MTU of softroce on one host.
+/// Runs this test in a new network namespace, in which other processes connect to it by IPv4 and by
+/// IPv6, from the same namespace and from another one. The server's interface and addresses are new
+/// each time. The network has the MTU of Ethernet, which is shorter than the path MTU on one host.
 #[test]
 fn two_hosts_connect_without_a_setting() {
     let role = env::var(ROLE).ok();
-    match role.as_deref() {
+    match role.as_deref().map(|role| role.split_once(' ').ok_or(role)) {
         None => {
             if env::var_os("RDMA_DEVICE").is_some_and(|device| device != "softroce0") {
                 eprintln!("skipped: only softroce has the addresses of a namespace");
@@ -40,32 +41,34 @@ fn two_hosts_connect_without_a_setting() {
                 eprintln!("skipped: this system allows no network namespace");
                 return;
             }
-            let status = again("inside", &["--net", "--map-root-user"])
+            let status = again("inside", &["unshare", "--net", "--map-root-user"])
                 .spawn()
                 .and_then(|mut child| child.wait())
                 .unwrap();
             assert!(status.success(), "{status}");
         }
-        Some("inside") => serve(),
-        Some(address) => connect(address.parse().unwrap()),
+        Some(Err(_)) => serve(),
+        Some(Ok((place, server))) => connect(place == "here", parsed(server)),
     }
 }
 
-/// Returns a command that runs the test in another namespace.
-fn again(role: &str, namespace: &[&str]) -> Command {
-    let mut command = Command::new("unshare");
+/// Returns a command that runs the test by the program `by` with its arguments.
+fn again(role: &str, by: &[&str]) -> Command {
+    let mut command = Command::new(by[0]);
     command
-        .args(namespace)
+        .args(&by[1..])
         .arg(env::current_exe().unwrap())
         .args([
             "--exact",
             "two_hosts_connect_without_a_setting",
             "--nocapture",
         ])
-        .env(ROLE, role);
-    for variable in ["SOFTROCE_ADDRESS", "SOFTROCE_NETDEV", "RDMA_GID_INDEX"] {
-        command.env_remove(variable);
+        .env(ROLE, role)
+        .stdout(Stdio::piped());
+    for variable in ["ADDRESS", "NETDEV", "PATH", "PORT"] {
+        command.env_remove(format!("SOFTROCE_{variable}"));
     }
+    command.env_remove("RDMA_GID_INDEX");
     command
 }
 
@@ -77,33 +80,25 @@ fn serve() {
             add_address(server, SERVER);
         }
         ip(&format!("link set {SERVER} up"));
-        let mut other = again(server, &["--net"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let _output = wait_for_namespace(&mut other);
-        ip(&format!("link set {CLIENT} netns {}", other.id()));
-        run(async {
-            let connection = builder().listen((server, 7811)).await.unwrap();
-            check_address(&connection, server);
-            assert_eq!(connection.peer_address().ip(), parsed(client));
-            let message = connection.receive().await.unwrap();
-            assert!(message.as_slice() == bytes(1 << 20, 7));
-            connection.send(&message).await.unwrap();
-            connection.receive().await.unwrap_err();
-        });
-        assert!(other.wait().unwrap().success());
-        // The interface has ended with the namespace of the client, and so has its other end.
-        let end = Instant::now() + LIMIT;
-        while succeeds(&format!("link show {SERVER}")) {
-            assert!(Instant::now() < end, "the interface stays");
-            thread::sleep(Duration::from_millis(10));
-        }
+        let mut here = again(&format!("here {server}"), &["env"]).spawn().unwrap();
+        let output = wait_until_ready(&mut here);
+        answer(server, server);
+        assert!(here.wait().unwrap().success());
+        drop(output);
+
+        let by = ["unshare", "--net"];
+        let mut there = again(&format!("there {server}"), &by).spawn().unwrap();
+        let output = wait_until_ready(&mut there);
+        ip(&format!("link set {CLIENT} netns {}", there.id()));
+        answer(server, client);
+        assert!(there.wait().unwrap().success());
+        drop(output);
+        // The interface ends with the namespace of the client, and so does its other end.
+        wait_until(|| !succeeds(&format!("link show {SERVER}")));
     }
-    // Both ends of a connection may be on one host, and then have loopback addresses.
+    // The two ends of a connection by TCP's loopback address have loopback addresses.
     run(async {
-        let listen = builder().listen("127.0.0.1:7812");
-        let (server, client) = tokio::join!(listen, async {
+        let (server, client) = tokio::join!(builder().listen("127.0.0.1:7812"), async {
             loop {
                 if let Ok(client) = builder().connect("127.0.0.1:7812").await {
                     return client;
@@ -118,19 +113,35 @@ fn serve() {
     });
 }
 
-fn connect(server: IpAddr) {
-    println!("ready");
-    let end = Instant::now() + LIMIT;
-    while !succeeds(&format!("link show {CLIENT}")) {
-        assert!(Instant::now() < end, "the interface does not come");
-        thread::sleep(Duration::from_millis(10));
-    }
-    ip("link set lo up");
-    for (_, client) in ADDRESSES {
-        add_address(client, CLIENT);
-    }
-    ip(&format!("link set {CLIENT} up"));
+/// Accepts a connection at the address `server` from the address `client`, and sends its message back.
+fn answer(server: &str, client: &str) {
     run(async {
+        let connection = builder().listen((server, 7811)).await.unwrap();
+        check_address(&connection, server);
+        assert_eq!(connection.peer_address().ip(), parsed(client));
+        let message = connection.receive().await.unwrap();
+        assert!(message.as_slice() == bytes(1 << 20, 7));
+        connection.send(&message).await.unwrap();
+        connection.receive().await.unwrap_err();
+    });
+}
+
+/// Connects to the server, from its namespace if `is_here` is set, sends a message and receives it
+/// again.
+fn connect(is_here: bool, server: IpAddr) {
+    println!("ready");
+    let own = ADDRESSES.iter().find(|(other, _)| parsed(other) == server);
+    let (own, client) = *own.unwrap();
+    if !is_here {
+        wait_until(|| succeeds(&format!("link show {CLIENT}")));
+        ip("link set lo up");
+        for (_, client) in ADDRESSES {
+            add_address(client, CLIENT);
+        }
+        ip(&format!("link set {CLIENT} up"));
+    }
+    run(async {
+        let end = Instant::now() + LIMIT;
         let connection = loop {
             match builder().connect(SocketAddr::new(server, 7811)).await {
                 Ok(connection) => break connection,
@@ -138,13 +149,14 @@ fn connect(server: IpAddr) {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         };
-        let own = ADDRESSES.iter().find(|(other, _)| parsed(other) == server);
-        check_address(&connection, own.unwrap().1);
+        check_address(&connection, if is_here { own } else { client });
         let sent = pattern(&connection, 1 << 20, 7);
         connection.send(&sent).await.unwrap();
         let message = connection.receive().await.unwrap();
         assert!(message.as_slice() == sent.as_slice());
-        connection.alloc_local_mr(layout(8)).unwrap();
+        let way = softroce::path::way(connection.queue_pair().number());
+        let expected = if is_here { Way::Shared } else { Way::Udp };
+        assert_eq!(way, Some(expected));
         connection.close().await.unwrap();
     });
 }
@@ -158,9 +170,9 @@ fn parsed(address: &str) -> IpAddr {
     address.parse().unwrap()
 }
 
-/// Waits until the child runs in its namespace. Returns its output, which must be kept open.
-fn wait_for_namespace(child: &mut Child) -> BufReader<ChildStdout> {
-    let mut output = BufReader::new(child.stdout.take().unwrap());
+/// Waits until a client runs. Returns its output, which must be kept open.
+fn wait_until_ready(client: &mut Child) -> BufReader<ChildStdout> {
+    let mut output = BufReader::new(client.stdout.take().unwrap());
     let mut line = String::new();
     while !line.ends_with("ready\n") {
         line.clear();
@@ -168,6 +180,14 @@ fn wait_for_namespace(child: &mut Child) -> BufReader<ChildStdout> {
         assert!(length > 0, "the client has ended");
     }
     output
+}
+
+fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < end, "the interface has not changed");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn add_address(address: &str, interface: &str) {

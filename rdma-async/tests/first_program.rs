@@ -1,6 +1,5 @@
 //! Checks that the example `first_program` prints the expected line.
 
-#[path = "common/example.rs"]
 mod example;
 
 #[test]

@@ -1,6 +1,5 @@
 //! Checks that the example `stream_echo` prints the expected lines.
 
-#[path = "common/example.rs"]
 mod example;
 
 #[test]

@@ -63,6 +63,16 @@ impl Example {
     }
 }
 
+/// Runs an example to its end, and returns what it printed.
+pub(crate) fn printed_by(name: &str) -> String {
+    let mut example = Example::start(name, &[]);
+    let mut output = example.output();
+    example.finish().expect("the example succeeds");
+    let mut printed = String::new();
+    output.read_to_string(&mut printed).expect("its output");
+    printed
+}
+
 /// Reads a line, without its end.
 pub(crate) fn line(output: &mut impl BufRead) -> String {
     let mut line = String::new();

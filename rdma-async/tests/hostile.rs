@@ -56,7 +56,7 @@ fn broken_frames_end_the_connection() {
             ("a short message", vec![1, 0, 0]),
             ("one byte", vec![kind::CREDIT]),
             ("kind 0", frame(0, NONE, 0, &[])),
-            ("kind 11", frame(11, NONE, 0, &[])),
+            ("kind 12", frame(12, NONE, 0, &[])),
             ("kind 255", frame(255, NONE, 0, &[9; 40])),
             ("credit with a body", frame(kind::CREDIT, NONE, 0, &[1])),
             (
@@ -86,6 +86,10 @@ fn broken_frames_end_the_connection() {
             (
                 "a rendezvous of nothing",
                 frame(kind::RENDEZVOUS, NONE, 1, &token(0)),
+            ),
+            (
+                "a revocation with a body",
+                frame(kind::REVOKE, NONE, 1, &[0]),
             ),
             ("a grant cut off", frame(kind::GRANT, NONE, 1, &token(8))),
             (

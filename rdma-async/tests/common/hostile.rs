@@ -45,6 +45,7 @@ pub(crate) mod kind {
     pub(crate) const RETURN: u8 = 8;
     pub(crate) const RELEASE: u8 = 9;
     pub(crate) const CREDIT: u8 = 10;
+    pub(crate) const REVOKE: u8 = 11;
 }
 
 /// Encodes a frame, valid or invalid.

@@ -29,7 +29,7 @@ pub(super) fn measure(program: &Path, words: &[&str]) -> Result<Reading> {
     let line = |role: &[&dyn AsRef<std::ffi::OsStr>]| {
         let mut line: Vec<OsString> = WITHOUT_PRELOAD.map(OsString::from).to_vec();
         line.push(program.into());
-        line.extend(role.iter().map(|word| OsString::from(word)));
+        line.extend(role.iter().map(OsString::from));
         line.extend(words.iter().map(OsString::from));
         line
     };

@@ -94,7 +94,7 @@ impl Shared {
         // SAFETY: `part` has checked that the target is inside of the mapping, which private memory does
         // not overlap. No process ever makes a reference to this memory.
         unsafe {
-            ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(start).as_ptr(), bytes.len())
+            ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(start).as_ptr(), bytes.len());
         }
     }
 

@@ -1,7 +1,9 @@
-//! Generates the code of the gRPC service `interop.Echo`, which is defined here: the compiler of protocol
-//! buffers is not needed.
+//! Generates the code of two gRPC services, which are defined here: the compiler of protocol buffers is
+//! not needed. `interop.Echo` is that of the tests, `helloworld.Greeter` that of the example `greeter`.
 
 use tonic_build::manual::{Builder, Method, Service};
+
+const CODEC: &str = "tonic_prost::ProstCodec";
 
 fn main() {
     let method = |name: &str, route: &str| {
@@ -10,9 +12,9 @@ fn main() {
             .route_name(route)
             .input_type("crate::echo::Item")
             .output_type("crate::echo::Item")
-            .codec_path("tonic_prost::ProstCodec")
+            .codec_path(CODEC)
     };
-    let service = Service::builder()
+    let echo = Service::builder()
         .package("interop")
         .name("Echo")
         .method(method("say", "Say").build())
@@ -25,5 +27,17 @@ fn main() {
                 .build(),
         )
         .build();
-    Builder::new().compile(&[service]);
+    let say_hello = Method::builder()
+        .name("say_hello")
+        .route_name("SayHello")
+        .input_type("crate::HelloRequest")
+        .output_type("crate::HelloReply")
+        .codec_path(CODEC)
+        .build();
+    let greeter = Service::builder()
+        .package("helloworld")
+        .name("Greeter")
+        .method(say_hello)
+        .build();
+    Builder::new().compile(&[echo, greeter]);
 }

@@ -1,14 +1,17 @@
 //! Published values: memory that one end updates and any number of peers read one-sided.
 //!
-//! The memory has two slots, which the owner fills in turn, so that readers find a complete value while
-//! the next one is written. Each slot has a header with the version, the length and a checksum of the
-//! value. A reader checks the checksum, and reads again if the owner has written meanwhile: readers take
-//! no lock, and the owner does not know of them.
+//! The memory has four slots, which the owner fills in turn, so that readers find a complete value while
+//! the next ones are written. Each slot has a header with the version, the length and a checksum of the
+//! value. The owner writes the header after the value. A reader takes the header with the highest version
+//! and checks the value; if the value is not that of the header, because the owner has filled the slot
+//! again meanwhile, the reader reads again. The values of older headers are not used, even if they are
+//! complete: a newer one was complete when the read began. Readers take no lock, and the owner does not
+//! know of them.
 //!
 //! ```text
-//! byte 0..32           32..64               64..               64 + capacity..
-//!      header of       header of            value in           value in
-//!      slot 0          slot 1               slot 0             slot 1
+//! byte 0..32           32..64         ...  128..               128 + capacity..        ...
+//!      header of       header of           value in            value in
+//!      slot 0          slot 1              slot 0              slot 1
 //!
 //! header: version, length, checksum, 0; eight bytes each, in network byte order
 //! ```
@@ -27,10 +30,12 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, RemoteMr};
 use crate::rdma::Rdma;
 
+const SLOTS: usize = 4;
+/// Number of bytes of a header.
 const HEADER: usize = 32;
-/// Number of bytes of both headers.
-const HEADERS: usize = 2 * HEADER;
-/// Maximum number of bytes of both slots that a reader reads at once. Of larger values, a reader reads the
+/// Number of bytes of all headers.
+const HEADERS: usize = SLOTS * HEADER;
+/// Maximum number of bytes of all slots that a reader reads at once. Of larger values, a reader reads the
 /// headers first, and then one slot.
 const SMALL: usize = 2048;
 /// Maximum time in which a reader finds a complete value while the owner writes.
@@ -81,7 +86,7 @@ impl RdmaDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a capacity above half of the address space, [`Error::Verbs`] if the
+    /// [`Error::InvalidArgument`] for a capacity above a quarter of the address space, [`Error::Verbs`] if the
     /// memory cannot be registered.
     pub fn publish(&self, capacity: usize) -> Result<Published> {
         let len = region_len(capacity)?;
@@ -189,7 +194,7 @@ impl<'c> PublishedReader<'c> {
         let wrong = || Error::invalid("token of a published value", "it has another length");
         let len = usize::try_from(token.len).map_err(|_| wrong())?;
         let slots = len.checked_sub(HEADERS).ok_or_else(wrong)?;
-        if slots % 2 != 0 {
+        if slots % SLOTS != 0 {
             return Err(wrong());
         }
         let layout = Layout::from_size_align(len, 8).map_err(|_| wrong())?;
@@ -197,7 +202,7 @@ impl<'c> PublishedReader<'c> {
             rdma,
             remote: RemoteMr::from_token(token),
             local: rdma.device().alloc_local_mr_stale(layout)?,
-            capacity: slots / 2,
+            capacity: slots / SLOTS,
             value: 0..0,
             version: 0,
         })
@@ -264,22 +269,17 @@ impl<'c> PublishedReader<'c> {
     async fn try_read(&mut self) -> Result<bool> {
         if self.local.length() <= SMALL {
             self.rdma.read(&mut self.local, &self.remote).await?;
-            let found = self.headers().into_iter().find(|header| self.holds(header));
-            return Ok(self.accept(found));
+            let newest = self.newest_header();
+            return Ok(self.accept(newest));
         }
         self.read_part(0..HEADERS).await?;
-        for header in self.headers() {
-            let place = place_of(header.slot, self.capacity);
-            if header.len > self.capacity {
-                continue;
-            }
-            self.read_part(place.start..place.start + header.len)
-                .await?;
-            if self.holds(&header) {
-                return Ok(self.accept(Some(header)));
-            }
+        let newest = self.newest_header();
+        if newest.len > self.capacity {
+            return Ok(false);
         }
-        Ok(false)
+        let start = place_of(newest.slot, self.capacity).start;
+        self.read_part(start..start + newest.len).await?;
+        Ok(self.accept(newest))
     }
 
     async fn read_part(&mut self, range: Range<usize>) -> Result<()> {
@@ -293,17 +293,24 @@ impl<'c> PublishedReader<'c> {
         }
     }
 
-    fn accept(&mut self, found: Option<Header>) -> bool {
-        if let Some(header) = found {
-            let start = place_of(header.slot, self.capacity).start;
+    /// Makes the value of a header the current one. Returns `false` if the slot has another value.
+    fn accept(&mut self, header: Header) -> bool {
+        let start = place_of(header.slot, self.capacity).start;
+        let is_whole = header.len <= self.capacity
+            && slot_of(header.version) == header.slot
+            && checksum(
+                header.version,
+                &self.local.as_slice()[start..start + header.len],
+            ) == header.checksum;
+        if is_whole {
             self.value = start..start + header.len;
             self.version = header.version;
         }
-        found.is_some()
+        is_whole
     }
 
-    /// Returns the headers that were read, that of the newer value first.
-    fn headers(&self) -> [Header; 2] {
+    /// Returns the header with the highest version among those that were read.
+    fn newest_header(&self) -> Header {
         let bytes = self.local.as_slice();
         let word =
             |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
@@ -313,27 +320,15 @@ impl<'c> PublishedReader<'c> {
             len: usize::try_from(word(slot * HEADER + 8)).unwrap_or(usize::MAX),
             checksum: word(slot * HEADER + 16),
         };
-        let [first, second] = [header(0), header(1)];
-        match first.version > second.version {
-            true => [first, second],
-            false => [second, first],
-        }
-    }
-
-    /// Returns whether the slot that was read has the value of its header.
-    fn holds(&self, header: &Header) -> bool {
-        let start = place_of(header.slot, self.capacity).start;
-        header.len <= self.capacity
-            && slot_of(header.version) == header.slot
-            && checksum(
-                header.version,
-                &self.local.as_slice()[start..start + header.len],
-            ) == header.checksum
+        // Slot 0 has the first value, whose version is that of slots that were never filled.
+        let slots = (0..SLOTS).rev();
+        let newest = slots.map(header).max_by_key(|header| header.version);
+        newest.expect("there are several slots")
     }
 }
 
 fn slot_of(version: u64) -> usize {
-    usize::from(!version.is_multiple_of(2))
+    (version % SLOTS as u64) as usize
 }
 
 /// Returns the range of the value of a slot.
@@ -349,7 +344,7 @@ fn checksum(version: u64, value: &[u8]) -> u64 {
 
 fn region_len(capacity: usize) -> Result<usize> {
     capacity
-        .checked_mul(2)
+        .checked_mul(SLOTS)
         .and_then(|slots| slots.checked_add(HEADERS))
         .filter(|&len| isize::try_from(len).is_ok())
         .ok_or_else(|| Error::invalid("capacity of a published value", "it is impossible"))

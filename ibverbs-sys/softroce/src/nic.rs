@@ -402,7 +402,11 @@ fn host_peers(
 ) -> Option<Arc<HostPeers>> {
     let own = same_host::Own {
         base_port: config.port,
-        addresses: network.own_addresses().take(same_host::LIST).collect(),
+        addresses: network
+            .own_addresses()
+            .take(same_host::LIST)
+            .map(same_host::listed)
+            .collect(),
         open: network.open_addresses(),
         gids: network.first_gids(same_host::LIST),
         publication: Arc::new(Publication::new(memory.key_base()).ok()?),

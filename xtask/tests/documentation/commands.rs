@@ -109,6 +109,25 @@ const NOT_RUN: &[(&str, &str)] = &[
         TESTED,
     ),
     ("cargo xtask soak kills --minutes 10", MINUTES),
+    ("cargo xtask on softroce -- ib_send_bw -x 2", HOST),
+    ("cargo xtask on softroce -- ib_send_bw -x 2 SERVER", HOST),
+    ("cd rdma-async/interop", TESTED),
+    (
+        "cargo run --example greeter -- serve 127.0.0.1:7473 &",
+        TESTED,
+    ),
+    (
+        "cargo run --example greeter -- greet 127.0.0.1:7473 world",
+        TESTED,
+    ),
+    (
+        "cargo run --release -p rdma-async --features softroce --example rdma_cp -- receive /tmp --listen 127.0.0.1:7471",
+        TESTED,
+    ),
+    (
+        "cargo run --release -p rdma-async --features softroce --example rdma_cp -- send FILE 127.0.0.1:7471",
+        TESTED,
+    ),
     (
         "RUSTFLAGS=\"--cfg loom\" cargo test --release -p softroce --lib models",
         MINUTES,
@@ -118,6 +137,7 @@ const NOT_RUN: &[(&str, &str)] = &[
 const MINUTES: &str = "takes minutes";
 const ROOT: &str = "needs root, and changes the machine";
 const GUEST: &str = "boots a virtual machine, which the tests on the kernel's Soft-RoCE do";
+const HOST: &str = "needs another host";
 const ITSELF: &str = "runs this test";
 const TESTED: &str = "runs what `cargo xtask test` runs";
 

@@ -21,7 +21,7 @@ use super::admission::{HANDSHAKE_TIMEOUT, RETRY_COOLDOWN};
 use super::copying_peer::CopyingPeer;
 use super::events::{Events, Source, Timer};
 use super::handshake::{self, Outcome};
-use super::handshake_message::has_room;
+use super::handshake_message::{has_room, listed};
 use super::link::Link;
 use super::links::{Known, Links};
 use super::local::{Local, Own};
@@ -86,6 +86,7 @@ impl Directory {
     /// Listens on an abstract Unix socket for processes that know this process by the UDP address `address`. Does nothing if
     /// handshakes do not contain the address.
     pub(crate) fn listen(&self, address: SocketAddr) -> io::Result<()> {
+        let address = listed(address);
         if !self.local.has_address(address) {
             return Ok(());
         }

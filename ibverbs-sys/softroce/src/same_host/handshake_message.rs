@@ -201,6 +201,11 @@ fn count(bytes: &mut &[u8]) -> Option<usize> {
     Some(usize::from(count)).filter(|&count| count <= LIST)
 }
 
+/// Returns an address as handshakes contain it: without the interface of a link-local address.
+pub(crate) fn listed(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port())
+}
+
 /// Returns whether both lists are short enough for a handshake message.
 pub(super) fn has_room(addresses: &[SocketAddr], gids: &[Ipv6Addr]) -> bool {
     addresses.len() <= LIST && gids.len() <= LIST
@@ -208,6 +213,7 @@ pub(super) fn has_room(addresses: &[SocketAddr], gids: &[Ipv6Addr]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddrV6;
     use std::os::fd::AsFd;
 
     use proptest::prelude::*;
@@ -256,6 +262,16 @@ mod tests {
         drop(here);
         let over = HandshakeMessage::receive(there.as_fd()).unwrap_err();
         assert_eq!(over.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_listed_address_is_the_one_that_arrives() {
+        let link_local = SocketAddrV6::new("fe80::1".parse().unwrap(), 4791, 0, 2);
+        let sent = HandshakeMessage {
+            addresses: vec![listed(link_local.into())],
+            ..handshake_message()
+        };
+        assert_eq!(HandshakeMessage::decode(&sent.encode()), Some(sent));
     }
 
     #[test]

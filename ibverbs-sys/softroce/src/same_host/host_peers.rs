@@ -13,6 +13,7 @@ use parking_lot::RwLock;
 
 use super::copying_peer::Copies;
 use super::directory::Directory;
+use super::handshake_message::listed;
 use super::link::Link;
 use super::local::Own;
 use super::regions::{Publication, QueuePair};
@@ -114,6 +115,7 @@ impl HostPeers {
     /// Establishes a link (shared memory) to the process that has the socket address `address`. Performs a handshake if
     /// there is no link yet.
     pub(crate) fn meet(&self, address: SocketAddr) {
+        let address = listed(address);
         if self.directory.link(address).is_some() {
             self.refresh();
             // The engine must look for messages: for a message that arrived before the engine knew the link, the peer sends no
@@ -130,7 +132,7 @@ impl HostPeers {
         }
         let by_address = self.by_address.read();
         by_address
-            .get(&address)
+            .get(&listed(address))
             .filter(|link| !link.is_dead())
             .cloned()
     }

@@ -61,7 +61,7 @@ mod withdrawal;
 
 pub(crate) use access::{Access, Connection, Knowledge, Target, Visit};
 pub(crate) use backlog::Kept;
-pub(crate) use handshake_message::LIST;
+pub(crate) use handshake_message::{LIST, listed};
 pub use host_peers::HostPeers;
 pub(crate) use host_peers::Known;
 pub use link::Link;

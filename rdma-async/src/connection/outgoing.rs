@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use rdma_core::LentMemory;
 
 use super::Connection;
+use super::credits::Credit;
 use super::frame::{HEADER_LEN, Kind};
 use super::messages::Payload;
 use super::send_state::{AwaitedBy, NotAccepted, PostTime};
@@ -147,7 +148,15 @@ impl Connection {
         let had_open = pieces.open.is_some();
         let mut accepted = 0;
         for slice in slices {
-            accepted += self.add_bytes(outgoing, &mut pieces, slice)?;
+            let added = match self.add_bytes(outgoing, &mut pieces, slice) {
+                Err(error) if accepted == 0 => return Err(error),
+                added => added.unwrap_or(0),
+            };
+            accepted += added;
+            // Room can come at any time. The bytes of the next slice must not follow a part of this one.
+            if added < slice.len() {
+                break;
+            }
         }
         let must_flush = !pieces.queue.is_empty();
         let is_new = !had_open && pieces.open.is_some();
@@ -260,15 +269,7 @@ impl Connection {
             let Some(credit) = self.try_data_credit() else {
                 return Ok(false);
             };
-            let mut payload = Payload::Copied(slice);
-            return match self.submit_frame(Kind::Data, &mut payload, None, HOW) {
-                Ok(_) => {
-                    credit.spend();
-                    Ok(true)
-                }
-                Err(NotAccepted::Full) => Ok(false),
-                Err(NotAccepted::Refused(error)) => Err(*error),
-            };
+            return self.try_submit(credit, Kind::Data, Payload::Copied(slice));
         }
         let mut region = self.piece(len)?;
         let mut rest = region.as_mut_slice();
@@ -281,8 +282,8 @@ impl Connection {
             .map(|number| number.is_some())
     }
 
-    /// Copies bytes into pieces, until all are copied or the limit is reached, and returns the number of
-    /// copied bytes.
+    /// Copies bytes into pieces, until all are copied, the limit is reached or memory is missing, and returns
+    /// the number of copied bytes. Fails only if none is copied.
     fn add_bytes(
         &self,
         outgoing: &Outgoing,
@@ -293,7 +294,10 @@ impl Connection {
         while !bytes.is_empty() && self.has_outgoing_room() {
             let len = if bytes.len() >= LONG && bytes.len() > self.peer_payload {
                 let len = bytes.len().min(MAX_PIECE);
-                let mut piece = self.piece(len)?;
+                let mut piece = match self.piece(len) {
+                    Err(_) if bytes.len() < before => break,
+                    piece => piece?,
+                };
                 piece.as_mut_slice().copy_from_slice(&bytes[..len]);
                 pieces.close();
                 pieces.queue.push_back(piece);
@@ -301,7 +305,10 @@ impl Connection {
             } else {
                 let (piece, filled) = match &mut pieces.open {
                     Some(open) => open,
-                    empty => empty.insert((self.piece(self.peer_payload)?, 0)),
+                    empty => match self.piece(self.peer_payload) {
+                        Err(_) if bytes.len() < before => break,
+                        piece => empty.insert((piece?, 0)),
+                    },
                 };
                 let len = bytes.len().min(self.peer_payload - *filled);
                 piece.as_mut_slice()[*filled..][..len].copy_from_slice(&bytes[..len]);
@@ -380,15 +387,8 @@ impl Connection {
         let mut unsent = question.withdraw_unless_sent();
         let id = question.id;
         let kind = Kind::Rendezvous { id, memory };
-        match self.submit_frame(kind, &mut Payload::Nothing, None, HOW) {
-            Ok(_) => {
-                unsent.is_sent = true;
-                credit.spend();
-                Ok(true)
-            }
-            Err(NotAccepted::Full) => Ok(false),
-            Err(NotAccepted::Refused(error)) => Err(*error),
-        }
+        unsent.is_sent = self.try_submit(credit, kind, Payload::Nothing)?;
+        Ok(unsent.is_sent)
     }
 
     /// Sends the end of the stream. Returns `false` if that would have to wait.
@@ -396,7 +396,13 @@ impl Connection {
         let Some(credit) = self.try_data_credit() else {
             return Ok(false);
         };
-        match self.submit_frame(Kind::Data, &mut Payload::Nothing, None, HOW) {
+        self.try_submit(credit, Kind::Data, Payload::Nothing)
+    }
+
+    /// Submits a message, and spends its credit. Returns `false`, and returns the credit, if the send queue
+    /// is full.
+    fn try_submit(&self, credit: Credit<'_>, kind: Kind, mut payload: Payload<'_>) -> Result<bool> {
+        match self.submit_frame(kind, &mut payload, None, HOW) {
             Ok(_) => {
                 credit.spend();
                 Ok(true)

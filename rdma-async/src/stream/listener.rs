@@ -1,5 +1,6 @@
 //! Listeners as streams (`futures::Stream`) of connections.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -8,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use futures_util::Stream;
 
 use super::RdmaStream;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::listener::RdmaListener;
 use crate::rdma::Rdma;
 
@@ -20,16 +21,19 @@ impl RdmaListener {
     ///
     /// The errors of [`Self::accept`] but those of handshakes.
     pub async fn accept_stream(&mut self) -> io::Result<(RdmaStream, SocketAddr)> {
+        let stream = poll_fn(|cx| self.poll_accept_stream(cx)).await?;
+        let peer = stream.peer_address();
+        Ok((stream, peer))
+    }
+
+    fn poll_accept_stream(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RdmaStream>> {
         loop {
-            match self.accept().await {
-                Ok(rdma) => {
-                    let peer = rdma.peer_address();
-                    return Ok((rdma.into_stream(), peer));
-                }
-                Err(error @ crate::Error::Handshake { .. }) => {
+            match ready!(self.poll_accept(cx)) {
+                Ok(rdma) => return Poll::Ready(Ok(rdma.into_stream())),
+                Err(error @ Error::Handshake { .. }) => {
                     tracing::warn!(%error, "a peer was ignored");
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Poll::Ready(Err(error.into())),
             }
         }
     }
@@ -65,14 +69,6 @@ impl Stream for Incoming {
     type Item = io::Result<RdmaStream>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        loop {
-            match ready!(self.0.poll_accept(cx)) {
-                Ok(rdma) => return Poll::Ready(Some(Ok(rdma.into_stream()))),
-                Err(error @ crate::Error::Handshake { .. }) => {
-                    tracing::warn!(%error, "a peer was ignored");
-                }
-                Err(error) => return Poll::Ready(Some(Err(error.into()))),
-            }
-        }
+        self.0.poll_accept_stream(cx).map(Some)
     }
 }

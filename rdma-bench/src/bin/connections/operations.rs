@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use rdma_async::{LocalMr, Rdma, RdmaDevice, RemoteMr};
-use rdma_core::{AccessFlags, ConnectOptions, Context, RemoteMemory, SendRequest, WorkCompletion};
+use rdma_core::{
+    AccessFlags, ConnectOptions, Context, ProtectionDomain, QueuePair, RemoteMemory, SendRequest,
+    WorkCompletion,
+};
 use serde_json::Value;
 
 use crate::idle::{pairs, runtime};
@@ -18,11 +21,7 @@ const BATCH: usize = 1000;
 /// Measures the time of a write by rdma-core, which posts the write and polls for its completion.
 pub(crate) fn core_write(time: Duration) -> anyhow::Result<Value> {
     let domain = Context::open_default()?.protection_domain()?;
-    let builder = domain.queue_pair().send_requests(128);
-    let (left, right) = (builder.clone().build()?, builder.build()?);
-    let (to_right, to_left) = (right.endpoint(), left.endpoint());
-    let left = left.connect(&to_right, &ConnectOptions::default())?;
-    let _right = right.connect(&to_left, &ConnectOptions::default())?;
+    let (left, _right) = core_pair(&domain)?;
     let target = domain.allocate(SIZE)?.expose(AccessFlags::REMOTE)?;
     let remote = target.remote();
     let mut queue = left.send_queue();
@@ -47,6 +46,17 @@ pub(crate) fn core_write(time: Duration) -> anyhow::Result<Value> {
             return Ok(samples.time());
         }
     }
+}
+
+/// Creates two queue pairs that are connected to each other.
+pub(crate) fn core_pair(domain: &ProtectionDomain) -> anyhow::Result<(QueuePair, QueuePair)> {
+    let builder = domain.queue_pair().send_requests(128);
+    let (left, right) = (builder.clone().build()?, builder.build()?);
+    let (to_right, to_left) = (right.endpoint(), left.endpoint());
+    Ok((
+        left.connect(&to_right, &ConnectOptions::default())?,
+        right.connect(&to_left, &ConnectOptions::default())?,
+    ))
 }
 
 /// Measures the time of a write by rdma-async, whose future is ready when it is first polled.

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use rdma_async::{Published, PublishedReader, RdmaDevice};
 use rdma_core::{
-    AccessFlags, ConnectOptions, Context, QueuePair, SendQueue, SendRequest, WindowType,
-    WorkCompletion,
+    AccessFlags, Context, QueuePair, SendQueue, SendRequest, WindowType, WorkCompletion,
 };
 use serde_json::Value;
 
 use crate::idle::{pairs, runtime};
+use crate::operations::core_pair;
 use crate::result::Samples;
 
 /// Number of bytes of a value.
@@ -117,11 +117,7 @@ pub(crate) fn async_grant(time: Duration) -> anyhow::Result<Value> {
 /// rdma-core.
 pub(crate) fn core_grant(time: Duration) -> anyhow::Result<Value> {
     let domain = Context::open_default()?.protection_domain()?;
-    let builder = domain.queue_pair().send_requests(128);
-    let (left, right) = (builder.clone().build()?, builder.build()?);
-    let (to_right, to_left) = (right.endpoint(), left.endpoint());
-    let left = left.connect(&to_right, &ConnectOptions::default())?;
-    let _right = right.connect(&to_left, &ConnectOptions::default())?;
+    let (left, _right) = core_pair(&domain)?;
     let window = domain.memory_window(WindowType::Two)?;
     let registration = domain.registration();
     let buffer = registration

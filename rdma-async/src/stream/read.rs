@@ -114,7 +114,7 @@ async fn receive(rdma: Arc<Rdma>) -> Result<LocalMr> {
 /// Converts an error of the connection for a reader, as a broken TCP connection would report.
 fn read_error(error: Error) -> io::Error {
     match error {
-        Error::Disconnected { .. } | Error::Work(_) => {
+        Error::Disconnected { .. } | Error::Work(_) | Error::Refused { .. } => {
             io::Error::new(io::ErrorKind::ConnectionReset, error)
         }
         other => other.into(),

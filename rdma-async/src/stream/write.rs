@@ -121,7 +121,7 @@ async fn wait_for_room(rdma: Arc<Rdma>) {
 /// Converts an error of the connection for a writer, as a broken TCP connection would report.
 fn write_error(error: Error) -> io::Error {
     match error {
-        Error::Disconnected { .. } | Error::Work(_) => {
+        Error::Disconnected { .. } | Error::Work(_) | Error::Refused { .. } => {
             io::Error::new(io::ErrorKind::BrokenPipe, error)
         }
         other => other.into(),

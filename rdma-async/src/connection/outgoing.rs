@@ -138,12 +138,17 @@ impl Connection {
             return Ok(None);
         }
         // As for a request: the first bytes leave now, and later ones at the end of the turn.
-        if len <= self.peer_payload
-            && pieces.is_empty()
-            && self.sender.lock().is_settled()
-            && self.try_send_bytes(slices, len)?
-        {
-            return Ok(Some(len));
+        if len <= self.peer_payload && pieces.is_empty() && self.sender.lock().is_settled() {
+            match self.try_send_bytes(slices, len) {
+                Ok(true) => return Ok(Some(len)),
+                Ok(false) => {}
+                // As for bytes that are handed over later: the stream has ended.
+                Err(error) => {
+                    drop(pieces);
+                    self.fail(error.clone());
+                    return Err(error);
+                }
+            }
         }
         let had_open = pieces.open.is_some();
         let mut accepted = 0;
@@ -271,7 +276,10 @@ impl Connection {
             };
             return self.try_submit(credit, Kind::Data, Payload::Copied(slice));
         }
-        let mut region = self.piece(len)?;
+        let Ok(mut region) = self.piece(len) else {
+            // The caller allocates again, and reports the error.
+            return Ok(false);
+        };
         let mut rest = region.as_mut_slice();
         for slice in slices {
             let (front, back) = rest.split_at_mut(slice.len());

@@ -20,6 +20,7 @@ use super::limits::{HEADERS, carried_mtu, unprivileged_buffer};
 use super::outbox::{self, Batch, Outbox};
 use super::peers::Peers;
 use super::route;
+use super::sizes::Sizes;
 use super::socket::{Changes, Socket};
 use super::table::{Entry, Own, Table};
 use super::trial::Trials;
@@ -78,6 +79,7 @@ pub(crate) struct Network {
     host_peers: OnceLock<Arc<HostPeers>>,
     pub(super) peers: Peers,
     pub(super) trials: Trials,
+    pub(super) sizes: Sizes,
     pub(super) hosts: Hosts,
 }
 
@@ -133,6 +135,7 @@ impl Network {
             host_peers: OnceLock::new(),
             peers: Peers::default(),
             trials: Trials::default(),
+            sizes: Sizes::default(),
             hosts: Hosts::default(),
         };
         let mut receive_buffer = usize::MAX;

@@ -26,7 +26,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use xshell::Shell;
 
-use self::place::{C_PROGRAMS, Matches, Place};
+use self::place::{C_PROGRAMS, FOREIGN, Matches, Place};
 use self::program::{Outcome, Program};
 use self::report::{Part, Report};
 pub(crate) use self::selection::Selection;
@@ -171,12 +171,17 @@ fn run_at(
             )?
         }
     };
-    let ignores = |outcome: &Outcome| outcome.name == C_PROGRAMS && outcome.counts.ignored > 0;
-    if outcomes.iter().any(ignores)
-        && let Some(problem) = supplies.problem(packages::PROGRAMS)
-    {
-        let problem = format!("{place}: C programs were left out: {problem}");
-        report.problems.push(problem);
+    for (program, group) in [
+        (C_PROGRAMS, packages::PROGRAMS),
+        (FOREIGN, packages::FOREIGN),
+    ] {
+        let ignores = |outcome: &Outcome| outcome.name == program && outcome.counts.ignored > 0;
+        if outcomes.iter().any(ignores)
+            && let Some(problem) = supplies.problem(group)
+        {
+            let problem = format!("{place}: programs were left out: {problem}");
+            report.problems.push(problem);
+        }
     }
     report.parts.push(Part {
         name: place.to_string(),

@@ -13,6 +13,7 @@ use std::fmt::Write;
 use std::net::Ipv6Addr;
 
 use crate::abi::device::show_files;
+use crate::abi::fork;
 use crate::abi::gid::PARTITION_KEY;
 use crate::abi::real::Inside;
 use crate::config::Config;
@@ -66,31 +67,70 @@ pub fn is_real_library_running() -> bool {
     Inside::is()
 }
 
-/// Returns all files of the device, with their absolute paths, as they are now. Parent directories come before their files.
-///
-/// The GIDs are zero, and the port is down, until the process has opened the device.
-pub fn files() -> BTreeMap<String, File> {
-    let mut files = Files::default();
-    let name = device_name();
-    for class in CLASSES {
-        files.directories(class);
+/// The part of the device's files that changes while the process runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    guid: u64,
+    /// Set if the port is active.
+    is_up: bool,
+    /// Entries of the GID table that are not empty, by their index.
+    gids: BTreeMap<usize, Gid>,
+    counters: Vec<(&'static str, u64)>,
+}
+
+/// An entry of the GID table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Gid {
+    address: Ipv6Addr,
+    /// Name of the network interface that has the address.
+    interface: Option<String>,
+}
+
+impl State {
+    /// Returns the present state. Until the process has opened the device, the port is down and has no GIDs.
+    pub fn present() -> Self {
+        // Another thread may hold a lock that is needed here while this process is forked.
+        fork::watch();
+        let nic = Nic::opened();
+        let gids = nic.iter().flat_map(|nic| {
+            nic.gids().map(|(index, address)| {
+                let index = usize::from(index);
+                let interface = nic.interface_name(index);
+                (index, Gid { address, interface })
+            })
+        });
+        Self {
+            guid: nic::guid(),
+            is_up: nic.as_ref().is_some_and(|nic| nic.link_is_up()),
+            gids: gids.collect(),
+            counters: counters().all().collect(),
+        }
     }
-    files.link(&format!("/dev/infiniband/{name}"), NODE);
-    for class in ["infiniband", "infiniband_verbs"] {
-        let directory = format!("/sys/devices/virtual/{class}/{name}");
-        files.directories(&directory);
-        files.link(
-            &format!("/sys/class/{class}/{name}"),
-            &format!("../../devices/virtual/{class}/{name}"),
-        );
-        files.link(
-            &format!("{directory}/subsystem"),
-            &format!("../../../../class/{class}"),
-        );
+
+    /// Returns all files of the device, with their absolute paths. Parent directories come before their files.
+    pub fn files(&self) -> BTreeMap<String, File> {
+        let mut files = Files::default();
+        let name = device_name();
+        for class in CLASSES {
+            files.directories(class);
+        }
+        files.link(&format!("/dev/infiniband/{name}"), NODE);
+        for class in ["infiniband", "infiniband_verbs"] {
+            let directory = format!("/sys/devices/virtual/{class}/{name}");
+            files.directories(&directory);
+            files.link(
+                &format!("/sys/class/{class}/{name}"),
+                &format!("../../devices/virtual/{class}/{name}"),
+            );
+            files.link(
+                &format!("{directory}/subsystem"),
+                &format!("../../../../class/{class}"),
+            );
+        }
+        files.describe_node(&format!("/sys/devices/virtual/infiniband_verbs/{name}"));
+        files.describe_device(&format!("/sys/devices/virtual/infiniband/{name}"), self);
+        files.0
     }
-    files.describe_node(&format!("/sys/devices/virtual/infiniband_verbs/{name}"));
-    files.describe_device(&format!("/sys/devices/virtual/infiniband/{name}"));
-    files.0
 }
 
 #[derive(Debug, Default)]
@@ -132,9 +172,9 @@ impl Files {
         self.line(directory, "uevent", &text);
     }
 
-    fn describe_device(&mut self, directory: &str) {
+    fn describe_device(&mut self, directory: &str, state: &State) {
         let name = device_name();
-        let guid = groups(&nic::guid().to_be_bytes());
+        let guid = groups(&state.guid.to_be_bytes());
         self.line(directory, "fw_ver", env!("CARGO_PKG_VERSION"));
         self.line(directory, "node_desc", name);
         self.line(directory, "node_guid", &guid);
@@ -143,13 +183,13 @@ impl Files {
         self.line(directory, "uevent", &format!("NAME={name}"));
         let port = format!("{directory}/ports/1");
         self.directories(&port);
-        self.describe_port(&port);
+        self.describe_port(&port, state);
+        self.describe_gids(&port, &state.gids);
+        self.describe_counters(&port, &state.counters);
     }
 
-    fn describe_port(&mut self, directory: &str) {
-        let nic = Nic::opened();
-        let is_up = nic.as_ref().is_some_and(|nic| nic.link_is_up());
-        let (state, physical) = if is_up {
+    fn describe_port(&mut self, directory: &str, state: &State) {
+        let (logical, physical) = if state.is_up {
             ("4: ACTIVE", "5: LinkUp")
         } else {
             ("1: DOWN", "3: Disabled")
@@ -162,18 +202,16 @@ impl Files {
         self.line(directory, "rate", "10 Gb/sec (1X FDR10)");
         self.line(directory, "sm_lid", "0x0");
         self.line(directory, "sm_sl", "0");
-        self.line(directory, "state", state);
+        self.line(directory, "state", logical);
 
         let keys = format!("{directory}/pkeys");
         self.directories(&keys);
         self.line(&keys, 0, &format!("{PARTITION_KEY:#06x}"));
-        self.describe_gids(directory, nic.as_deref());
-        self.describe_counters(directory);
     }
 
     /// Adds the GID table. As with the kernel, each index has a file, and an empty entry has no type and no interface. Reading
     /// these two from the kernel's files fails with `EINVAL`; the files here are empty.
-    fn describe_gids(&mut self, directory: &str, nic: Option<&Nic>) {
+    fn describe_gids(&mut self, directory: &str, table: &BTreeMap<usize, Gid>) {
         let gids = format!("{directory}/gids");
         let types = format!("{directory}/gid_attrs/types");
         let interfaces = format!("{directory}/gid_attrs/ndevs");
@@ -181,14 +219,12 @@ impl Files {
             self.directories(directory);
         }
         for index in 0..GIDS {
-            let gid = nic.and_then(|nic| nic.gid(index));
-            let octets = gid.unwrap_or(Ipv6Addr::UNSPECIFIED).octets();
-            self.line(&gids, index, &groups(&octets));
-            let interface = nic.and_then(|nic| nic.interface_name(index));
-            let is_present = gid.is_some();
+            let gid = table.get(&index);
+            let address = gid.map_or(Ipv6Addr::UNSPECIFIED, |gid| gid.address);
+            self.line(&gids, index, &groups(&address.octets()));
             for (directory, text) in [
-                (&types, is_present.then_some("RoCE v2")),
-                (&interfaces, interface.as_deref().filter(|_| is_present)),
+                (&types, gid.map(|_| "RoCE v2")),
+                (&interfaces, gid.and_then(|gid| gid.interface.as_deref())),
             ] {
                 let path = format!("{directory}/{index}");
                 let text = text.map_or(String::new(), |text| format!("{text}\n"));
@@ -198,12 +234,12 @@ impl Files {
     }
 
     /// Adds the counters: those of every InfiniBand port (IBTA 16.1.3), and those of this kind of device.
-    fn describe_counters(&mut self, directory: &str) {
+    fn describe_counters(&mut self, directory: &str, counters: &[(&str, u64)]) {
         let standard = format!("{directory}/counters");
         let own = format!("{directory}/hw_counters");
         self.directories(&standard);
         self.directories(&own);
-        for (name, value) in counters().all() {
+        for (name, value) in counters {
             let is_standard = name.starts_with("port_");
             let directory = if is_standard { &standard } else { &own };
             self.line(directory, name, &value.to_string());
@@ -239,7 +275,7 @@ mod tests {
 
     #[test]
     fn every_file_is_in_a_directory_that_comes_before_it() {
-        let files = files();
+        let files = State::present().files();
         for path in files.keys() {
             let (parent, _) = path.rsplit_once('/').unwrap();
             if !parent.is_empty() {
@@ -252,7 +288,7 @@ mod tests {
     #[test]
     fn guids_and_gids_are_written_as_the_kernel_does() {
         assert_eq!(groups(&[0, 0x15, 0xff, 1]), "0015:ff01");
-        let files = files();
+        let files = State::present().files();
         let guid = text(
             &files,
             "/sys/devices/virtual/infiniband/softroce0/node_guid",

@@ -15,7 +15,7 @@
 //! and nothing else.
 //!
 //! # One table, one directory
-//! The table of files is [`device::sysfs::files`]. The first question creates a private directory of the process with these
+//! The table of files is [`device::sysfs::State::files`]. The first question creates a private directory of the process with these
 //! files, preferably in `/dev/shm` ([`tree`]). An answer replaces the path by that of the file in this directory, and calls the
 //! C library's function with it ([`question`]). So all functions give consistent answers, and a directory that was opened works
 //! with `readdir`, `fdopendir`, `openat` and `fstatat`, although these do not know about it. Before each answer, files whose
@@ -33,7 +33,8 @@
 //! allocation, a system call or a change of `errno`. So it may be called before `main`, in signal handlers, and in a child of
 //! `fork` or `vfork`.
 //!
-//! Programs that make system calls themselves, such as static programs and those in Go, do not call these functions.
+//! Programs that make system calls themselves, such as static programs and those in Go, do not call these functions. Nor do
+//! functions of the C library that open directories themselves, such as `glob` and `nftw`.
 
 mod attributes;
 mod directories;

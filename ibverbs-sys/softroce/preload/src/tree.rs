@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use device::sysfs::{self, File};
+use device::sysfs::{self, File, State};
 use rustix::fs::{self, Access, Dir, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Pid, geteuid, getpid};
@@ -37,9 +37,17 @@ pub(crate) struct Tree {
     process: Pid,
     /// Absolute path without symbolic links.
     root: PathBuf,
-    /// Files that were written. Only one thread at a time updates them.
-    written: Mutex<BTreeMap<String, File>>,
+    /// What was written. Only one thread at a time updates the files.
+    written: Mutex<Written>,
     _lock: OwnedFd,
+}
+
+/// The content of a private directory.
+#[derive(Debug, Default)]
+struct Written {
+    /// State of the device in the files; `None` before the first is complete.
+    state: Option<State>,
+    files: BTreeMap<String, File>,
 }
 
 /// The directory of the process, or that of its parent; null before the first question. Trees are never freed, because other
@@ -177,8 +185,12 @@ impl Tree {
         let Ok(mut written) = self.written.try_lock() else {
             return Ok(());
         };
-        for (path, file) in sysfs::files() {
-            self.write(&mut written, path, file)?;
+        let state = State::present();
+        if written.state.as_ref() != Some(&state) {
+            for (path, file) in state.files() {
+                self.write(&mut written.files, path, file)?;
+            }
+            written.state = Some(state);
         }
         Ok(())
     }
@@ -189,6 +201,7 @@ impl Tree {
         let Ok(mut written) = self.written.try_lock() else {
             return Ok(());
         };
+        let files = &mut written.files;
         for class in sysfs::CLASSES {
             let present = devices_of_the_machine(class);
             let is_old = |(path, file): &(&String, &File)| {
@@ -196,19 +209,19 @@ impl Tree {
                     && path.starts_with(class)
                     && !present.contains(*path)
             };
-            let old: Vec<String> = written
+            let old: Vec<String> = files
                 .iter()
                 .filter(is_old)
                 .map(|(path, _)| path.clone())
                 .collect();
             for path in old {
                 fs::unlink(self.path(&path))?;
-                written.remove(&path);
+                files.remove(&path);
             }
             for path in present {
-                if !written.contains_key(&path) {
+                if !files.contains_key(&path) {
                     let link = File::Link(path.clone());
-                    self.write(&mut written, path, link)?;
+                    self.write(files, path, link)?;
                 }
             }
         }

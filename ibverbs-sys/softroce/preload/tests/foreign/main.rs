@@ -25,7 +25,15 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Each trial has several processes, and each of them needs a processor.
     arguments.test_threads = Some(1);
-    let mut trials = vec![trial("ucx_info", UCX, "ucx_info", ucx::info)];
+    let mut trials = vec![
+        trial("ucx_info", UCX, "ucx_info", ucx::info),
+        trial(
+            "ucx_perftest_atomics",
+            UCX,
+            "ucx_perftest",
+            ucx::atomics_of_the_device,
+        ),
+    ];
     for transport in TRANSPORTS {
         for size in ucx::SIZES {
             let name = format!("ucx_perftest_{transport}_{size}");

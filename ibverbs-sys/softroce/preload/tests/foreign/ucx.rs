@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::program::Running;
+use crate::program::{Ended, Running};
 
 /// Sizes of messages in bytes.
 pub(crate) const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
@@ -48,23 +48,44 @@ pub(crate) fn perftest(transport: &str, size: usize) -> Result<(), String> {
         tests.extend(ATOMICS);
     }
     let iterations = if size > 64 << 10 { 5 } else { 50 };
+    batch(
+        &tests,
+        iterations,
+        &format!("-s {size}"),
+        &[("UCX_TLS", transport)],
+    )
+}
+
+/// Runs the tests with the atomics of the device itself. In the tests of [`ATOMICS`], UCX replaces those that a transport lacks by
+/// messages.
+pub(crate) fn atomics_of_the_device() -> Result<(), String> {
+    let options = "-d softroce0:1 -x rc_verbs -s 8";
+    batch(&["add_mr", "fadd", "cswap"], 50, options, &[])
+}
+
+/// Runs tests of `ucx_perftest` between two processes, and checks that each has a result.
+fn batch(
+    tests: &[&str],
+    iterations: u32,
+    options: &str,
+    variables: &[(&str, &str)],
+) -> Result<(), String> {
     let lines = tests
         .iter()
-        .map(|test| format!("{test} -t {test} -s {size} -n {iterations} -w 2\n"));
+        .map(|test| format!("{test} -t {test} -n {iterations} -w 2 {options}\n"));
     let batch = env::temp_dir().join(format!("softroce-ucx-{}", std::process::id()));
     fs::write(&batch, lines.collect::<String>()).map_err(|error| format!("writing: {error}"))?;
     let path = batch.to_str().ok_or("a path in UTF-8")?;
-    let ended = server_and_client(path, &[("UCX_TLS", transport)]);
+    let ended = server_and_client(path, variables);
     // Fails only if the file was removed already.
     let _ = fs::remove_file(&batch);
     let (server, client) = ended?;
     server.judge(&[])?;
     // The client succeeds even if a test fails, but then it does not print the result.
-    let results = tests.iter().map(|test| format!("{test},{iterations:>5},"));
-    let results: Vec<_> = results.map(|result| result.replace(' ', "")).collect();
     let printed = client.output.replace(' ', "");
-    for result in &results {
-        if !printed.contains(result.as_str()) {
+    for test in tests {
+        let result = format!("{test},{iterations},");
+        if !printed.contains(&result) {
             return Err(format!("no line {result:?}: {client}"));
         }
     }
@@ -77,10 +98,7 @@ pub(crate) fn perftest(transport: &str, size: usize) -> Result<(), String> {
 }
 
 /// Runs a server, and starts a client again and again until the server listens.
-fn server_and_client(
-    batch: &str,
-    variables: &[(&str, &str)],
-) -> Result<(crate::program::Ended, crate::program::Ended), String> {
+fn server_and_client(batch: &str, variables: &[(&str, &str)]) -> Result<(Ended, Ended), String> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let port = port
         .map_err(|error| format!("a free port: {error}"))?

@@ -67,16 +67,25 @@ unsafe fn answer_near<R>(
     path: *const c_char,
     function: impl FnOnce(*const c_char) -> R,
 ) -> R {
-    let saved = errno();
     let mut buffer = [0; ROOM];
+    // SAFETY: the caller guarantees a C string.
+    function(unsafe { answered_path(at, path, &mut buffer) })
+}
+
+/// Returns the path with which the C library answers: one in `buffer` if `path` is about softroce's device, and otherwise `path`.
+///
+/// # Safety
+/// `path` must be a C string.
+unsafe fn answered_path(at: c_int, path: *const c_char, buffer: &mut [u8; ROOM]) -> *const c_char {
+    let saved = errno();
     // SAFETY: the caller guarantees a C string.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
     // A panic must not leave this library. The C library answers then.
-    let written = catch_unwind(AssertUnwindSafe(|| write_answer(at, bytes, &mut buffer)));
+    let written = catch_unwind(AssertUnwindSafe(|| write_answer(at, bytes, buffer)));
     set_errno(saved);
     match written {
-        Ok(Some(())) => function(buffer.as_ptr().cast()),
-        _ => function(path),
+        Ok(Some(())) => buffer.as_ptr().cast(),
+        _ => path,
     }
 }
 

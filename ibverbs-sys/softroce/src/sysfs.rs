@@ -32,11 +32,13 @@ pub enum File {
     Link(String),
 }
 
-/// Class directories, which have an entry for each device of the machine.
-pub const CLASSES: [&str; 3] = [
+/// Directories that have entries for devices of the machine, too.
+pub const SHARED: [&str; 5] = [
+    "/dev/infiniband",
     "/sys/class/infiniband",
     "/sys/class/infiniband_verbs",
-    "/dev/infiniband",
+    "/sys/devices/virtual/infiniband",
+    "/sys/devices/virtual/infiniband_verbs",
 ];
 
 /// The file that takes the place of the device's node in `/dev/infiniband`: a character device that everybody may open, and that
@@ -61,8 +63,8 @@ pub fn device_name() -> &'static str {
     Config::of_process().map_or("softroce0", |config| &config.device)
 }
 
-/// Returns whether the calling thread is executing a function of the real libibverbs, which searches the class directories for
-/// the devices of the kernel.
+/// Returns whether the calling thread is executing a function of the real libibverbs, which searches these directories for the
+/// devices of the kernel.
 pub fn is_real_library_running() -> bool {
     Inside::is()
 }
@@ -111,8 +113,8 @@ impl State {
     pub fn files(&self) -> BTreeMap<String, File> {
         let mut files = Files::default();
         let name = device_name();
-        for class in CLASSES {
-            files.directories(class);
+        for directory in SHARED {
+            files.directories(directory);
         }
         files.link(&format!("/dev/infiniband/{name}"), NODE);
         for class in ["infiniband", "infiniband_verbs"] {

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `/dev/infiniband/DEVICE` | a character device, which is `/dev/null` |
 //! | `/sys/class/infiniband/DEVICE`, `/sys/class/infiniband_verbs/DEVICE`, `/sys/devices/virtual/...` | the files that the kernel has for a Soft-RoCE device |
-//! | `/dev/infiniband`, `/sys/class/infiniband`, `/sys/class/infiniband_verbs` | softroce's device and the devices of the machine |
+//! | the directories above these, such as `/sys/class/infiniband` | softroce's device and the devices of the machine |
 //!
 //! A program that links the crate `softroce` has none of these functions: they are in this package, which is a shared library
 //! and nothing else.

@@ -99,12 +99,12 @@ fn write_answer(at: c_int, path: &[u8], buffer: &mut [u8; ROOM]) -> Option<()> {
         absolute_path(at, path, &mut absolute)?
     };
     let place = Place::of(path, sysfs::device_name().as_bytes())?;
-    if place == Place::Class && sysfs::is_real_library_running() {
+    if place == Place::Shared && sysfs::is_real_library_running() {
         return None;
     }
     match place {
         Place::Node => write(buffer, &[sysfs::NODE.as_bytes()]),
-        Place::Class => write(buffer, &[tree::with_devices_of_the_machine()?.root(), path]),
+        Place::Shared => write(buffer, &[tree::with_devices_of_the_machine()?.root(), path]),
         Place::Device => write(buffer, &[tree::current()?.root(), path]),
     }
 }
@@ -139,8 +139,8 @@ fn absolute_path<'a>(at: c_int, path: &[u8], buffer: &'a mut [u8; ROOM]) -> Opti
 enum Place {
     /// The device's node in `/dev/infiniband`.
     Node,
-    /// A directory that has an entry for each device of the machine.
-    Class,
+    /// A directory that has entries for devices of the machine, too.
+    Shared,
     /// A file of the device under `/sys`.
     Device,
 }
@@ -157,15 +157,15 @@ impl Place {
             (b"dev", b"infiniband") => parts.next(),
             (b"sys", b"class") if class(parts.next()?) => parts.next(),
             (b"sys", b"devices") if parts.next()? == b"virtual" && class(parts.next()?) => {
-                Some(parts.next()?)
+                parts.next()
             }
             _ => return None,
         };
         let has_more = parts.next().is_some();
         match name {
-            None => Some(Self::Class),
-            // The parent of a class directory exists even if the machine has no such class.
-            Some(b"..") if !has_more && kind != b"devices" => Some(Self::Class),
+            None => Some(Self::Shared),
+            // The parent of such a directory exists even if the machine has no such directory.
+            Some(b"..") if !has_more => Some(Self::Shared),
             Some(name) if name != device => None,
             Some(_) if tree == b"sys" => Some(Self::Device),
             Some(_) => (!has_more).then_some(Self::Node),
@@ -228,8 +228,9 @@ mod tests {
             "/sys/class/infiniband",
             "/sys/class/infiniband_verbs/",
             "/sys/class/infiniband/..",
+            "/sys/devices/virtual/infiniband",
         ] {
-            assert_eq!(place(path), Some(Place::Class), "{path}");
+            assert_eq!(place(path), Some(Place::Shared), "{path}");
         }
         for path in [
             "/sys/class/infiniband/softroce0",
@@ -250,7 +251,8 @@ mod tests {
             "/sys/class/infiniband_cm",
             "/sys/class/infiniband_verbs/abi_version",
             "/sys/class/infiniband_verbs/uverbs0",
-            "/sys/devices/virtual/infiniband",
+            "/sys/devices/virtual",
+            "/sys/devices/virtual/infiniband/rxe_0",
             "/sys/devices/virtual/net/lo",
             "/dev/infiniband/uverbs0",
             "/dev/infiniband/softroce0/more",

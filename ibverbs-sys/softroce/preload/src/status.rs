@@ -196,3 +196,17 @@ pub(crate) unsafe extern "C" fn faccessat(
         })
     }
 }
+
+/// Returns whether the process may use a file by its effective user (`euidaccess(3)`).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn euidaccess(path: *const c_char, mode: c_int) -> c_int {
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    unsafe { answer(AT_FDCWD, path, |path| next!(euidaccess(path, mode))) }
+}
+
+/// Returns whether the process may use a file by its effective user; another name of [`euidaccess`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn eaccess(path: *const c_char, mode: c_int) -> c_int {
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    unsafe { answer(AT_FDCWD, path, |path| next!(eaccess(path, mode))) }
+}

@@ -66,10 +66,10 @@ pub(crate) fn current() -> Option<&'static Tree> {
     updated(Tree::update)
 }
 
-/// Returns the directory of this process, in which the class directories also have the devices that the machine has at present.
-/// See [`current`].
+/// Returns the same directory as [`current`], with entries for the machine's present devices in the directories that they share with
+/// softroce's device.
 pub(crate) fn with_devices_of_the_machine() -> Option<&'static Tree> {
-    updated(Tree::update_classes)
+    updated(Tree::update_shared)
 }
 
 fn updated(update: impl FnOnce(&Tree) -> io::Result<()>) -> Option<&'static Tree> {
@@ -195,18 +195,18 @@ impl Tree {
         Ok(())
     }
 
-    /// Does the same, and makes the links in the class directories those to the present devices of the machine.
-    fn update_classes(&self) -> io::Result<()> {
+    /// Does the same, and makes the links in shared directories those to the present devices of the machine.
+    fn update_shared(&self) -> io::Result<()> {
         self.update()?;
         let Ok(mut written) = self.written.try_lock() else {
             return Ok(());
         };
         let files = &mut written.files;
-        for class in sysfs::CLASSES {
-            let present = devices_of_the_machine(class);
+        for directory in sysfs::SHARED {
+            let present = devices_of_the_machine(directory);
             let is_old = |(path, file): &(&String, &File)| {
                 matches!(file, File::Link(target) if target == *path)
-                    && path.starts_with(class)
+                    && Path::new(path).parent() == Some(Path::new(directory))
                     && !present.contains(*path)
             };
             let old: Vec<String> = files
@@ -274,17 +274,17 @@ impl Tree {
     }
 }
 
-/// Returns the paths of the machine's devices in a class directory.
-fn devices_of_the_machine(class: &str) -> BTreeSet<String> {
+/// Returns the paths of the machine's devices in a directory.
+fn devices_of_the_machine(directory: &str) -> BTreeSet<String> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let entries = fs::open(class, flags, Mode::empty()).and_then(Dir::new);
+    let entries = fs::open(directory, flags, Mode::empty()).and_then(Dir::new);
     let names = entries.into_iter().flatten().flatten().map(|entry| {
         let name = entry.file_name().to_string_lossy();
         name.into_owned()
     });
     names
         .filter(|name| name != "." && name != "..")
-        .map(|name| format!("{class}/{name}"))
+        .map(|name| format!("{directory}/{name}"))
         .collect()
 }
 

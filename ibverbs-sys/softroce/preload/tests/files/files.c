@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #define NODE "/dev/infiniband/softroce0"
@@ -89,6 +90,7 @@ static void the_node_is_a_character_device(void) {
     CHECK(kind_of(NODE) == S_IFCHR);
     CHECK(lstat(NODE, &status) == 0 && S_ISCHR(status.st_mode));
     CHECK(access(NODE, R_OK | W_OK) == 0 && faccessat(AT_FDCWD, NODE, R_OK | W_OK, 0) == 0);
+    CHECK(euidaccess(NODE, R_OK | W_OK) == 0 && eaccess(NODE, R_OK | W_OK) == 0);
     int fd = open(NODE, O_RDWR | O_CLOEXEC);
     struct stat opened;
     CHECK(fd >= 0 && fstat(fd, &opened) == 0 && opened.st_rdev == status.st_rdev);
@@ -102,6 +104,9 @@ static void the_node_is_a_character_device(void) {
 static void directories_and_files_have_their_kinds(void) {
     part = __func__;
     struct stat status;
+    CHECK(kind_of("/sys/devices/virtual/infiniband") == S_IFDIR);
+    CHECK(getxattr(DEVICE, "user.none", NULL, 0) == -1 && errno != ENOENT);
+    CHECK(listxattr(DEVICE "/node_guid", NULL, 0) >= 0 && llistxattr(DEVICE, NULL, 0) >= 0);
     CHECK(kind_of("/sys/class/infiniband") == S_IFDIR && kind_of("/dev/infiniband") == S_IFDIR);
     CHECK(kind_of(DEVICE) == S_IFDIR && kind_of(DEVICE "/ports/1/gids") == S_IFDIR);
     CHECK(kind_of(DEVICE "/node_guid") == S_IFREG && kind_of(DEVICE "/./ports//1/state") == S_IFREG);

@@ -34,7 +34,7 @@ use self::supplies::Supplies;
 pub(crate) use self::target::Target;
 use crate::cargo::{self, Executable};
 use crate::rxe::{self, Requirements};
-use crate::{packages, project};
+use crate::{packages, project, softroce};
 
 /// Time limit of all tests together on a device of the kernel.
 const DEVICE_LIMIT: Duration = Duration::from_secs(40 * 60);
@@ -64,6 +64,12 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
             place.needs(|name| programs.iter().any(|program| program.name == name))
         };
         supplies.install(shell, places.iter().flat_map(needs).collect());
+    }
+
+    let is_on_softroce = |(place, _): &(Place, _)| *place == Place::Device(Target::Softroce);
+    if places.iter().any(is_on_softroce) {
+        // Tests that need this library build it, too. The build would count as time of the first of them.
+        softroce::library(shell)?;
     }
 
     let mut report = Report::default();

@@ -4,8 +4,8 @@ use std::ptr;
 use ibverbs_sys::{
     _compat_ibv_port_attr, IBV_LINK_LAYER_ETHERNET, ib_uverbs_query_port_flags, ibv_atomic_cap,
     ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_device_cap_flags, ibv_mtu,
-    ibv_odp_general_caps, ibv_odp_transport_cap_bits, ibv_port_attr, ibv_port_cap_flags,
-    ibv_port_state, ibv_query_device_ex_input, ibv_values_ex, ibv_values_mask,
+    ibv_odp_general_caps, ibv_odp_transport_cap_bits, ibv_pci_atomic_op_size, ibv_port_attr,
+    ibv_port_cap_flags, ibv_port_state, ibv_query_device_ex_input, ibv_values_ex, ibv_values_mask,
 };
 use libc::{c_char, c_int, size_t, timespec};
 
@@ -165,9 +165,8 @@ fn device_attributes() -> ibv_device_attr_ex {
     original.max_qp_rd_atom = limits::MAX_QP_RD_ATOM.into();
     original.max_qp_init_rd_atom = limits::MAX_QP_INIT_RD_ATOM.into();
     original.max_res_rd_atom = count(limits::MAX_QP * usize::from(limits::MAX_QP_RD_ATOM));
-    // The processor's own instructions execute remote atomics, so they are atomic with respect to the program's atomics,
-    // too.
-    original.atomic_cap = ibv_atomic_cap::IBV_ATOMIC_GLOB;
+    // UCX uses atomics only with this value. The stronger guarantee is in `pci_atomic_caps`.
+    original.atomic_cap = ibv_atomic_cap::IBV_ATOMIC_HCA;
     original.max_mw = count(limits::MAX_MW);
     original.max_mcast_grp = count(limits::MAX_MCAST_GRP);
     original.max_mcast_qp_attach = count(limits::MAX_MCAST_QP_ATTACH);
@@ -201,10 +200,15 @@ fn device_attributes() -> ibv_device_attr_ex {
     attributes.device_cap_flags_ex = CAPABILITIES.into();
     attributes.cq_mod_caps.max_cq_count = limits::MAX_MODERATION_COUNT;
     attributes.cq_mod_caps.max_cq_period = limits::MAX_MODERATION_PERIOD;
+    // The processor's own instructions execute remote atomics, so they are atomic with respect to the program's atomics, too.
+    attributes.pci_atomic_caps.fetch_add = WORD_ATOMICS;
+    attributes.pci_atomic_caps.compare_swap = WORD_ATOMICS;
     attributes.max_dm_size = limits::MAX_DM_SIZE;
     attributes.phys_port_cnt_ex = limits::PORTS.into();
     attributes
 }
+
+const WORD_ATOMICS: u16 = ibv_pci_atomic_op_size::IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP.0 as u16;
 
 const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT.0

@@ -184,6 +184,11 @@ impl Network {
         self.own(gid).map_or(0, Own::interface)
     }
 
+    /// Returns the name of the network interface that has the GID at index `gid`, or `None` if no interface has it.
+    pub(crate) fn interface_name(&self, gid: usize) -> Option<String> {
+        self.own(gid)?.interface_name()
+    }
+
     /// Returns the slot of the NIC's UDP port (its number in the port range). Bits 23 to 20 of the NIC's queue pair numbers
     /// contain the slot.
     pub(crate) fn slot(&self) -> u8 {

@@ -20,6 +20,7 @@
 pub(crate) mod ah;
 mod answer;
 mod buffer;
+mod command_file;
 pub(crate) mod completion;
 mod context;
 pub(crate) mod device;

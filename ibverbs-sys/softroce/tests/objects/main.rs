@@ -5,6 +5,7 @@ mod address;
 mod buffer;
 mod completion;
 mod domain;
+mod import;
 mod memory;
 mod shared_receive;
 mod threads;

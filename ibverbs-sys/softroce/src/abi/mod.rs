@@ -37,6 +37,7 @@ mod install;
 mod marshal;
 mod memory;
 mod multicast;
+mod newer;
 pub(crate) mod open;
 pub(crate) mod pd;
 mod query;

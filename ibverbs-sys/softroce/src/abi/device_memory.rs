@@ -203,6 +203,6 @@ pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: the memory belongs to this device, and its C object was created by `hand_out`. The C API forbids its use after
     // this call.
     guard((), || unsafe {
-        drop(Box::from_raw(dm.cast::<DeviceMemoryHandle>()))
+        drop(Box::from_raw(dm.cast::<DeviceMemoryHandle>()));
     });
 }

@@ -258,7 +258,7 @@ pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: the region belongs to this device, and its C object was created by `hand_out`. The C API forbids its use after
     // this call.
     guard((), || unsafe {
-        drop(Box::from_raw(mr.cast::<RegionHandle>()))
+        drop(Box::from_raw(mr.cast::<RegionHandle>()));
     });
 }
 

@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     unsafe { forward!((*pd).context, ibv_unimport_pd(pd)) };
     // SAFETY: the domain belongs to this device, and was created by `hand_out`. The C API forbids its use after this call.
     guard((), || unsafe {
-        drop(Box::from_raw(pd.cast::<ProtectionDomainHandle>()))
+        drop(Box::from_raw(pd.cast::<ProtectionDomainHandle>()));
     });
 }
 

@@ -216,8 +216,14 @@ const DEVIATIONS: &[Deviation] = &[
     },
 ];
 
-/// Cases that are not run on a driver, because it would take the machine down.
+/// Cases that are not run on a driver, because it would take the machine or the program down.
 const FATAL: &[Deviation] = &[
+    Deviation {
+        driver: RXE,
+        clause: "infiniband/verbs.h: ibv_bind_mw takes no region for a window without a range",
+        found: "the library follows the null pointer",
+        cases: &["mw::type_1_bind_without_a_region_revokes"],
+    },
     Deviation {
         driver: RXE,
         clause: "IBTA 10.6.7: to invalidate a window that is invalid is an error of the request",

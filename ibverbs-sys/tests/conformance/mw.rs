@@ -19,6 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
         type_1_bind_needs_the_region_s_permission,
         type_1_bind_of_remote_write_needs_local_write,
         type_1_bind_without_a_region_has_no_range,
+        type_1_bind_without_a_region_revokes,
         type_1_bind_of_a_foreign_domain_s_region_is_refused,
         type_1_zero_based_bind_is_refused,
         type_1_window_is_not_invalidated,
@@ -260,7 +261,11 @@ fn type_1_bind_without_a_region_has_no_range(device: &Device) {
         };
         post_bind_1(&ground, &mw, place).fails("ibv_bind_mw", &[libc::EINVAL]);
     }
-    // Without a range, the window is unbound.
+}
+
+fn type_1_bind_without_a_region_revokes(device: &Device) {
+    let ground = Ground::new(device);
+    let mw = Mw::new(&ground.pair.pd, Type::IBV_MW_TYPE_1);
     bind_1(&ground, &mw, ground.place(0, 64, REMOTE));
     let key = mw.rkey();
     let nothing = ibv_mw_bind_info {

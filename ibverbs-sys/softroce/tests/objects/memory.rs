@@ -294,6 +294,12 @@ fn device_memory_is_copied_to_and_from_and_registered() {
                 ibv_memcpy_from_dm(back.as_mut_ptr().cast(), dm, u64::MAX, length),
                 EFAULT
             );
+            // Words are copied, of four bytes.
+            for (offset, length) in [(84, 15), (82, 8), (81, 3)] {
+                let data = data.as_mut_ptr().cast();
+                assert_eq!(ibv_memcpy_to_dm(dm, offset, data, length), EINVAL);
+                assert_eq!(ibv_memcpy_from_dm(data, dm, offset, length), EINVAL);
+            }
 
             let access = (LOCAL_WRITE | ZERO_BASED) as u32;
             refused(ibv_reg_dm_mr(pd, dm, 0, 100, LOCAL_WRITE as u32), EINVAL);

@@ -4,6 +4,7 @@
 mod address;
 mod buffer;
 mod completion;
+mod device;
 mod domain;
 mod import;
 mod memory;

@@ -191,13 +191,15 @@ fn device_attributes() -> ibv_device_attr_ex {
     let reliable = unreliable
         | ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_READ
         | ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_ATOMIC;
-    attributes.odp_caps.per_transport_caps.rc_odp_caps = reliable.0;
+    let reliable = reliable.0 | ODP_SUPPORT_FLUSH | ODP_SUPPORT_ATOMIC_WRITE;
+    attributes.odp_caps.per_transport_caps.rc_odp_caps = reliable;
     attributes.odp_caps.per_transport_caps.uc_odp_caps = unreliable.0;
     attributes.odp_caps.per_transport_caps.ud_odp_caps = datagram.0;
-    attributes.xrc_odp_caps = reliable.0;
+    attributes.xrc_odp_caps = reliable;
     attributes.completion_timestamp_mask = limits::TIMESTAMP_MASK;
     attributes.hca_core_clock = limits::HCA_CORE_CLOCK;
-    attributes.device_cap_flags_ex = CAPABILITIES.into();
+    attributes.device_cap_flags_ex =
+        u64::from(CAPABILITIES) | DEVICE_FLUSH_GLOBAL | DEVICE_ATOMIC_WRITE;
     attributes.cq_mod_caps.max_cq_count = limits::MAX_MODERATION_COUNT;
     attributes.cq_mod_caps.max_cq_period = limits::MAX_MODERATION_PERIOD;
     // The processor's own instructions execute remote atomics, so they are atomic with respect to the program's atomics, too.
@@ -219,6 +221,14 @@ const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0
     | ibv_device_cap_flags::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
     | ibv_device_cap_flags::IBV_DEVICE_XRC.0;
+
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `_ATOMIC_WRITE` of newer headers. Memory that survives a loss of power is unknown to this
+/// device, so flushes to it (`_FLUSH_PERSISTENT`) are not supported.
+const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
+const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
+/// `IBV_ODP_SUPPORT_FLUSH` and `_ATOMIC_WRITE` of newer headers.
+const ODP_SUPPORT_FLUSH: u32 = 1 << 6;
+const ODP_SUPPORT_ATOMIC_WRITE: u32 = 1 << 7;
 
 fn port_attributes(nic: &Nic) -> ibv_port_attr {
     // SAFETY: the structure is plain data, for which zeroes are valid. Its padding is zeroed, too.

@@ -1,15 +1,18 @@
 //! [`RdmaBuilder`]: the settings of a connection or listener, and the calls that create one from them.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdma_core::{AccessFlags, AddressChoice, ConnectOptions};
 use tokio::net::{TcpStream, ToSocketAddrs, lookup_host};
 use tokio::time::timeout;
 
+use crate::authentication::Authenticator;
 use crate::connection::{Depths, HEADER_LEN, MAX_FRAME_LEN};
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
-use crate::handshake;
+use crate::handshake::{self, Terms};
 use crate::listener::RdmaListener;
 use crate::rdma::Rdma;
 use crate::shard::Profile;
@@ -45,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     pub(crate) keep_alive: Duration,
+    pub(crate) half_open_limit: usize,
+    pub(crate) authenticator: Option<Arc<dyn Authenticator>>,
     pub(crate) options: ConnectOptions,
     pub(crate) address: AddressChoice,
 }
@@ -105,6 +110,8 @@ impl Default for RdmaBuilder {
                 connect_timeout: Duration::from_secs(10),
                 response_timeout: Duration::from_secs(10),
                 keep_alive: Duration::from_secs(20),
+                half_open_limit: 256,
+                authenticator: None,
                 options: ConnectOptions::default(),
                 address: AddressChoice::default(),
             },
@@ -138,6 +145,13 @@ impl RdmaBuilder {
     /// address of its TCP connection, see [`rdma_core::AddressChoice::source`].
     pub fn gid_index(mut self, index: u32) -> Self {
         self.settings.address.gid_index = Some(index);
+        self
+    }
+
+    /// Sets the GID to that of the local address from which the system sends packets to `peer`, for
+    /// connections whose endpoints the program exchanges itself ([`Self::prepare`]).
+    pub fn toward(mut self, peer: IpAddr) -> Self {
+        self.settings.address = self.settings.address.toward(peer);
         self
     }
 
@@ -231,6 +245,22 @@ impl RdmaBuilder {
         self
     }
 
+    /// Sets the maximum number of handshakes that a listener performs concurrently. At the maximum, the
+    /// oldest one that is older than 100 ms ends, to make room for the next peer: first among the peers
+    /// that have not yet sent a valid hello and, if one is required, a valid proof. The default is 256,
+    /// the minimum 1.
+    pub fn half_open_limit(mut self, handshakes: usize) -> Self {
+        self.settings.half_open_limit = handshakes.max(1);
+        self
+    }
+
+    /// Sets the method by which the two ends of each connection prove to each other that they may connect.
+    /// Both ends need it. By default every peer may connect.
+    pub fn authenticator(mut self, authenticator: impl Authenticator) -> Self {
+        self.settings.authenticator = Some(Arc::new(authenticator));
+        self
+    }
+
     /// Connects to the peer that listens at a TCP address.
     ///
     /// # Errors
@@ -288,8 +318,42 @@ impl RdmaBuilder {
         RdmaListener::bind(self.place()?, address).await
     }
 
+    pub(crate) fn half_open(&self) -> usize {
+        self.settings.half_open_limit
+    }
+
+    /// Returns the settings with the device of this name, which is one of `open` or is added to them.
+    pub(crate) fn place_on(&self, name: &str, open: &mut Vec<RdmaDevice>) -> Result<Template> {
+        let is_named = |device: &&RdmaDevice| device.context().name() == name;
+        let wanted = match &self.device {
+            DeviceChoice::Open(device) => Some(device.context().name().to_owned()),
+            DeviceChoice::Named(wanted) => Some(wanted.clone()),
+            DeviceChoice::Default => None,
+        };
+        if let Some(wanted) = wanted.filter(|wanted| wanted != name) {
+            let reason = format!("the peer is reached by {name}, and the builder is for {wanted}");
+            return Err(Error::invalid("device", reason));
+        }
+        let device = match (&self.device, open.iter().find(is_named)) {
+            (DeviceChoice::Open(device), _) | (_, Some(device)) => device.clone(),
+            (_, None) => {
+                let device = RdmaDevice::open(name)?;
+                open.push(device.clone());
+                device
+            }
+        };
+        Ok(Template {
+            device,
+            settings: self.settings.clone(),
+        })
+    }
+
+    pub(crate) fn connect_limit(&self) -> Duration {
+        self.settings.connect_timeout
+    }
+
     /// Opens the device unless it is already open, and checks the port and GID index.
-    fn place(self) -> Result<Template> {
+    pub(crate) fn place(self) -> Result<Template> {
         let device = match &self.device {
             DeviceChoice::Open(device) => device.clone(),
             DeviceChoice::Named(name) => RdmaDevice::open(name)?,
@@ -317,4 +381,14 @@ enum DeviceChoice {
 pub(crate) struct Template {
     pub(crate) device: RdmaDevice,
     pub(crate) settings: Settings,
+}
+
+impl Template {
+    /// Returns the limits of this end that the peer must respect.
+    pub(crate) fn terms(&self) -> Terms {
+        Terms {
+            depths: self.settings.depths(),
+            payload: u32::try_from(self.settings.payload).unwrap_or(u32::MAX),
+        }
+    }
 }

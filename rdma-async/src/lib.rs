@@ -70,27 +70,38 @@
 
 #![forbid(unsafe_code)]
 
+mod authentication;
 mod builder;
+mod cm;
 mod connection;
+mod connector;
 mod device;
 mod error;
+mod half_open;
 mod handshake;
 mod listener;
+mod manual;
 mod memory;
 mod owned;
 mod publish;
 mod rdma;
 mod reserve;
 mod shard;
+#[cfg(feature = "shared-secret")]
+mod shared_secret;
 mod stream;
 mod vectored;
 mod within;
 
+pub use authentication::{Authenticator, End, Transcript};
 pub use builder::{CompletionMode, RdmaBuilder};
+pub use cm::{CmConnector, CmListener};
 pub use connection::{Message, Poster};
+pub use connector::{Connector, Listener, TcpConnector};
 pub use device::RdmaDevice;
 pub use error::{Error, Execution, Result};
 pub use listener::RdmaListener;
+pub use manual::{Exchange, PreparedRdma};
 pub use memory::{
     LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess, NotJoined,
     RemoteMr, RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess,
@@ -99,6 +110,8 @@ pub use memory::{
 pub use publish::{Published, PublishedReader};
 pub use rdma::Rdma;
 pub use reserve::{Grant, Reserved};
+#[cfg(feature = "shared-secret")]
+pub use shared_secret::SharedSecret;
 #[cfg(feature = "hyper")]
 pub use stream::{Connecting, RdmaConnector};
 pub use stream::{

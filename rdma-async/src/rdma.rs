@@ -72,12 +72,13 @@ impl Rdma {
         }
     }
 
-    /// Returns the TCP address of this end.
+    /// Returns the address of this end, of the TCP connection or of the connection manager. For
+    /// connections whose endpoints the program exchanged, the IP address of the GID, and port 0.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
 
-    /// Returns the TCP address of the peer.
+    /// Returns the address of the peer, which is of the same kind as [`Self::local_address`].
     pub fn peer_address(&self) -> SocketAddr {
         self.peer
     }

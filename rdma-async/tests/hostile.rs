@@ -56,7 +56,7 @@ fn broken_frames_end_the_connection() {
             ("a short message", vec![1, 0, 0]),
             ("one byte", vec![kind::CREDIT]),
             ("kind 0", frame(0, NONE, 0, &[])),
-            ("kind 12", frame(12, NONE, 0, &[])),
+            ("kind 13", frame(13, NONE, 0, &[])),
             ("kind 255", frame(255, NONE, 0, &[9; 40])),
             ("credit with a body", frame(kind::CREDIT, NONE, 0, &[1])),
             (

@@ -58,6 +58,9 @@ pub(crate) enum Kind {
     Revoke { lease: u64 },
     /// Message without content, which only returns credits.
     Credit,
+    /// End of the connection: the sender sends nothing more. Only for connections without a TCP
+    /// connection or a connection manager, which otherwise say so.
+    Close,
 }
 
 /// Reason for the refusal of a request for memory.
@@ -97,6 +100,7 @@ impl Frame {
             Kind::Release { lease } => (9, lease),
             Kind::Credit => (10, 0),
             Kind::Revoke { lease } => (11, lease),
+            Kind::Close => (12, 0),
         };
         let (header, body) = room[..MAX_FRAME_LEN].split_at_mut(HEADER_LEN);
         header.fill(0);
@@ -129,6 +133,7 @@ impl Frame {
             | Kind::Return { .. }
             | Kind::Release { .. }
             | Kind::Revoke { .. }
+            | Kind::Close
             | Kind::Credit => HEADER_LEN,
         }
     }
@@ -188,6 +193,7 @@ impl Frame {
             (9, []) => Kind::Release { lease: id },
             (10, []) => Kind::Credit,
             (11, []) => Kind::Revoke { lease: id },
+            (12, []) => Kind::Close,
             _ => return None,
         };
         Some(Self {
@@ -210,7 +216,7 @@ mod tests {
         rkey: 77,
     };
 
-    fn kinds() -> [Kind; 14] {
+    fn kinds() -> [Kind; 15] {
         [
             Kind::Data,
             Kind::Rendezvous {
@@ -249,6 +255,7 @@ mod tests {
             Kind::Release { lease: 8 },
             Kind::Revoke { lease: 9 },
             Kind::Credit,
+            Kind::Close,
         ]
     }
 

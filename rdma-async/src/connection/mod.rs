@@ -7,11 +7,13 @@
 mod borrowed;
 mod control;
 mod credits;
+mod farewell;
 mod frame;
 mod handler;
 mod handover;
 mod inbox;
 mod leases;
+mod link;
 mod messages;
 #[cfg(all(test, loom_models))]
 mod models;
@@ -29,7 +31,7 @@ mod waiters;
 mod work;
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, ready};
 
@@ -42,11 +44,13 @@ use tokio::time::timeout;
 use self::borrowed::Borrowed;
 pub(crate) use self::control::{Attached, ControlTask};
 use self::credits::CreditCounter;
+use self::farewell::Farewell;
 pub(crate) use self::frame::{HEADER_LEN, MAX_FRAME_LEN};
 use self::handler::Handler;
 pub use self::handler::{Message, Poster};
 use self::inbox::Inbox;
 use self::leases::Leases;
+pub(crate) use self::link::Link;
 use self::operation::Operation;
 use self::outbox::Outbox;
 use self::outgoing::Outgoing;
@@ -59,6 +63,7 @@ use self::sender::Sender;
 use self::waiters::Waiters;
 use self::work::Memory;
 pub(crate) use self::work::{Push, Work};
+use crate::authentication::Authenticator;
 use crate::builder::Settings;
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
@@ -122,11 +127,14 @@ pub(crate) struct Connection {
     leases: Leases,
     replies: Replies,
     outbox: Outbox,
+    farewell: Arc<Farewell>,
     /// Outgoing bytes, if the connection is a stream.
     outgoing: OnceLock<Outgoing>,
 
     /// Approximate number of polls of futures.
     polls: AtomicU32,
+    /// Set while the peer has not proved that it may connect, and gets no memory.
+    withholds_memory: AtomicBool,
     failure: OnceLock<Error>,
     /// Notifies the control task of the failure.
     has_failed: Arc<Notify>,
@@ -163,8 +171,10 @@ impl Connection {
             leases: Leases::new(settings.remote_access),
             replies: Replies::default(),
             outbox: Outbox::new(),
+            farewell: Arc::default(),
             outgoing: OnceLock::new(),
             polls: AtomicU32::new(0),
+            withholds_memory: AtomicBool::new(false),
             failure: OnceLock::new(),
             has_failed: Arc::default(),
             itself: itself.clone(),
@@ -178,6 +188,21 @@ impl Connection {
 
     pub(crate) fn device(&self) -> &RdmaDevice {
         &self.device
+    }
+
+    /// Returns the authenticator of the settings.
+    pub(crate) fn authenticator(&self) -> Option<Arc<dyn Authenticator>> {
+        self.settings.authenticator.clone()
+    }
+
+    /// Refuses requests of the peer for memory until [`Self::release_memory`].
+    pub(crate) fn withhold_memory(&self) {
+        self.withholds_memory.store(true, Ordering::Release);
+    }
+
+    /// Grants requests of the peer for memory.
+    pub(crate) fn release_memory(&self) {
+        self.withholds_memory.store(false, Ordering::Release);
     }
 
     pub(crate) fn shard(&self) -> &Shard {

@@ -152,6 +152,7 @@ impl Connection {
                 None => self.violation("memory released that was not lent"),
             },
             Kind::Revoke { lease } => self.borrowed.end(lease),
+            Kind::Close => self.farewell.arrive(),
             Kind::Credit | Kind::Data | Kind::Rendezvous { .. } | Kind::Offer { .. } => {}
         }
     }
@@ -164,6 +165,9 @@ impl Connection {
         let layout = Layout::from_size_align(size, align).map_err(|_| Refusal::Layout)?;
         if size == 0 {
             return Err(Refusal::Layout);
+        }
+        if self.withholds_memory.load(Ordering::Acquire) {
+            return Err(Refusal::Limit);
         }
         // An alignment above the size needs as much memory.
         let charge = size.max(align);

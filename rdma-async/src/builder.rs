@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdma_core::{AccessFlags, AddressChoice, ConnectOptions};
+use rdma_core::{AccessFlags, AddressChoice, ConnectOptions, DatagramOptions};
 use tokio::net::{TcpStream, ToSocketAddrs, lookup_host};
 use tokio::time::timeout;
 
@@ -49,6 +49,7 @@ pub(crate) struct Settings {
     pub(crate) response_timeout: Duration,
     pub(crate) keep_alive: Duration,
     pub(crate) half_open_limit: usize,
+    pub(crate) queue_key: u32,
     pub(crate) authenticator: Option<Arc<dyn Authenticator>>,
     pub(crate) options: ConnectOptions,
     pub(crate) address: AddressChoice,
@@ -111,6 +112,7 @@ impl Default for RdmaBuilder {
                 response_timeout: Duration::from_secs(10),
                 keep_alive: Duration::from_secs(20),
                 half_open_limit: 256,
+                queue_key: DatagramOptions::DEFAULT_QKEY,
                 authenticator: None,
                 options: ConnectOptions::default(),
                 address: AddressChoice::default(),
@@ -251,6 +253,13 @@ impl RdmaBuilder {
     /// the minimum 1.
     pub fn half_open_limit(mut self, handshakes: usize) -> Self {
         self.settings.half_open_limit = handshakes.max(1);
+        self
+    }
+
+    /// Sets the Q_Key of [datagram sockets](Self::datagrams), which a datagram to the socket must contain.
+    /// The default is `0x11111111`. A key with the highest bit set is privileged (IBTA volume 1, 10.2.5).
+    pub fn queue_key(mut self, key: u32) -> Self {
+        self.settings.queue_key = key;
         self
     }
 

@@ -1,7 +1,8 @@
 //! RDMA connections on tokio, whose operations are futures.
 //!
-//! Two ends connect over TCP and then transfer data by RDMA: messages with boundaries, reads and
-//! writes of the peer's memory, atomics, and memory regions that one end lends to the other.
+//! Two ends connect over TCP, or by other [means](Connector), and then transfer data by RDMA: messages with
+//! boundaries, reads and writes of the peer's memory, atomics, and memory regions that one end lends to the
+//! other.
 //!
 //! ```
 //! use std::alloc::Layout;
@@ -57,6 +58,9 @@
 //!   detects that its peer is gone ([`RdmaBuilder::keep_alive`]).
 //! - **A message can be handled within the poll** that finds it, before any task is woken:
 //!   [`Rdma::handle_messages`].
+//! - **Peers can be authenticated** before they get any memory ([`Authenticator`]), and peers that connect
+//!   and stay silent keep nobody from connecting.
+//! - **Datagrams** go to any number of peers and multicast groups from one [`DatagramSocket`].
 //! - **No task starves the others**: operations count against tokio's cooperative budget, even if they
 //!   complete immediately.
 //! - **No operation allocates on the heap**, except requests for memory, transfers of memory, and

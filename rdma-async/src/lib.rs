@@ -69,7 +69,7 @@
 //!
 //! # What it does not do
 //!
-//! The crate does not reconnect. It gives the peer access only to memory that was lent to that peer.
+//! A connection does not reconnect by itself; [`Reconnect`] makes connections again. The crate gives the peer access only to memory that was lent to that peer.
 //! Every message of the peer is checked, and a peer that violates the protocol is disconnected.
 
 #![forbid(unsafe_code)]
@@ -90,6 +90,7 @@ mod memory;
 mod owned;
 mod publish;
 mod rdma;
+mod reconnect;
 mod reserve;
 mod shard;
 #[cfg(feature = "shared-secret")]
@@ -115,6 +116,7 @@ pub use memory::{
 };
 pub use publish::{Published, PublishedReader};
 pub use rdma::Rdma;
+pub use reconnect::{Backoff, Reconnect};
 pub use reserve::{Grant, Reserved};
 #[cfg(feature = "shared-secret")]
 pub use shared_secret::SharedSecret;

@@ -36,7 +36,8 @@ use crate::within::Within;
 /// acknowledgements, at most one second for each connection.
 ///
 /// The first operation that fails ends the connection, and so does the disappearance of the peer. All
-/// outstanding and later operations then fail with the same cause. Messages that arrived before can
+/// outstanding and later operations then fail; [`Error::execution`] says of each whether the peer may have
+/// executed it. Messages that arrived before can
 /// still be received.
 pub struct Rdma {
     connection: Arc<Connection>,

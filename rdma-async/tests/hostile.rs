@@ -40,7 +40,8 @@ fn request(size: u64, align: u64) -> Vec<u8> {
 /// Asserts that the victim ended the connection because of a message of the peer.
 async fn assert_ends(server: &Rdma, what: &str) {
     let end = server.ended().await;
-    let blamed = matches!(&end, Error::Disconnected { reason } if reason.contains("the peer sent"));
+    let blamed =
+        matches!(&end, Error::Disconnected { reason, .. } if reason.contains("the peer sent"));
     assert!(blamed, "{what}: {end}");
     // Every operation fails without waiting or panicking.
     assert!(server.receive_local_mr().await.is_err());

@@ -63,6 +63,8 @@ impl fmt::Debug for RdmaDevice {
 struct Shared {
     shards: Mutex<Vec<Arc<Shard>>>,
     pool: Arc<Pool>,
+    #[cfg(feature = "metrics")]
+    metrics: Arc<crate::observe::Metrics>,
     domain: ProtectionDomain,
 }
 
@@ -100,6 +102,8 @@ impl RdmaDevice {
             shared: Arc::new(Shared {
                 shards: Mutex::default(),
                 pool: Arc::new(Pool::new(&domain)),
+                #[cfg(feature = "metrics")]
+                metrics: Arc::new(crate::observe::Metrics::of(context.name())),
                 domain,
             }),
         })
@@ -148,6 +152,11 @@ impl RdmaDevice {
         }
         let (memory, lender) = self.shared.pool.take(layout)?;
         Ok(LocalMr::new(memory, 0..layout.size(), lender))
+    }
+
+    #[cfg(feature = "metrics")]
+    pub(crate) fn metrics(&self) -> &Arc<crate::observe::Metrics> {
+        &self.shared.metrics
     }
 
     pub(crate) fn pool(&self) -> &Pool {

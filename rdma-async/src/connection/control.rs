@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, sleep_until};
+use tracing::Instrument;
 
 use super::Connection;
 use super::link::Link;
 use crate::error::Error;
+use crate::observe::OpenConnection;
 
 /// Maximum time for which a dropped connection is kept until the peer has its last messages. Also the
 /// maximum time that operations in flight get after the peer has closed the connection, because the
@@ -35,6 +37,7 @@ pub(crate) struct ControlTask {
     /// Time of the next test of a link that does not test the peer itself.
     next_probe: Instant,
     has_failed: Arc<Notify>,
+    _open: OpenConnection,
     /// Dropped last.
     _attached: Attached,
 }
@@ -100,17 +103,19 @@ impl ControlTask {
     /// connection is passed when the application drops it.
     pub(crate) fn spawn(attached: Attached, link: Link) -> oneshot::Sender<Arc<Connection>> {
         let (sender, dropped) = oneshot::channel();
-        let connection = &attached.0;
+        let connection = Arc::clone(&attached.0);
         let mut task = Self {
-            connection: Arc::downgrade(connection),
+            connection: Arc::downgrade(&connection),
             dropped,
             lingering: None,
             link: Some(link),
             next_probe: Instant::now() + connection.probe_interval(),
             has_failed: connection.has_failed.clone(),
+            _open: OpenConnection::of(connection.device()),
             _attached: attached,
         };
-        tokio::spawn(async move { task.serve().await });
+        let span = connection.span().clone();
+        tokio::spawn(async move { task.serve().await }.instrument(span));
         sender
     }
 

@@ -57,7 +57,7 @@ impl Connection {
         let credit = self.data_credit().await?;
         let (lease, memory) = self
             .leases
-            .lend(region, 0, None)
+            .lend(region, 0, None, &self.device)
             .map_err(|(_, error)| Error::from(error))?;
         // The peer cannot end a lease that was not sent to it.
         let unsent = EndUnlessSent {
@@ -81,7 +81,9 @@ impl Connection {
         reservation: &Arc<GrantState>,
     ) -> Result<(u64, RemoteMemory)> {
         self.checked()?;
-        let lent = self.leases.lend(region, 0, Some(Arc::clone(reservation)));
+        let lent = self
+            .leases
+            .lend(region, 0, Some(Arc::clone(reservation)), &self.device);
         lent.map_err(|(_, error)| error.into())
     }
 
@@ -94,13 +96,24 @@ impl Connection {
     ) -> Result<()> {
         let credit = self.data_credit().await?;
         // Set before the offer is sent: a peer that has the offer must learn of the end.
-        reservation.set_offered();
+        if !reservation.begin_offer() {
+            return Err(Error::invalid(
+                "memory of a reservation",
+                "it was offered before",
+            ));
+        }
+        let unsent = WithdrawUnlessSent {
+            connection: self,
+            lease,
+            reservation,
+        };
         if !self.leases.is_open(lease) {
             return Err(Error::LeaseEnded);
         }
         let kind = Kind::Offer { lease, memory };
         let submitted = self.submit_frame_when_possible(kind, Payload::Nothing, None, AWAITED);
         let number = submitted.await?;
+        mem::forget(unsent);
         credit.spend();
         self.operation(number, None).await.map(drop)
     }
@@ -117,6 +130,12 @@ impl Connection {
             self.send_control(Kind::Revoke { lease });
         }
         Some(ended)
+    }
+
+    /// Returns the number of leases that this end has ended, and that the peer has not returned since.
+    #[cfg(test)]
+    pub(crate) fn revoked_leases(&self) -> usize {
+        self.leases.revoked()
     }
 
     /// Returns memory to the peer that lent it.
@@ -170,6 +189,20 @@ struct EndUnlessSent<'c> {
 impl Drop for EndUnlessSent<'_> {
     fn drop(&mut self) {
         drop(self.connection.leases.end(self.lease, false));
+    }
+}
+
+/// Guard that withdraws the offer of a reservation unless the offer was sent.
+struct WithdrawUnlessSent<'c> {
+    connection: &'c Connection,
+    lease: u64,
+    reservation: &'c GrantState,
+}
+
+impl Drop for WithdrawUnlessSent<'_> {
+    fn drop(&mut self) {
+        let forget = || self.connection.leases.forget_revoked(self.lease);
+        self.reservation.withdraw_offer(forget);
     }
 }
 

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rdma_core::{AccessFlags, Buffer, ExposedMemory, RemoteMemory, SharedBuffer};
 
+use crate::device::RdmaDevice;
 use crate::error::Result;
 use crate::memory::{LocalMr, Parts, PieceLender};
+use crate::observe::LentBytes;
 use crate::reserve::GrantState;
 
 /// Maximum number of regions that the peer can hold by requesting them. Each needs resources of
@@ -64,6 +66,7 @@ struct Lease {
     requested: usize,
     /// Reservation to which the memory is returned, if the lease has one.
     reservation: Option<Arc<GrantState>>,
+    _observed: LentBytes,
 }
 
 /// Memory of a lease that the peer has ended.
@@ -104,6 +107,7 @@ impl Leases {
         region: LocalMr,
         requested: usize,
         reservation: Option<Arc<GrantState>>,
+        device: &RdmaDevice,
     ) -> Result<(u64, RemoteMemory), (LocalMr, rdma_core::Error)> {
         let Parts {
             buffer,
@@ -113,7 +117,7 @@ impl Leases {
         let (lead, memory, tail) = cut(buffer, range);
         match memory.expose(self.access) {
             Ok(memory) => {
-                let remote = memory.remote();
+                let (remote, len) = (memory.remote(), memory.len());
                 let mut open = self.open.lock();
                 let id = open.next_id();
                 open.requested += requested;
@@ -127,6 +131,7 @@ impl Leases {
                         lender,
                         requested,
                         reservation,
+                        _observed: LentBytes::of(device, len),
                     },
                 );
                 Ok((id, remote))
@@ -153,6 +158,17 @@ impl Leases {
             }
             None => Given::Back(region),
         })
+    }
+
+    /// Forgets that this end has ended a lease, of which the peer has never learned.
+    pub(super) fn forget_revoked(&self, id: u64) {
+        self.open.lock().revoked.remove(&id);
+    }
+
+    /// Returns the number of leases that this end has ended, and that the peer has not returned since.
+    #[cfg(test)]
+    pub(super) fn revoked(&self) -> usize {
+        self.open.lock().revoked.len()
     }
 
     /// Ends a lease of this end. Returns `None` if the peer has ended it before. If `is_offered` is set, the

@@ -40,6 +40,7 @@ use rdma_core::{Claim, QueuePair, RemoteMemory, WorkError, WorkStatus};
 use tokio::sync::Notify;
 use tokio::task::coop::poll_proceed;
 use tokio::time::timeout;
+use tracing::Span;
 
 use self::borrowed::Borrowed;
 pub(crate) use self::control::{Attached, ControlTask};
@@ -108,6 +109,7 @@ pub(crate) struct Connection {
     _reservation: Reservation,
     device: RdmaDevice,
     settings: Settings,
+    span: Span,
 
     data_credits: CreditCounter,
     control_credits: CreditCounter,
@@ -178,6 +180,12 @@ impl Connection {
             failure: OnceLock::new(),
             has_failed: Arc::default(),
             itself: itself.clone(),
+            span: tracing::info_span!(
+                "rdma_connection",
+                device = device.context().name(),
+                queue_pair = queue_pair.number(),
+                peer = tracing::field::Empty,
+            ),
             queue_pair,
             device,
             shard: Arc::clone(reservation.shard()),
@@ -203,6 +211,11 @@ impl Connection {
     /// Grants requests of the peer for memory.
     pub(crate) fn release_memory(&self) {
         self.withholds_memory.store(false, Ordering::Release);
+    }
+
+    /// Returns the span of the connection.
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
     }
 
     pub(crate) fn shard(&self) -> &Shard {
@@ -235,7 +248,7 @@ impl Connection {
         if self.failure.set(error).is_err() {
             return;
         }
-        tracing::debug!(queue_pair = self.queue_pair.number(), error = ?self.failure(), "connection ended");
+        tracing::debug!(parent: &self.span, queue_pair = self.queue_pair.number(), error = ?self.failure(), "connection ended");
         let moved = self.queue_pair.fail();
         self.sender.give_up();
         if let Err(error) = moved {

@@ -186,7 +186,7 @@ impl Connection {
             .alloc_local_mr(layout)
             .map_err(|error| refuse(&error))?;
         self.leases
-            .lend(region, charge, None)
+            .lend(region, charge, None, &self.device)
             .map_err(|(_, error)| refuse(&error))
     }
 

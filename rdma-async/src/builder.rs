@@ -42,7 +42,7 @@ pub(crate) struct Settings {
     pub(crate) receive_depth: u16,
     pub(crate) payload: usize,
     pub(crate) message_limit: usize,
-    pub(crate) remote_memory_limit: usize,
+    pub(crate) granted: GrantLimits,
     pub(crate) stream_buffer: usize,
     pub(crate) remote_access: AccessFlags,
     pub(crate) connect_timeout: Duration,
@@ -53,6 +53,18 @@ pub(crate) struct Settings {
     pub(crate) authenticator: Option<Arc<dyn Authenticator>>,
     pub(crate) options: ConnectOptions,
     pub(crate) address: AddressChoice,
+}
+
+/// Limits of the memory that peers hold because they requested it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GrantLimits {
+    /// Maximum numbers of bytes and regions on one connection.
+    pub(crate) bytes: usize,
+    pub(crate) regions: usize,
+    /// Maximum number of bytes of one host, on all connections of the device.
+    pub(crate) peer_bytes: usize,
+    /// Maximum time of one region.
+    pub(crate) time: Option<Duration>,
 }
 
 /// Number of receives for control messages, which the connection itself handles.
@@ -105,7 +117,12 @@ impl Default for RdmaBuilder {
                 receive_depth: 64,
                 payload: 4096,
                 message_limit: 1 << 30,
-                remote_memory_limit: 256 << 20,
+                granted: GrantLimits {
+                    bytes: 256 << 20,
+                    regions: 1 << 14,
+                    peer_bytes: usize::MAX,
+                    time: None,
+                },
                 stream_buffer: 1 << 20,
                 remote_access: AccessFlags::REMOTE,
                 connect_timeout: Duration::from_secs(10),
@@ -202,9 +219,32 @@ impl RdmaBuilder {
 
     /// Sets the maximum total, in bytes, of memory that the peer holds on one connection because it
     /// requested it. Each region counts with its size or its alignment, whichever is larger. The
-    /// default is 256 MiB. In addition, the peer can hold at most 16384 requested regions.
+    /// default is 256 MiB.
     pub fn remote_memory_limit(mut self, bytes: usize) -> Self {
-        self.settings.remote_memory_limit = bytes;
+        self.settings.granted.bytes = bytes;
+        self
+    }
+
+    /// Sets the maximum number of regions that the peer holds on one connection because it requested them.
+    /// Each needs resources of the device in addition to its bytes. The default is 16384.
+    pub fn remote_region_limit(mut self, regions: usize) -> Self {
+        self.settings.granted.regions = regions;
+        self
+    }
+
+    /// Sets the maximum total, in bytes, of memory that the peers of one host hold on all connections of the
+    /// device because they requested it, counted like [`Self::remote_memory_limit`]. A host is identified by
+    /// its IP address. The default is no limit but that of each connection.
+    pub fn peer_memory_limit(mut self, bytes: usize) -> Self {
+        self.settings.granted.peer_bytes = bytes;
+        self
+    }
+
+    /// Sets the maximum time for which the peer holds a region that it requested. Then the access ends at the
+    /// device, and the memory is freed; the peer's operations on it fail with
+    /// [`Error::LeaseEnded`](crate::Error::LeaseEnded). The default is no limit.
+    pub fn remote_memory_time(mut self, limit: Duration) -> Self {
+        self.settings.granted.time = Some(limit);
         self
     }
 

@@ -2,6 +2,7 @@
 
 use std::alloc::Layout;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -10,7 +11,7 @@ use tokio::runtime::Handle;
 
 use crate::builder::RdmaBuilder;
 use crate::error::{Error, Result};
-use crate::memory::{LocalMr, LocalMrWriteAccess, Pool};
+use crate::memory::{GrantedMemory, Ledger, LocalMr, LocalMrWriteAccess, Pool};
 use crate::shard::{Profile, Shard};
 
 /// An open device with the resources that its connections share: a protection domain, registered
@@ -63,6 +64,7 @@ impl fmt::Debug for RdmaDevice {
 struct Shared {
     shards: Mutex<Vec<Arc<Shard>>>,
     pool: Arc<Pool>,
+    ledger: Arc<Ledger>,
     #[cfg(feature = "metrics")]
     metrics: Arc<crate::observe::Metrics>,
     domain: ProtectionDomain,
@@ -102,6 +104,7 @@ impl RdmaDevice {
             shared: Arc::new(Shared {
                 shards: Mutex::default(),
                 pool: Arc::new(Pool::new(&domain)),
+                ledger: Arc::default(),
                 #[cfg(feature = "metrics")]
                 metrics: Arc::new(crate::observe::Metrics::of(context.name())),
                 domain,
@@ -152,6 +155,16 @@ impl RdmaDevice {
         }
         let (memory, lender) = self.shared.pool.take(layout)?;
         Ok(LocalMr::new(memory, 0..layout.size(), lender))
+    }
+
+    /// Returns the memory that a peer, identified by the address of its host, holds on all connections of this
+    /// device because it requested it.
+    pub fn granted_memory(&self, peer: IpAddr) -> GrantedMemory {
+        self.shared.ledger.granted(peer)
+    }
+
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.shared.ledger
     }
 
     #[cfg(feature = "metrics")]

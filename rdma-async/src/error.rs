@@ -1,5 +1,6 @@
 //! Errors of connections and their operations.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -82,8 +83,8 @@ pub enum Error {
     Refused {
         /// Name of the request.
         what: &'static str,
-        /// Reason that the peer gave.
-        reason: &'static str,
+        /// Reason that the peer gave, with the limit that would be exceeded.
+        reason: Cow<'static, str>,
     },
 
     /// The peer has ended the lease of the remote memory that the operation was to access. Nothing was

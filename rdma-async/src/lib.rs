@@ -113,8 +113,8 @@ pub use events::DeviceEvents;
 pub use listener::RdmaListener;
 pub use manual::{Exchange, PreparedRdma};
 pub use memory::{
-    LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess, NotJoined,
-    RemoteMr, RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess,
+    GrantedMemory, LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess,
+    NotJoined, RemoteMr, RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess,
     SharedRemoteMr,
 };
 pub use publish::{Published, PublishedReader};

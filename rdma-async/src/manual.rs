@@ -111,7 +111,7 @@ impl PreparedRdma {
             .local
             .connect(&remote.endpoint)
             .map_err(|error| crate::handshake::unreachable_or(theirs, error))?;
-        let connection = room.occupy(queue_pair, remote.terms);
+        let connection = room.occupy(queue_pair, remote.terms, theirs.ip());
         let link = Link::in_band(&connection);
         let task = ControlTask::spawn(Attached::new(&connection), link);
         Ok(Rdma::new(connection, task, own, theirs))

@@ -14,7 +14,7 @@ use crate::connection::{Connection, Message, Poster, Push, Work};
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
 use crate::memory::{
-    LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, RemoteMrReadAccess,
+    GrantedMemory, LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, RemoteMrReadAccess,
     RemoteMrWriteAccess,
 };
 use crate::observe::{observed, observed_arrival};
@@ -264,8 +264,8 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Refused`] if the peer's limit would be
-    /// exceeded or the peer cannot allocate the memory, [`Error::Timeout`] if the peer does not
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Refused`] with the limit if a limit of the peer
+    /// would be exceeded, or if the peer cannot allocate the memory, [`Error::Timeout`] if the peer does not
     /// answer, and the error that ended the connection.
     pub async fn request_remote_mr(&self, layout: Layout) -> Result<RemoteMr> {
         observed!(&self.connection, RequestMemory, layout.size(), {
@@ -277,6 +277,11 @@ impl Rdma {
             }
             self.connection.request_remote(layout).await
         })
+    }
+
+    /// Returns the memory that the peer holds on this connection because it requested it.
+    pub fn granted_memory(&self) -> GrantedMemory {
+        self.connection.granted_memory()
     }
 
     /// Writes all bytes of `local` to the start of `remote`.

@@ -142,7 +142,7 @@ fn what_was_not_executed_is_performed_again() {
         let waiting = {
             let peer = Arc::clone(&peer);
             tokio::spawn(async move {
-                let message = &pattern(&*peer.connection().await.unwrap(), 100, 2);
+                let message = &pattern(&peer.connection().await.unwrap(), 100, 2);
                 peer.perform(|rdma| async move { rdma.send(message).await })
                     .await
             })

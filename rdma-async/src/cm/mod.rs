@@ -155,7 +155,7 @@ impl CmConnector {
             Private::decode(&answer.private_data, own).map_err(|reason| refused(peer, reason))?;
         let pair = id.connect_queue_pair(prepared, &answer, &parameters)?;
         // The peer sends nothing before it is confirmed, so no completion comes before this.
-        let (connection, attached) = attach(room, pair, theirs);
+        let (connection, attached) = attach(room, pair, theirs, peer);
         id.confirm()?;
         let (local, exchange) = (id.local_address(), (own, theirs));
         let link = Link::Manager(ManagerLink::new(id, events));
@@ -167,8 +167,13 @@ impl CmConnector {
 
 /// Creates the connection of a queue pair, and attaches it to its shard. Grants no memory before the peer
 /// has proved itself, if the ends authenticate.
-fn attach(room: Room, pair: QueuePair, peer: Private) -> (Arc<Connection>, Attached) {
-    let connection = room.occupy(pair, peer.terms);
+fn attach(
+    room: Room,
+    pair: QueuePair,
+    peer: Private,
+    address: SocketAddr,
+) -> (Arc<Connection>, Attached) {
+    let connection = room.occupy(pair, peer.terms, address.ip());
     if peer.authenticates {
         connection.withhold_memory();
     }
@@ -281,7 +286,7 @@ async fn accept(
     let Local { prepared, room } = Local::prepare_by(place, |builder| request.prepare(builder))?;
     let parameters = ConnectionParameters::default().private_data(own.encode());
     let pair = request.connect_queue_pair(prepared, &parameters)?;
-    let (connection, attached) = attach(room, pair.clone(), theirs);
+    let (connection, attached) = attach(room, pair.clone(), theirs, peer);
     let id = request.accept_connected(&pair, &parameters)?;
     let established = |kind| match kind {
         ConnectionEventKind::Established(_) => Ok(()),

@@ -36,7 +36,7 @@ pub(crate) struct ControlTask {
     link: Option<Link>,
     /// Time of the next test of a link that does not test the peer itself.
     next_probe: Instant,
-    has_failed: Arc<Notify>,
+    has_news: Arc<Notify>,
     _open: OpenConnection,
     /// Dropped last.
     _attached: Attached,
@@ -110,7 +110,7 @@ impl ControlTask {
             lingering: None,
             link: Some(link),
             next_probe: Instant::now() + connection.probe_interval(),
-            has_failed: connection.has_failed.clone(),
+            has_news: connection.has_news.clone(),
             _open: OpenConnection::of(connection.device()),
             _attached: attached,
         };
@@ -146,6 +146,8 @@ impl ControlTask {
                 self.link = None;
             }
             self.probe(&connection);
+            connection.end_overdue_leases();
+            let lease_end = connection.next_lease_end();
             drop(connection);
             if self.has_lingered().await {
                 return;
@@ -165,7 +167,8 @@ impl ControlTask {
                     });
                 }
                 () = sleep_until(next_probe.into()), if needs_probes => {}
-                () = self.has_failed.notified() => {}
+                () = until(lease_end) => {}
+                () = self.has_news.notified() => {}
                 dropped = &mut self.dropped, if self.lingering.is_none() => match dropped {
                     Ok(connection) => self.linger(connection),
                     // The sender is gone, and so is the connection.
@@ -263,6 +266,13 @@ impl Drop for ControlTask {
             }));
             connection.end_waits();
         }
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::alloc::Layout;
 use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdma_core::RemoteMemory;
 use tokio::time::timeout;
@@ -14,7 +14,7 @@ use super::messages::Payload;
 use super::replies::Reply;
 use super::send_state::AWAITED;
 use crate::error::{Error, Result};
-use crate::memory::{LocalMr, RemoteMr};
+use crate::memory::{GrantedMemory, LocalMr, RemoteMr};
 use crate::reserve::GrantState;
 
 impl Connection {
@@ -43,7 +43,7 @@ impl Connection {
             }
             Reply::Refused(reason) => Err(Error::Refused {
                 what: "a request for memory",
-                reason: reason.text(),
+                reason: reason.to_string().into(),
             }),
             Reply::Read(_) => {
                 self.violation("the answer to another question");
@@ -57,7 +57,7 @@ impl Connection {
         let credit = self.data_credit().await?;
         let (lease, memory) = self
             .leases
-            .lend(region, 0, None, &self.device)
+            .lend(region, None, None, &self.device)
             .map_err(|(_, error)| Error::from(error))?;
         // The peer cannot end a lease that was not sent to it.
         let unsent = EndUnlessSent {
@@ -83,7 +83,7 @@ impl Connection {
         self.checked()?;
         let lent = self
             .leases
-            .lend(region, 0, Some(Arc::clone(reservation)), &self.device);
+            .lend(region, None, Some(Arc::clone(reservation)), &self.device);
         lent.map_err(|(_, error)| error.into())
     }
 
@@ -136,6 +136,26 @@ impl Connection {
     #[cfg(test)]
     pub(crate) fn revoked_leases(&self) -> usize {
         self.leases.revoked()
+    }
+
+    /// Returns the memory that the peer holds because it requested it.
+    pub(crate) fn granted_memory(&self) -> GrantedMemory {
+        self.leases.granted()
+    }
+
+    /// Ends the leases of requested memory whose time limit has passed. The peer's operations on them then fail.
+    pub(super) fn end_overdue_leases(&self) {
+        while let Some(lease) = self.leases.next_overdue(Instant::now()) {
+            // On an error the device may still access the memory, which is then not freed.
+            if let Some(Err(error)) = self.end_lease(lease, true) {
+                self.fail(error.into());
+            }
+        }
+    }
+
+    /// Returns the time at which the next lease of requested memory ends.
+    pub(super) fn next_lease_end(&self) -> Option<Instant> {
+        self.leases.next_end()
     }
 
     /// Returns memory to the peer that lent it.

@@ -31,6 +31,7 @@ mod waiters;
 mod work;
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, ready};
@@ -95,6 +96,8 @@ pub(crate) struct Parts {
     pub(crate) peer: Depths,
     /// Maximum length, in bytes, of a message that the peer accepts in one piece.
     pub(crate) peer_payload: usize,
+    /// Address of the peer's host.
+    pub(crate) peer_address: IpAddr,
 }
 
 /// One end of a connection.
@@ -114,6 +117,8 @@ pub(crate) struct Connection {
     data_credits: CreditCounter,
     control_credits: CreditCounter,
     peer_payload: usize,
+    /// Address of the peer's host, by which the device accounts for its memory.
+    peer: IpAddr,
     owed_data: AtomicU32,
     owed_control: AtomicU32,
 
@@ -138,8 +143,8 @@ pub(crate) struct Connection {
     /// Set while the peer has not proved that it may connect, and gets no memory.
     withholds_memory: AtomicBool,
     failure: OnceLock<Error>,
-    /// Notifies the control task of the failure.
-    has_failed: Arc<Notify>,
+    /// Notifies the control task of the failure, or of the first lease that has an end.
+    has_news: Arc<Notify>,
     itself: Weak<Connection>,
 }
 
@@ -152,6 +157,7 @@ impl Connection {
             settings,
             peer,
             peer_payload,
+            peer_address,
         } = parts;
         let own = settings.depths();
         Arc::new_cyclic(|itself| Self {
@@ -160,6 +166,7 @@ impl Connection {
             data_credits: CreditCounter::new(peer.data),
             control_credits: CreditCounter::new(peer.control),
             peer_payload,
+            peer: peer_address,
             owed_data: AtomicU32::new(0),
             owed_control: AtomicU32::new(0),
             handler: Handler::default(),
@@ -178,7 +185,7 @@ impl Connection {
             polls: AtomicU32::new(0),
             withholds_memory: AtomicBool::new(false),
             failure: OnceLock::new(),
-            has_failed: Arc::default(),
+            has_news: Arc::default(),
             itself: itself.clone(),
             span: tracing::info_span!(
                 "rdma_connection",
@@ -276,7 +283,7 @@ impl Connection {
         ] {
             waiters.wake();
         }
-        self.has_failed.notify_one();
+        self.has_news.notify_one();
         // Makes the driver poll for the flushed requests.
         self.shard.wake_driver();
     }

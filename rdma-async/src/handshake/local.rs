@@ -1,5 +1,6 @@
 //! The local side of a connection before it is connected: its queue pair and reserved room.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use rdma_core::{AddressChoice, Endpoint, PreparedQueuePair, QueuePair, QueuePairBuilder};
@@ -80,7 +81,13 @@ impl Local {
 
 impl Room {
     /// Creates the connection, with a queue pair that is connected to a peer with these terms.
-    pub(crate) fn occupy(self, queue_pair: QueuePair, peer: Terms) -> Arc<Connection> {
+    /// `address` is that of the peer's host.
+    pub(crate) fn occupy(
+        self,
+        queue_pair: QueuePair,
+        peer: Terms,
+        address: IpAddr,
+    ) -> Arc<Connection> {
         let Template { device, settings } = self.place;
         Connection::new(Parts {
             queue_pair,
@@ -89,6 +96,7 @@ impl Room {
             settings,
             peer: peer.depths,
             peer_payload: peer.payload as usize,
+            peer_address: address,
         })
     }
 }

@@ -143,7 +143,7 @@ async fn finish(
     let (queue_pair, room) = local
         .connect(&remote.endpoint)
         .map_err(|error| unreachable_or(peer, error))?;
-    let connection = room.occupy(queue_pair, remote.terms);
+    let connection = room.occupy(queue_pair, remote.terms, peer.ip());
     // The connection stays attached to its shard until its control task ends.
     let address = stream.local_addr().map_err(failed)?;
     let attached = Attached::new(&connection);

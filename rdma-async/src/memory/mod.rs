@@ -1,9 +1,12 @@
 //! Memory regions: registered memory of this process, and memory that the peer lends.
 
+mod ledger;
 mod local;
 mod pool;
 mod remote;
 
+pub use ledger::GrantedMemory;
+pub(crate) use ledger::{Charge, Ledger};
 pub use local::{
     LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess, NotJoined,
 };

@@ -92,6 +92,18 @@ pub enum Error {
     #[error("access to remote memory: the peer has ended its lease")]
     LeaseEnded,
 
+    /// The memory of the device has reached its limit, see [`PoolOptions::limit`](crate::PoolOptions::limit).
+    #[error(
+        "local memory region: {requested} bytes are more than is left of the limit of {limit} bytes \
+         (PoolOptions::limit)"
+    )]
+    PoolFull {
+        /// Number of bytes of the region.
+        requested: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+
     /// The value of an argument is not allowed.
     #[error("{what}: {reason}")]
     InvalidArgument {
@@ -157,6 +169,7 @@ impl Error {
             | Self::Handshake { .. }
             | Self::Refused { .. }
             | Self::LeaseEnded
+            | Self::PoolFull { .. }
             | Self::InvalidArgument { .. } => Execution::NotExecuted,
         }
     }
@@ -210,6 +223,7 @@ impl From<Error> for io::Error {
             Error::Timeout { .. } | Error::DeadlineExceeded { .. } => io::ErrorKind::TimedOut,
             Error::Work(_) | Error::Disconnected { .. } => io::ErrorKind::ConnectionAborted,
             Error::Refused { .. } | Error::LeaseEnded => io::ErrorKind::PermissionDenied,
+            Error::PoolFull { .. } => io::ErrorKind::OutOfMemory,
             Error::InvalidArgument { .. } => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, error)

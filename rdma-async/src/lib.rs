@@ -114,8 +114,8 @@ pub use listener::RdmaListener;
 pub use manual::{Exchange, PreparedRdma};
 pub use memory::{
     GrantedMemory, LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess,
-    NotJoined, RemoteMr, RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess,
-    SharedRemoteMr,
+    NotJoined, PoolOptions, PoolStatistics, RemoteMr, RemoteMrReadAccess, RemoteMrSlice,
+    RemoteMrSliceMut, RemoteMrWriteAccess, SharedRemoteMr,
 };
 pub use publish::{Published, PublishedReader};
 pub use rdma::Rdma;

@@ -245,7 +245,7 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if memory cannot be registered.
+    /// The errors of [`RdmaDevice::alloc_local_mr`].
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_local_mr(&self, layout: Layout) -> Result<LocalMr> {
         self.device().alloc_local_mr(layout)

@@ -141,6 +141,10 @@ fn metrics_count_operations_bytes_connections_and_leases() {
         };
         let refused = client.read(&mut local, &RemoteMr::from_token(forged)).await;
         refused.unwrap_err();
+        assert_eq!(
+            seen.value("rdma_async_pool_bytes"),
+            device.pool_statistics().in_use as f64
+        );
         for (name, expected) in [
             ("rdma_async_operations_total send succeeded", 3.0),
             ("rdma_async_bytes_total send", 300.0),

@@ -4,6 +4,7 @@ mod ledger;
 mod local;
 mod pool;
 mod remote;
+mod usage;
 
 pub use ledger::GrantedMemory;
 pub(crate) use ledger::{Charge, Ledger};
@@ -16,3 +17,4 @@ pub use remote::{
     RemoteMr, RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess,
     SharedRemoteMr,
 };
+pub use usage::{PoolOptions, PoolStatistics};

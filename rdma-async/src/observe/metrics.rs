@@ -113,6 +113,29 @@ impl Metrics {
     }
 }
 
+/// Handle of the metric of a device's local memory.
+pub(super) struct PoolGauge(Gauge);
+
+impl fmt::Debug for PoolGauge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PoolGauge")
+    }
+}
+
+impl PoolGauge {
+    pub(super) fn of(device: &str) -> Self {
+        Self(gauge!("rdma_async_pool_bytes", "device" => device.to_owned()))
+    }
+
+    pub(super) fn add(&self, bytes: usize) {
+        self.0.increment(bytes as f64);
+    }
+
+    pub(super) fn subtract(&self, bytes: usize) {
+        self.0.decrement(bytes as f64);
+    }
+}
+
 /// Describes the metrics to the recorder.
 fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
@@ -138,6 +161,11 @@ fn describe() {
         "rdma_async_leased_bytes",
         Unit::Bytes,
         "Memory that is lent to peers"
+    );
+    describe_gauge!(
+        "rdma_async_pool_bytes",
+        Unit::Bytes,
+        "Local memory regions that exist"
     );
     describe_counter!(
         "rdma_async_credit_waits_total",

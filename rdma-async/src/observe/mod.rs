@@ -110,6 +110,40 @@ impl Drop for LentBytes {
     }
 }
 
+/// Observation of the memory of a device's local regions.
+#[derive(Debug)]
+pub(crate) struct PoolBytes {
+    #[cfg(feature = "metrics")]
+    gauge: metrics::PoolGauge,
+}
+
+impl PoolBytes {
+    pub(crate) fn of(device: &str) -> Self {
+        #[cfg(not(feature = "metrics"))]
+        let _ = device;
+        Self {
+            #[cfg(feature = "metrics")]
+            gauge: metrics::PoolGauge::of(device),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, bytes: usize) {
+        #[cfg(feature = "metrics")]
+        self.gauge.add(bytes);
+        #[cfg(not(feature = "metrics"))]
+        let _ = bytes;
+    }
+
+    #[inline]
+    pub(crate) fn subtract(&self, bytes: usize) {
+        #[cfg(feature = "metrics")]
+        self.gauge.subtract(bytes);
+        #[cfg(not(feature = "metrics"))]
+        let _ = bytes;
+    }
+}
+
 /// Counts a message that waits for a credit.
 #[inline]
 pub(crate) fn waits_for_credit(device: &crate::RdmaDevice) {

@@ -117,7 +117,7 @@ pub use memory::{
     NotJoined, PoolOptions, PoolStatistics, RemoteMr, RemoteMrReadAccess, RemoteMrSlice,
     RemoteMrSliceMut, RemoteMrWriteAccess, SharedRemoteMr,
 };
-pub use publish::{Published, PublishedReader};
+pub use publish::{Announcer, Published, PublishedReader, ReaderRight};
 pub use rdma::Rdma;
 pub use reconnect::{Backoff, Reconnect};
 pub use reserve::{Grant, Reserved};

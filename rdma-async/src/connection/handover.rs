@@ -95,6 +95,9 @@ impl Connection {
         reservation: &GrantState,
     ) -> Result<()> {
         let credit = self.data_credit().await?;
+        if !self.leases.is_open(lease) {
+            return Err(Error::LeaseEnded);
+        }
         // Set before the offer is sent: a peer that has the offer must learn of the end.
         if !reservation.begin_offer() {
             return Err(Error::invalid(
@@ -107,6 +110,7 @@ impl Connection {
             lease,
             reservation,
         };
+        // The reservation may have ended before it knew of the offer.
         if !self.leases.is_open(lease) {
             return Err(Error::LeaseEnded);
         }

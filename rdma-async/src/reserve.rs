@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::future::Future;
-use std::mem;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -161,6 +161,9 @@ impl Grant {
 #[derive(Debug)]
 pub(crate) struct GrantState {
     inner: Mutex<Inner>,
+    /// Set while an offer is on its way or was sent. Changes only under the lock of `inner`, and is read
+    /// without: the table of leases is locked after `inner`, and never before.
+    is_offered: AtomicBool,
     changed: Notify,
 }
 
@@ -168,7 +171,6 @@ pub(crate) struct GrantState {
 struct Inner {
     /// `None` for a limit that is too long to be a time.
     deadline: Option<Instant>,
-    is_offered: bool,
     is_returned: bool,
     /// Region that the peer has returned.
     region: Option<Result<LocalMr, rdma_core::Error>>,
@@ -179,10 +181,10 @@ impl GrantState {
         Self {
             inner: Mutex::new(Inner {
                 deadline: deadline_after(limit),
-                is_offered: false,
                 is_returned: false,
                 region: None,
             }),
+            is_offered: AtomicBool::new(false),
             changed: Notify::new(),
         }
     }
@@ -222,21 +224,27 @@ impl GrantState {
 
     /// Records that the memory is offered to the peer. Returns `false` if it was offered before.
     pub(crate) fn begin_offer(&self) -> bool {
-        !mem::replace(&mut self.inner.lock().is_offered, true)
+        let _inner = self.inner.lock();
+        !self.is_offered.swap(true, Ordering::AcqRel)
     }
 
     /// Records that the offer was not sent. Calls `forget` before the reservation can end.
     pub(crate) fn withdraw_offer(&self, forget: impl FnOnce()) {
-        let mut inner = self.inner.lock();
-        inner.is_offered = false;
+        let _inner = self.inner.lock();
+        self.is_offered.store(false, Ordering::Release);
         forget();
     }
 
     /// Ends the lease of the reservation by `end`, which gets whether the memory was offered. The offer does
     /// not change meanwhile.
     fn end_by<T>(&self, end: impl FnOnce(bool) -> T) -> T {
-        let inner = self.inner.lock();
-        end(inner.is_offered)
+        let _inner = self.inner.lock();
+        end(self.is_offered())
+    }
+
+    /// Returns whether the memory was offered to the peer. Takes no lock.
+    pub(crate) fn is_offered(&self) -> bool {
+        self.is_offered.load(Ordering::Acquire)
     }
 
     /// Takes the region that the peer has returned.

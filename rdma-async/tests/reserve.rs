@@ -232,7 +232,7 @@ async fn transfer_until_refused(client: &Rdma, remote: RemoteMr, len: usize) -> 
 /// Checks that memory whose lease ends in the middle of long writes does not change after it is back.
 #[test]
 fn a_lease_that_ends_during_a_transfer_stops_it_at_the_device() {
-    const LEN: usize = 1 << 20;
+    const LEN: usize = 64 << 10;
     run(async {
         let mut listener = listen(|builder| builder).await;
         let (other, other_server) = join(&mut listener, |builder| builder).await;
@@ -270,7 +270,7 @@ fn a_lease_that_ends_during_a_transfer_stops_it_at_the_device() {
 
 #[test]
 fn an_owner_that_dies_during_a_transfer_is_an_error_of_the_borrower() {
-    const LEN: usize = 1 << 20;
+    const LEN: usize = 64 << 10;
     run(async {
         let mut listener = listen(|builder| builder).await;
         let (other, other_server) = join(&mut listener, |builder| builder).await;

@@ -6,13 +6,16 @@ use rdma_async::{LocalMrWriteAccess, RdmaDevice};
 use rdma_core::AccessFlags;
 use tokio::io::AsyncReadExt;
 
+use crate::worker::CONNECT_TIMEOUT;
+
 /// Place of the counter behind the word of the lock, in bytes.
 pub(crate) const COUNTER: usize = 8;
 
 /// Has the memory until standard input ends, and then prints the counter.
 pub(crate) async fn serve(address: &str) -> anyhow::Result<()> {
     let device = RdmaDevice::open_default()?;
-    let mut listener = device.builder().bind(address).await?;
+    let builder = device.builder().connect_timeout(CONNECT_TIMEOUT);
+    let mut listener = builder.bind(address).await?;
     let memory = device.protection_domain().allocate(COUNTER + 8)?;
     let memory = memory
         .expose(AccessFlags::REMOTE)

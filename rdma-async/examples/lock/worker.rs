@@ -10,6 +10,9 @@ use rdma_core::RemoteMemory;
 use crate::lease::Lock;
 use crate::server::COUNTER;
 
+/// Time limit of connecting, ample for many workers on a busy machine.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Counts `count` times. With `hang`, takes the lock instead and keeps it.
 pub(crate) async fn work(
     server: &str,
@@ -19,7 +22,8 @@ pub(crate) async fn work(
     hang: bool,
 ) -> anyhow::Result<()> {
     anyhow::ensure!(id > 0, "workers have numbers from 1");
-    let rdma = RdmaBuilder::default().connect(server).await?;
+    let builder = RdmaBuilder::default().connect_timeout(CONNECT_TIMEOUT);
+    let rdma = builder.connect(server).await?;
     let message = rdma.receive().await?;
     let memory = RemoteMemory::from_bytes(message.as_slice().try_into()?);
     let word = memory.slice(..COUNTER)?;

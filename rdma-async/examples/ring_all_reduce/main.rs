@@ -13,7 +13,7 @@ mod ring;
 mod vector;
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -55,13 +55,15 @@ async fn reduce(options: &Options) -> anyhow::Result<()> {
     let (rank, ranks) = (options.rank, options.ranks);
     anyhow::ensure!(rank < ranks, "rank {rank} of {ranks}");
     let device = RdmaDevice::open_default()?;
-    let mut listener = device.builder().bind(&options.listen).await?;
+    // Ample for many processes on a busy machine.
+    let builder = device.builder().connect_timeout(Duration::from_secs(60));
+    let mut listener = builder.clone().bind(&options.listen).await?;
     println!("listening at {}", listener.local_address()?);
     let mut input = BufReader::new(tokio::io::stdin()).lines();
     let next = input.next_line().await?;
     let next = next.context("standard input has no address of the next rank")?;
 
-    let connecting = device.builder().connect(next.trim());
+    let connecting = builder.connect(next.trim());
     let (next, previous) = tokio::try_join!(connecting, listener.accept())?;
     let ring = Ring {
         rank,

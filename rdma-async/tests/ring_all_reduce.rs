@@ -36,7 +36,7 @@ fn reduce(ranks: usize, elements: usize) {
 #[test]
 fn four_processes_add_their_vectors() {
     // Two pieces of each chunk, the second of which is shorter.
-    reduce(4, 4 * 300_000);
+    reduce(4, 4 * 70_000);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::alloc::Layout;
 use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RdmaDevice};
 
 /// Number of elements of a piece.
-const PIECE: usize = 1 << 18;
+const PIECE: usize = 1 << 16;
 /// Number of bytes of an element, an `f32`.
 const ELEMENT: usize = size_of::<f32>();
 

@@ -75,6 +75,7 @@ mod connection;
 mod device;
 mod error;
 mod handshake;
+mod lend;
 mod listener;
 mod memory;
 mod owned;
@@ -90,6 +91,7 @@ pub use builder::{CompletionMode, RdmaBuilder};
 pub use connection::{Message, Poster};
 pub use device::RdmaDevice;
 pub use error::{Error, Execution, Result};
+pub use lend::Lent;
 pub use listener::RdmaListener;
 pub use memory::{
     LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess, NotJoined,

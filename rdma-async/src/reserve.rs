@@ -172,7 +172,7 @@ struct Inner {
 }
 
 impl GrantState {
-    fn new(limit: Duration) -> Self {
+    pub(crate) fn new(limit: Duration) -> Self {
         Self {
             inner: Mutex::new(Inner {
                 deadline: deadline_after(limit),
@@ -217,6 +217,11 @@ impl GrantState {
         }
     }
 
+    /// Returns whether the memory was offered to the peer, so that the peer may return it.
+    pub(crate) fn is_offered(&self) -> bool {
+        self.inner.lock().is_offered
+    }
+
     /// Records that the memory was offered to the peer.
     pub(crate) fn set_offered(&self) {
         self.inner.lock().is_offered = true;
@@ -249,7 +254,7 @@ impl OpenLease<'_> {
     /// Ends the access at the device, and returns the region. Waits if the peer is returning it meanwhile.
     async fn end(mut self) -> Result<LocalMr> {
         self.is_open = false;
-        let is_offered = self.state.inner.lock().is_offered;
+        let is_offered = self.state.is_offered();
         let region = match self.connection.end_lease(self.lease, is_offered) {
             Some(region) => region,
             None => self.state.returned_region().await,
@@ -265,7 +270,7 @@ impl OpenLease<'_> {
 impl Drop for OpenLease<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            let is_offered = self.state.inner.lock().is_offered;
+            let is_offered = self.state.is_offered();
             // On an error the device may still access the memory, which is then not freed.
             if let Some(Err(error)) = self.connection.end_lease(self.lease, is_offered) {
                 self.connection.fail(error.into());

@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::address::Peer;
+use crate::bulk;
 use crate::client::Calls;
 use crate::deadlines::Deadlines;
 use crate::error::{Error, Result};
@@ -27,6 +28,7 @@ pub(crate) struct Core {
     pub(crate) runtime: Handle,
     pub(crate) side: Side,
     pub(crate) own: Settings,
+    pub(crate) bulks: bulk::Table,
     others: OnceLock<Settings>,
     end: OnceLock<Error>,
     /// Notification of those who wait for the peer's settings, or for the end.
@@ -43,7 +45,15 @@ pub(crate) enum Side {
 impl Core {
     /// Starts the protocol on a link: sends the settings of this end, and starts the tasks that
     /// receive, send, and watch the deadlines and the wait for the peer's settings.
-    pub(crate) fn start(link: Link, peer: Peer, own: Settings, side: Side) -> Arc<Self> {
+    ///
+    /// `bulk_limit` is the maximum length of a bulk of the peer in bytes.
+    pub(crate) fn start(
+        link: Link,
+        peer: Peer,
+        own: Settings,
+        bulk_limit: usize,
+        side: Side,
+    ) -> Arc<Self> {
         let core = Arc::new(Self {
             outbox: Outbox::new(link),
             deadlines: Arc::new(Deadlines::new()),
@@ -51,6 +61,7 @@ impl Core {
             runtime: Handle::current(),
             side,
             own,
+            bulks: bulk::Table::new(bulk_limit),
             others: OnceLock::new(),
             end: OnceLock::new(),
             changed: Notify::new(),
@@ -190,6 +201,7 @@ impl Core {
             error => tracing::debug!(peer = %self.peer, %error, "a connection has ended"),
         }
         self.outbox.close();
+        self.bulks.fail();
         match &self.side {
             Side::Client(calls) => calls.fail(&error),
             Side::Server(serving) => serving.fail(&error),

@@ -124,6 +124,10 @@ pub enum Error {
         reason: String,
     },
 
+    /// Bulk memory cannot be lent, read or written.
+    #[error("bulk memory: {0}")]
+    Bulk(BulkError),
+
     /// The server accepts no new calls. The call was not started, unless it was still running when the
     /// grace period of the shutdown ended.
     #[error("the server is shutting down")]
@@ -163,6 +167,40 @@ impl From<Violation> for Error {
             reason: violation.to_string(),
         }
     }
+}
+
+/// Reason why a [`Bulk`](crate::Bulk) cannot be lent, read or written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BulkError {
+    /// A call is lending the memory, or the memory was taken.
+    #[error("another call is lending it, or its memory was taken")]
+    InUse,
+    /// The call that lent the memory has ended, or the owner has ended its lease.
+    #[error("its lease has ended")]
+    Ended,
+    /// A part exceeds the bulk.
+    #[error("{len} bytes at {at} exceed its {whole} bytes")]
+    OutOfRange {
+        /// Offset of the first byte.
+        at: usize,
+        /// Number of bytes.
+        len: usize,
+        /// Length of the bulk.
+        whole: usize,
+    },
+    /// The owner does not let the peer write the bulk.
+    #[error("its owner has not made it writable")]
+    ReadOnly,
+    /// A bulk of the peer cannot be passed on.
+    #[error("it is memory of the peer: read it, and send a bulk of the bytes")]
+    Foreign,
+    /// The peer keeps too many bulks of earlier results.
+    #[error("the caller keeps too many bulks of results")]
+    TooMany,
+    /// The two ends disagree about the memory of the bulk.
+    #[error("its memory is other than its owner said")]
+    Lost,
 }
 
 /// An error of a call: the service's own error, or an error of the framework.

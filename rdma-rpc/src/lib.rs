@@ -56,6 +56,8 @@
 //!   Requests are decoded from the memory that they were received in, within the poll that finds them,
 //!   and their handler is polled there. Requests and responses of one turn of the scheduler leave in one
 //!   message. Byte strings need no decoding at all (`#[rpc(raw)]`, [`Payload`]).
+//! - **Long data is not copied**: an argument or result of the type [`Bulk`] is read or written one-sided,
+//!   under a lease that ends with the call.
 //! - **Transports**: RDMA, TCP, and memory of the process for tests: [`Address`].
 //!
 //! # What it does not do
@@ -67,6 +69,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod bulk;
 mod client;
 mod codec;
 mod core;
@@ -149,13 +152,14 @@ mod wire;
 pub use rdma_rpc_macros::service;
 
 pub use address::{Address, Peer, ToAddress, Transport};
+pub use bulk::{Bulk, BulkMemory};
 pub use client::{Client, ClientBuilder, Response, Streaming};
 #[cfg(feature = "json")]
 pub use codec::Json;
 #[cfg(feature = "prost")]
 pub use codec::Prost;
 pub use codec::{Codec, CodecError, Decode, Encode, Postcard, Raw};
-pub use error::{CallError, Error, Result};
+pub use error::{BulkError, CallError, Error, Result};
 pub use metadata::Metadata;
 pub use outbox::Sent;
 pub use payload::Payload;

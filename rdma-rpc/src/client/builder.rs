@@ -24,6 +24,7 @@ pub struct ClientBuilder {
     deadline: Duration,
     concurrency: u16,
     message_limit: usize,
+    bulk_limit: usize,
 }
 
 impl Default for ClientBuilder {
@@ -33,6 +34,7 @@ impl Default for ClientBuilder {
             deadline: Duration::from_secs(10),
             concurrency: 256,
             message_limit: limits::MESSAGE,
+            bulk_limit: limits::BULK,
         }
     }
 }
@@ -63,6 +65,12 @@ impl ClientBuilder {
     /// minimum 8 KiB.
     pub fn message_limit(mut self, bytes: usize) -> Self {
         self.message_limit = limits::message(bytes);
+        self
+    }
+
+    /// Sets the maximum length of a [`Bulk`](crate::Bulk) of a result in bytes. Default 1 GiB.
+    pub fn bulk_limit(mut self, bytes: usize) -> Self {
+        self.bulk_limit = bytes;
         self
     }
 
@@ -106,7 +114,7 @@ impl ClientBuilder {
         let side = Side::Client(Calls::new(self.concurrency.into()));
         Client {
             handle: Arc::new(Handle {
-                core: Core::start(link, peer, own, side),
+                core: Core::start(link, peer, own, self.bulk_limit, side),
             }),
             deadline: self.deadline,
             has_own_deadline: false,

@@ -67,6 +67,7 @@ impl Calls {
                     let reason = format!("the peer ended it: {reason}");
                     return Err(Error::disconnected(reason));
                 }
+                Head::Bulk(head) => core.bulks.handle(core, head, &mut message, is_last)?,
                 Head::Request { .. } | Head::End { .. } | Head::Cancel { .. } => {
                     return Err(Violation::Direction.into());
                 }

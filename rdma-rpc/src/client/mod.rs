@@ -14,6 +14,7 @@ pub use self::builder::ClientBuilder;
 pub(crate) use self::calls::Calls;
 pub use self::streaming::{Response, Streaming};
 use crate::address::{Peer, ToAddress};
+use crate::bulk::BulkMemory;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::metadata::Metadata;
@@ -113,6 +114,15 @@ impl Client {
     /// requests of one turn of the scheduler share a message.
     pub fn sent(&self) -> Sent {
         self.core().outbox.counts()
+    }
+
+    /// Allocates zeroed memory for a [`Bulk`](crate::Bulk) that this connection can transfer without a copy.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Transport`] if memory cannot be registered, and the error that ended the connection.
+    pub fn bulk_memory(&self, len: usize) -> Result<BulkMemory> {
+        BulkMemory::for_peer(self.core(), len)
     }
 
     /// Returns the error that ended the connection; `None` while the connection is open.

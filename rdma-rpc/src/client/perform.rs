@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Client;
 use super::calls::{Answer, Calls, Pending, calls};
 use super::streaming::{Response, Streaming};
+use crate::bulk::{self, Leased};
 use crate::codec::{Codec, Decode, Encodable, Encode, Format, Value};
 use crate::core::Core;
 use crate::error::{CallError, Error};
@@ -43,18 +44,42 @@ impl Client {
         F::Error: Decode<E>,
     {
         let (told, limit) = (self.told(method), Some(self.deadline));
-        let core: &Core = self.core();
-        let begun = begin(core, limit, told, Streams::default()).await?;
-        let pending = send::<F::Request, Q, _>(
+        let core = self.core();
+        let begun = begin(&**core, limit, told, Streams::default()).await?;
+        let mut leased = Leased::default();
+        let sent = send::<F::Request, Q, _>(
             begun,
             method,
             (limit, told),
             self.metadata.encoded(),
             &request,
+            Some((core, &mut leased)),
         )
-        .await?;
-        poll_fn(|cx| pending.poll_answer(cx, |answer, body| decode::<F, T, E>(answer, body, told)))
-            .await
+        .await;
+        let pending = match sent {
+            Ok(pending) => pending,
+            Err(error) => {
+                leased.close().await;
+                return Err(error.into());
+            }
+        };
+        let (is_response, outcome) = poll_fn(|cx| {
+            pending.poll_answer(cx, |answer, body| {
+                let is_response = matches!(answer, Answer::Response { .. });
+                (is_response, decode::<F, T, E>(core, answer, body, told))
+            })
+        })
+        .await;
+        if leased.is_empty() {
+            return outcome;
+        }
+        drop(pending);
+        match is_response {
+            // The server responds only when it has stopped accessing the memory.
+            true => leased.end(),
+            false => leased.close().await,
+        }
+        outcome
     }
 
     /// Sends a one-way request.
@@ -118,8 +143,8 @@ impl Client {
         F::Error: Decode<E>,
     {
         let streams = Streams {
-            inlet: None,
             outlet: Some(Arc::new(Outlet::new(Window::default()))),
+            ..Streams::default()
         };
         let (pending, told) = self
             .stream::<F, Q>(method, &request, streams.clone())
@@ -143,7 +168,7 @@ impl Client {
         let inlet = Arc::new(Inlet::new(self.window()));
         let streams = Streams {
             inlet: Some(Arc::clone(&inlet)),
-            outlet: None,
+            ..Streams::default()
         };
         let (pending, told) = self.stream::<F, Q>(method, &request, streams).await?;
         Ok(Streaming::new::<F>(pending, told, inlet))
@@ -165,6 +190,7 @@ impl Client {
         let streams = Streams {
             inlet: Some(Arc::clone(&inlet)),
             outlet: Some(Arc::new(Outlet::new(Window::default()))),
+            ..Streams::default()
         };
         let (pending, told) = self
             .stream::<F, Q>(method, &request, streams.clone())
@@ -187,7 +213,7 @@ impl Client {
         let begun = begin(Arc::clone(self.core()), limit, told, streams).await?;
         let metadata = self.metadata.encoded();
         let pending =
-            send::<F::Request, Q, _>(begun, method, (limit, told), metadata, request).await?;
+            send::<F::Request, Q, _>(begun, method, (limit, told), metadata, request, None).await?;
         Ok((pending, told))
     }
 
@@ -249,13 +275,14 @@ async fn begin<C: Deref<Target = Core>>(
 }
 
 /// Sends the request of a call: at once if no other call is in progress, or else with the other
-/// requests of this turn of the scheduler.
+/// requests of this turn of the scheduler. The request can have bulks if there is a place for their leases.
 async fn send<C: Encode<Q>, Q, P: Deref<Target = Core>>(
     mut pending: Pending<P>,
     method: &'static MethodInfo,
     (limit, told): (Option<Duration>, Told),
     metadata: &[u8],
     request: &Q,
+    leases: Option<(&Arc<Core>, &mut Leased)>,
 ) -> Result<Pending<P>, Error> {
     let header = Header::Request {
         id: pending.id,
@@ -271,9 +298,17 @@ async fn send<C: Encode<Q>, Q, P: Deref<Target = Core>>(
         false => Leaves::AtTurnEnd,
     };
     let value = Value::new::<C>(request);
-    let placed = core
-        .outbox
-        .append(&header, &value, core.send_limit(), leaves);
+    let append = || {
+        core.outbox
+            .append(&header, &value, core.send_limit(), leaves)
+    };
+    let placed = match leases {
+        None => append(),
+        Some((core, leased)) => bulk::place(core, usize::MAX, append).map(|(placed, new)| {
+            *leased = new;
+            placed
+        }),
+    };
     let sent = match placed.map_err(|unplaced| unsent(core, unplaced))? {
         Placed::Batched if is_alone => core.outbox.flush(),
         Placed::Batched => Ok(()),
@@ -327,6 +362,7 @@ fn unsent(core: &Core, unplaced: Unplaced) -> Error {
 
 /// Converts the answer to a call.
 pub(super) fn decode<F: Format, T, E>(
+    core: &Arc<Core>,
     answer: Answer,
     body: &mut Stored,
     told: Told,
@@ -340,12 +376,17 @@ where
         Answer::Response {
             codec,
             is_error: false,
-        } => decode_stored::<F::Response, T>(codec, body).map_err(undecoded),
+        } => {
+            let decode = || decode_stored::<F::Response, T>(codec, body);
+            let (value, _) = bulk::decode(core, true, decode).map_err(undecoded)?;
+            Ok(value)
+        }
         Answer::Response {
             codec,
             is_error: true,
         } => {
-            let error = decode_stored::<F::Error, E>(codec, body).map_err(undecoded)?;
+            let decode = || decode_stored::<F::Error, E>(codec, body);
+            let (error, _) = bulk::decode(core, true, decode).map_err(undecoded)?;
             Err(CallError::Service(error))
         }
         Answer::Status(status) => Err(status.into_error(told.method, told.limit).into()),

@@ -16,7 +16,7 @@ use crate::error::{CallError, Error};
 use crate::payload::Stored;
 use crate::stream::{Inlet, Receiver};
 
-type DecodeAnswer<T, E> = fn(Answer, &mut Stored, Told) -> Outcome<T, E>;
+type DecodeAnswer<T, E> = fn(&Arc<Core>, Answer, &mut Stored, Told) -> Outcome<T, E>;
 
 /// Future of the response of a call whose caller sends a stream. Dropping it cancels the call.
 #[must_use = "dropping the response cancels the call"]
@@ -46,9 +46,10 @@ impl<T, E> Response<T, E> {
             return Poll::Ready(Err(Error::Cancelled.into()));
         }
         let (decode, told) = (self.decode, self.told);
+        let core = &self.pending.core;
         let answer = self
             .pending
-            .poll_answer(cx, |answer, body| decode(answer, body, told));
+            .poll_answer(cx, |answer, body| decode(core, answer, body, told));
         self.is_done = answer.is_ready();
         answer
     }

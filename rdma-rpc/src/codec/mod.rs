@@ -17,6 +17,7 @@ pub use self::postcard::Postcard;
 #[cfg(feature = "prost")]
 pub use self::prost::Prost;
 pub use self::raw::Raw;
+use crate::bulk;
 use crate::payload::Payload;
 
 /// A format of values. A codec is a type without data; a service names its codec:
@@ -182,12 +183,20 @@ impl<'v, T: ?Sized> Value<'v, T> {
 
 impl<T: ?Sized> Encodable for Value<'_, T> {
     fn encode(&self, room: &mut [u8]) -> Result<Option<usize>, CodecError> {
-        (self.encode)(self.value, room)
+        complete((self.encode)(self.value, room)?)
     }
 
     fn encoded_len(&self) -> Result<usize, CodecError> {
-        (self.encoded_len)(self.value)
+        complete((self.encoded_len)(self.value)?)
     }
+}
+
+/// Returns the outcome of an encoding, or an error if the value has bulks that were not lent yet.
+fn complete<T>(encoded: T) -> Result<T, CodecError> {
+    if bulk::is_incomplete() {
+        return Err(CodecError::new("its bulks were not lent"));
+    }
+    Ok(encoded)
 }
 
 impl Encodable for [u8] {

@@ -78,6 +78,14 @@ impl Link {
         }
     }
 
+    /// Returns the RDMA connection, over which the peer's memory can be accessed one-sided.
+    pub(crate) fn rdma(&self) -> Option<&rdma_async::Rdma> {
+        match self {
+            Self::Rdma(link) => Some(link.rdma()),
+            Self::Tcp(_) | Self::Memory(_) => None,
+        }
+    }
+
     /// Returns the number of bytes before the header of each message, for its length.
     pub(crate) fn prefix(&self) -> usize {
         match self {

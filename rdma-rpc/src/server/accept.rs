@@ -126,8 +126,9 @@ async fn serve(
         window_items: 0,
         window_bytes: 0,
     };
+    let bulk_limit = shared.bulk_limit;
     let side = Side::Server(Serving::new(shared));
-    let Served(core) = &Served(Core::start(link, peer, own, side));
+    let Served(core) = &Served(Core::start(link, peer, own, bulk_limit, side));
     tokio::select! {
         end = core.ended() => return end,
         () = closed(&mut closing) => {}

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::serving::Serving;
 use crate::address::Peer;
+use crate::bulk::BulkMemory;
 use crate::core::Core;
+use crate::error::Result;
 use crate::metadata::Metadata;
 use crate::wire::{CallId, ONE_WAY};
 
@@ -45,6 +47,16 @@ impl Context {
     /// Returns the metadata that the caller sent.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
+    }
+
+    /// Allocates zeroed memory for a [`Bulk`](crate::Bulk) that the connection can transfer without a copy.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Transport`](crate::Error::Transport) if memory cannot be registered, and the error that ended
+    /// the connection.
+    pub fn bulk_memory(&self, len: usize) -> Result<BulkMemory> {
+        BulkMemory::for_peer(&self.core, len)
     }
 
     /// Returns the time at which the caller stops waiting and the handler is dropped; `None` if the

@@ -17,6 +17,7 @@ use super::context::Context;
 use super::gate::{Entered, Gate};
 use super::running::Running;
 use super::serving::{Serving, refuse};
+use crate::bulk::{self, Accesses};
 use crate::codec::{Codec, CodecError, Decode, Encode, Format, Value};
 use crate::core::Core;
 use crate::error::Result;
@@ -140,17 +141,19 @@ where
                 return Ok(());
             }
         };
-        let decoded = catch_unwind(AssertUnwindSafe(|| decode::<F::Request, Q>(codec, body)));
-        let request = match decoded.unwrap_or_else(|_| Err(CodecError::new("the decoder panicked")))
-        {
-            Ok(request) => request,
+        let decoded = catch_unwind(AssertUnwindSafe(|| {
+            bulk::decode(core, false, || decode::<F::Request, Q>(codec, body))
+        }));
+        let decoded = decoded.unwrap_or_else(|_| Err(CodecError::new("the decoder panicked")));
+        let (request, bulks) = match decoded {
+            Ok(decoded) => decoded,
             Err(error) => {
                 refuse(core, id, &Status::BadRequest(error.to_string().into()));
                 return Ok(());
             }
         };
         let deadline = core.deadlines.after(*clock, limit);
-        let streams = self.streams(core);
+        let streams = self.streams(core, bulks);
         if id.index != ONE_WAY && !serving.slots.begin(id, deadline, streams.clone())? {
             return Ok(());
         }
@@ -176,7 +179,16 @@ where
         match polled {
             Ok(Poll::Ready(result)) => {
                 self.keep(cell);
-                if let Some(batch) = self.finish(core, id, &streams, &result, Leaves::WithFlush) {
+                if !streams.bulks.is_idle() {
+                    // A task of the handler still transfers a piece.
+                    let (method, core) = (Arc::clone(self), Arc::clone(core));
+                    core.runtime.clone().spawn(async move {
+                        method.respond(&core, id, &streams, result).await;
+                        Serving::of(&core).ended();
+                    });
+                } else if let Some(batch) =
+                    self.finish(core, id, &streams, &result, Leaves::WithFlush)
+                {
                     let (sending, core) = (send(core, id, batch), Arc::clone(core));
                     core.runtime.clone().spawn(async move {
                         sending.await;
@@ -214,7 +226,7 @@ where
     F::Response: Encode<T>,
     F::Error: Encode<E>,
 {
-    fn streams(&self, core: &Core) -> Streams {
+    fn streams(&self, core: &Core, bulks: Accesses) -> Streams {
         let window = Window {
             items: WINDOW_ITEMS,
             bytes: WINDOW_BYTES,
@@ -229,6 +241,7 @@ where
         Streams {
             inlet: self.info.has_input.then(|| Arc::new(Inlet::new(window))),
             outlet: self.info.has_output.then(|| Arc::new(Outlet::new(granted))),
+            bulks,
         }
     }
 
@@ -257,10 +270,20 @@ where
         Ok(entered)
     }
 
+    /// Ends a call and sends its response, after the last piece of its bulks was transferred.
+    async fn respond(&self, core: &Arc<Core>, id: CallId, streams: &Streams, result: Result<T, E>) {
+        streams.bulks.close();
+        streams.bulks.idle().await;
+        match self.finish(core, id, streams, &result, Leaves::AtTurnEnd) {
+            Some(batch) => send(core, id, batch).await,
+            None => core.outbox.schedule(),
+        }
+    }
+
     /// Ends a call and appends its response. Returns a response that is too long for a batch.
     pub(super) fn finish(
         &self,
-        core: &Core,
+        core: &Arc<Core>,
         id: CallId,
         streams: &Streams,
         result: &Result<T, E>,
@@ -280,7 +303,7 @@ where
         };
         let limit = core.send_limit();
         // Unwind safe: a batch is changed only after its frame was encoded.
-        let placed = catch_unwind(AssertUnwindSafe(|| match result {
+        let append = || match result {
             Ok(value) => {
                 let header = header(<F::Response as Codec>::ID, false);
                 let value = Value::new::<F::Response>(value);
@@ -291,10 +314,20 @@ where
                 let error = Value::new::<F::Error>(error);
                 core.outbox.append(&header, &error, limit, leaves)
             }
+        };
+        let placed = catch_unwind(AssertUnwindSafe(|| {
+            bulk::place(core, bulk::results_left(core), append)
         }));
         match placed {
-            Ok(Ok(Placed::Batched)) => None,
-            Ok(Ok(Placed::Long(batch))) => Some(batch),
+            Ok(Ok((placed, leased))) => {
+                if !leased.is_empty() {
+                    bulk::serve_results(leased, Serving::of(core).shared.bulk_lease);
+                }
+                match placed {
+                    Placed::Batched => None,
+                    Placed::Long(batch) => Some(batch),
+                }
+            }
             Err(_) => {
                 self.panicked(core, id);
                 None

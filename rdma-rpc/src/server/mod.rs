@@ -48,6 +48,9 @@ pub(crate) struct Shared {
     methods: Methods,
     concurrency: usize,
     message_limit: usize,
+    bulk_limit: usize,
+    /// Maximum time for which a caller can keep the bulks of a result.
+    bulk_lease: Duration,
     grace: Duration,
     /// Limit of the calls of all connections.
     load: Option<Arc<Gate>>,
@@ -63,6 +66,8 @@ impl Server {
                 methods,
                 concurrency: 256,
                 message_limit: limits::MESSAGE,
+                bulk_limit: limits::BULK,
+                bulk_lease: Duration::from_secs(60),
                 grace: Duration::from_secs(10),
                 load: None,
             },
@@ -120,6 +125,20 @@ impl Server {
     /// minimum 8 KiB.
     pub fn message_limit(mut self, bytes: usize) -> Self {
         self.shared.message_limit = limits::message(bytes);
+        self
+    }
+
+    /// Sets the maximum length of a [`Bulk`](crate::Bulk) of a request in bytes. A request with a longer one is
+    /// refused with [`Error::BadRequest`]. Default 1 GiB.
+    pub fn bulk_limit(mut self, bytes: usize) -> Self {
+        self.shared.bulk_limit = bytes;
+        self
+    }
+
+    /// Sets the maximum time for which a caller can read a [`Bulk`](crate::Bulk) of a result. The memory is
+    /// freed as soon as the caller has dropped the bulk. Default 60 s.
+    pub fn bulk_lease(mut self, limit: Duration) -> Self {
+        self.shared.bulk_lease = limit;
         self
     }
 

@@ -92,6 +92,8 @@ where
             return;
         };
         self.method.keep(cell);
+        self.streams.bulks.close();
+        self.streams.bulks.idle().await;
         let is_alone = Serving::of(&self.core).has_one();
         let leaves = match is_alone {
             true => Leaves::WithFlush,

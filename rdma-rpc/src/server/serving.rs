@@ -114,6 +114,7 @@ impl Serving {
                     let reason = format!("the peer ended it: {reason}");
                     return Err(Error::disconnected(reason));
                 }
+                Head::Bulk(head) => core.bulks.handle(core, head, &mut message, is_last)?,
                 Head::Response { .. } | Head::Status { .. } => {
                     return Err(Violation::Direction.into());
                 }

@@ -1,5 +1,6 @@
 //! Errors of calls and connections.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -66,7 +67,7 @@ pub enum Error {
     #[error("no response to {method} within {limit:?}")]
     DeadlineExceeded {
         /// The called method.
-        method: &'static str,
+        method: Cow<'static, str>,
         /// The time limit of the call.
         limit: Duration,
     },
@@ -79,7 +80,7 @@ pub enum Error {
     #[error("the server has no method {method}")]
     UnknownMethod {
         /// The called method.
-        method: &'static str,
+        method: Cow<'static, str>,
     },
 
     /// The request or a stream item could not be encoded.
@@ -124,12 +125,19 @@ pub enum Error {
         reason: String,
     },
 
+    /// No server of a client of several servers is connected. The call was not started.
+    #[error("no server is available: {reason}")]
+    Unavailable {
+        /// Error of one of the servers.
+        reason: String,
+    },
+
     /// Bulk memory cannot be lent, read or written.
     #[error("bulk memory: {0}")]
     Bulk(BulkError),
 
-    /// The server accepts no new calls. The call was not started, unless it was still running when the
-    /// grace period of the shutdown ended.
+    /// The server accepts no new calls. The call was not started, unless the connection ended before its
+    /// response: a call that is still running at the end of the grace period is [cancelled](Self::Cancelled).
     #[error("the server is shutting down")]
     ShuttingDown,
 }

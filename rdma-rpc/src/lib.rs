@@ -58,15 +58,20 @@
 //!   message. Byte strings need no decoding at all (`#[rpc(raw)]`, [`Payload`]).
 //! - **Long data is not copied**: an argument or result of the type [`Bulk`] is read or written one-sided,
 //!   under a lease that ends with the call.
+//! - **Several servers**: [`ClientBuilder::connect_any`] distributes calls, connects again, and sends a call
+//!   that its server has not started to another one.
 //! - **Transports**: RDMA, TCP, and memory of the process for tests: [`Address`].
 //!
 //! # What it does not do
 //!
-//! This crate does not reconnect and does not repeat calls: only the application knows whether a call
+//! This crate does not repeat calls that may have been executed: only the application knows whether a call
 //! may run twice. It neither encrypts nor authenticates: any peer that can reach the server may call
 //! its methods.
 
 #![forbid(unsafe_code)]
+
+// The services of this crate use the attribute, whose code names the crate.
+extern crate self as rdma_rpc;
 
 mod address;
 mod bulk;
@@ -78,6 +83,7 @@ mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod health;
 #[cfg(test)]
 mod hostile;
 mod limits;
@@ -153,13 +159,16 @@ pub use rdma_rpc_macros::service;
 
 pub use address::{Address, Peer, ToAddress, Transport};
 pub use bulk::{Bulk, BulkMemory};
-pub use client::{Client, ClientBuilder, Response, Streaming};
+pub use client::{
+    Balance, Client, ClientBuilder, Endpoint, Reply, Request, Response, Streaming, ToEndpoint,
+};
 #[cfg(feature = "json")]
 pub use codec::Json;
 #[cfg(feature = "prost")]
 pub use codec::Prost;
 pub use codec::{Codec, CodecError, Decode, Encode, Postcard, Raw};
 pub use error::{BulkError, CallError, Error, Result};
+pub use health::{Health, HealthClient, HealthServer, HealthState, HealthStates};
 pub use metadata::Metadata;
 pub use outbox::Sent;
 pub use payload::Payload;

@@ -75,7 +75,8 @@ impl Status {
     }
 
     /// Returns the caller's error for a call of `method` with this time limit.
-    pub(crate) fn into_error(self, method: &'static str, limit: Duration) -> Error {
+    pub(crate) fn into_error(self, method: &Cow<'static, str>, limit: Duration) -> Error {
+        let method = method.clone();
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         match self {
             Self::UnknownMethod => Error::UnknownMethod { method },

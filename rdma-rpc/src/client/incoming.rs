@@ -61,6 +61,7 @@ impl Calls {
                     self.open(settings.slots);
                 }
                 Head::Goodbye { status: 0, .. } => self.close(),
+                Head::Goodbye { status: 2, .. } => self.refuse_all(),
                 Head::Goodbye { body, .. } => {
                     let body = message.bytes().get(body).unwrap_or_default();
                     let reason = String::from_utf8_lossy(body.get(..512).unwrap_or(body));
@@ -129,6 +130,25 @@ impl Calls {
             inlet.fail(&Error::Cancelled);
         }
         Ok(())
+    }
+
+    /// Ends the calls in progress, none of which the server has started.
+    fn refuse_all(&self) {
+        self.close();
+        for slot in &self.slots {
+            let (waker, streams) = {
+                let mut slot = slot.lock();
+                if !matches!(slot.phase, Phase::Waiting) {
+                    continue;
+                }
+                let streams = slot.streams.clone();
+                (slot.answer(Answer::Status(Status::ShuttingDown)), streams)
+            };
+            streams.fail(&Error::ShuttingDown);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
     }
 
     /// Returns a stream of a call; `None` if the call has ended.

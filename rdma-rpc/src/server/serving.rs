@@ -165,11 +165,14 @@ impl Serving {
         drop(core.outbox.append_bare(&Header::Goodbye { status: 0 }));
     }
 
-    /// Ends the calls that run, because the server shuts down.
+    /// Ends the calls that run, because the server shuts down. The status is not that of a call that was not
+    /// started.
     pub(super) fn stop(&self, core: &Core) {
-        let stopped = |id| refuse(core, id, &Status::ShuttingDown);
+        let stopped = |id| refuse(core, id, &Status::Cancelled);
         let next = self.slots.stop(|_| true, &Error::ShuttingDown, stopped);
         debug_assert_eq!(next, NEVER);
+        // Every call that was started has its answer, so the client can repeat the others.
+        drop(core.outbox.append_bare(&Header::Goodbye { status: 2 }));
     }
 
     /// Counts a handler that runs, until [`Self::ended`].

@@ -148,7 +148,8 @@ async fn calls_go_to_the_server_with_the_fewest_in_flight(address: Address) {
 
 async fn a_call_that_was_not_started_goes_to_another_server(address: Address) {
     let (first, holding, _) = named("first", another(&address)).await;
-    let (second, other, _) = named("second", address).await;
+    let short = |server: Server| server.grace(Duration::from_millis(50));
+    let (second, other, _) = named_with("second", address, short).await;
     let client = connect_any(&[&first, &second], |builder| builder).await;
     let names = NamedClient::new(client.clone());
     reached(&names, &["first", "second"]).await;

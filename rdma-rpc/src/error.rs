@@ -125,6 +125,13 @@ pub enum Error {
         reason: String,
     },
 
+    /// The server has denied the call, which was not started, or the connection.
+    #[error("access denied: {reason}")]
+    Denied {
+        /// Reason that the server gave.
+        reason: String,
+    },
+
     /// No server of a client of several servers is connected. The call was not started.
     #[error("no server is available: {reason}")]
     Unavailable {

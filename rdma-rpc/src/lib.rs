@@ -60,13 +60,15 @@
 //!   under a lease that ends with the call.
 //! - **Several servers**: [`ClientBuilder::connect_any`] distributes calls, connects again, and sends a call
 //!   that its server has not started to another one.
+//! - **Access is controlled**: servers authenticate connections and intercept calls; TCP can be encrypted by
+//!   TLS.
 //! - **Transports**: RDMA, TCP, and memory of the process for tests: [`Address`].
 //!
 //! # What it does not do
 //!
 //! This crate does not repeat calls that may have been executed: only the application knows whether a call
-//! may run twice. It neither encrypts nor authenticates: any peer that can reach the server may call
-//! its methods.
+//! may run twice. It does not encrypt RDMA. Without [`Server::authenticate`], any peer that can reach the
+//! server may call its methods.
 
 #![forbid(unsafe_code)]
 
@@ -172,7 +174,7 @@ pub use health::{Health, HealthClient, HealthServer, HealthState, HealthStates};
 pub use metadata::Metadata;
 pub use outbox::Sent;
 pub use payload::Payload;
-pub use server::{Context, Server, ServerHandle, Service};
+pub use server::{CallInfo, Context, Server, ServerHandle, Service};
 pub use stream::{Receiver, Sender};
 
 /// Items that generated code uses. They are no part of the crate's interface.

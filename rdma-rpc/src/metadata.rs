@@ -26,6 +26,8 @@ pub struct Metadata {
 }
 
 impl Metadata {
+    pub(crate) const EMPTY: Self = Self { encoded: None };
+
     /// Adds a value. A later value of the same name does not replace an earlier one.
     ///
     /// # Panics

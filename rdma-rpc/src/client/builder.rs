@@ -8,12 +8,13 @@ use tokio::time::timeout;
 
 use super::endpoint::{ToEndpoint, Upkeep};
 use super::endpoints::{Balance, Endpoints};
-use super::{Calls, Client, Handle, Route};
+use super::{Calls, Client, Handle, Interceptor, Route};
 use crate::address::{Peer, ToAddress};
 use crate::core::{Core, Side};
 use crate::error::{Error, Result};
 use crate::limits;
-use crate::link::Link;
+use crate::link::{Encryption, Link};
+use crate::metadata::Metadata;
 use crate::stream::{WINDOW_BYTES, WINDOW_ITEMS};
 use crate::wire::Settings;
 
@@ -28,6 +29,9 @@ pub struct ClientBuilder {
     bulk_limit: usize,
     balance: Balance,
     upkeep: Upkeep,
+    encryption: Encryption,
+    hello: Metadata,
+    interceptor: Option<Interceptor>,
 }
 
 impl Default for ClientBuilder {
@@ -44,6 +48,9 @@ impl Default for ClientBuilder {
                 longest_pause: Duration::from_secs(5),
                 health_check: None,
             },
+            encryption: Encryption::default(),
+            hello: Metadata::default(),
+            interceptor: None,
         }
     }
 }
@@ -83,6 +90,32 @@ impl ClientBuilder {
         self
     }
 
+    /// Encrypts connections to addresses with `tcp://` by TLS. The name of the host in the address must be one of
+    /// the server's certificate. Default: no encryption.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, config: Arc<tokio_rustls::rustls::ClientConfig>) -> Self {
+        self.encryption.client = Some(config);
+        self
+    }
+
+    /// Sets metadata that the server gets when this client connects, such as a token: see
+    /// [`Server::authenticate`](crate::Server::authenticate). Default: none.
+    pub fn credentials(mut self, metadata: Metadata) -> Self {
+        self.hello = metadata;
+        self
+    }
+
+    /// Sets a function that is called before each call, with the name of the method and the metadata of the
+    /// request. The request carries the metadata that the function returns, for example with a token that is
+    /// renewed from time to time. An error fails the call, which is not sent.
+    pub fn intercept(
+        mut self,
+        interceptor: impl Fn(&str, Metadata) -> Result<Metadata> + Send + Sync + 'static,
+    ) -> Self {
+        self.interceptor = Some(Interceptor(Arc::new(interceptor)));
+        self
+    }
+
     /// Connects to the server at an address.
     ///
     /// # Errors
@@ -93,11 +126,14 @@ impl ClientBuilder {
     pub async fn connect(self, address: impl ToAddress) -> Result<Client> {
         let address = address.to_address()?;
         let transport = limits::transport(self.transport.clone(), self.message_limit);
-        let connecting = timeout(limits::CONNECT, Link::connect(&address, transport));
+        let connecting = timeout(
+            limits::CONNECT,
+            Link::connect(&address, transport, &self.encryption),
+        );
         let (link, peer) = connecting.await.unwrap_or_else(|_| Err(late()))?;
         let handle = self.start(link, peer);
         handle.core.greeted().await?;
-        Ok(Client::of(handle, self.deadline))
+        Ok(self.client(Route::One(handle)))
     }
 
     /// Connects to several servers of the same services, and again whenever a connection has ended. Waits until
@@ -187,7 +223,14 @@ impl ClientBuilder {
     #[must_use = "dropping the client ends the connection"]
     pub fn over(self, rdma: Rdma) -> Client {
         let (link, peer) = Link::over_rdma(rdma);
-        Client::of(self.start(link, peer), self.deadline)
+        self.client(Route::One(self.start(link, peer)))
+    }
+
+    fn client(&self, route: Route) -> Client {
+        Client {
+            interceptor: self.interceptor.clone(),
+            ..Client::on(route, self.deadline)
+        }
     }
 
     fn start(&self, link: Link, peer: Peer) -> Arc<Handle> {
@@ -199,7 +242,7 @@ impl ClientBuilder {
         };
         let side = Side::Client(Calls::new(self.concurrency.into()));
         Arc::new(Handle {
-            core: Core::start(link, peer, own, self.bulk_limit, side),
+            core: Core::start(link, peer, own, self.bulk_limit, Some(&self.hello), side),
         })
     }
 }

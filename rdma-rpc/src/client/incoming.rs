@@ -56,15 +56,19 @@ impl Calls {
                         outlet.grant(crate::stream::Window { items, bytes })?;
                     }
                 }
-                Head::Settings(settings) => {
+                Head::Settings { settings, .. } => {
                     core.set_others(settings)?;
                     self.open(settings.slots);
                 }
                 Head::Goodbye { status: 0, .. } => self.close(),
                 Head::Goodbye { status: 2, .. } => self.refuse_all(),
-                Head::Goodbye { body, .. } => {
+                Head::Goodbye { status, body } => {
                     let body = message.bytes().get(body).unwrap_or_default();
                     let reason = String::from_utf8_lossy(body.get(..512).unwrap_or(body));
+                    if status == 3 {
+                        let reason = reason.into_owned();
+                        return Err(Error::Denied { reason });
+                    }
                     let reason = format!("the peer ended it: {reason}");
                     return Err(Error::disconnected(reason));
                 }

@@ -43,6 +43,19 @@ pub struct Client {
     /// Set if [`Self::with_deadline`] has set the deadline, which then also limits streaming calls.
     has_own_deadline: bool,
     metadata: Metadata,
+    interceptor: Option<Interceptor>,
+}
+
+/// Function that is called before each call.
+#[derive(Clone)]
+struct Interceptor(Arc<Intercept>);
+
+type Intercept = dyn Fn(&str, Metadata) -> Result<Metadata> + Send + Sync;
+
+impl fmt::Debug for Interceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interceptor").finish_non_exhaustive()
+    }
 }
 
 /// Connections of a client.
@@ -191,6 +204,16 @@ impl Client {
             deadline,
             has_own_deadline: false,
             metadata: Metadata::default(),
+            interceptor: None,
+        }
+    }
+
+    /// Returns the metadata of the request of a call.
+    fn metadata_of(&self, method: &str) -> Result<Metadata> {
+        let metadata = self.metadata.clone();
+        match &self.interceptor {
+            Some(interceptor) => (interceptor.0)(method, metadata),
+            None => Ok(metadata),
         }
     }
 

@@ -16,6 +16,7 @@ use crate::bulk::{self, Leased};
 use crate::codec::{Codec, Decode, Encodable, Encode, Format, Value};
 use crate::core::Core;
 use crate::error::{CallError, Error};
+use crate::metadata::Metadata;
 use crate::method::MethodInfo;
 use crate::outbox::{Leaves, Placed, Unplaced, send_long};
 use crate::payload::Stored;
@@ -46,7 +47,7 @@ impl Told {
     /// Returns the error of a call that has no response.
     pub(super) fn error_of(&self, answer: Answer) -> Error {
         match answer {
-            Answer::Status(status) => status.into_error(&self.method, self.limit),
+            Answer::Status(status) => status.into_error(self.method.clone(), self.limit),
             Answer::Expired => self.exceeded(),
             Answer::Ended(error) => error,
             Answer::Response { .. } => Error::Cancelled,
@@ -89,10 +90,12 @@ impl Client {
         body: (u8, Value<'_, Q>),
         decode: impl Fn(&Arc<Core>, Answer, &mut Stored) -> Outcome<T, E>,
     ) -> Outcome<T, E> {
+        let metadata = self.metadata_of(&told.method)?;
+        let head = (method, &metadata);
         let endpoints = match &self.route {
             Route::One(handle) => {
                 let limit = (Some(deadline), told);
-                let called = self.unary_on(&handle.core, method, limit, &body, &decode);
+                let called = unary_on(&handle.core, head, limit, &body, &decode);
                 return called
                     .await
                     .unwrap_or_else(|unstarted| Err(unstarted.0.into()));
@@ -103,57 +106,11 @@ impl Client {
         loop {
             let chosen = search.next().await?;
             let limit = (Some(search.left()), told);
-            let called = self.unary_on(chosen.core(), method, limit, &body, &decode);
+            let called = unary_on(chosen.core(), head, limit, &body, &decode);
             match called.await {
                 Ok(outcome) => return outcome,
                 Err(unstarted) => search.failed(&chosen, unstarted.0),
             }
-        }
-    }
-
-    /// Makes a unary call on a connection, with the given time limit.
-    async fn unary_on<Q: ?Sized, T, E>(
-        &self,
-        core: &Arc<Core>,
-        method: u32,
-        (limit, told): (Option<Duration>, &Told),
-        body: &(u8, Value<'_, Q>),
-        decode: impl Fn(&Arc<Core>, Answer, &mut Stored) -> Outcome<T, E>,
-    ) -> Result<Outcome<T, E>, Unstarted> {
-        let failed = |failed: Failed| failed.settle().map(|end| end.map_err(Into::into));
-        let pending = match begin(&**core, limit, told, Streams::default()).await {
-            Ok(pending) => pending,
-            Err(error) => return failed(Failed::unsent(error)),
-        };
-        let mut leased = Leased::default();
-        let metadata = self.metadata.encoded();
-        let leases = Some((core, &mut leased));
-        let sent = send(pending, method, (limit, told), metadata, body, leases);
-        let pending = match sent.await {
-            Ok(pending) => pending,
-            Err(unsent) => {
-                leased.close().await;
-                return failed(unsent);
-            }
-        };
-        let (end, outcome) = poll_fn(|cx| {
-            pending.poll_answer(cx, |answer, body| {
-                let end = End::of(&answer);
-                (end, decode(core, answer, body))
-            })
-        })
-        .await;
-        if !leased.is_empty() {
-            drop(pending);
-            match end {
-                // The server responds only when it has stopped accessing the memory.
-                End::Response => leased.end(),
-                _ => leased.close().await,
-            }
-        }
-        match outcome {
-            Err(CallError::Rpc(error)) if end == End::Refusal => Err(Unstarted(error)),
-            outcome => Ok(outcome),
         }
     }
 
@@ -192,6 +149,7 @@ impl Client {
         if calls(core).is_closing() {
             return Err(Error::ShuttingDown);
         }
+        let metadata = self.metadata_of(method.name)?;
         if core.others().is_none() {
             // Only the settings tell how long a request may be.
             core.greeted().await?;
@@ -202,7 +160,7 @@ impl Client {
             codec: <F::Request as Codec>::ID,
             method: method.id,
             limit: Some(self.deadline),
-            metadata: self.metadata.encoded(),
+            metadata: metadata.encoded(),
         };
         let value = Value::new::<F::Request>(&request);
         let placed = core
@@ -306,12 +264,13 @@ impl Client {
         let told = self.told(method);
         let limit = self.has_own_deadline.then_some(self.deadline);
         let body = (<F::Request as Codec>::ID, Value::new::<F::Request>(request));
+        let metadata = self.metadata_of(method.name)?;
+        let metadata = metadata.encoded();
         let begin = async |core: &Arc<Core>, limit| {
             let pending = match begin(Arc::clone(core), limit, &told, streams.clone()).await {
                 Ok(pending) => pending,
                 Err(error) => return Failed::unsent(error).settle(),
             };
-            let metadata = self.metadata.encoded();
             let sent = send(pending, method.id, (limit, &told), metadata, &body, None);
             match sent.await {
                 Ok(pending) => Ok(Ok(pending)),
@@ -417,6 +376,57 @@ impl End {
             Answer::Status(Status::ShuttingDown | Status::Overloaded(_)) => Self::Refusal,
             _ => Self::Other,
         }
+    }
+}
+
+/// Makes a unary call on a connection, with the given time limit.
+async fn unary_on<Q: ?Sized, T, E>(
+    core: &Arc<Core>,
+    (method, metadata): (u32, &Metadata),
+    (limit, told): (Option<Duration>, &Told),
+    body: &(u8, Value<'_, Q>),
+    decode: impl Fn(&Arc<Core>, Answer, &mut Stored) -> Outcome<T, E>,
+) -> Result<Outcome<T, E>, Unstarted> {
+    let failed = |failed: Failed| failed.settle().map(|end| end.map_err(Into::into));
+    let pending = match begin(&**core, limit, told, Streams::default()).await {
+        Ok(pending) => pending,
+        Err(error) => return failed(Failed::unsent(error)),
+    };
+    let mut leased = Leased::default();
+    let leases = Some((core, &mut leased));
+    let sent = send(
+        pending,
+        method,
+        (limit, told),
+        metadata.encoded(),
+        body,
+        leases,
+    );
+    let pending = match sent.await {
+        Ok(pending) => pending,
+        Err(unsent) => {
+            leased.close().await;
+            return failed(unsent);
+        }
+    };
+    let (end, outcome) = poll_fn(|cx| {
+        pending.poll_answer(cx, |answer, body| {
+            let end = End::of(&answer);
+            (end, decode(core, answer, body))
+        })
+    })
+    .await;
+    if !leased.is_empty() {
+        drop(pending);
+        match end {
+            // The server responds only when it has stopped accessing the memory.
+            End::Response => leased.end(),
+            _ => leased.close().await,
+        }
+    }
+    match outcome {
+        Err(CallError::Rpc(error)) if end == End::Refusal => Err(Unstarted(error)),
+        outcome => Ok(outcome),
     }
 }
 

@@ -107,7 +107,10 @@ fn write(message: &[u8], heads: &[Head]) -> Vec<u8> {
             &Head::End { id, items } => (Header::End { id, items }, none),
             &Head::Window { id, items, bytes } => (Header::Window { id, items, bytes }, none),
             &Head::Cancel { id } => (Header::Cancel { id }, none),
-            &Head::Settings(settings) => (Header::Settings(settings), none),
+            &Head::Settings {
+                settings,
+                ref metadata,
+            } => (Header::Settings(settings), part(metadata)),
             &Head::Goodbye { status, ref body } => (Header::Goodbye { status }, part(body)),
             Head::Bulk(head) => bulk_header(head, part),
         };

@@ -44,6 +44,12 @@ impl Context {
         &self.core.peer
     }
 
+    /// Returns the identity of the client that [authentication](crate::Server::authenticate) has found, which is
+    /// empty without authentication.
+    pub fn identity(&self) -> &Metadata {
+        Serving::of(&self.core).identity()
+    }
+
     /// Returns the metadata that the caller sent.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata

@@ -4,6 +4,7 @@ mod accept;
 mod call;
 mod context;
 mod gate;
+mod guards;
 mod handler;
 mod methods;
 mod running;
@@ -19,12 +20,15 @@ pub use self::accept::ServerHandle;
 pub use self::call::Call;
 pub use self::context::Context;
 pub(crate) use self::gate::Gate;
+pub use self::guards::CallInfo;
+use self::guards::Guards;
 pub use self::methods::{Methods, Service};
 pub(crate) use self::serving::Serving;
-use crate::address::ToAddress;
+use crate::address::{Peer, ToAddress};
 use crate::error::{Error, Result};
 use crate::limits;
-use crate::link::{Link, Listener};
+use crate::link::{Accepted, Encryption, Link, Listener};
+use crate::metadata::Metadata;
 
 /// A server that offers services to any number of clients.
 ///
@@ -46,6 +50,8 @@ pub struct Server {
 #[derive(Debug)]
 pub(crate) struct Shared {
     methods: Methods,
+    guards: Guards,
+    encryption: Encryption,
     concurrency: usize,
     message_limit: usize,
     bulk_limit: usize,
@@ -64,6 +70,8 @@ impl Server {
         Self {
             shared: Shared {
                 methods,
+                guards: Guards::default(),
+                encryption: Encryption::default(),
                 concurrency: 256,
                 message_limit: limits::MESSAGE,
                 bulk_limit: limits::BULK,
@@ -142,6 +150,85 @@ impl Server {
         self
     }
 
+    /// Encrypts connections at an address with `tcp://` by TLS. Clients without TLS are disconnected. Default: no
+    /// encryption.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, config: Arc<tokio_rustls::rustls::ServerConfig>) -> Self {
+        self.shared.encryption.server = Some(config);
+        self
+    }
+
+    /// Sets a function that decides about each connection, from the peer and the
+    /// [credentials](crate::ClientBuilder::credentials) of the client. It returns the identity of the client,
+    /// which handlers get from [`Context::identity`], or the reason for a refusal, with which connecting fails:
+    /// [`Error::Denied`]. The function runs in the poll that finds the first message of the client, so it must
+    /// not block. Default: every client is accepted.
+    ///
+    /// ```
+    /// use rdma_rpc::{Address, Client, Context, Error, Metadata, Server};
+    ///
+    /// #[rdma_rpc::service]
+    /// trait Desk {
+    ///     async fn whoami(&self, cx: &Context) -> Result<String, ()>;
+    /// }
+    ///
+    /// struct Clerk;
+    ///
+    /// impl Desk for Clerk {
+    ///     async fn whoami(&self, cx: &Context) -> Result<String, ()> {
+    ///         Ok(cx.identity().get_str("name").unwrap_or_default().to_owned())
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Error> {
+    /// let server = Server::new(DeskServer::new(Clerk))
+    ///     .authenticate(|_, credentials| match credentials.get_str("token") {
+    ///         Some("7734") => Ok(Metadata::default().with("name", "alice")),
+    ///         _ => Err("the token is unknown".to_owned()),
+    ///     })
+    ///     .listen(Address::memory())
+    ///     .await?;
+    ///
+    /// let credentials = Metadata::default().with("token", "7734");
+    /// let client = Client::builder().credentials(credentials).connect(server.address()).await?;
+    /// assert_eq!(DeskClient::new(client).whoami().await.ok().as_deref(), Some("alice"));
+    ///
+    /// let denied = Client::connect(server.address()).await.unwrap_err();
+    /// assert!(matches!(denied, Error::Denied { .. }));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn authenticate(
+        mut self,
+        authenticate: impl Fn(&Peer, &Metadata) -> Result<Metadata, String> + Send + Sync + 'static,
+    ) -> Self {
+        self.shared.guards.authenticate = Some(Box::new(authenticate));
+        self
+    }
+
+    /// Adds a function that decides about each call before it is started. It returns the reason for a refusal,
+    /// with which the call fails: [`Error::Denied`]. Several functions are called in the order in which they were
+    /// added. They run in the poll that finds the request, so they must not block.
+    ///
+    /// ```
+    /// # use rdma_rpc::Server;
+    /// fn only_admins_delete(server: Server) -> Server {
+    ///     server.intercept(|call| match call.identity.get_str("role") {
+    ///         Some("admin") => Ok(()),
+    ///         _ if call.method.ends_with(".delete") => Err("only admins delete".to_owned()),
+    ///         _ => Ok(()),
+    ///     })
+    /// }
+    /// ```
+    pub fn intercept(
+        mut self,
+        interceptor: impl Fn(&CallInfo<'_>) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.shared.guards.interceptors.push(Box::new(interceptor));
+        self
+    }
+
     /// Sets the grace period: the time that running calls may take to finish after the server began to
     /// shut down. Default 10 s.
     pub fn grace(mut self, limit: Duration) -> Self {
@@ -188,7 +275,7 @@ impl Server {
     /// Serves one client until it disconnects or violates the protocol, and returns the reason. Dropping
     /// the future ends the connection.
     pub async fn serve_connection(self, rdma: Rdma) -> Error {
-        let (link, peer) = Link::over_rdma(rdma);
-        accept::serve_one(Arc::new(self.shared), link, peer).await
+        let link = Accepted::Link(Link::over_rdma(rdma));
+        accept::serve_one(Arc::new(self.shared), link).await
     }
 }

@@ -1,11 +1,13 @@
 //! [`Serving`]: the server's side of one connection, and the frames that it receives.
 
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::guards::CallInfo;
 use super::handler::Incoming;
 use super::slots::Slots;
 use super::{Gate, Shared};
@@ -24,6 +26,8 @@ use crate::wire::{CallId, Head, Header, ONE_WAY, Reader, Violation};
 pub(crate) struct Serving {
     pub(super) shared: Arc<Shared>,
     pub(super) slots: Slots,
+    /// Identity of the client, once it is authenticated.
+    identity: OnceLock<Metadata>,
     /// Limit of the one-way calls that run, which occupy no slots.
     pub(super) one_way: Arc<Gate>,
     /// Number of handlers that run.
@@ -39,6 +43,7 @@ impl Serving {
         Self {
             shared,
             slots: Slots::new(slots),
+            identity: OnceLock::new(),
             one_way: Arc::new(Gate::new(slots)),
             running: AtomicUsize::new(0),
             idle: Notify::new(),
@@ -107,7 +112,12 @@ impl Serving {
                     }
                 }
                 Head::Cancel { id } => self.slots.cancel(id)?,
-                Head::Settings(settings) => core.set_others(settings)?,
+                Head::Settings { settings, metadata } => {
+                    let metadata = message.bytes().get(metadata).unwrap_or_default();
+                    let metadata = Metadata::decode(metadata).ok_or(Violation::Fields)?;
+                    core.set_others(settings)?;
+                    self.admit(core, &metadata)?;
+                }
                 Head::Goodbye { body, .. } => {
                     let body = message.bytes().get(body).unwrap_or_default();
                     let reason = String::from_utf8_lossy(body.get(..512).unwrap_or(body));
@@ -125,6 +135,20 @@ impl Serving {
         }
     }
 
+    /// Authenticates the client, whose settings have this metadata, and sends it the settings of the server.
+    fn admit(&self, core: &Arc<Core>, hello: &Metadata) -> Result<()> {
+        let Some(authenticate) = &self.shared.guards.authenticate else {
+            return Ok(());
+        };
+        let judged = catch_unwind(AssertUnwindSafe(|| authenticate(&core.peer, hello)));
+        let judged = judged.unwrap_or_else(|_| Err("the authentication panicked".to_owned()));
+        let identity = judged.map_err(|reason| Error::Denied { reason })?;
+        // Settings come once.
+        drop(self.identity.set(identity));
+        core.greet(&Metadata::default());
+        Ok(())
+    }
+
     /// Starts the handler of a request, or refuses the request.
     fn start(&self, method: u32, incoming: Incoming<'_>) -> Result<()> {
         let (core, id) = (incoming.core, incoming.id);
@@ -139,7 +163,23 @@ impl Serving {
             refuse(core, id, &Status::ShuttingDown);
             return Ok(());
         }
+        let info = CallInfo {
+            method: handler.info().name,
+            peer: &core.peer,
+            identity: self.identity(),
+            metadata: &incoming.metadata,
+        };
+        if let Err(reason) = self.shared.guards.allow(&info, self.identity.get()) {
+            refuse(core, id, &Status::Denied(reason.into()));
+            return Ok(());
+        }
         handler.start(incoming)
+    }
+
+    /// Returns the identity of the client, which is empty without authentication.
+    pub(super) fn identity(&self) -> &Metadata {
+        static NOBODY: Metadata = Metadata::EMPTY;
+        self.identity.get().unwrap_or(&NOBODY)
     }
 
     /// Ends the calls whose deadline has passed at `now`, and returns the next deadline.

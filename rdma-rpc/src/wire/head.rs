@@ -51,7 +51,11 @@ pub(crate) enum Head {
     Cancel {
         id: CallId,
     },
-    Settings(Settings),
+    Settings {
+        settings: Settings,
+        /// Metadata of the connection.
+        metadata: Range<usize>,
+    },
     Goodbye {
         status: u16,
         body: Range<usize>,
@@ -183,8 +187,12 @@ impl Head {
             },
             kind::CANCEL if rest.is_empty() => Self::Cancel { id },
             kind::SETTINGS => {
-                let settings = message.get(rest).and_then(Settings::decode);
-                Self::Settings(settings.ok_or(Violation::Fields)?)
+                let settings = message.get(rest.clone()).and_then(Settings::decode);
+                let (_, metadata) = part(Settings::LEN).map_err(|_| Violation::Fields)?;
+                Self::Settings {
+                    settings: settings.ok_or(Violation::Fields)?,
+                    metadata,
+                }
             }
             kind::GOODBYE => Self::Goodbye {
                 status: argument,

@@ -83,7 +83,7 @@ fn every_kind() -> Vec<(Header<'static>, &'static [u8])> {
             b"",
         ),
         (Header::Cancel { id }, b""),
-        (Header::Settings(settings()), b""),
+        (Header::Settings(settings()), b"hello"),
         (Header::Goodbye { status: 1 }, b"because"),
         (
             Header::BulkRead {
@@ -189,7 +189,10 @@ fn every_kind_round_trips() {
         }
     );
     assert_eq!(*cancel, Head::Cancel { id: ID });
-    assert_eq!(*set, Head::Settings(settings()));
+    assert!(matches!(
+        set,
+        Head::Settings { settings: found, metadata } if *found == settings() && text(metadata) == "hello"
+    ));
     assert!(matches!(goodbye, Head::Goodbye { status: 1, body } if text(body) == "because"));
     let [
         Head::Bulk(read),

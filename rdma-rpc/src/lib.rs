@@ -92,6 +92,7 @@ mod limits;
 mod link;
 mod metadata;
 mod method;
+mod observe;
 mod outbox;
 mod payload;
 mod server;
@@ -172,6 +173,8 @@ pub use codec::{Codec, CodecError, Decode, Encode, Postcard, Raw};
 pub use error::{BulkError, CallError, Error, Result};
 pub use health::{Health, HealthClient, HealthServer, HealthState, HealthStates};
 pub use metadata::Metadata;
+#[cfg(feature = "trace")]
+pub use observe::TraceContext;
 pub use outbox::Sent;
 pub use payload::Payload;
 pub use server::{CallInfo, Context, Server, ServerHandle, Service};

@@ -50,6 +50,15 @@ impl Metadata {
         }
     }
 
+    /// Adds a value like [`Self::with`], unless the metadata would be too long.
+    #[cfg(feature = "trace")]
+    pub(crate) fn with_if_room(self, name: &str, value: &[u8]) -> Self {
+        match self.encoded().len() + 3 + name.len() + value.len() {
+            ..=LIMIT => self.with(name, value),
+            _ => self,
+        }
+    }
+
     /// Returns the first value of this name.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.iter()

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::limits;
 use crate::link::{Encryption, Link};
 use crate::metadata::Metadata;
+use crate::observe::Observed;
 use crate::stream::{WINDOW_BYTES, WINDOW_ITEMS};
 use crate::wire::Settings;
 
@@ -30,6 +31,7 @@ pub struct ClientBuilder {
     balance: Balance,
     upkeep: Upkeep,
     encryption: Encryption,
+    observed: Observed,
     hello: Metadata,
     interceptor: Option<Interceptor>,
 }
@@ -49,6 +51,7 @@ impl Default for ClientBuilder {
                 health_check: None,
             },
             encryption: Encryption::default(),
+            observed: Observed::default(),
             hello: Metadata::default(),
             interceptor: None,
         }
@@ -95,6 +98,23 @@ impl ClientBuilder {
     #[cfg(feature = "tls")]
     pub fn tls(mut self, config: Arc<tokio_rustls::rustls::ClientConfig>) -> Self {
         self.encryption.client = Some(config);
+        self
+    }
+
+    /// Records metrics of each method through the facade of the crate
+    /// [`metrics`](https://docs.rs/metrics): the counter `rdma_rpc_calls_total`, the gauge
+    /// `rdma_rpc_calls_in_flight` and the histogram `rdma_rpc_call_seconds`. Default: none.
+    #[cfg(feature = "metrics")]
+    pub fn metrics(mut self) -> Self {
+        self.observed.has_metrics = true;
+        self
+    }
+
+    /// Sends with each request the trace that the call belongs to, see [`TraceContext`](crate::TraceContext).
+    /// Default: no traces.
+    #[cfg(feature = "trace")]
+    pub fn traces(mut self) -> Self {
+        self.observed.has_traces = true;
         self
     }
 
@@ -229,6 +249,7 @@ impl ClientBuilder {
     fn client(&self, route: Route) -> Client {
         Client {
             interceptor: self.interceptor.clone(),
+            observed: self.observed,
             ..Client::on(route, self.deadline)
         }
     }

@@ -27,6 +27,7 @@ use crate::bulk::BulkMemory;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::metadata::Metadata;
+use crate::observe::{self, Observed};
 use crate::outbox::Sent;
 
 /// A connection to a server, or [connections to several servers](ClientBuilder::connect_any), on which the
@@ -44,6 +45,7 @@ pub struct Client {
     has_own_deadline: bool,
     metadata: Metadata,
     interceptor: Option<Interceptor>,
+    observed: Observed,
 }
 
 /// Function that is called before each call.
@@ -205,12 +207,13 @@ impl Client {
             has_own_deadline: false,
             metadata: Metadata::default(),
             interceptor: None,
+            observed: Observed::default(),
         }
     }
 
     /// Returns the metadata of the request of a call.
     fn metadata_of(&self, method: &str) -> Result<Metadata> {
-        let metadata = self.metadata.clone();
+        let metadata = observe::traced(self.observed, self.metadata.clone());
         match &self.interceptor {
             Some(interceptor) => (interceptor.0)(method, metadata),
             None => Ok(metadata),

@@ -18,6 +18,7 @@ use crate::core::Core;
 use crate::error::{CallError, Error};
 use crate::metadata::Metadata;
 use crate::method::MethodInfo;
+use crate::observe::{self, Made};
 use crate::outbox::{Leaves, Placed, Unplaced, send_long};
 use crate::payload::Stored;
 use crate::status::Status;
@@ -80,9 +81,30 @@ impl Client {
             .await
     }
 
+    /// Makes a unary call like [`Self::unary_anywhere`], and counts it.
+    pub(super) async fn unary_of<Q: ?Sized, T, E>(
+        &self,
+        method: u32,
+        told: &Told,
+        deadline: Duration,
+        body: (u8, Value<'_, Q>),
+        decode: impl Fn(&Arc<Core>, Answer, &mut Stored) -> Outcome<T, E>,
+    ) -> Outcome<T, E> {
+        let made = Made::begin(self.observed, &told.method);
+        let outcome = self
+            .unary_anywhere(method, told, deadline, body, decode)
+            .await;
+        made.end(match &outcome {
+            Ok(_) => observe::Outcome::Ok,
+            Err(CallError::Service(_)) => observe::Outcome::Service,
+            Err(CallError::Rpc(_)) => observe::Outcome::Failed,
+        });
+        outcome
+    }
+
     /// Makes a unary call whose answer `decode` decodes. A client of several servers sends a call that its
     /// server has not started to another one.
-    pub(super) async fn unary_of<Q: ?Sized, T, E>(
+    async fn unary_anywhere<Q: ?Sized, T, E>(
         &self,
         method: u32,
         told: &Told,

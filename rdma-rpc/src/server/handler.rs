@@ -23,6 +23,7 @@ use crate::core::Core;
 use crate::error::Result;
 use crate::metadata::Metadata;
 use crate::method::MethodInfo;
+use crate::observe::{self, Handled, Outcome};
 use crate::outbox::{Batch, Leaves, Placed, send_long};
 use crate::payload::Body;
 use crate::status::Status;
@@ -137,6 +138,7 @@ where
         let entered = match self.enter(serving, id) {
             Ok(entered) => entered,
             Err(reason) => {
+                observe::refused(serving.shared.observed, self.info.name);
                 refuse(core, id, &Status::Overloaded(reason.into()));
                 return Ok(());
             }
@@ -148,6 +150,7 @@ where
         let (request, bulks) = match decoded {
             Ok(decoded) => decoded,
             Err(error) => {
+                observe::refused(serving.shared.observed, self.info.name);
                 refuse(core, id, &Status::BadRequest(error.to_string().into()));
                 return Ok(());
             }
@@ -165,13 +168,21 @@ where
             // If the connection has ended, so has the call.
             drop(core.outbox.append_bare(&window));
         }
+        let handled = Handled::begin(
+            serving.shared.observed,
+            self.info.name,
+            &core.peer,
+            &metadata,
+        );
         let context = Context::new(core, id, deadline, metadata);
         let call = Call::new(context, request, streams.clone());
         let mut cell = self.spare.pop().unwrap_or_else(|| Box::pin(None));
         // Unwind safe: a future that has panicked is dropped.
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            cell.set(Some((self.handle)(call)));
-            poll(&mut cell, &mut TaskContext::from_waker(Waker::noop()))
+            handled.within(|| {
+                cell.set(Some((self.handle)(call)));
+                poll(&mut cell, &mut TaskContext::from_waker(Waker::noop()))
+            })
         }));
         let now = Instant::now();
         self.report_blocking(now.saturating_duration_since(*clock));
@@ -179,6 +190,7 @@ where
         match polled {
             Ok(Poll::Ready(result)) => {
                 self.keep(cell);
+                handled.end(outcome_of(&result));
                 if !streams.bulks.is_idle() {
                     // A task of the handler still transfers a piece.
                     let (method, core) = (Arc::clone(self), Arc::clone(core));
@@ -199,7 +211,7 @@ where
                 }
             }
             Ok(Poll::Pending) => {
-                let running = Running::new(self, cell, core, id, streams, entered);
+                let running = Running::new(self, cell, core, id, streams, (entered, handled));
                 let task = core.runtime.spawn(running.run(deadline));
                 if id.index != ONE_WAY {
                     serving.slots.set_task(id, task.abort_handle());
@@ -212,6 +224,7 @@ where
             }
             Err(_) => {
                 drop_quietly(cell);
+                handled.end(Outcome::Panicked);
                 self.panicked(core, id);
                 serving.ended();
             }
@@ -358,6 +371,14 @@ where
                 "a handler blocks its thread: use spawn_blocking"
             );
         }
+    }
+}
+
+/// Returns the outcome of a handler, as metrics name it.
+pub(super) fn outcome_of<T, E>(result: &Result<T, E>) -> Outcome {
+    match result {
+        Ok(_) => Outcome::Ok,
+        Err(_) => Outcome::Service,
     }
 }
 

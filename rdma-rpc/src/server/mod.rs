@@ -29,6 +29,7 @@ use crate::error::{Error, Result};
 use crate::limits;
 use crate::link::{Accepted, Encryption, Link, Listener};
 use crate::metadata::Metadata;
+use crate::observe::Observed;
 
 /// A server that offers services to any number of clients.
 ///
@@ -52,6 +53,7 @@ pub(crate) struct Shared {
     methods: Methods,
     guards: Guards,
     encryption: Encryption,
+    observed: Observed,
     concurrency: usize,
     message_limit: usize,
     bulk_limit: usize,
@@ -72,6 +74,7 @@ impl Server {
                 methods,
                 guards: Guards::default(),
                 encryption: Encryption::default(),
+                observed: Observed::default(),
                 concurrency: 256,
                 message_limit: limits::MESSAGE,
                 bulk_limit: limits::BULK,
@@ -155,6 +158,22 @@ impl Server {
     #[cfg(feature = "tls")]
     pub fn tls(mut self, config: Arc<tokio_rustls::rustls::ServerConfig>) -> Self {
         self.shared.encryption.server = Some(config);
+        self
+    }
+
+    /// Records metrics of each method through the facade of the crate
+    /// [`metrics`](https://docs.rs/metrics): the counter `rdma_rpc_calls_total`, the gauge
+    /// `rdma_rpc_calls_in_flight` and the histogram `rdma_rpc_call_seconds`. Default: none.
+    #[cfg(feature = "metrics")]
+    pub fn metrics(mut self) -> Self {
+        self.shared.observed.has_metrics = true;
+        self
+    }
+
+    /// Runs each handler in a span of its trace, see [`TraceContext`](crate::TraceContext). Default: no spans.
+    #[cfg(feature = "trace")]
+    pub fn traces(mut self) -> Self {
+        self.shared.observed.has_traces = true;
         self
     }
 

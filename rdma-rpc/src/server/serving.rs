@@ -15,6 +15,7 @@ use crate::core::{Core, Side};
 use crate::deadlines::NEVER;
 use crate::error::{Error, Result};
 use crate::metadata::Metadata;
+use crate::observe;
 use crate::outbox::{BATCH, Leaves};
 use crate::payload::{Body, Message};
 use crate::status::Status;
@@ -170,6 +171,7 @@ impl Serving {
             metadata: &incoming.metadata,
         };
         if let Err(reason) = self.shared.guards.allow(&info, self.identity.get()) {
+            observe::refused(self.shared.observed, info.method);
             refuse(core, id, &Status::Denied(reason.into()));
             return Ok(());
         }

@@ -95,6 +95,8 @@ mod method;
 mod observe;
 mod outbox;
 mod payload;
+#[cfg(feature = "reflection")]
+mod reflection;
 mod server;
 mod status;
 mod stream;
@@ -177,6 +179,11 @@ pub use metadata::Metadata;
 pub use observe::TraceContext;
 pub use outbox::Sent;
 pub use payload::Payload;
+#[cfg(feature = "reflection")]
+pub use reflection::{
+    Fields, Format, MethodDescription, Reflection, ReflectionClient, ReflectionServer, Schema,
+    TypeDescription, TypeFormat,
+};
 pub use server::{CallInfo, Context, Server, ServerHandle, Service};
 pub use stream::{Receiver, Sender};
 
@@ -185,8 +192,16 @@ pub use stream::{Receiver, Sender};
 pub mod generated {
     pub use crate::codec::{Typed, Unencoded};
     pub use crate::method::MethodInfo;
-    pub use crate::server::{Call, Methods};
+    pub use crate::server::{Call, Methods, Role};
 
-    /// Checks, where a type stands in a service, that its codec can encode and decode it.
-    pub fn check<C: crate::Encode<T> + crate::Decode<T>, T>() {}
+    /// Checks, where a type stands in a service, that its codec can encode and decode it, and describes the
+    /// type for reflection: its name in the trait, and its text.
+    pub fn check<C: crate::Encode<T> + crate::Decode<T>, T>(
+        methods: &mut Methods,
+        method: &'static MethodInfo,
+        role: Role,
+        [name, text]: [&'static str; 2],
+    ) {
+        methods.describe::<C, T>(method, role, [name, text]);
+    }
 }

@@ -220,25 +220,51 @@ fn call(service: &Service, method: &Method) -> TokenStream {
     }
 }
 
-/// Returns checks that report a type without an encoding where the type stands in the trait.
+/// Returns checks that report a type without an encoding where the type stands in the trait, and that
+/// describe the type for reflection.
 fn checks(service: &Service, method: &Method) -> TokenStream {
-    let codec = &service.codec;
-    let mut types = Vec::new();
+    let (codec, constant) = (&service.codec, constant(method));
+    let client = format_ident!("{}Client", service.name);
+    let mut types: Vec<(&str, String, &syn::Type)> = Vec::new();
     if !method.is_raw {
-        types.extend(method.values.iter().map(|value| &value.ty));
-        types.extend(method.result.iter().map(|result| &result.value));
+        for value in &method.values {
+            types.push(("Argument", value.name.unraw().to_string(), &value.ty));
+        }
+        let result = method.result.iter();
+        types.extend(result.map(|result| ("Result", String::new(), &result.value)));
     }
-    types.extend(method.result.iter().map(|result| &result.error));
-    types.extend(method.input.iter().map(|stream| &stream.item));
-    types.extend(method.output.iter().map(|stream| &stream.item));
+    let result = method.result.iter();
+    types.extend(result.map(|result| ("Error", String::new(), &result.error)));
+    let input = method.input.iter();
+    types.extend(input.map(|stream| ("Input", stream.name.unraw().to_string(), &stream.item)));
+    let output = method.output.iter();
+    types.extend(output.map(|stream| ("Output", stream.name.unraw().to_string(), &stream.item)));
     types
         .into_iter()
-        .map(|ty| {
+        .map(|(role, name, ty)| {
+            let (role, text) = (format_ident!("{role}"), text(ty));
             // An unsuitable type is reported at its place in the trait, as a missing implementation of the codec.
             let codec = respanned(codec.to_token_stream(), ty.span());
-            quote_spanned!(ty.span()=> ::rdma_rpc::generated::check::<#codec, #ty>();)
+            let part = quote! {
+                methods,
+                #client::#constant,
+                ::rdma_rpc::generated::Role::#role,
+                [#name, #text]
+            };
+            quote_spanned!(ty.span()=> ::rdma_rpc::generated::check::<#codec, #ty>(#part);)
         })
         .collect()
+}
+
+/// Returns a type as a programmer writes it.
+fn text(ty: &syn::Type) -> String {
+    let tokens = ty.to_token_stream().to_string();
+    let closed = [
+        " <", "< ", " >", " ::", ":: ", " ,", " (", "( ", " )", " [", "[ ", " ]", " ;",
+    ];
+    closed
+        .iter()
+        .fold(tokens, |text, spaced| text.replace(spaced, spaced.trim()))
 }
 
 /// Returns the tokens with another place in the source.

@@ -26,6 +26,8 @@ pub(crate) use self::access::Accesses;
 pub(crate) use self::access::decode;
 pub(crate) use self::lease::{Leased, place, results_left, serve_results};
 pub use self::memory::BulkMemory;
+#[cfg(feature = "reflection")]
+pub(crate) use self::scope::decoding;
 pub(crate) use self::scope::is_incomplete;
 pub(crate) use self::table::Table;
 use self::token::Token;

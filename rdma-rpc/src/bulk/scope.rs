@@ -74,7 +74,7 @@ pub(super) fn token(bulk: &Bulk) -> Result<Token, &'static str> {
 }
 
 /// Decodes a value with `decode`. Returns the bulks of the peer that it has.
-pub(super) fn decoding<T>(decode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
+pub(crate) fn decoding<T>(decode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
     let former = DECODING.replace(Some(Vec::new()));
     let decoded = decode();
     (decoded, DECODING.replace(former).unwrap_or_default())

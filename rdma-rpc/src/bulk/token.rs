@@ -7,6 +7,7 @@ const REMOTE: usize = 20;
 
 /// Encoded bulk: its lease, its length, and its memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename = "Bulk")]
 pub(super) struct Token {
     /// Number of the lease, which the owner chose.
     pub(super) lease: u64,

@@ -90,6 +90,12 @@ pub trait Decode<T>: Codec {
     /// If `bytes` are not exactly one encoded value of type `T`.
     fn decode(bytes: &[u8]) -> Result<T, CodecError>;
 
+    /// Returns the structure of the type for [reflection](crate::Reflection); `None` if it is not known.
+    #[cfg(feature = "reflection")]
+    fn schema() -> Option<crate::Schema> {
+        None
+    }
+
     /// Decodes a value that may keep the memory in which its bytes were received.
     ///
     /// # Errors

@@ -55,6 +55,10 @@ pub(super) struct Incoming<'m> {
 pub(super) trait Handler: Send + Sync {
     fn info(&self) -> &'static MethodInfo;
 
+    /// Returns the number of the codec of the requests.
+    #[cfg(feature = "reflection")]
+    fn codec(&self) -> u8;
+
     /// Limits the calls of the method that run at once. Only the first call has an effect.
     fn limit(&self, calls: usize);
 
@@ -113,6 +117,11 @@ where
 {
     fn info(&self) -> &'static MethodInfo {
         self.info
+    }
+
+    #[cfg(feature = "reflection")]
+    fn codec(&self) -> u8 {
+        <F::Request as Codec>::ID
     }
 
     fn limit(&self, calls: usize) {

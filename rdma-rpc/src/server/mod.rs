@@ -22,7 +22,9 @@ pub use self::context::Context;
 pub(crate) use self::gate::Gate;
 pub use self::guards::CallInfo;
 use self::guards::Guards;
-pub use self::methods::{Methods, Service};
+#[cfg(feature = "reflection")]
+pub(crate) use self::methods::Part;
+pub use self::methods::{Methods, Role, Service};
 pub(crate) use self::serving::Serving;
 use crate::address::{Peer, ToAddress};
 use crate::error::{Error, Result};
@@ -95,6 +97,14 @@ impl Server {
     pub fn service(mut self, service: impl Service) -> Self {
         service.register(&mut self.shared.methods);
         self
+    }
+
+    /// Adds the [reflection service](crate::Reflection), which describes all services that were added before it.
+    #[cfg(feature = "reflection")]
+    pub fn reflection(self) -> Self {
+        let (methods, parts) = self.shared.methods.described();
+        let described = crate::reflection::Described::new(methods, parts);
+        self.service(crate::ReflectionServer::new(described))
     }
 
     /// Sets the maximum number of calls of one connection that are in progress; further calls wait at

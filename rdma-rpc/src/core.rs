@@ -31,6 +31,8 @@ pub(crate) struct Core {
     pub(crate) own: Settings,
     pub(crate) bulks: bulk::Table,
     others: OnceLock<Settings>,
+    /// Incarnation of the server, at a client.
+    incarnation: OnceLock<u64>,
     end: OnceLock<Error>,
     /// Notification of those who wait for the peer's settings, or for the end.
     changed: Notify,
@@ -66,6 +68,7 @@ impl Core {
             own,
             bulks: bulk::Table::new(bulk_limit),
             others: OnceLock::new(),
+            incarnation: OnceLock::new(),
             end: OnceLock::new(),
             changed: Notify::new(),
         });
@@ -142,6 +145,17 @@ impl Core {
             Side::Client(calls) => calls.expire(now),
             Side::Server(serving) => serving.expire(self, now),
         }
+    }
+
+    /// Takes over the incarnation of the server, which precedes its settings.
+    pub(crate) fn set_incarnation(&self, incarnation: u64) {
+        // A second one comes with settings that come twice.
+        let _ = self.incarnation.set(incarnation);
+    }
+
+    /// Returns the incarnation of the server, once its settings have arrived.
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.incarnation.get().copied().unwrap_or_default()
     }
 
     /// Takes over the peer's settings.

@@ -125,6 +125,14 @@ pub enum Error {
         reason: String,
     },
 
+    /// A method that is executed at most once may or may not have been executed, and is not executed again: the
+    /// server has restarted meanwhile, or has dropped the answer.
+    #[error("{method} may or may not have been executed")]
+    ExecutionUnknown {
+        /// The called method.
+        method: Cow<'static, str>,
+    },
+
     /// The server has denied the call, which was not started, or the connection.
     #[error("access denied: {reason}")]
     Denied {

@@ -93,6 +93,7 @@ mod link;
 mod metadata;
 mod method;
 mod observe;
+mod once;
 mod outbox;
 mod payload;
 #[cfg(feature = "reflection")]
@@ -114,7 +115,17 @@ mod wire;
 /// |---|---|
 /// | `#[rpc(oneway)]` | The method has no result, and its caller does not wait for it. |
 /// | `#[rpc(raw)]` | The argument is a [`Payload`] and the result any bytes, which are not encoded. |
+/// | `#[rpc(once)]` | The method is executed at most once, see below. |
 /// | `#[rpc(id = 7)]` | The number of the method, which is otherwise a hash of its name. |
+///
+/// # At most once
+///
+/// A call of a method with `#[rpc(once)]` is sent again if its connection ends before the answer, by a [client
+/// that connects again](ClientBuilder::connect_any), to the same server, until its deadline. The server executes it
+/// at most once: a repeated call gets the answer of the first one, whose handler goes on without the connection. A
+/// server that was started anew, or that has dropped the answer, executes nothing, and the call fails with
+/// [`Error::ExecutionUnknown`]. The result and the error of such a method are `Clone`, `Send` and `Sync`. A server
+/// keeps the last 256 answers of a client that the client has not yet, for 1024 clients.
 ///
 /// ```
 /// use rdma_rpc::{Address, Receiver, Sender, Server};
@@ -192,6 +203,7 @@ pub use stream::{Receiver, Sender};
 pub mod generated {
     pub use crate::codec::{Typed, Unencoded};
     pub use crate::method::MethodInfo;
+    pub use crate::once::once;
     pub use crate::server::{Call, Methods, Role};
 
     /// Checks, where a type stands in a service, that its codec can encode and decode it, and describes the

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Maximum length of encoded metadata in bytes.
-const LIMIT: usize = 2048;
+pub(crate) const LIMIT: usize = 2048;
 
 /// Named values that a caller sends with its requests, such as a trace ID or a tenant.
 ///
@@ -50,13 +50,10 @@ impl Metadata {
         }
     }
 
-    /// Adds a value like [`Self::with`], unless the metadata would be too long.
-    #[cfg(feature = "trace")]
-    pub(crate) fn with_if_room(self, name: &str, value: &[u8]) -> Self {
-        match self.encoded().len() + 3 + name.len() + value.len() {
-            ..=LIMIT => self.with(name, value),
-            _ => self,
-        }
+    /// Adds a value like [`Self::with`]; `None` if the metadata would be too long.
+    pub(crate) fn checked_with(&self, name: &str, value: &[u8]) -> Option<Self> {
+        let len = self.encoded().len() + 3 + name.len() + value.len();
+        (len <= LIMIT).then(|| self.clone().with(name, value))
     }
 
     /// Returns the first value of this name.

@@ -14,6 +14,8 @@ pub struct MethodInfo {
     pub has_output: bool,
     /// Set if the method has no response.
     pub is_one_way: bool,
+    /// Set if the method is executed at most once.
+    pub is_once: bool,
 }
 
 /// Returns the number of a method whose service does not set it: the 32-bit FNV-1a hash of its name.

@@ -18,6 +18,7 @@ pub(crate) enum Status {
     DeadlineExceeded,
     Cancelled,
     Denied(Cow<'static, str>),
+    ExecutionUnknown,
 }
 
 /// Maximum length in bytes of the text of a status.
@@ -47,6 +48,7 @@ impl Status {
             Self::DeadlineExceeded => none(8),
             Self::Cancelled => none(9),
             Self::Denied(reason) => text(10, reason),
+            Self::ExecutionUnknown => none(11),
         }
     }
 
@@ -73,6 +75,7 @@ impl Status {
             8 => Self::DeadlineExceeded,
             9 => Self::Cancelled,
             10 => Self::Denied(text()),
+            11 => Self::ExecutionUnknown,
             _ => return None,
         })
     }
@@ -99,6 +102,7 @@ impl Status {
             },
             Self::DeadlineExceeded => Error::DeadlineExceeded { method, limit },
             Self::Cancelled => Error::Cancelled,
+            Self::ExecutionUnknown => Error::ExecutionUnknown { method },
             Self::Denied(reason) => Error::Denied {
                 reason: reason.into(),
             },

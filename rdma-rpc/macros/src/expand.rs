@@ -110,7 +110,7 @@ fn infos(service: &Service) -> impl Iterator<Item = TokenStream> {
         let (id, name) = (method.id, method.full_name(&service.name));
         let conditions = conditions(method);
         let (has_input, has_output) = (method.input.is_some(), method.output.is_some());
-        let is_one_way = method.is_one_way;
+        let (is_one_way, is_once) = (method.is_one_way, method.is_once);
         quote! {
             #(#conditions)*
             const #constant: &'static ::rdma_rpc::generated::MethodInfo =
@@ -120,6 +120,7 @@ fn infos(service: &Service) -> impl Iterator<Item = TokenStream> {
                     has_input: #has_input,
                     has_output: #has_output,
                     is_one_way: #is_one_way,
+                    is_once: #is_once,
                 };
         }
     })
@@ -135,6 +136,15 @@ fn server(service: &Service) -> TokenStream {
         let (call, checks) = (call(service, method), checks(service, method));
         let (ty, conditions) = (request_type(method), conditions(method));
         let [service_value, call_value] = ["service", "call"].map(variable);
+        let handled = match method.is_once {
+            true => quote! {
+                ::rdma_rpc::generated::once(
+                    #call_value,
+                    move |#call_value: ::rdma_rpc::generated::Call<#ty>| async move { #call },
+                )
+            },
+            false => quote!(async move { #call }),
+        };
         quote! {
             #(#conditions)*
             {
@@ -144,7 +154,7 @@ fn server(service: &Service) -> TokenStream {
                     #client::#constant,
                     move |#call_value: ::rdma_rpc::generated::Call<#ty>| {
                         let #service_value = ::std::sync::Arc::clone(&#service_value);
-                        async move { #call }
+                        #handled
                     },
                 );
             }

@@ -104,13 +104,14 @@ impl Endpoints {
         self.places.iter().filter_map(|place| place.connection())
     }
 
-    /// Chooses a connection, except those to the endpoints `excluded`.
-    fn choose(&self, excluded: &[usize]) -> Option<Chosen> {
+    /// Chooses a connection, except those to the endpoints `excluded`, or that to the endpoint `pinned`.
+    fn choose(&self, excluded: &[usize], pinned: Option<usize>) -> Option<Chosen> {
         let count = self.places.len();
         let start = self.next.fetch_add(1, Ordering::Relaxed);
         let in_turn = (0..count).map(|offset| start.wrapping_add(offset) % count);
         let usable = in_turn
             .filter(|index| !excluded.contains(index))
+            .filter(|index| pinned.is_none_or(|pinned| pinned == *index))
             .filter_map(|index| Some((index, self.places[index].usable()?)));
         let load = |index: usize| self.places[index].in_flight.load(Ordering::Relaxed);
         let mut usable = usable;
@@ -132,6 +133,7 @@ impl Endpoints {
             endpoints: self,
             latest: Instant::now().checked_add(limit),
             excluded: Vec::new(),
+            pinned: None,
             last: None,
         }
     }
@@ -149,6 +151,8 @@ pub(super) struct Search<'e> {
     latest: Option<Instant>,
     /// Endpoints that have refused the call.
     excluded: Vec<usize>,
+    /// The only endpoint that may get the call.
+    pinned: Option<usize>,
     /// Error of the last attempt.
     last: Option<Error>,
 }
@@ -159,7 +163,7 @@ impl Search<'_> {
         loop {
             let mut changed = std::pin::pin!(self.endpoints.changed.notified());
             changed.as_mut().enable();
-            if let Some(chosen) = self.endpoints.choose(&self.excluded) {
+            if let Some(chosen) = self.endpoints.choose(&self.excluded, self.pinned) {
                 return Ok(chosen);
             }
             // Every server that is connected has refused the call.
@@ -189,6 +193,12 @@ impl Search<'_> {
         self.latest.map_or(Duration::MAX, |latest| {
             latest.saturating_duration_since(Instant::now())
         })
+    }
+
+    /// Allows only the endpoint of a connection from now on.
+    pub(super) fn pin(&mut self, chosen: &Chosen) {
+        self.pinned = Some(chosen.index);
+        self.excluded.clear();
     }
 
     /// Takes over the error of a call that the server of a connection has not started.

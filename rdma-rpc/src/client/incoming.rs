@@ -5,6 +5,8 @@ use std::sync::Arc;
 use super::calls::{Answer, Calls, Phase, Slot};
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::metadata::Metadata;
+use crate::once;
 use crate::payload::{Body, Message};
 use crate::status::Status;
 use crate::stream::Outlet;
@@ -56,7 +58,12 @@ impl Calls {
                         outlet.grant(crate::stream::Window { items, bytes })?;
                     }
                 }
-                Head::Settings { settings, .. } => {
+                Head::Settings { settings, metadata } => {
+                    let metadata = message.bytes().get(metadata).unwrap_or_default();
+                    let metadata = Metadata::decode(metadata).ok_or(Violation::Fields)?;
+                    if let Some(incarnation) = once::incarnation(&metadata) {
+                        core.set_incarnation(incarnation);
+                    }
                     core.set_others(settings)?;
                     self.open(settings.slots);
                 }

@@ -5,6 +5,7 @@ mod calls;
 mod endpoint;
 mod endpoints;
 mod incoming;
+mod once;
 mod perform;
 mod request;
 mod streaming;
@@ -28,6 +29,7 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::metadata::Metadata;
 use crate::observe::{self, Observed};
+use crate::once::Session;
 use crate::outbox::Sent;
 
 /// A connection to a server, or [connections to several servers](ClientBuilder::connect_any), on which the
@@ -46,6 +48,8 @@ pub struct Client {
     metadata: Metadata,
     interceptor: Option<Interceptor>,
     observed: Observed,
+    /// Numbers of the calls that are executed at most once.
+    session: Arc<Session>,
 }
 
 /// Function that is called before each call.
@@ -208,6 +212,7 @@ impl Client {
             metadata: Metadata::default(),
             interceptor: None,
             observed: Observed::default(),
+            session: Arc::new(Session::new()),
         }
     }
 

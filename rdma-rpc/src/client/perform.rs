@@ -77,6 +77,9 @@ impl Client {
         let decode = |core: &Arc<Core>, answer, body: &mut Stored| {
             decode::<F, T, E>(core, answer, body, &told)
         };
+        if method.is_once {
+            return self.unary_once(method.id, &told, body, decode).await;
+        }
         self.unary_of(method.id, &told, self.deadline, body, decode)
             .await
     }
@@ -351,7 +354,7 @@ pub(super) struct Begun {
 }
 
 /// Error of a call that the server has certainly not started.
-struct Unstarted(Error);
+pub(super) struct Unstarted(pub(super) Error);
 
 /// Error of a call whose request was not sent as it should.
 enum Failed {
@@ -402,7 +405,7 @@ impl End {
 }
 
 /// Makes a unary call on a connection, with the given time limit.
-async fn unary_on<Q: ?Sized, T, E>(
+pub(super) async fn unary_on<Q: ?Sized, T, E>(
     core: &Arc<Core>,
     (method, metadata): (u32, &Metadata),
     (limit, told): (Option<Duration>, &Told),

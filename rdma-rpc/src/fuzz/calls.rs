@@ -20,6 +20,7 @@ const fn unary(id: u32, name: &'static str) -> MethodInfo {
         has_input: false,
         has_output: false,
         is_one_way: false,
+        is_once: false,
     }
 }
 

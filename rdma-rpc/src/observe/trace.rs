@@ -161,7 +161,8 @@ pub(super) fn propagate(metadata: Metadata) -> Metadata {
     }
     let parent = TraceContext::current();
     let context = parent.map_or_else(TraceContext::new, |parent| parent.child());
-    metadata.with_if_room(NAME, context.to_string().as_bytes())
+    let traced = metadata.checked_with(NAME, context.to_string().as_bytes());
+    traced.unwrap_or(metadata)
 }
 
 /// Handler in its span.

@@ -16,7 +16,7 @@ use super::schema::{Fields, Format, Schema, TypeFormat};
 use crate::bulk;
 
 /// Maximum number of values that are decoded of a type.
-const PASSES: usize = 1000;
+const PASSES: usize = 500;
 
 /// Maximum depth of a value.
 const DEPTH: usize = 64;
@@ -33,13 +33,12 @@ fn trace<T: DeserializeOwned>() -> Option<Schema> {
     let mut tracer = Tracer::default();
     let mut format = Format::Unknown;
     for _ in 0..PASSES {
-        tracer.is_complete = true;
         T::deserialize(Value {
             tracer: &mut tracer,
             format: &mut format,
         })
         .ok()?;
-        if tracer.is_complete {
+        if tracer.is_complete() {
             break;
         }
     }
@@ -54,8 +53,8 @@ struct Tracer {
     types: BTreeMap<String, TypeFormat>,
     /// Types that are being decoded, from the outermost on.
     stack: Vec<&'static str>,
-    /// Set unless an enum has variants that were not seen.
-    is_complete: bool,
+    /// Number of variants that were chosen of enums without unseen ones, which may lead to enums that have some.
+    turn: usize,
 }
 
 impl Tracer {
@@ -63,6 +62,14 @@ impl Tracer {
     fn is_recursive(&self) -> bool {
         let is_repeated = |(at, name): (usize, &&str)| self.stack[..at].contains(name);
         self.stack.len() > DEPTH || self.stack.iter().enumerate().any(is_repeated)
+    }
+
+    /// Returns whether all variants of all enums were seen.
+    fn is_complete(&self) -> bool {
+        self.types.values().all(|format| match format {
+            TypeFormat::Struct(_) => true,
+            TypeFormat::Enum(variants) => variants.iter().all(|(_, fields)| fields.is_some()),
+        })
     }
 
     /// Decodes the fields of a struct, or of the variant of an enum, with `decode`.
@@ -268,22 +275,26 @@ impl<'de> Deserializer<'de> for Value<'_> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         self.set(Format::Named(name.to_owned()))?;
-        let unseen = || {
+        let none_seen = || {
             let variants = variants.iter().map(|name| ((*name).to_owned(), None));
             TypeFormat::Enum(variants.collect())
         };
         let types = &mut self.tracer.types;
-        let known = types.entry(name.to_owned()).or_insert_with(unseen);
+        let known = types.entry(name.to_owned()).or_insert_with(none_seen);
         let TypeFormat::Enum(known) = known else {
             return Err(same_name());
         };
         let is_repeated = self.tracer.stack.contains(&name);
-        let mut left = (0..known.len()).filter(|&index| known[index].1.is_none());
-        // Within itself, an enum takes its first variant, which often ends the recursion.
-        let index = if is_repeated { None } else { left.next() };
-        let has_more = left.next().is_some();
-        self.tracer.is_complete &= !has_more;
-        let index = index.unwrap_or_default();
+        let unseen = known.iter().position(|(_, fields)| fields.is_none());
+        let index = match unseen {
+            // Within itself, an enum takes its first variant, which often ends the recursion.
+            _ if is_repeated => 0,
+            Some(unseen) => unseen,
+            None => {
+                self.tracer.turn += 1;
+                self.tracer.turn % known.len().max(1)
+            }
+        };
         let (value, fields) = self.tracer.within(name, |tracer| {
             let mut fields = Fields::Unit;
             let variant = Variant {

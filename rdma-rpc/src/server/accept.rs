@@ -13,7 +13,7 @@ use crate::core::{Core, Side};
 use crate::error::{Error, Result};
 use crate::limits;
 use crate::link::{Accepted, Listener};
-use crate::metadata::Metadata;
+use crate::once;
 use crate::wire::Settings;
 
 /// Time after the grace period in which connections may still send their last answers.
@@ -137,11 +137,9 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
     };
     let bulk_limit = shared.bulk_limit;
     // A client that must authenticate gets the settings afterwards.
-    let hello = shared
-        .guards
-        .authenticate
-        .is_none()
-        .then_some(&Metadata::EMPTY);
+    let incarnation = once::hello(shared.once.incarnation());
+    let is_open = shared.guards.authenticate.is_none();
+    let hello = is_open.then_some(&incarnation);
     let side = Side::Server(Serving::new(shared));
     let Served(core) = &Served(Core::start(link, peer, own, bulk_limit, hello, side));
     tokio::select! {

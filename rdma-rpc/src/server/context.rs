@@ -10,6 +10,7 @@ use crate::bulk::BulkMemory;
 use crate::core::Core;
 use crate::error::Result;
 use crate::metadata::Metadata;
+use crate::once::Windows;
 use crate::wire::{CallId, ONE_WAY};
 
 /// Context of a call: its deadline, its metadata, the peer, and whether the caller still waits.
@@ -33,6 +34,11 @@ impl Context {
             deadline,
             metadata,
         }
+    }
+
+    /// Returns the answers that the server keeps.
+    pub(crate) fn windows(&self) -> &Windows {
+        &Serving::of(&self.core).shared.once
     }
 
     pub(super) fn parts(&self) -> (Arc<Core>, CallId) {

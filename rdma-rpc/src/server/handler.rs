@@ -144,6 +144,13 @@ where
             refuse(core, id, &Status::BadRequest(reason.into()));
             return Ok(());
         }
+        if self.info.is_once
+            && let Err(status) = serving.shared.once.check(&metadata)
+        {
+            observe::refused(serving.shared.observed, self.info.name);
+            refuse(core, id, &status);
+            return Ok(());
+        }
         let entered = match self.enter(serving, id) {
             Ok(entered) => entered,
             Err(reason) => {

@@ -32,6 +32,7 @@ use crate::limits;
 use crate::link::{Accepted, Encryption, Link, Listener};
 use crate::metadata::Metadata;
 use crate::observe::Observed;
+use crate::once::Windows;
 
 /// A server that offers services to any number of clients.
 ///
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     methods: Methods,
     guards: Guards,
     encryption: Encryption,
+    pub(crate) once: Windows,
     observed: Observed,
     concurrency: usize,
     message_limit: usize,
@@ -76,6 +78,7 @@ impl Server {
                 methods,
                 guards: Guards::default(),
                 encryption: Encryption::default(),
+                once: Windows::default(),
                 observed: Observed::default(),
                 concurrency: 256,
                 message_limit: limits::MESSAGE,

@@ -16,6 +16,7 @@ use crate::deadlines::NEVER;
 use crate::error::{Error, Result};
 use crate::metadata::Metadata;
 use crate::observe;
+use crate::once;
 use crate::outbox::{BATCH, Leaves};
 use crate::payload::{Body, Message};
 use crate::status::Status;
@@ -146,7 +147,7 @@ impl Serving {
         let identity = judged.map_err(|reason| Error::Denied { reason })?;
         // Settings come once.
         drop(self.identity.set(identity));
-        core.greet(&Metadata::default());
+        core.greet(&once::hello(self.shared.once.incarnation()));
         Ok(())
     }
 

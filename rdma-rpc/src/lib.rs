@@ -192,8 +192,8 @@ pub use outbox::Sent;
 pub use payload::Payload;
 #[cfg(feature = "reflection")]
 pub use reflection::{
-    Fields, Format, MethodDescription, Reflection, ReflectionClient, ReflectionServer, Schema,
-    TypeDescription, TypeFormat,
+    CallCounts, Fields, Format, MethodDescription, Reflection, ReflectionClient, ReflectionServer,
+    Schema, TypeDescription, TypeFormat,
 };
 pub use server::{CallInfo, Context, Server, ServerHandle, Service};
 pub use stream::{Receiver, Sender};

@@ -128,4 +128,21 @@ async fn methods_are_described(address: Address) {
     assert_eq!((reverse.codec, reverse.arguments.len()), (0, 0));
     let note = method("Everything.note");
     assert!(note.is_one_way && note.result.is_none() && note.error.is_none());
+
+    let board = BoardClient::new(client.client().clone());
+    let drawing = || Drawing {
+        shapes: Vec::new(),
+        picture: None,
+    };
+    for _ in 0..3 {
+        let drawn = within("a call", board.draw(drawing(), (1, None))).await;
+        drawn.unwrap();
+    }
+    let calls = within("the counts", client.calls()).await.unwrap();
+    assert_eq!(calls.len(), 11);
+    let draw = &calls[0];
+    assert_eq!(
+        (draw.name.as_str(), draw.started, draw.ended),
+        ("Board.draw", 3, 3)
+    );
 }

@@ -1,6 +1,8 @@
 //! Observation of calls: metrics per method (feature `metrics`), and traces across processes (feature `trace`).
 //! A server or client whose program has not asked for them has none, whatever the features are.
 
+#[cfg(feature = "reflection")]
+mod counts;
 #[cfg(feature = "metrics")]
 mod meter;
 #[cfg(feature = "trace")]
@@ -8,6 +10,8 @@ mod trace;
 
 use std::borrow::Cow;
 
+#[cfg(feature = "reflection")]
+pub(crate) use self::counts::Counts;
 #[cfg(feature = "trace")]
 pub use self::trace::TraceContext;
 use crate::address::Peer;
@@ -36,6 +40,8 @@ pub(crate) enum Outcome {
 /// A call that a server runs. Dropping it before [`Self::end`] counts the call as cancelled.
 #[derive(Debug)]
 pub(crate) struct Handled {
+    #[cfg(feature = "reflection")]
+    _counted: Option<counts::Counted>,
     #[cfg(feature = "metrics")]
     meter: Option<meter::Meter>,
     #[cfg(feature = "trace")]
@@ -52,6 +58,8 @@ impl Handled {
         // Without features, nobody needs them.
         let _ = (observed, method, peer, metadata);
         Self {
+            #[cfg(feature = "reflection")]
+            _counted: None,
             #[cfg(feature = "metrics")]
             meter: observed
                 .has_metrics
@@ -60,6 +68,15 @@ impl Handled {
             trace: observed
                 .has_traces
                 .then(|| trace::Traced::begin(method, peer, metadata)),
+        }
+    }
+
+    /// Counts the call as running until it has ended.
+    #[cfg(feature = "reflection")]
+    pub(crate) fn counted(self, counts: Option<&std::sync::Arc<Counts>>) -> Self {
+        Self {
+            _counted: counts.map(counts::Counted::new),
+            ..self
         }
     }
 

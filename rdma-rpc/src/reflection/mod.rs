@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub use self::schema::{Fields, Format, Schema, TypeFormat};
 pub(crate) use self::trace::schema;
 use crate::method::MethodInfo;
-use crate::server::{Part, Role};
+use crate::server::{Method, Part, Role};
 
 /// Type of an argument, a result or an item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +48,18 @@ pub struct MethodDescription {
     pub error: Option<TypeDescription>,
 }
 
+/// Numbers of the calls of a method since the server was started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CallCounts {
+    /// Name of the service and of the method.
+    pub name: String,
+    /// Number of calls that were started.
+    pub started: u64,
+    /// Number of calls that have ended.
+    pub ended: u64,
+}
+
 /// The reflection service, which describes the services of a server: [`Server::reflection`] adds it.
 ///
 /// [`Server::reflection`]: crate::Server::reflection
@@ -81,19 +93,21 @@ pub struct MethodDescription {
 pub trait Reflection {
     /// Returns the methods of the server, in the order of their names.
     async fn methods(&self) -> Result<Vec<MethodDescription>, ()>;
+    /// Returns the numbers of calls of each method, in the order of their names.
+    async fn calls(&self) -> Result<Vec<CallCounts>, ()>;
 }
 
 /// Methods of a server, whose types are described at the first request.
 #[derive(Debug)]
 pub(crate) struct Described {
-    methods: Vec<(&'static MethodInfo, u8)>,
+    methods: Vec<Method>,
     parts: Vec<Part>,
     descriptions: OnceLock<Vec<MethodDescription>>,
 }
 
 impl Described {
-    pub(crate) fn new(mut methods: Vec<(&'static MethodInfo, u8)>, parts: Vec<Part>) -> Self {
-        methods.sort_by_key(|(info, _)| info.name);
+    pub(crate) fn new(mut methods: Vec<Method>, parts: Vec<Part>) -> Self {
+        methods.sort_by_key(|(info, _, _)| info.name);
         Self {
             methods,
             parts,
@@ -130,9 +144,21 @@ impl Reflection for Described {
         let descriptions = self.descriptions.get_or_init(|| {
             let methods = self.methods.iter();
             methods
-                .map(|(info, codec)| self.describe(info, *codec))
+                .map(|(info, codec, _)| self.describe(info, *codec))
                 .collect()
         });
         Ok(descriptions.clone())
+    }
+
+    async fn calls(&self) -> Result<Vec<CallCounts>, ()> {
+        let counts = self.methods.iter().map(|(info, _, counts)| {
+            let (started, ended) = counts.numbers();
+            CallCounts {
+                name: info.name.to_owned(),
+                started,
+                ended,
+            }
+        });
+        Ok(counts.collect())
     }
 }

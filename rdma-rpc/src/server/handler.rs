@@ -23,6 +23,8 @@ use crate::core::Core;
 use crate::error::Result;
 use crate::metadata::Metadata;
 use crate::method::MethodInfo;
+#[cfg(feature = "reflection")]
+use crate::observe::Counts;
 use crate::observe::{self, Handled, Outcome};
 use crate::outbox::{Batch, Leaves, Placed, send_long};
 use crate::payload::Body;
@@ -59,6 +61,10 @@ pub(super) trait Handler: Send + Sync {
     #[cfg(feature = "reflection")]
     fn codec(&self) -> u8;
 
+    /// Counts the calls of the method from now on.
+    #[cfg(feature = "reflection")]
+    fn count(&self) -> Arc<Counts>;
+
     /// Limits the calls of the method that run at once. Only the first call has an effect.
     fn limit(&self, calls: usize);
 
@@ -72,6 +78,8 @@ pub(super) struct Typed<F, Q, T, E, Fut, H> {
     handle: H,
     spare: ArrayQueue<Cell<Fut>>,
     gate: OnceLock<Arc<Gate>>,
+    #[cfg(feature = "reflection")]
+    counts: OnceLock<Arc<Counts>>,
     #[expect(clippy::type_complexity, reason = "a marker of the types of a method")]
     types: PhantomData<fn() -> (F, Q, T, E)>,
 }
@@ -83,6 +91,8 @@ impl<F, Q, T, E, Fut, H> Typed<F, Q, T, E, Fut, H> {
             handle,
             spare: ArrayQueue::new(SPARE),
             gate: OnceLock::new(),
+            #[cfg(feature = "reflection")]
+            counts: OnceLock::new(),
             types: PhantomData,
         }
     }
@@ -122,6 +132,11 @@ where
     #[cfg(feature = "reflection")]
     fn codec(&self) -> u8 {
         <F::Request as Codec>::ID
+    }
+
+    #[cfg(feature = "reflection")]
+    fn count(&self) -> Arc<Counts> {
+        Arc::clone(self.counts.get_or_init(Arc::default))
     }
 
     fn limit(&self, calls: usize) {
@@ -190,6 +205,8 @@ where
             &core.peer,
             &metadata,
         );
+        #[cfg(feature = "reflection")]
+        let handled = handled.counted(self.counts.get());
         let context = Context::new(core, id, deadline, metadata);
         let call = Call::new(context, request, streams.clone());
         let mut cell = self.spare.pop().unwrap_or_else(|| Box::pin(None));

@@ -43,6 +43,10 @@ pub enum Role {
     Output,
 }
 
+/// A method, the number of the codec of its requests, and the counts of its calls.
+#[cfg(feature = "reflection")]
+pub(crate) type Method = (&'static MethodInfo, u8, Arc<crate::observe::Counts>);
+
 /// Type in a method, for reflection.
 #[cfg(feature = "reflection")]
 #[derive(Debug, Clone, Copy)]
@@ -124,11 +128,12 @@ impl Methods {
         let _ = (method, role, texts);
     }
 
-    /// Returns the methods, each with the number of the codec of its requests, and the types within them.
+    /// Returns the methods, each with the number of the codec of its requests and the counts of its calls, and the
+    /// types within them.
     #[cfg(feature = "reflection")]
-    pub(super) fn described(&self) -> (Vec<(&'static MethodInfo, u8)>, Vec<Part>) {
+    pub(super) fn described(&self) -> (Vec<Method>, Vec<Part>) {
         let handlers = self.handlers.values();
-        let methods = handlers.map(|handler| (handler.info(), handler.codec()));
+        let methods = handlers.map(|handler| (handler.info(), handler.codec(), handler.count()));
         (methods.collect(), self.parts.clone())
     }
 

@@ -23,7 +23,7 @@ pub(crate) use self::gate::Gate;
 pub use self::guards::CallInfo;
 use self::guards::Guards;
 #[cfg(feature = "reflection")]
-pub(crate) use self::methods::Part;
+pub(crate) use self::methods::{Method, Part};
 pub use self::methods::{Methods, Role, Service};
 pub(crate) use self::serving::Serving;
 use crate::address::{Peer, ToAddress};

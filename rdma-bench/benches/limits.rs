@@ -34,7 +34,8 @@ const COPIER: &str = "RDMA_BENCH_COPIER";
 /// The environment variable with the path of the program that measures web servers over streams.
 const WEB: &str = "RDMA_BENCH_WEB";
 
-/// Measures every comparison (row): the value under test and its reference value, in turns.
+/// Compares softroce, rdma-core, rdma-async and rdma-rpc with copies, system calls, sockets and
+/// other programs.
 #[derive(Debug, Parser)]
 struct Options {
     /// Measure enough pairs of runs to decide whether each goal is met.
@@ -78,8 +79,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures the comparisons that `options` selects. Returns whether all were measured and none missed
-/// its goal.
+/// Measures the comparisons that `options` selects, and prints one table line for each. Returns
+/// whether all could be measured and no comparison missed its goal.
 fn run(options: &Options) -> anyhow::Result<bool> {
     let selected = select(options.only.as_deref())?;
     if options.list {
@@ -99,7 +100,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         );
     }
     let networks = networks(options.kernel.as_deref())?;
-    let machine = Machine::look();
+    let machine = Machine::detect();
     println!(
         "device {}, MTU {}; kernel {}, {} processors ({})",
         networks.softroce.device,
@@ -109,7 +110,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         machine.processor
     );
     if machine.processors < 2 {
-        println!("both ends share one processor: their figures are those of the scheduler");
+        println!("both processes share one processor: results mostly show the scheduler");
     }
     let effort = if options.full {
         Effort::FULL

@@ -16,7 +16,7 @@ use rdma_core::Context;
 
 /// Minimum effort: one pair of the shortest runs.
 const SHORT: Effort = Effort {
-    looks: &[1],
+    checks: &[1],
     repeats: 0,
     time: Duration::from_millis(1),
 };
@@ -29,8 +29,8 @@ const TAILS: Row = Row {
     id: "T1",
     what: "send_lat 8 B, p99 over async - p99 over core",
     unit: Unit::Microseconds,
-    figure: latency(Layer::Async, Verb::Send).at(Statistic::P99),
-    yardstick: &[latency(Layer::Core, Verb::Send).at(Statistic::P99)],
+    figure: latency(Layer::Async, Verb::Send).with(Statistic::P99),
+    yardstick: &[latency(Layer::Core, Verb::Send).with(Statistic::P99)],
     goal: Goal::Difference(Bound::AtMost(0.2)),
 };
 
@@ -38,7 +38,7 @@ const CALLS: Row = Row {
     id: "T2",
     what: "echo_lat 8 B, p99.9 / median",
     unit: Unit::Microseconds,
-    figure: latency(Layer::Rpc, Verb::Echo).at(Statistic::P99_9),
+    figure: latency(Layer::Rpc, Verb::Echo).with(Statistic::P99_9),
     yardstick: &[latency(Layer::Rpc, Verb::Echo)],
     goal: Goal::Ratio(Bound::AtMost(10.0)),
 };
@@ -47,7 +47,7 @@ const ITERATIONS: Row = Row {
     id: "T3",
     what: "iterations",
     unit: Unit::Count,
-    figure: latency(Layer::Core, Verb::Send).at(Statistic::Counter("/results/n_iterations")),
+    figure: latency(Layer::Core, Verb::Send).with(Statistic::Counter("/results/n_iterations")),
     yardstick: &[],
     goal: Goal::Value(Bound::AtMost(200_000.0)),
 };
@@ -60,7 +60,7 @@ const BESIDE: Row = Row {
         Layer::Core,
         Run::new(Verb::Send, Metric::Latency, 8).with(&["--beside", "65536", "-t", "2"]),
     ))
-    .at(Statistic::Beside),
+    .with(Statistic::Beside),
     yardstick: &[Part::of(Source::Ours(
         Layer::Core,
         Run::new(Verb::Send, Metric::Bandwidth, 65536),
@@ -135,5 +135,5 @@ fn counters_are_numbers_of_the_programs_document() {
         (judged.median(), judged.yardstick()),
         (judged.figure(), None)
     );
-    assert_eq!(judged.document(&Machine::look())["unit"], "count");
+    assert_eq!(judged.document(&Machine::detect())["unit"], "count");
 }

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use super::program::in_path;
 use crate::error::{Error, Result};
 
-/// Interval between two checks whether a process has ended: long, so that the checks do not disturb the
-/// process.
-const PAUSE: Duration = Duration::from_millis(10);
-/// Maximum wait until a server process listens on its port.
-const START: Duration = Duration::from_secs(30);
+/// Interval between two checks whether a process has ended: long, so that the checks do not disturb
+/// the measurement.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum time that a server process takes until it listens on its port.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A child process whose output is read while it runs. The process is killed when this value is
-/// dropped.
+/// A child process whose output is read while the process runs. The process is killed when this
+/// value is dropped.
 struct Process {
     child: Child,
     name: String,
@@ -70,7 +70,9 @@ impl Output {
 }
 
 impl Process {
-    /// Starts a process, on processor number `processor` if one is given and `taskset` is installed.
+    /// Starts a process with the command line `words`. Pins the process to the processor with the
+    /// number `processor`, if one is given and `taskset` is installed. `name` is the program's name
+    /// in errors.
     fn start(words: &[OsString], processor: Option<usize>, name: &str) -> Result<Self> {
         let mut command = match processor {
             Some(processor) if in_path("taskset") => {
@@ -103,13 +105,13 @@ impl Process {
     fn await_listening(&mut self, port: u16) -> Result<()> {
         let started = Instant::now();
         while !is_listening(self.child.id(), port) {
-            if let Some(status) = self.ended()? {
+            if let Some(status) = self.exit_status()? {
                 return Err(self.failed(format!("ended with {status}")));
             }
-            if started.elapsed() > START {
+            if started.elapsed() > START_TIMEOUT {
                 return Err(self.failed(format!("does not listen on port {port}")));
             }
-            thread::sleep(PAUSE);
+            thread::sleep(CHECK_INTERVAL);
         }
         Ok(())
     }
@@ -125,8 +127,8 @@ impl Process {
         }
     }
 
-    /// Returns the exit status of the process, if it has ended.
-    fn ended(&mut self) -> Result<Option<ExitStatus>> {
+    /// Returns the exit status of the process; `None` while it runs.
+    fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
         let name = self.name.clone();
         self.child.try_wait().map_err(|error| Error::Program {
             program: name,
@@ -134,34 +136,36 @@ impl Process {
         })
     }
 
-    /// Starts a companion: a second program that runs at the same time as this process. Waits until the
-    /// function `companion` has derived the companion's command line from this process's output.
-    fn accompany(&mut self, companion: Companion<'_>) -> Result<Self> {
+    /// Starts the companion of this process: a second program that runs at the same time. Waits
+    /// until the function `companion` can derive the companion's command line from this process's
+    /// output.
+    fn run_beside(&mut self, companion: Companion<'_>) -> Result<Self> {
         let started = Instant::now();
         loop {
             if let Some(words) = companion(&self.output.text()) {
-                return Self::start(&words, Some(0), &format!("{} (beside it)", self.name));
+                return Self::start(&words, Some(0), &format!("{} (companion)", self.name));
             }
-            if let Some(status) = self.ended()? {
-                return Err(self.failed(format!("ended early, with {status}")));
+            if let Some(status) = self.exit_status()? {
+                return Err(self.failed(format!("ended before the test, with {status}")));
             }
-            if started.elapsed() > START {
-                return Err(self.failed("does not say where it is".into()));
+            if started.elapsed() > START_TIMEOUT {
+                return Err(self.failed("did not print its addresses in time".into()));
             }
-            thread::sleep(PAUSE);
+            thread::sleep(CHECK_INTERVAL);
         }
     }
 
-    /// Waits until the process has ended successfully, and returns its output.
+    /// Waits until the process has ended successfully, and returns its output. Fails, with the end
+    /// of the output, if the process fails or runs beyond `deadline`.
     fn finish(&mut self, deadline: Instant) -> Result<String> {
         loop {
-            match self.ended()? {
+            match self.exit_status()? {
                 Some(status) if status.success() => return Ok(self.output.whole()),
                 Some(status) => return Err(self.failed(format!("ended with {status}"))),
                 None if Instant::now() > deadline => {
                     return Err(self.failed("did not end in time".into()));
                 }
-                None => thread::sleep(PAUSE),
+                None => thread::sleep(CHECK_INTERVAL),
             }
         }
     }
@@ -175,16 +179,17 @@ impl Drop for Process {
     }
 }
 
-/// Returns a TCP port that is free at the moment.
+/// Returns a TCP port that is free at the time of the call.
 pub(crate) fn free_port() -> Result<u16> {
     let found = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     found
         .map(|address| address.port())
-        .map_err(Error::control("looking for a free port"))
+        .map_err(Error::control("finding a free TCP port"))
 }
 
 /// Runs a server and a client until both have ended, and returns the client's output. Both have the
-/// command line `words`; the client has `client_words` in addition.
+/// command line `words`; the client has `client_words` in addition. `name` is the program's name in
+/// errors.
 pub(super) fn run(
     words: &[OsString],
     client_words: &[OsString],
@@ -196,13 +201,13 @@ pub(super) fn run(
     run_with_servers(&[(words.to_vec(), port)], &client_words, name, limit, None)
 }
 
-/// A function that derives the command line of a companion, a program that runs beside a client, from
-/// the client's output so far. Returns `None` while that output is not sufficient.
+/// A function that derives the command line of a companion (a program that runs beside a client)
+/// from the client's output so far. Returns `None` while that output does not suffice.
 pub(crate) type Companion<'a> = &'a dyn Fn(&str) -> Option<Vec<OsString>>;
 
-/// Runs servers, each given with the port on which it listens, and a client until all have ended.
-/// Returns the client's output. The servers share a processor. The `companion` program, if given, runs
-/// on that processor too, until the client ends.
+/// Runs servers and a client until all have ended, and returns the client's output. Each server is
+/// given with the port on which it listens. The servers share one processor, on which the
+/// `companion`, if given, runs too, until the client ends.
 pub(crate) fn run_with_servers(
     servers: &[(Vec<OsString>, u16)],
     client_words: &[OsString],
@@ -220,12 +225,12 @@ pub(crate) fn run_with_servers(
     let deadline = Instant::now() + limit;
     let client_name = format!("{name} (client)");
     let mut client = Process::start(client_words, Some(last.min(1)), &client_name)?;
-    let mut beside = companion.map(|words| client.accompany(words)).transpose()?;
+    let mut beside = companion.map(|line| client.run_beside(line)).transpose()?;
     let printed = client.finish(deadline)?;
     if let Some(beside) = &mut beside
-        && let Some(status) = beside.ended()?
+        && let Some(status) = beside.exit_status()?
     {
-        return Err(beside.failed(format!("ended early, with {status}")));
+        return Err(beside.failed(format!("ended before the test, with {status}")));
     }
     drop(beside);
     for mut server in started {
@@ -234,7 +239,8 @@ pub(crate) fn run_with_servers(
     Ok(printed)
 }
 
-/// Runs one program until it ends, and returns its output. Binds the program to `processor` if given.
+/// Runs one program until it ends, and returns its output. Pins the program to `processor`, if one
+/// is given.
 pub(crate) fn run_alone(
     words: &[OsString],
     processor: Option<usize>,
@@ -245,8 +251,8 @@ pub(crate) fn run_alone(
 }
 
 /// Returns whether a process listens on the TCP port `port` in the network namespace of the process
-/// `process`. Reads the kernel's tables of connections, because a server would mistake a connection made
-/// for this check for the connection of its client.
+/// with the ID `process`. Reads the kernel's tables of connections instead of connecting, because
+/// the server would take a connection for that of its client.
 fn is_listening(process: u32, port: u16) -> bool {
     ["tcp", "tcp6"].iter().any(|name| {
         let table = fs::read_to_string(format!("/proc/{process}/net/{name}")).unwrap_or_default();

@@ -5,7 +5,7 @@ use crate::limits::Interval;
 use crate::statistics::Bandwidth;
 use crate::test::Metric;
 
-/// Returns the header line of the table of comparisons.
+/// Returns the header line of the comparison table.
 pub fn heading() -> String {
     format!(
         "{:<12}{:>9}{:>7}  {:<7}{:>12}{:>12}{:>9}  {:<14}{:>6}  {}",
@@ -13,7 +13,8 @@ pub fn heading() -> String {
     )
 }
 
-/// Returns the table line of a comparison.
+/// Returns the table line of a comparison: the test, both results, their ratio with its interval,
+/// and the verdict.
 pub fn line(comparison: &Comparison) -> String {
     let case = &comparison.case;
     let (unit, factor) = match case.test.metric {

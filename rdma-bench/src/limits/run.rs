@@ -13,14 +13,14 @@ use super::row::Quantity;
 use super::statistic::Statistic;
 use crate::compare::ends::{Companion, free_port, run_with_servers};
 use crate::compare::program::{Program, columns};
-use crate::compare::run::Scratch;
+use crate::compare::run::TemporaryFile;
 use crate::compare::{Case, Network};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::test::{Metric, Test, Verb};
 
 /// Time limit of one run of a program.
-pub(super) const LIMIT: Duration = Duration::from_secs(180);
+pub(super) const RUN_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A test of an RDMA device, with its operation, message size and options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,20 +54,20 @@ impl Path {
     /// The environment variable that selects softroce's UDP path, with its value.
     const UDP: &'static str = "SOFTROCE_PATH=udp";
 
-    /// Returns the words that select this path when they precede a program on its command line.
+    /// Returns the words that precede a program on its command line to select this path.
     fn words(self) -> &'static [&'static str] {
         match self {
             Self::Chosen => &[],
             Self::Udp => &["env", Self::UDP],
             // Without the preloaded softroce.
             Self::Kernel => &["env", "-u", "LD_PRELOAD"],
-            // See `Hosts::words`.
+            // The words of this path are added later: see `Hosts::words`.
             Self::Hosts(_) => &[],
         }
     }
 }
 
-/// The result of one run of a program.
+/// The result that was read from one run of a program.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Reading {
     /// The value of the requested statistic: microseconds, messages per second, or a count.
@@ -77,7 +77,8 @@ pub(super) struct Reading {
 }
 
 impl Run {
-    /// Creates a test with messages of `size` bytes.
+    /// Creates a test of the operation `verb` with messages of `size` bytes, over the path that
+    /// softroce chooses.
     pub const fn new(verb: Verb, metric: Metric, size: usize) -> Self {
         Self {
             verb,
@@ -92,12 +93,12 @@ impl Run {
         }
     }
 
-    /// Returns this test with its messages on the given path.
-    pub const fn by(self, path: Path) -> Self {
+    /// Returns this test with the messages between server and client on `path`.
+    pub const fn via(self, path: Path) -> Self {
         Self { path, ..self }
     }
 
-    /// Returns this test with an MTU of `bytes` instead of the port's.
+    /// Returns this test with a path MTU of `bytes` instead of the port's MTU.
     pub const fn mtu(self, bytes: usize) -> Self {
         let mtu = Some(bytes);
         Self { mtu, ..self }
@@ -108,19 +109,20 @@ impl Run {
         Self { words, ..self }
     }
 
-    /// Returns this test with environment variables of the form `NAME=VALUE` for server and client.
-    pub const fn under_variables(self, variables: &'static [&'static str]) -> Self {
+    /// Returns this test with environment variables, each of the form `NAME=VALUE`, for server and
+    /// client.
+    pub const fn with_variables(self, variables: &'static [&'static str]) -> Self {
         Self { variables, ..self }
     }
 
-    /// Returns this test with `servers` servers.
+    /// Returns this test with `servers` servers, to all of which the client sends.
     pub const fn servers(self, servers: usize) -> Self {
         Self { servers, ..self }
     }
 
-    /// Returns this test, during which another process sends forged packets to the destination
-    /// `attack`.
-    pub const fn under(self, attack: Attack) -> Self {
+    /// Returns this test with forged packets: during the test, another process sends them to the
+    /// ports of `attack`.
+    pub const fn under_attack(self, attack: Attack) -> Self {
         let attack = Some(attack);
         Self { attack, ..self }
     }
@@ -130,12 +132,13 @@ impl Run {
         self.verb.is_call()
     }
 
-    /// Returns whether other messages are sent during a latency test, which only rdma-core supports.
+    /// Returns whether messages of another size are sent during a latency test, which only
+    /// rdma-core supports.
     pub(super) fn has_messages_beside(self) -> bool {
         self.words.contains(&"--beside")
     }
 
-    /// Returns whether the test measures a time or a rate.
+    /// Returns the kind of the test's main result: a time or a rate.
     pub(super) const fn quantity(self) -> Quantity {
         match self.metric {
             Metric::Latency => Quantity::Time,
@@ -143,7 +146,7 @@ impl Run {
         }
     }
 
-    /// Returns the minimum and the maximum number of messages of a run.
+    /// Returns the minimum and the maximum number of messages in a run of this test.
     pub(super) fn counts(self) -> (usize, usize) {
         match (self.metric, self.size) {
             (Metric::Latency, _) => (1000, 200_000),
@@ -152,7 +155,7 @@ impl Run {
         }
     }
 
-    /// Returns the time of one message as a multiple of the latency that the test reports.
+    /// Returns the duration of one message, as a multiple of the latency that the test reports.
     pub(super) fn times_per_message(self) -> f64 {
         match self.verb {
             // The reported latency is half of a round trip.
@@ -161,7 +164,7 @@ impl Run {
         }
     }
 
-    /// Returns the number of queue pairs of the client. Each of them transfers its own messages.
+    /// Returns the number of queue pairs of the client, each of which transfers its own messages.
     fn queue_pairs(self) -> usize {
         let option = self.words.windows(2).find(|words| words[0] == "-q");
         let count = option.and_then(|words| words[1].parse().ok());
@@ -197,7 +200,7 @@ impl Run {
                 words.extend(self.variables.iter().map(OsString::from));
             }
             let mut chosen = program.words(&case, &network, port);
-            // A depth in the arguments of the row replaces that of the case.
+            // A queue depth among the arguments of the row replaces that of the case.
             let depth = chosen.iter().position(|word| word == "-t");
             if let Some(at) = depth.filter(|_| self.words.contains(&"-t")) {
                 chosen.drain(at..at + 2);
@@ -206,7 +209,7 @@ impl Run {
             words.extend(self.words.iter().map(OsString::from));
             servers.push((words, port));
         }
-        let file = Scratch::new(servers[0].1);
+        let file = TemporaryFile::new(servers[0].1);
         let address = hosts
             .as_ref()
             .map_or("127.0.0.1", |_| Host::Server.address());
@@ -233,7 +236,7 @@ impl Run {
         let attack =
             attacker.map(|(attack, path)| move |printed: &str| attack.words(path, printed));
         let attack = attack.as_ref().map(|words| words as Companion<'_>);
-        let printed = run_with_servers(&servers, &client, &name, LIMIT, attack)?;
+        let printed = run_with_servers(&servers, &client, &name, RUN_TIMEOUT, attack)?;
         let reading = program.read(&case, &printed, &file.0)?;
         let figure = match (statistic, &reading.document) {
             (Statistic::Typical, _) => Some(reading.figure),
@@ -242,7 +245,7 @@ impl Run {
         };
         let figure = figure.ok_or_else(|| Error::Program {
             program: name,
-            reason: format!("no {statistic} in what it wrote"),
+            reason: format!("no {statistic} in its JSON document"),
         })?;
         let document = reading.document;
         Ok(Reading {
@@ -267,13 +270,13 @@ impl Run {
             Path::Chosen | Path::Udp | Path::Hosts(_) => Ok(&networks.softroce),
             Path::Kernel => networks.kernel.as_ref().ok_or_else(|| Error::Program {
                 program: "rxe".into(),
-                reason: "this machine has no device of the kernel's Soft-RoCE".into(),
+                reason: "this machine has no Soft-RoCE device of the kernel".into(),
             }),
         }
     }
 }
 
-/// Returns a document of `rdma-bench` without the samples of latencies, which would make it large.
+/// Returns a JSON document of `rdma-bench` without its latency samples, which would make it large.
 fn without_samples(mut document: Value) -> Value {
     if let Some(results) = document["results"].as_object_mut() {
         results.remove("samples");

@@ -1,11 +1,11 @@
-//! Selects rows by their names, and by the machine on which they are measured.
+//! Selects comparisons (rows) by their names, and by the machine that measures them.
 
 use std::fmt;
 
 use super::row::Row;
-use super::rows::{of_guest, of_host};
+use super::rows::{guest_rows, host_rows};
 
-/// A machine on which rows (comparisons of the judge) are measured.
+/// The machine on which a comparison is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// The machine on which the judge was started.
@@ -15,14 +15,14 @@ pub enum Place {
 }
 
 impl Place {
-    /// The host and the virtual machine.
+    /// Both machines: the host and the virtual machine.
     pub const ALL: [Self; 2] = [Self::Host, Self::Guest];
 
-    /// Returns the rows (comparisons of the judge) that are measured on this machine.
+    /// Returns all comparisons that are measured on this machine.
     pub fn rows(self) -> Vec<&'static Row> {
         match self {
-            Self::Host => of_host().collect(),
-            Self::Guest => of_guest().collect(),
+            Self::Host => host_rows().collect(),
+            Self::Guest => guest_rows().collect(),
         }
     }
 }
@@ -47,22 +47,23 @@ pub struct UnknownRow {
     pub name: String,
 }
 
-/// Returns the rows that `name` selects, or all rows for `None`, each with the machine on which it is
-/// measured.
+/// Returns the comparisons that `name` selects (all for `None`), each with the machine that
+/// measures it.
 ///
 /// # Errors
 ///
-/// [`UnknownRow`] if the name selects no row.
+/// [`UnknownRow`] if `name` selects no comparison.
 pub fn select(name: Option<&str>) -> Result<Vec<(Place, &'static Row)>, UnknownRow> {
-    let is_called = |row: &Row| name.is_none_or(|name| row.is_called(name));
-    let found: Vec<_> = all().filter(|(_, row)| is_called(row)).collect();
+    let is_selected = |row: &Row| name.is_none_or(|name| row.matches_name(name));
+    let found: Vec<_> = all().filter(|(_, row)| is_selected(row)).collect();
     match name {
         Some(name) if found.is_empty() => Err(UnknownRow { name: name.into() }),
         _ => Ok(found),
     }
 }
 
-/// Returns one line of text for each row: its name, its machine, its description and its goal.
+/// Returns a text with one line for each comparison: its name, its machine, its description and its
+/// goal.
 pub fn listing(rows: &[(Place, &Row)]) -> String {
     let line = |(place, row): &(Place, &Row)| {
         let (id, what) = (row.id, row.what);
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(
             listing(&rows),
             "\
-G3    host   write_lat 8 B, our memory / UCX put_lat: ratio at most 2.00
+G3    host   write_lat 8 B, device memory / UCX put_lat: ratio at most 2.00
 G11d  guest  ib_send_lat 8 B / the same on rxe: ratio at most 0.50
 "
         );

@@ -1,4 +1,4 @@
-//! The programs whose results the judge compares, and how these results are read.
+//! The programs whose results the judge compares: how they are run, and how their results are read.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::copy;
 use super::hosts::{Host, Hosts};
 use super::judge::{Networks, Programs};
 use super::row::Quantity;
-use super::run::{LIMIT, Reading, Run};
+use super::run::{RUN_TIMEOUT, Reading, Run};
 use super::statistic::Statistic;
 use super::ucx;
 use crate::compare::ends::{free_port, run_alone, run_with_servers};
@@ -19,7 +19,7 @@ use crate::compare::program::{Program, in_path};
 use crate::error::{Error, Result};
 use crate::plan::Layer;
 
-/// A program that measures a quantity, with its arguments.
+/// A program that the judge runs to measure a number, with the program's arguments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Source {
     /// `rdma-bench` over a layer. Tests of calls and of streamed items are those of rdma-rpc.
@@ -60,7 +60,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Returns whether the main result of this program is a time or a rate.
+    /// Returns the kind of this program's main result: a time, a rate or a count.
     pub fn quantity(&self) -> Quantity {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => run.quantity(),
@@ -79,7 +79,7 @@ impl Source {
         }
     }
 
-    /// Returns whether this program reports `statistic`.
+    /// Returns whether this program's result contains `statistic`.
     pub fn has(&self, statistic: Statistic) -> bool {
         match statistic {
             Statistic::Typical => true,
@@ -107,8 +107,8 @@ impl Source {
         }
     }
 
-    /// Returns the minimum and the maximum number of messages of a run; `None` for programs that take
-    /// a duration instead.
+    /// Returns the minimum and the maximum number of messages in a run of this program; `None` for
+    /// a program that takes a duration instead.
     pub(super) fn counts(&self) -> Option<(usize, usize)> {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => Some(run.counts()),
@@ -124,7 +124,7 @@ impl Source {
         }
     }
 
-    /// Returns the duration of one message in seconds, given the result `figure` of this program: a
+    /// Returns the duration of one message in seconds. `figure` is the result of this program: a
     /// time in microseconds, or a rate per second.
     pub(super) fn seconds(&self, figure: f64) -> f64 {
         let times = match self {
@@ -173,23 +173,24 @@ impl Source {
             Self::Yardstick(words) => yardstick(&programs.yardstick, words, time, statistic),
             Self::Connections(words) => connections(&programs.connections, words, time, statistic),
             Self::Streams(words) => {
-                let line = timed(&programs.streams, words, time);
-                served(line, &format!("streams {}", words.join(" ")), statistic)
+                let line = timed_command(&programs.streams, words, time);
+                run_served(line, &format!("streams {}", words.join(" ")), statistic)
             }
             Self::Web(words) => {
                 let mut line = WITHOUT_PRELOAD.map(OsString::from).to_vec();
-                line.extend(timed(programs.web()?, words, time));
-                served(line, &format!("web {}", words.join(" ")), statistic)
+                line.extend(timed_command(programs.web()?, words, time));
+                run_served(line, &format!("web {}", words.join(" ")), statistic)
             }
             Self::Copier(words) => copy::measure(programs.copier()?, words),
-            Self::Peer(words) => peer(programs.peers()?, words, time, statistic),
+            Self::Peer(words) => peers(programs.peers()?, words, time, statistic),
             Self::Tcp { size, mtu } => tcp(&programs.yardstick, *size, *mtu, time, statistic),
             Self::CacheLine => yardstick(&programs.yardstick, &["cache-line"], time, statistic),
         }
     }
 }
 
-/// Runs the server and the client of UCX's benchmark, and returns the value of `statistic`.
+/// Runs the server and the client of UCX's benchmark for the test `test`, and returns the value of
+/// `statistic`. The run has `count` messages of `size` bytes.
 fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Reading> {
     if !in_path(ucx::PROGRAM) {
         return Err(Error::Program {
@@ -202,17 +203,18 @@ fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Re
     let client = ucx::client_words(test, size, count, statistic);
     let client = [words.clone(), client].concat();
     let name = format!("{} {test}", ucx::PROGRAM);
-    let printed = run_with_servers(&[(words, port)], &client, &name, LIMIT, None)?;
+    let printed = run_with_servers(&[(words, port)], &client, &name, RUN_TIMEOUT, None)?;
     Ok(Reading {
         figure: ucx::figure(test, statistic, &printed)?,
         document: Value::String(printed),
     })
 }
 
-/// First words of the command line of a program without the preloaded softroce.
+/// The words that precede a program on its command line to run the program without softroce.
 pub(super) const WITHOUT_PRELOAD: [&str; 3] = ["env", "-u", "LD_PRELOAD"];
 
-/// Runs the program `yardstick` without softroce, and returns the value of `statistic`.
+/// Runs the program `yardstick` without softroce, for the duration `time`, and returns the value of
+/// `statistic`.
 fn yardstick(
     program: &Path,
     words: &[&str],
@@ -220,14 +222,14 @@ fn yardstick(
     statistic: Statistic,
 ) -> Result<Reading> {
     let mut line: Vec<OsString> = WITHOUT_PRELOAD.map(OsString::from).to_vec();
-    line.extend(timed(program, words, time));
+    line.extend(timed_command(program, words, time));
     let name = format!("yardstick {}", words.join(" "));
-    let printed = run_alone(&line, None, &name, LIMIT)?;
-    parsed(&name, statistic, &printed)
+    let printed = run_alone(&line, None, &name, RUN_TIMEOUT)?;
+    read_json(&name, statistic, &printed)
 }
 
-/// Runs the server and the client of `yardstick tcp` on two hosts, without softroce, and returns the
-/// value of `statistic`.
+/// Runs the server and the client of `yardstick tcp` on two simulated hosts, without softroce, and
+/// returns the value of `statistic`.
 fn tcp(
     program: &Path,
     size: usize,
@@ -242,15 +244,15 @@ fn tcp(
     let line = |host| {
         let mut line = hosts.words(host);
         line.extend(WITHOUT_PRELOAD.map(OsString::from));
-        line.extend(timed(program, &words, time));
+        line.extend(timed_command(program, &words, time));
         line
     };
     let mut client = line(Host::Client);
     client.push(Host::Server.address().into());
     let name = "yardstick tcp";
     let server = (line(Host::Server), port);
-    let printed = run_with_servers(&[server], &client, name, LIMIT, None)?;
-    parsed(name, statistic, &printed)
+    let printed = run_with_servers(&[server], &client, name, RUN_TIMEOUT, None)?;
+    read_json(name, statistic, &printed)
 }
 
 /// Runs the program `connections` on one processor, and returns the value of `statistic`.
@@ -261,32 +263,33 @@ fn connections(
     statistic: Statistic,
 ) -> Result<Reading> {
     let name = format!("connections {}", words.join(" "));
-    let line = timed(program, words, time);
-    let printed = run_alone(&line, Some(0), &name, LIMIT)?;
-    parsed(&name, statistic, &printed)
+    let line = timed_command(program, words, time);
+    let printed = run_alone(&line, Some(0), &name, RUN_TIMEOUT)?;
+    read_json(&name, statistic, &printed)
 }
 
-/// Runs the server and the client of a program with this command line, and returns the value of
-/// `statistic`. The client has the server's address as its last argument.
-fn served(mut line: Vec<OsString>, name: &str, statistic: Statistic) -> Result<Reading> {
+/// Runs a server and a client with the command line `line`, and returns the value of `statistic`.
+/// The client has the server's address as an additional, last argument. `name` is the program's
+/// name in errors.
+fn run_served(mut line: Vec<OsString>, name: &str, statistic: Statistic) -> Result<Reading> {
     let port = free_port()?;
     line.extend(["--port", &port.to_string()].map(OsString::from));
     let client = [&*line, &["127.0.0.1".into()]].concat();
-    let printed = run_with_servers(&[(line, port)], &client, name, LIMIT, None)?;
-    parsed(name, statistic, &printed)
+    let printed = run_with_servers(&[(line, port)], &client, name, RUN_TIMEOUT, None)?;
+    read_json(name, statistic, &printed)
 }
 
-/// Runs the server and the client of the program `rdma-bench-peers` without softroce, and returns the
-/// value of `statistic`.
-fn peer(program: &Path, words: &[&str], time: Duration, statistic: Statistic) -> Result<Reading> {
+/// Runs the server and the client of the program `rdma-bench-peers` without softroce, for the
+/// duration `time`, and returns the value of `statistic`.
+fn peers(program: &Path, words: &[&str], time: Duration, statistic: Statistic) -> Result<Reading> {
     let mut line = WITHOUT_PRELOAD.map(OsString::from).to_vec();
-    line.extend(timed(program, words, time));
+    line.extend(timed_command(program, words, time));
     let name = format!("rdma-bench-peers {}", words.join(" "));
-    served(line, &name, statistic)
+    run_served(line, &name, statistic)
 }
 
-/// Returns the command line of a program that measures for the duration `time`.
-fn timed(program: &Path, words: &[&str], time: Duration) -> Vec<OsString> {
+/// Returns the command line with which `program` measures for the duration `time`.
+fn timed_command(program: &Path, words: &[&str], time: Duration) -> Vec<OsString> {
     let millis = time.as_millis().to_string();
     let mut line = vec![program.into()];
     line.extend(["--time", &millis].map(OsString::from));
@@ -294,15 +297,15 @@ fn timed(program: &Path, words: &[&str], time: Duration) -> Vec<OsString> {
     line
 }
 
-/// Reads the value of `statistic` from the JSON output of the program `yardstick`, `connections`,
-/// `streams` or `rdma-bench-peers`.
-fn parsed(name: &str, statistic: Statistic, printed: &str) -> Result<Reading> {
+/// Reads the value of `statistic` from `printed`, the JSON output of the program `name`
+/// (`yardstick`, `connections`, `streams` or `rdma-bench-peers`).
+fn read_json(name: &str, statistic: Statistic, printed: &str) -> Result<Reading> {
     let refuse = |reason: String| Error::Program {
         program: name.to_owned(),
         reason,
     };
     let document: Value = serde_json::from_str(printed.trim())
-        .map_err(|error| refuse(format!("{error} in what it printed:\n{printed}")))?;
+        .map_err(|error| refuse(format!("{error} in its output:\n{printed}")))?;
     let figure = statistic.in_document(&document);
     let figure = figure.ok_or_else(|| refuse(format!("no {statistic} in {document}")))?;
     Ok(Reading { figure, document })
@@ -336,7 +339,7 @@ mod tests {
     #[test]
     fn lines_of_the_yardstick_are_read() {
         let line = r#"{"figure":0.105,"count":0,"schema":"rdma-bench/yardstick/1","unit":"usec"}"#;
-        let read = |statistic, line| parsed("cache-line", statistic, line);
+        let read = |statistic, line| read_json("cache-line", statistic, line);
         assert_eq!(read(Statistic::Typical, line).unwrap().figure, 0.105);
         let count = Statistic::Counter("/count");
         assert_eq!(read(count, line).unwrap().figure, 0.0);
@@ -347,7 +350,7 @@ mod tests {
 
     #[test]
     fn sources_say_what_they_are() {
-        let run = Run::new(Verb::Write, Metric::Bandwidth, 8).by(Path::Udp);
+        let run = Run::new(Verb::Write, Metric::Bandwidth, 8).via(Path::Udp);
         let run = run.with(&["-l", "32"]).mtu(1024);
         assert_eq!(
             Source::Ours(Layer::Core, run).to_string(),
@@ -370,7 +373,7 @@ mod tests {
         assert!(time(&["vm-write", "-s", "8", "--latency"]) && time(&["eventfd"]));
         let echo = Run::new(Verb::Echo, Metric::Latency, 8);
         let echo = Source::Ours(Layer::Rpc, echo);
-        // The whole round trip of a call, but half of that of a message.
+        // A call's latency is the whole round trip; a message's latency is half of it.
         assert!((echo.seconds(10.0) - 10e-6).abs() < 1e-12);
         let send = Source::Perftest(Run::new(Verb::Send, Metric::Latency, 8));
         assert!((send.seconds(10.0) - 20e-6).abs() < 1e-12);

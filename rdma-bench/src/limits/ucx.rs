@@ -7,26 +7,26 @@ use crate::error::{Error, Result};
 
 /// The name of UCX's benchmark program.
 pub(super) const PROGRAM: &str = "ucx_perftest";
-/// The transports that UCX may use: shared memory, and copies between processes.
+/// The environment variable that limits UCX to shared memory and copies between processes.
 const TRANSPORTS: &str = "UCX_TLS=posix,cma";
 /// The output column with the message rate.
 const RATE: &str = "overall_mr";
 
-/// Returns whether UCX's test `test` measures the time of a message instead of a rate.
+/// Returns whether the result of UCX's test `test` is a time rather than a rate.
 pub(super) fn is_time(test: &str) -> bool {
     test.ends_with("_lat")
 }
 
-/// Returns the command line that server and client have in common. Softroce is not preloaded, because
-/// UCX does not use the device under test.
+/// Returns the command line that server and client have in common. softroce is not preloaded,
+/// because UCX does not use the device under test.
 pub(super) fn words(port: u16) -> Vec<OsString> {
     let port = port.to_string();
     let words = ["env", "-u", "LD_PRELOAD", TRANSPORTS, PROGRAM, "-p", &port];
     words.map(OsString::from).to_vec()
 }
 
-/// Returns the additional arguments of the client: host, test, message size, numbers of messages, and
-/// percentile.
+/// Returns the additional arguments of the client: host, test, message size, numbers of messages,
+/// and percentile.
 pub(super) fn client_words(
     test: &str,
     size: usize,
@@ -55,8 +55,8 @@ pub(super) fn client_words(
     words
 }
 
-/// Returns the value of `statistic` in `printed`, the client's output: microseconds, or messages per
-/// second.
+/// Returns the value of `statistic` in `printed`, the client's output, in microseconds or messages
+/// per second.
 pub(super) fn figure(test: &str, statistic: Statistic, printed: &str) -> Result<f64> {
     let wanted = match statistic.rank() {
         Some(rank) if is_time(test) => format!("{rank}_percentile_lat"),
@@ -73,7 +73,7 @@ pub(super) fn figure(test: &str, statistic: Statistic, printed: &str) -> Result<
     };
     found().ok_or_else(|| Error::Program {
         program: format!("{PROGRAM} {test}"),
-        reason: format!("no {wanted} in what it printed:\n{printed}"),
+        reason: format!("no {wanted} in its output:\n{printed}"),
     })
 }
 

@@ -1,4 +1,5 @@
-//! Rows of softroce between two hosts: network namespaces that are joined by a veth pair.
+//! The comparisons of softroce between two simulated hosts: network namespaces joined by a veth
+//! pair.
 
 use super::super::goal::Bound::AtLeast;
 use super::super::goal::Goal::Ratio;
@@ -9,20 +10,21 @@ use super::{LARGE, perftest};
 use crate::test::Metric::Bandwidth;
 use crate::test::Verb::Write;
 
-/// MTU of Ethernet, which is usual.
-const USUAL: usize = 1500;
-/// MTU of jumbo frames.
-const JUMBO: usize = 9000;
+/// The MTU of Ethernet in bytes.
+const ETHERNET_MTU: usize = 1500;
+/// The MTU of Ethernet with jumbo frames, in bytes.
+const JUMBO_MTU: usize = 9000;
 
-/// Returns perftest's writes of 64 KiB over a network with the MTU `link`, in packets with the MTU
-/// `path`.
+/// Returns the test of perftest's writes of 64 KiB between two hosts. `link` is the MTU of their
+/// network, `path` that of the connection (the path MTU), both in bytes.
 const fn writes(link: usize, path: usize) -> Run {
     Run::new(Write, Bandwidth, LARGE)
-        .by(Path::Hosts(link))
+        .via(Path::Hosts(link))
         .mtu(path)
 }
 
-/// Creates a row that compares writes with writes to a TCP connection over the same network.
+/// Defines a row that compares perftest's writes with writes to a TCP connection over the same
+/// network.
 macro_rules! beside_tcp {
     ($id:literal, $what:literal, ($link:expr, $path:expr), $least:expr) => {
         Row {
@@ -39,15 +41,16 @@ macro_rules! beside_tcp {
     };
 }
 
-/// Creates a row that compares writes under injected faults with writes without faults.
+/// Defines a row that compares writes while packets are lost or reordered with writes without such
+/// faults.
 macro_rules! with_faults {
     ($id:literal, $what:literal, $variable:literal, $least:expr) => {
         Row {
             id: $id,
             what: $what,
             unit: Unit::Bytes(LARGE),
-            figure: perftest(writes(USUAL, 1024).under_variables(&[$variable])),
-            yardstick: &[perftest(writes(USUAL, 1024))],
+            figure: perftest(writes(ETHERNET_MTU, 1024).with_variables(&[$variable])),
+            yardstick: &[perftest(writes(ETHERNET_MTU, 1024))],
             goal: Ratio(AtLeast($least)),
         }
     };
@@ -56,37 +59,37 @@ macro_rules! with_faults {
 pub(super) const ROWS: &[Row] = &[
     beside_tcp!(
         "J1",
-        "ib_write_bw 64 KiB of two hosts, MTU 1500 / TCP",
-        (USUAL, 1024),
+        "ib_write_bw 64 KiB, two hosts, MTU 1500 / TCP",
+        (ETHERNET_MTU, 1024),
         0.8
     ),
     beside_tcp!(
         "J2",
-        "ib_write_bw 64 KiB of two hosts, MTU 9000 / TCP",
-        (JUMBO, 4096),
+        "ib_write_bw 64 KiB, two hosts, MTU 9000 / TCP",
+        (JUMBO_MTU, 4096),
         1.0
     ),
     with_faults!(
         "J4a",
-        "ib_write_bw 64 KiB of two hosts, 200 us / 0 us",
+        "ib_write_bw 64 KiB, two hosts, latency 200 us / 0",
         "SOFTROCE_LATENCY=200us",
         0.8
     ),
     with_faults!(
         "J4b",
-        "ib_write_bw 64 KiB of two hosts, 2 ms / 0 ms",
+        "ib_write_bw 64 KiB, two hosts, latency 2 ms / 0",
         "SOFTROCE_LATENCY=2ms",
         0.6
     ),
     with_faults!(
         "J5a",
-        "ib_write_bw 64 KiB of two hosts, loss 0.1 % / 0",
+        "ib_write_bw 64 KiB, two hosts, loss 0.1 % / 0",
         "SOFTROCE_LOSS=0.1%",
         0.7
     ),
     with_faults!(
         "J5b",
-        "ib_write_bw 64 KiB of two hosts, loss 1 % / 0",
+        "ib_write_bw 64 KiB, two hosts, loss 1 % / 0",
         "SOFTROCE_LOSS=1%",
         0.4
     ),

@@ -1,4 +1,4 @@
-//! All rows (comparisons) of the judge, with their goals.
+//! All comparisons of the judge, with their goals.
 
 mod asynchronous;
 mod calls;
@@ -16,7 +16,7 @@ use crate::test::Verb::Send;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// Size in bytes of the messages in bandwidth tests over UDP.
+/// Message size in bytes of the bandwidth tests over UDP.
 const LARGE: usize = 64 * KIB;
 
 const fn ours(run: Run) -> Part {
@@ -31,22 +31,22 @@ const fn raw(words: &'static [&'static str]) -> Part {
     Part::of(Source::Yardstick(words))
 }
 
-/// Arguments that set the number of outstanding operations in the rows of rdma-async.
-const WINDOW: &[&str] = &["-t", "64"];
+/// The arguments for 64 outstanding operations, in the comparisons of rdma-async.
+const DEPTH_64: &[&str] = &["-t", "64"];
 
-/// The arguments in [`WINDOW`], and those with which a task of rdma-async polls without sleeping, as
-/// the test of rdma-core does.
-const SPINNING_WINDOW: &[&str] = &["-t", "64", "--completion", "busy"];
+/// The arguments for 64 outstanding operations, in whose test the tasks of rdma-async poll without
+/// sleeping, as the test of rdma-core does.
+const BUSY_DEPTH_64: &[&str] = &["-t", "64", "--completion", "busy"];
 
-/// Returns the measurement of the round trip of a message of 8 bytes: twice the latency that the test
-/// reports.
+/// Returns the part with the round trip of a message of 8 bytes over `layer`: twice the latency
+/// that the test reports. `words` are further arguments.
 const fn round_trip(layer: Layer, words: &'static [&'static str]) -> Part {
     let run = Run::new(Send, Latency, 8).with(words);
     Part::times(2.0, Source::Ours(layer, run))
 }
 
-/// Returns the rows that are measured on a machine whose processors are not emulated.
-pub(super) fn of_host() -> impl Iterator<Item = &'static Row> {
+/// Returns the comparisons that are measured on a machine whose processors are not emulated.
+pub(super) fn host_rows() -> impl Iterator<Item = &'static Row> {
     let all = [
         softroce::ROWS,
         core::ROWS,
@@ -57,8 +57,8 @@ pub(super) fn of_host() -> impl Iterator<Item = &'static Row> {
     all.into_iter().flatten()
 }
 
-/// Returns the rows that are measured in the virtual machine.
-pub(super) fn of_guest() -> impl Iterator<Item = &'static Row> {
+/// Returns the comparisons that are measured in the virtual machine.
+pub(super) fn guest_rows() -> impl Iterator<Item = &'static Row> {
     guest::ROWS.iter()
 }
 
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     fn rows() -> impl Iterator<Item = &'static Row> {
-        of_host().chain(of_guest())
+        host_rows().chain(guest_rows())
     }
 
     fn parts(row: &Row) -> impl Iterator<Item = &Part> {
@@ -84,7 +84,7 @@ mod tests {
         let names = names.chain(of_letter('E', 8)).chain(of_letter('F', 6));
         let names = names.chain(of_letter('S', 1)).chain(of_letter('J', 2));
         for name in names.chain(["J4", "J5"].map(String::from)) {
-            assert!(rows().any(|row| row.is_called(&name)), "{name}");
+            assert!(rows().any(|row| row.matches_name(&name)), "{name}");
         }
     }
 
@@ -96,7 +96,7 @@ mod tests {
             let suffix = number.trim_start_matches(|c: char| c.is_ascii_digit());
             let is_suffix = suffix.chars().all(|c| c.is_ascii_lowercase());
             assert!(number.len() > suffix.len() && is_suffix, "{}", row.id);
-            let called: Vec<_> = rows().filter(|other| other.is_called(row.id)).collect();
+            let called: Vec<_> = rows().filter(|other| other.matches_name(row.id)).collect();
             assert_eq!(called, [row]);
         }
     }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
-/// The side of a process in a measurement, which takes two processes.
+/// The two processes of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     /// The process that measures.
@@ -16,11 +16,11 @@ pub(crate) enum Side {
     Far,
 }
 
-/// Pins this process to the processor of `side`. On a machine with one processor, both processes run
-/// on that processor.
+/// Pins this process to the processor of `side`. If the machine has only one processor, both
+/// processes run on it.
 pub(crate) fn pin(side: Side) -> anyhow::Result<()> {
     let count = thread::available_parallelism().map_or(1, usize::from);
-    let allowed = rustix::thread::sched_getaffinity(None).context("asking for the processors")?;
+    let allowed = rustix::thread::sched_getaffinity(None).context("reading the affinity")?;
     // A child inherits the affinity of its parent, so the processor of its side need not be in
     // `allowed`.
     let wanted = match side {
@@ -33,11 +33,11 @@ pub(crate) fn pin(side: Side) -> anyhow::Result<()> {
         return Ok(());
     }
     rustix::thread::sched_setaffinity(None, &set)
-        .with_context(|| format!("staying on processor {wanted}"))
+        .with_context(|| format!("pinning to processor {wanted}"))
 }
 
 /// Makes the kernel kill this process when its parent ends for any reason.
 pub(crate) fn die_with_parent() -> anyhow::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .context("asking to end with the parent")
+        .context("setting the parent-death signal")
 }

@@ -1,4 +1,4 @@
-//! The job of one boot of the guest (the command to run in it), and the files that describe the job to
+//! The job of one boot of the guest: the command to run, and the files that describe the command to
 //! the guest.
 
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ pub(crate) enum Links {
     Veth,
 }
 
-/// A command, with everything that it needs to run in the guest as it would run on the host.
+/// A command, with everything that it needs to run in the guest as it would on the host.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// The program to run, with its arguments.
@@ -35,7 +35,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Returns the contents of the file with the shell variables that `init.sh` and `session.sh` read.
+    /// Returns the contents of a file that sets the shell variables which `init.sh` and
+    /// `session.sh` read. `mark` is the text that ends the command's output.
     pub(crate) fn config(&self, module_tree: &Path, mark: &str) -> Vec<u8> {
         let links = match self.links {
             Links::None => "none",
@@ -50,7 +51,7 @@ impl Job {
         config
     }
 
-    /// Returns shell code with one call of the function `share` for each shared directory.
+    /// Returns shell code that calls the function `share` for each shared directory.
     pub(crate) fn share_calls(&self) -> Vec<u8> {
         let mut calls = Vec::new();
         for (index, directory) in self.shares.iter().enumerate() {
@@ -82,7 +83,7 @@ impl Job {
     }
 }
 
-/// Returns the name by which the guest mounts the shared directory `index`.
+/// Returns the 9p tag by which the guest mounts the shared directory with the index `index`.
 pub(crate) fn share_tag(index: usize) -> String {
     format!("share{index}")
 }

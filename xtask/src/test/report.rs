@@ -7,7 +7,7 @@ use super::libtest::Counts;
 use super::program::Outcome;
 use super::selection::DOC_TESTS;
 
-/// The outcomes of all test programs that ran at one place: on the host or on a device.
+/// The outcomes of all test programs that ran at one place (on the host or on a device).
 #[derive(Debug)]
 pub(crate) struct Part {
     /// The name of the place: the host or a device.
@@ -28,22 +28,23 @@ impl Part {
         total
     }
 
-    /// Returns whether a test passed or failed at this place.
+    /// Returns whether a test passed or failed at this place, so that at least one was not ignored.
     pub(crate) fn has_run(&self) -> bool {
         let total = self.total();
         total.passed + total.failed > 0
     }
 
-    /// Returns whether the programs of this place have a test that ran or was ignored.
+    /// Returns whether this place has results: a test passed, failed or was ignored.
     pub(crate) fn has_tests(&self) -> bool {
         self.has_run() || self.total().ignored > 0
     }
 
-    /// Returns the command that repeats the program of `outcome`, or only its test `test` if given.
+    /// Returns the command that repeats the program of `outcome`, or only its test `test` if a test
+    /// is given.
     fn repeat(&self, outcome: &Outcome, test: Option<&str>) -> String {
         let (package, program) = outcome.package_and_program();
         let mut command = "cargo xtask test".to_owned();
-        // The examples in the documentation are one program for all packages.
+        // The examples in the documentation are one program for all packages together.
         if program != DOC_TESTS {
             command += &format!(" --package {package}");
         }
@@ -55,7 +56,7 @@ impl Part {
     }
 }
 
-/// Returns `word` in quotes, as one word of a shell.
+/// Returns `word` quoted for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

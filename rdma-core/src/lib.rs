@@ -138,7 +138,7 @@ pub use device::{
     ModerationCapabilities, Mtu, NodeType, OnDemandCapabilities, OnDemandOperations,
     OnDemandPaging, PacingCapabilities, PartitionKey, PciAtomicCapabilities, PhysicalState,
     PortAttributes, PortCapabilities, PortCapabilities2, PortFlags, PortInfo, PortState, Protocol,
-    QueuePairKinds, RawPacketCapabilities, SegmentationCapabilities, SpreadingCapabilities,
+    QueuePairKinds, RawPacketCapabilities, ReceiveScalingCapabilities, SegmentationCapabilities,
     TagMatchingCapabilities, TagMatchingFlags, TransportType, devices,
 };
 pub use error::{Errno, Error, Result};

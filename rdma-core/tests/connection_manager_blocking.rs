@@ -424,17 +424,17 @@ fn options_of_the_vendor_are_offered_to_the_peer() {
         scope.spawn(|| {
             let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
             let id = incoming.request().id().clone();
-            assert_eq!(id.offered_enhancements().unwrap(), ours);
-            id.offer_enhancements(theirs).unwrap();
+            assert_eq!(id.remote_ece().unwrap(), ours);
+            id.set_local_ece(theirs).unwrap();
             let builder = plain(&incoming.context().unwrap()).unwrap();
             incoming
                 .accept(builder, &ConnectionParameters::default())
                 .unwrap()
         });
         let peer = connector(there).resolve().unwrap();
-        let error = peer.id().offer_enhancements(offer(0, 1)).unwrap_err();
+        let error = peer.id().set_local_ece(offer(0, 1)).unwrap_err();
         assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
-        peer.id().offer_enhancements(ours).unwrap();
+        peer.id().set_local_ece(ours).unwrap();
         let builder = plain(&peer.context().unwrap()).unwrap();
         let prepared = peer.prepare(builder).unwrap();
         // The device itself may have none.
@@ -446,7 +446,7 @@ fn options_of_the_vendor_are_offered_to_the_peer() {
         let connection = prepared
             .establish(&ConnectionParameters::default())
             .unwrap();
-        let offered = connection.id().offered_enhancements().unwrap();
+        let offered = connection.id().remote_ece().unwrap();
         assert_eq!(offered, theirs);
         assert_eq!(ours.common(offered).options, 0b0010);
     });

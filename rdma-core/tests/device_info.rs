@@ -239,7 +239,7 @@ fn extended_attributes_hold_the_plain_ones_and_more() {
             raw.tso_caps.max_tso != 0,
         ),
         (
-            attributes.spreading().is_some(),
+            attributes.receive_side_scaling().is_some(),
             raw.rss_caps.supported_qpts != 0,
         ),
         (

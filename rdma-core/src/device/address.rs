@@ -163,7 +163,7 @@ impl AddressChoice {
         }
     }
 
-    /// Returns the port with the best of its GIDs, and the rank of that GID. A lower rank is
+    /// Returns the port with the best of its GIDs, and the rank of this GID. A lower rank is
     /// better.
     fn choose_on(
         self,
@@ -237,15 +237,15 @@ impl AddressChoice {
     }
 }
 
-/// The fit of a GID to the peer, and the rank of its type. A lower value is better.
+/// The rank of a GID: how well it fits the peer, then the rank of its type. Lower is better.
 type Rank = (u8, u8);
 
 /// The UDP port of RoCE v2.
 const ROCE_PORT: u16 = 4791;
 
 impl AddressChoice {
-    /// Returns how well a GID fits the peer, and the reason if it fits. A lower value is better.
-    /// `is_loopback` is set for GIDs of a loopback interface.
+    /// Returns how well a GID fits the peer (lower is better), and the reason as text if the GID
+    /// fits. `is_loopback` says that the GID belongs to a loopback interface.
     fn fit(self, entry: &GidEntry, is_loopback: bool) -> (u8, Option<&'static str>) {
         match self.source.map(|source| source.to_canonical()) {
             None => (0, None),
@@ -365,7 +365,7 @@ mod tests {
         );
     }
 
-    /// Returns the choice for a peer to which the host sends from the address `source`.
+    /// Returns the requirements for a peer to which this host sends from the address `source`.
     fn from(source: &str) -> AddressChoice {
         AddressChoice {
             source: Some(source.parse().unwrap()),

@@ -236,8 +236,8 @@ fn count(value: c_int) -> usize {
     usize::try_from(value).unwrap_or(0)
 }
 
-/// Returns the time that the IBTA encodes as `exponent`: 4.096 µs times 2 to the power of
-/// `exponent`, which has five bits.
+/// Returns the duration that the IBTA encodes as `exponent` (five bits): 4.096 µs times 2 to the
+/// power of `exponent`.
 pub(super) fn four_microseconds_to_the(exponent: u8) -> Duration {
     Duration::from_nanos(4096 << (exponent & 0x1f))
 }

@@ -32,7 +32,8 @@ impl PortAttributes {
         Self { number, raw, speed }
     }
 
-    /// Replaces the speed. Used for a link whose speed does not fit into the C struct.
+    /// Returns these attributes with another link speed, for a link whose speed does not fit into
+    /// the C struct.
     pub(crate) fn with_speed(self, speed: LinkSpeed) -> Self {
         Self { speed, ..self }
     }

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Returns the text of the file `file` in a device's sysfs directory, without the final line break.
-/// Returns `None` if the file does not exist or is empty.
+/// Returns the text of the file `file` in `directory`, the sysfs directory of a device, without the
+/// final line break. Returns `None` if the file does not exist or is empty.
 pub(super) fn text(directory: &Path, file: &str) -> Option<String> {
     if directory.as_os_str().is_empty() {
         return None;
@@ -15,8 +15,8 @@ pub(super) fn text(directory: &Path, file: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Returns the name of the link speed that the kernel's text for a rate contains, for example `XDR`
-/// for `800 Gb/sec (4X XDR)`.
+/// Returns the name of the link speed in `rate`, the kernel's text for a rate: `XDR` for `800
+/// Gb/sec (4X XDR)`. Returns `None` if the text has no such name.
 pub(crate) fn speed_of_rate(rate: &str) -> Option<&str> {
     let (_, inside) = rate.split_once('(')?;
     let (_, name) = inside.strip_suffix(')')?.split_once(' ')?;

@@ -8,7 +8,7 @@ use ibverbs_sys as sys;
 use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
 
-/// An owner of an `ibv_buf` and of the memory that the `ibv_buf` stands for.
+/// Owner of an `ibv_buf` and of its memory.
 #[derive(Debug)]
 pub(crate) struct DeviceBuffer {
     raw: NonNull<sys::ibv_buf>,
@@ -52,8 +52,8 @@ impl DeviceBuffer {
         self.start
     }
 
-    /// Returns whether `ibv_reg_buf_mr` can register the buffer with `domain`, which must be the
-    /// domain that the buffer was allocated for.
+    /// Returns whether the buffer belongs to `domain`, so that `ibv_reg_buf_mr` can register it
+    /// there.
     pub(super) fn is_of(&self, domain: &ProtectionDomainHandle) -> bool {
         self.domain.as_raw() == domain.as_raw()
     }

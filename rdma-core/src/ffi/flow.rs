@@ -64,7 +64,7 @@ impl FlowHandle {
         &self.queue_pair
     }
 
-    /// Keeps `counters` alive as long as the flow exists.
+    /// Keeps `counters` alive until the flow is destroyed.
     pub(crate) fn keep(&self, counters: Counters) {
         self.counters.lock().push(counters);
     }

@@ -18,7 +18,7 @@ pub(crate) struct ProtectionDomainHandle {
     parts: Option<Parts>,
 }
 
-/// The two domains that a parent domain combines: a protection domain, and optionally a thread
+/// The domains from which a parent domain was created: a protection domain and, optionally, a thread
 /// domain.
 #[derive(Debug)]
 struct Parts {
@@ -101,8 +101,8 @@ impl ProtectionDomainHandle {
         self.parts.is_some()
     }
 
-    /// Returns whether objects of this domain can be used with objects of `other`. That is the case
-    /// if both are the same protection domain or parent domains of the same protection domain.
+    /// Returns whether objects of this domain can be used together with objects of `other`: both
+    /// are the same protection domain, or parent domains of the same protection domain.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.innermost().raw == other.innermost().raw
     }

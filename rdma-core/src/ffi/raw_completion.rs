@@ -34,7 +34,7 @@ impl CompletionChannel {
     pub unsafe fn from_raw(context: &Context, raw: *mut sys::ibv_comp_channel) -> Result<Self> {
         let raw = NonNull::new(raw).expect("a completion channel");
         // SAFETY: the caller guarantees a channel of `context` that no other code uses.
-        let handle = unsafe { ChannelHandle::own(raw, Arc::clone(context.handle())) }?;
+        let handle = unsafe { ChannelHandle::adopt(raw, Arc::clone(context.handle())) }?;
         Ok(Self::from_handle(handle))
     }
 }
@@ -64,7 +64,7 @@ impl CompletionQueue {
         // SAFETY: the caller guarantees that the queue is valid and that no other code uses it.
         let handle = unsafe {
             name(raw, id);
-            CompletionQueueHandle::own(raw, Arc::clone(context.handle()), channel, None)
+            CompletionQueueHandle::adopt(raw, Arc::clone(context.handle()), channel, None)
         };
         Self::from_handle(handle, id)
     }
@@ -100,7 +100,7 @@ impl ExtendedCompletionQueue {
         // extended queue begins with the fields of a plain one.
         let handle = unsafe {
             name(raw.cast(), id);
-            CompletionQueueHandle::own_extended(raw, context, channel, None, fields)
+            CompletionQueueHandle::adopt_extended(raw, context, channel, None, fields)
         }?;
         Ok(Self::from_handle(handle, id))
     }

@@ -11,7 +11,7 @@ use loom::thread;
 
 use super::{Reserved, SlotTable};
 
-/// A simulated device that passes ids from one thread to another, as a completion queue does. It
+/// A simulated device, which passes ids from one thread to another as a completion queue does. It
 /// imposes no memory ordering, so the table itself must order its memory accesses.
 #[derive(Default)]
 struct Device(AtomicU64);

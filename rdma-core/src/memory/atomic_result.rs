@@ -35,7 +35,7 @@ use crate::protection_domain::ProtectionDomain;
 pub struct AtomicResult(Buffer);
 
 impl AtomicResult {
-    /// Size of the result of an atomic operation in bytes.
+    /// The size of an atomic operation's result in bytes.
     const SIZE: usize = size_of::<u64>();
 
     /// Allocates and registers memory for one result. To place several results in one registration,
@@ -66,8 +66,7 @@ impl AtomicResult {
 impl TryFrom<Buffer> for AtomicResult {
     type Error = Error;
 
-    /// Converts a buffer to memory for a result. Returns an error unless the buffer has exactly
-    /// eight bytes.
+    /// Converts a buffer of exactly eight bytes to memory for a result. Fails for any other size.
     fn try_from(buffer: Buffer) -> Result<Self> {
         if buffer.len() != Self::SIZE {
             let reason = format!("{} bytes, and an atomic brings 8", buffer.len());

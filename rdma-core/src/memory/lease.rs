@@ -83,11 +83,10 @@ pub struct WindowLease {
     lease: Arc<Lease>,
 }
 
-/// The name of leased memory in error messages.
+/// The name that error messages use for leased memory.
 const LEASED: &str = "leased memory";
 
-/// The state of a memory window, from [`WindowLease::state`]: it states whether peers can access
-/// the memory through the window.
+/// The state of a lease's memory window: whether peers can access the memory through it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeaseState {
@@ -132,9 +131,8 @@ impl Buffer {
     }
 }
 
-/// Returns an error if the window would let peers access memory outside of `buffer`. That is
-/// possible if `buffer` is only a part of a registration and the device does not check the bounds
-/// of windows.
+/// Returns an error if the window would let peers access memory outside of `buffer`. That is so if
+/// `buffer` is only a part of a registration and the device does not check the bounds of windows.
 fn check_bounds(buffer: &Buffer, window: &MemoryWindow) -> Result<()> {
     let region = buffer.span().region();
     if buffer.len() == region.memory().len() {

@@ -130,8 +130,8 @@ pub struct ReadClaim {
 }
 
 impl ReadClaim {
-    /// Returns the registration that contains the claimed memory, and the claimed range in the
-    /// memory of that registration.
+    /// Returns the registration of the claimed memory, and the claimed range as a range of that
+    /// registration's memory.
     pub(super) fn place(&self) -> (&RegionHandle, Range<usize>) {
         let span = self.reading.span();
         let start = span.range().start;
@@ -280,13 +280,13 @@ impl sealed::Contiguous for Span {
     }
 }
 
-/// Returns the error for an access that is not allowed while a write claim on the buffer exists.
+/// Returns the error for an access that a write claim on the buffer excludes.
 #[cold]
 fn written() -> Error {
     Error::in_use("a shared buffer", "a claim for writing")
 }
 
-/// Returns the error for an access that is not allowed while a claim on the buffer exists.
+/// Returns the error for an access that any claim on the buffer excludes.
 #[cold]
 fn claimed() -> Error {
     Error::in_use("a shared buffer", "a claim for reading or writing")

@@ -195,8 +195,8 @@ impl<'a> VolatileSlice<'a> {
         Ok(word.fetch_add(add, Ordering::AcqRel))
     }
 
-    /// Converts `offset`, an offset in the view, to an offset in the underlying memory. Returns an
-    /// error unless the `len` bytes from there on lie inside of the view.
+    /// Converts `offset` in this view to an offset in the underlying memory. Returns an error
+    /// unless the `len` bytes from there on are inside of the view.
     #[inline]
     fn inside(&self, offset: usize, len: usize) -> Result<usize> {
         match offset.checked_add(len) {

@@ -26,7 +26,7 @@ use crate::memory::AccessFlags;
 #[must_use = "a modification changes nothing until a queue pair is modified by it"]
 pub struct Modification {
     mask: AttributeMask,
-    /// The values of all attributes other than the two paths, which have fields of their own.
+    /// The values of all attributes except the two paths, which have fields of their own.
     values: ibv_qp_attr,
     address: Option<AddressVector>,
     alternate: Option<AlternatePath>,
@@ -401,7 +401,7 @@ impl fmt::Debug for Modification {
 }
 
 impl Modification {
-    /// Returns the value of an attribute as a number, or `None` if the attribute is not a single
+    /// Returns the value of an attribute as a number; `None` if the attribute is not a single
     /// number.
     pub(super) fn number(&self, attribute: AttributeMask) -> Option<u64> {
         let values = &self.values;

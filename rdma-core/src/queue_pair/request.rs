@@ -75,7 +75,7 @@ pub struct SendRequest<T> {
     keep: KeepAlive,
 }
 
-/// The parameters of a request other than its memory and the objects that it keeps alive.
+/// The parameters of a request, except its memory and the objects that it keeps alive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Description {
     pub(crate) operation: Operation,
@@ -186,7 +186,7 @@ impl<T> SendRequest<T> {
         &self.memory
     }
 
-    /// Returns the memory of the request, which was not posted, and drops the other parameters.
+    /// Returns the memory of the request, which was not posted, and drops everything else.
     #[inline]
     pub(crate) fn into_memory(mut self) -> T {
         self.keep.settle(Outcome::NotPosted);
@@ -211,14 +211,14 @@ impl<T> SendRequest<T> {
         (self.memory, description, self.keep)
     }
 
-    /// Returns whether the request keeps no object alive except its memory.
+    /// Returns whether the request keeps nothing but its memory alive, as the fast path requires.
     #[inline(always)]
     pub(crate) fn is_fast_path(&self) -> bool {
         matches!(self.keep, KeepAlive::Nothing)
     }
 
-    /// Splits the request into its memory and all other parameters. The request must [keep no
-    /// object alive](Self::is_fast_path) except its memory.
+    /// Splits the request into its memory and its other parameters. The request must [keep nothing
+    /// else alive](Self::is_fast_path).
     #[inline(always)]
     pub(crate) fn into_described(self) -> (T, Description) {
         let (memory, description, keep) = self.into_pieces();
@@ -228,8 +228,8 @@ impl<T> SendRequest<T> {
         (memory, description)
     }
 
-    /// Creates a request from its memory and all other parameters. The request keeps no other
-    /// object alive.
+    /// Creates a request from its memory and its other parameters. The request keeps nothing else
+    /// alive.
     #[inline]
     pub(crate) fn from_described(memory: T, description: Description) -> Self {
         Self::from_pieces((memory, description, KeepAlive::Nothing))
@@ -367,7 +367,7 @@ impl SendRequest<()> {
         Self::new(Operation::Invalidate { key }, (), NOWHERE)
     }
 
-    /// Creates a request that makes `change`: binds a memory window, or ends its binding.
+    /// Creates a request that makes `change` to a memory window: binds it, or ends its binding.
     pub(crate) fn of_window(change: WindowChange) -> Self {
         let binds = !change.is_invalidation();
         let mut request = Self::new(Operation::Window { binds }, (), NOWHERE);

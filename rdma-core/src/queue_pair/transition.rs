@@ -1,10 +1,9 @@
-//! The state transitions of queue pairs that are allowed, and the attributes that each transition
-//! sets. The tables follow the specification (IBTA volume 1, 10.3.1 and 11.2.5.2, and annex A14 for
-//! XRC).
+//! The allowed state transitions of queue pairs, and the attributes that each transition sets. The
+//! tables follow the specification (IBTA volume 1, 10.3.1 and 11.2.5.2, and annex A14 for XRC).
 
 use super::{AttributeMask as Set, QueuePairState as State, Transport};
 
-/// The attributes that a modification for a state transition contains, other than the state.
+/// The attributes that a modification must or may set in a state transition, besides the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transition {
     /// Attributes that the modification must set.
@@ -13,8 +12,8 @@ pub(super) struct Transition {
     pub(super) optional: Set,
 }
 
-/// Returns the attributes of the transition from `from` to `to`, or `None` if this transition is
-/// not allowed.
+/// Returns the attributes for the transition from `from` to `to`; `None` if this transition is not
+/// allowed.
 pub(super) fn transition(kind: Transport, from: State, to: State) -> Option<Transition> {
     let bit = Kinds::of(kind);
     let row = TABLE.iter().find(|row| {
@@ -35,8 +34,8 @@ pub(super) fn transition(kind: Transport, from: State, to: State) -> Option<Tran
 }
 
 /// Returns the attributes that have no effect on an XRC queue pair, because they concern the other
-/// half of the connection (initiator or target). Verbs accept these attributes in every transition,
-/// because programs set both halves alike.
+/// half of the connection. Verbs accept them in every transition, because programs set both halves
+/// alike.
 pub(super) fn ignored(kind: Transport) -> Set {
     match kind {
         Transport::XrcInitiator => Set::INCOMING_READS | Set::MIN_RNR_TIMER,
@@ -45,7 +44,7 @@ pub(super) fn ignored(kind: Transport) -> Set {
     }
 }
 
-/// Returns the states that can follow `from` for queue pairs of type `kind`.
+/// Returns the states that can follow the state `from`, for queue pairs of type `kind`.
 pub(super) fn successors(kind: Transport, from: State) -> impl Iterator<Item = State> {
     State::ALL
         .into_iter()
@@ -97,8 +96,8 @@ impl Kinds {
     }
 }
 
-/// A transition between two states. Each set of attributes is listed with the transports to which
-/// it applies.
+/// A transition between two states, with sets of attributes, each with the transports to which it
+/// applies.
 struct Row {
     /// The state before the transition; `None` means every state.
     from: Option<State>,
@@ -117,8 +116,8 @@ const fn set(bits: &[Set]) -> Set {
     all
 }
 
-/// Attributes that a modification may set in a transition to RTS, with the transports to which each
-/// applies.
+/// The attributes that a modification may set in a transition to RTS, with the transports to which
+/// each applies.
 const RUNNING: &[(Kinds, Set)] = &[
     (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::CURRENT_STATE])),
     (
@@ -131,7 +130,7 @@ const RUNNING: &[(Kinds, Set)] = &[
     (Kinds::RAW, set(&[Set::RATE_LIMIT])),
 ];
 
-/// Attributes that a modification must set in the transition from RESET to INIT, with the
+/// The attributes that a modification must set in the transition from RESET to INIT, with the
 /// transports to which each applies.
 const INITIAL: &[(Kinds, Set)] = &[
     (Kinds::ALL, set(&[Set::PORT])),
@@ -140,7 +139,7 @@ const INITIAL: &[(Kinds, Set)] = &[
     (Kinds::UD, set(&[Set::QKEY])),
 ];
 
-/// The transitions of IBTA volume 1, table 91.
+/// All transitions of IBTA volume 1, table 91.
 const TABLE: &[Row] = &[
     Row {
         from: None,

@@ -9,8 +9,8 @@ use crate::device::{
     ExtendedDeviceAttributes, Gid, GidEntry, GidType, PortAttributes, TransportType,
 };
 
-/// Returns the information of an InfiniBand adapter with all features, including unknown flags and
-/// types.
+/// Returns the information of a made-up InfiniBand adapter with all features, and with flags and
+/// types that this crate does not know.
 fn everything() -> DeviceInfo {
     let mut raw = sys::ibv_device_attr_ex {
         orig_attr: sys::ibv_device_attr {
@@ -112,7 +112,7 @@ fn everything() -> DeviceInfo {
     }
 }
 
-/// Returns the information of an iWARP adapter with no optional features.
+/// Returns the information of a made-up iWARP adapter without optional features.
 fn nothing() -> DeviceInfo {
     let mut raw = sys::ibv_device_attr_ex::default();
     raw.orig_attr.phys_port_cnt = 1;

@@ -15,8 +15,7 @@ use super::id::IdHandle;
 use crate::cm::{ConnectionError, EventChannel};
 use crate::error::{Errno, Error, Result};
 
-/// A map to the connection identifiers on a channel from the addresses of their `rdma_cm_id`
-/// structs.
+/// The connection identifiers on a channel, by the addresses of their `rdma_cm_id` structs.
 pub(super) type Ids = HashMap<usize, Weak<IdHandle>>;
 
 /// Owner of an `rdma_event_channel`, whose descriptor is non-blocking.
@@ -166,8 +165,8 @@ impl EventChannelHandle {
     }
 }
 
-/// Returns the time in milliseconds for `poll(2)`. The number is rounded up, so that a wait of less
-/// than a millisecond does not become a busy loop.
+/// Returns `time` in milliseconds for `poll(2)`, rounded up, so that a wait of less than a
+/// millisecond does not become a busy loop.
 fn rounded_up(time: Duration) -> i32 {
     i32::try_from(time.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
 }

@@ -204,7 +204,7 @@ fn install_missing(shell: &Shell, group: &Group, missing: &[&str]) -> anyhow::Re
     if apt_install(shell, privilege, missing).is_ok() {
         return Ok(());
     }
-    // apt's package lists are not_installed on a fresh machine and outdated on an old one. An update fails if
+    // apt's package lists are absent on a fresh machine and outdated on an old one. An update fails if
     // one of several sources fails, and the other sources may have the packages.
     if let Err(error) = privilege.run(shell, &["apt-get", "-qq", "update"]) {
         eprintln!("{error:#}");

@@ -23,7 +23,7 @@ pub(crate) struct Load {
     pub(crate) time: Duration,
 }
 
-/// The result of a measurement.
+/// The result of a measurement: numbers and rates of calls or stream items.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Measured {
     /// Number of measured calls or items.

@@ -15,8 +15,8 @@ use super::statistic::Statistic;
 use crate::compare::Network;
 use crate::error::{Error, Result};
 
-/// The effort for a comparison: the number of pairs of measurements, and the duration of each
-/// measurement.
+/// How much time the judge spends on a comparison: numbers of pairs of measurements, and the
+/// duration of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
     /// The numbers of pairs after which the judge evaluates the goal, in rising order. The measurement

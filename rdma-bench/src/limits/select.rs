@@ -5,7 +5,7 @@ use std::fmt;
 use super::row::Row;
 use super::rows::{guest_rows, host_rows};
 
-/// The machine on which a comparison is measured.
+/// The kind of machine on which a comparison is measured: the host or the virtual machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// The machine on which the judge was started.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-/// A number in the result of a program (a [`Source`](super::Source)).
+/// A number that the judge reads from the result of a program (a [`Source`](super::Source)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Statistic {
     /// The median of a latency, or the average of a rate.

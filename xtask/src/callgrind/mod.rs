@@ -104,14 +104,15 @@ struct Cost {
     calls: BTreeMap<String, f64>,
 }
 
-/// A program whose instructions are counted. `way` is the way in which the Rust program posts; it
-/// is `None` for the C program.
+/// A program whose instructions are counted: the Rust program, which posts in the given `way`, or
+/// the C program, for which `way` is `None`.
 struct Subject {
     program: PathBuf,
     way: Option<&'static str>,
 }
 
-/// The device's library, the environment that selects the device, and the directory for profiles.
+/// The setup that all measured runs have in common: the device's library, the environment that
+/// selects the device, and the directory for profiles.
 struct Bench {
     library: PathBuf,
     environment: Vec<(OsString, OsString)>,

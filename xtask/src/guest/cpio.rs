@@ -7,7 +7,7 @@ mod mode {
     pub(super) const SYMLINK: u32 = 0o120_777;
 }
 
-/// An archive being written.
+/// A cpio archive under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Archive {
     bytes: Vec<u8>,

@@ -29,7 +29,7 @@ pub(crate) const SOFT_ROCE: &[&str] = &[
     "ib_umad",
 ];
 
-/// The dependencies of all modules of a kernel, as `depmod` wrote them.
+/// The paths and the dependencies of all modules of a kernel, read from the files of `depmod`.
 #[derive(Debug)]
 pub(crate) struct Table {
     root: PathBuf,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// Name of the JSON format. The number at its end is incremented when the meaning of a field changes.
 pub(crate) const SCHEMA: &str = "rdma-bench/connections/1";
 
-/// The samples of a measurement, which lasts about as long as the field `time` says.
+/// The samples of one measurement, and the duration after which the measurement ends.
 #[derive(Debug)]
 pub(crate) struct Samples {
     begun: Instant,

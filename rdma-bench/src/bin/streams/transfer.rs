@@ -19,7 +19,7 @@ const BATCH: usize = 16;
 /// A byte stream over RDMA or TCP.
 pub(crate) type Stream = Pin<Box<dyn ByteStream>>;
 
-/// A byte stream that can be read and written.
+/// A byte stream of any protocol that can be read and written.
 pub(crate) trait ByteStream: AsyncRead + AsyncWrite {}
 
 impl<T: AsyncRead + AsyncWrite> ByteStream for T {}

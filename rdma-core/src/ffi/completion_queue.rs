@@ -1,8 +1,27 @@
 //! A completion queue: the owner of its `ibv_cq`, and polling.
 //!
 //! Several threads may poll one queue. A thread may then poll the completion of a request that
-//! another thread waits for. The thread stores such a completion in the inbox of the waiting thread; if no
-//! thread waits for it, in the [`Stash`], for the next poll.
+//! another thread waits for. The thread stores such a completion in the inbox of the waiting
+//! thread; if no thread waits for it, in the [`Stash`], for the next poll.
+//!
+//! ```text
+//!   stash (completions put back)      device (ibv_poll_cq)
+//!                 \                  /
+//!                  polled completion
+//!                          |
+//!           polled for a scope or a drain (`poll_for`), and
+//!           the id belongs to the polling thread? ------------- yes --> returned
+//!                          | no
+//!           the id belongs to the inbox of a waiting thread? -- yes --> that inbox
+//!                          | no
+//!           polled by the program (`poll`)? ------------------- yes --> returned
+//!                          | no
+//!                        stash, until the next poll
+//! ```
+//!
+//! A poll that might otherwise miss a completion waits: `take_stashed` until no thread is sorting
+//! (between polling the device and putting completions into the stash), and every user of the
+//! stash until no other thread has it open.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;

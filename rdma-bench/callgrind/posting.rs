@@ -16,11 +16,15 @@ use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use rdma_core::address::{AddressVector, DatagramHeader, Destination};
+use rdma_core::memory::BufferSliceMut;
+use rdma_core::queue_pair::{
+    ConcurrentReceiveQueue, ConcurrentSendQueue, RawElements, RawSendRequest, raw_receive_request,
+};
 use rdma_core::{
-    AccessFlags, AddressVector, Buffer, BufferSliceMut, CompletionQueue, ConcurrentReceiveQueue,
-    ConcurrentSendQueue, ConnectOptions, Context, DatagramHeader, DatagramOptions, Destination,
-    ProtectionDomain, QueuePair, RawElements, RawSendRequest, ReceiveQueue, RemoteMemory,
-    SendQueue, SendRequest, SharedReceiveQueue, Transport, WorkCompletion, raw_receive_request,
+    AccessFlags, Buffer, CompletionQueue, ConnectOptions, Context, DatagramOptions,
+    ProtectionDomain, QueuePair, ReceiveQueue, RemoteMemory, SendQueue, SendRequest,
+    SharedReceiveQueue, Transport, WorkCompletion,
 };
 
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
@@ -441,16 +445,8 @@ fn scope(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
     match operation {
         Operation::Idle => poll_empty(pair.one.send_completions(), count),
         Operation::Send => scoped_messages(pair, count),
-        Operation::Write => scoped(
-            pair,
-            |memory, remote| SendRequest::write(memory, remote),
-            count,
-        ),
-        Operation::Read => scoped(
-            pair,
-            |memory, remote| SendRequest::read(memory, remote),
-            count,
-        ),
+        Operation::Write => scoped(pair, |memory, to| SendRequest::write(memory, to), count),
+        Operation::Read => scoped(pair, |memory, from| SendRequest::read(memory, from), count),
         Operation::Atomic => scoped(
             pair,
             |memory, remote| SendRequest::fetch_and_add(memory, remote, 1),

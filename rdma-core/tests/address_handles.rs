@@ -2,7 +2,8 @@
 
 mod common;
 
-use rdma_core::{AddressChoice, AddressHandle, AddressVector, Error, StaticRate};
+use rdma_core::address::{AddressHandle, AddressVector, StaticRate};
+use rdma_core::{AddressChoice, Error};
 
 #[test]
 fn a_handle_outlives_the_domain_it_was_made_in() {

@@ -10,9 +10,10 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use common::{Pair, exposed, pattern, succeed};
+use rdma_core::memory::AtomicResult;
+use rdma_core::queue_pair::{RawElements, RawSendRequest};
 use rdma_core::{
-    AccessFlags, AtomicResult, Buffer, ConnectOptions, ExposedMemory, QueuePairBuilder,
-    RawElements, RawSendRequest, SendRequest,
+    AccessFlags, Buffer, ConnectOptions, ExposedMemory, QueuePairBuilder, SendRequest,
 };
 
 struct Counting;

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use common::{Pair, completion, context, eventually, exposed, pattern, succeed};
 use ibverbs_sys::ibv_event_type;
+use rdma_core::device::{DeviceCapabilities, GidEntry, GidType, PhysicalState, PortState};
 use rdma_core::{
     AccessFlags, AsyncEvent, AsyncEventObject, AsyncEvents, Buffer, ConnectOptions, Context,
-    GidType, PortState, QueuePair, SendRequest, WorkStatus,
+    QueuePair, SendRequest, WorkStatus,
 };
 
 /// Maximum wait of a test for an event that must happen.
@@ -424,7 +425,7 @@ fn a_port_tells_when_its_gids_change() {
     }
     let gids = context.gids().unwrap();
     let roce = gids.iter().find(|entry| entry.kind == GidType::RoceV2);
-    let interface = roce.and_then(rdma_core::GidEntry::interface_name).unwrap();
+    let interface = roce.and_then(GidEntry::interface_name).unwrap();
     // Of documentation (RFC 5737), so that no traffic goes there.
     let text = "192.0.2.77";
     let gid = rdma_core::Gid::from(text.parse::<std::net::IpAddr>().unwrap());
@@ -473,7 +474,7 @@ fn a_port_tells_when_its_link_goes_and_comes() {
     if !context.device().is_emulated() {
         // A kernel's port would lose addresses that other tests need. It tells of its link still.
         let flags = context.attributes().unwrap().capabilities();
-        assert!(flags.contains(rdma_core::DeviceCapabilities::PORT_ACTIVE_EVENT));
+        assert!(flags.contains(DeviceCapabilities::PORT_ACTIVE_EVENT));
         return;
     }
     let (events, copy) = (context.async_events().unwrap(), context.clone());
@@ -486,7 +487,7 @@ fn a_port_tells_when_its_link_goes_and_comes() {
     let up = AsyncEvent::PortActive { port };
     assert_eq!(event_of(&events, |_| true), up);
     assert_eq!(lost.state(), PortState::Down);
-    assert_eq!(lost.physical_state(), rdma_core::PhysicalState::Disabled);
+    assert_eq!(lost.physical_state(), PhysicalState::Disabled);
     assert_eq!(copy.port(port).unwrap().state(), PortState::Active);
     Pair::new().check();
 }

@@ -3,9 +3,10 @@
 mod common;
 
 use common::{Pair, bytes, completion, exposed, pattern, receive, succeed};
+use rdma_core::queue_pair::{BatchError, SendBatch};
 use rdma_core::{
-    AccessFlags, BatchError, Buffer, ConnectOptions, Errno, Error, FrozenBuffer, QueuePair,
-    QueuePairBuilder, SendBatch, SendQueue, SendRequest, WorkCompletion,
+    AccessFlags, Buffer, ConnectOptions, Errno, Error, FrozenBuffer, QueuePair, QueuePairBuilder,
+    SendQueue, SendRequest, WorkCompletion,
 };
 
 /// A pair for each way to post: `ibv_post_send`, and the functions `ibv_wr_*`.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Pair, bytes, completion, context, eventually, nobody, pattern, receive, succeed};
+use rdma_core::queue_pair::{ManualQueuePair, Modification};
 use rdma_core::{
-    AccessFlags, Buffer, ConnectOptions, DatagramOptions, Error, FrozenBuffer, ManualQueuePair,
-    Modification, Mtu, ProtectionDomain, QueuePair, QueuePairState, Refused, SendRequest,
-    Transport,
+    AccessFlags, Buffer, ConnectOptions, DatagramOptions, Error, FrozenBuffer, Mtu,
+    ProtectionDomain, QueuePair, QueuePairState, Refused, SendRequest, Transport,
 };
 
 const CONNECTED: [Transport; 2] = [Transport::ReliableConnected, Transport::UnreliableConnected];

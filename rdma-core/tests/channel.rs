@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use common::{Pair, bytes, context, eventually, pattern, succeed};
+use rdma_core::completion::CompletionQueueId;
 use rdma_core::{
-    CompletionChannel, CompletionQueue, CompletionQueueId, ConnectOptions, Error, SendRequest,
-    WorkCompletion,
+    CompletionChannel, CompletionQueue, ConnectOptions, Error, SendRequest, WorkCompletion,
 };
 
 const LONG: Option<Duration> = Some(Duration::from_secs(60));

@@ -6,9 +6,9 @@ mod common;
 use std::time::Duration;
 
 use common::{Pair, bytes, completion, eventually, pattern, receive, succeed, where_supported};
+use rdma_core::completion::{CompletionFields, ExtendedCompletionQueue};
 use rdma_core::{
-    CompletionChannel, CompletionFields, CompletionQueue, ConnectOptions, Context, Error,
-    ExtendedCompletionQueue, SendRequest, WorkCompletion,
+    CompletionChannel, CompletionQueue, ConnectOptions, Context, Error, SendRequest, WorkCompletion,
 };
 
 /// A pair both of whose queue pairs complete to one queue.

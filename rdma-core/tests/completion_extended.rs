@@ -12,10 +12,13 @@ use common::{
     Pair, bytes, context, eventually, exposed, nobody, pattern, succeed, until_failed,
     where_supported,
 };
+use rdma_core::completion::{
+    CompletionFields, ExtendedCompletion, ExtendedCompletionQueue, StatusClass,
+};
+use rdma_core::memory::{LeaseState, SharedBuffer, WindowType};
 use rdma_core::{
-    AccessFlags, CompletionFields, ConnectOptions, Context, Error, ExtendedCompletion,
-    ExtendedCompletionQueue, LeaseState, QueuePairState, Refused, RemoteMemory, SendRequest,
-    SharedBuffer, StatusClass, WindowType, WorkCompletion, WorkOpcode, WorkStatus,
+    AccessFlags, ConnectOptions, Context, Error, QueuePairState, Refused, RemoteMemory,
+    SendRequest, WorkCompletion, WorkOpcode, WorkStatus,
 };
 
 type Fields = CompletionFields;

@@ -6,9 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Pair, bytes, context, eventually, exposed, pattern};
+use rdma_core::completion::CompletionFields;
 use rdma_core::{
-    AccessFlags, Buffer, CompletionFields, CompletionQueue, ConnectOptions, Context, Error,
-    SendRequest, WorkCompletion,
+    AccessFlags, Buffer, CompletionQueue, ConnectOptions, Context, Error, SendRequest,
+    WorkCompletion,
 };
 
 /// Ample for what happens.

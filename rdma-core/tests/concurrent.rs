@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use common::{Pair, bytes, completion, eventually, exposed, pattern, succeed};
+use rdma_core::queue_pair::ConcurrentSendQueue;
 use rdma_core::queue_pair::ReservedSlot;
-use rdma_core::{
-    AccessFlags, Buffer, ConcurrentSendQueue, ConnectOptions, Error, SendRequest, WorkCompletion,
-};
+use rdma_core::{AccessFlags, Buffer, ConnectOptions, Error, SendRequest, WorkCompletion};
 
 const THREADS: usize = 4;
 const EACH: usize = 500;

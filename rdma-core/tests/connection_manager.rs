@@ -11,11 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use manager::{MAX_WAIT, assert_no_manager, event, resolved};
-use rdma_core::{
-    AccessFlags, AddressQuery, Buffer, ConnectionError, ConnectionEventKind, ConnectionId,
-    ConnectionIdOption, ConnectionParameters, Connector, Error, EventChannel, Listener, PortSpace,
-    QueuePairState, SendRequest, Transport,
+use rdma_core::cm::{
+    AddressQuery, ConnectionError, ConnectionEventKind, ConnectionId, ConnectionIdOption,
+    ConnectionParameters, Connector, EventChannel, Listener, PortSpace,
 };
+use rdma_core::{AccessFlags, Buffer, Error, QueuePairState, SendRequest, Transport};
 
 #[test]
 fn a_system_without_a_connection_manager_says_so_by_type() {

@@ -11,10 +11,13 @@ use std::time::Duration;
 
 use common::{bytes, exposed, pattern, succeed};
 use manager::{MAX_WAIT, connected, connection_error, connector, listener};
+use rdma_core::cm::{
+    Connection, ConnectionError, ConnectionParameters, ConnectionStep, Connector, Incoming,
+    Listener, PortSpace, PreparedConnection, RejectReason, ResolvedPeer,
+};
+use rdma_core::queue_pair::EnhancedEstablishment;
 use rdma_core::{
-    AccessFlags, Buffer, Connection, ConnectionError, ConnectionParameters, ConnectionStep,
-    Connector, Context, EnhancedEstablishment, Error, Incoming, Listener, PortSpace,
-    PreparedConnection, QueuePairBuilder, QueuePairState, RejectReason, ResolvedPeer, SendRequest,
+    AccessFlags, Buffer, Context, Error, QueuePairBuilder, QueuePairState, SendRequest,
 };
 
 /// A queue pair of a domain of its own.
@@ -46,9 +49,9 @@ fn ends_can_be_sent_to_and_shared_by_threads() {
     check::<Incoming>();
     check::<ResolvedPeer>();
     check::<PreparedConnection>();
-    check::<rdma_core::EventChannel>();
-    check::<rdma_core::ConnectionId>();
-    check::<rdma_core::ConnectionEvent>();
+    check::<rdma_core::cm::EventChannel>();
+    check::<rdma_core::cm::ConnectionId>();
+    check::<rdma_core::cm::ConnectionEvent>();
     // The same on every device: without a connection manager this is the only thing to see.
     manager::address();
 }

@@ -9,11 +9,12 @@ use std::thread;
 
 use common::{bytes, pattern, succeed};
 use manager::{MAX_WAIT, connection_error, connector, event};
-use rdma_core::{
-    Buffer, ConnectionError, ConnectionEventKind, ConnectionId, ConnectionParameters,
-    DatagramHeader, Destination, Error, EventChannel, Listener, MulticastMember, PortSpace,
-    ProtectionDomain, QueuePair, ReceiveQueue, SendRequest, Transport,
+use rdma_core::address::{DatagramHeader, Destination};
+use rdma_core::cm::{
+    ConnectionError, ConnectionEventKind, ConnectionId, ConnectionParameters, EventChannel,
+    Listener, MulticastMember, PortSpace,
 };
+use rdma_core::{Buffer, Error, ProtectionDomain, QueuePair, ReceiveQueue, SendRequest, Transport};
 
 const HEADER: usize = DatagramHeader::LEN;
 

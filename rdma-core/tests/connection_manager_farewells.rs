@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use manager::{MAX_WAIT, connected, connector, listener};
-use rdma_core::{Buffer, ConnectionParameters, QueuePairState, WorkStatus};
+use rdma_core::cm::ConnectionParameters;
+use rdma_core::{Buffer, QueuePairState, WorkStatus};
 
 #[test]
 fn a_dropped_end_is_noticed_by_the_other() {

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::thread;
 
 use manager::{MAX_WAIT, connected, connection_error, connector, listener};
-use rdma_core::{Connection, ConnectionError, ConnectionParameters, Listener};
+use rdma_core::cm::{Connection, ConnectionError, ConnectionParameters, Listener};
 
 const ROUNDS: usize = 100;
 

@@ -8,10 +8,9 @@ use std::net::{SocketAddr, SocketAddrV6};
 use std::thread;
 
 use manager::{MAX_WAIT, connector, listener};
-use rdma_core::{
-    AccessFlags, ConnectionIdOption, ConnectionParameters, Context, GidType, Listener,
-    QueuePairBuilder,
-};
+use rdma_core::cm::{ConnectionIdOption, ConnectionParameters, Listener};
+use rdma_core::device::GidType;
+use rdma_core::{AccessFlags, Context, QueuePairBuilder};
 
 fn plain(context: &Context) -> rdma_core::Result<QueuePairBuilder> {
     Ok(context.protection_domain()?.queue_pair())

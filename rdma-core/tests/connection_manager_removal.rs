@@ -11,7 +11,9 @@ use std::thread;
 use std::time::Duration;
 
 use manager::{MAX_WAIT, connected, connection_error, listener};
-use rdma_core::{ConnectionError, Context, DeviceSelector};
+use rdma_core::Context;
+use rdma_core::cm::ConnectionError;
+use rdma_core::device::DeviceSelector;
 
 const DEVICE: &str = "rxe_gone";
 

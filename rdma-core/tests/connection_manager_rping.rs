@@ -15,9 +15,8 @@ use std::time::Duration;
 
 use common::eventually;
 use manager::{MAX_WAIT, connection_error, connector, listener};
-use rdma_core::{
-    Connection, ConnectionError, ConnectionParameters, Error, QueuePairState, RejectReason,
-};
+use rdma_core::cm::{Connection, ConnectionError, ConnectionParameters, RejectReason};
+use rdma_core::{Error, QueuePairState};
 use rping::Options;
 
 const PINGS: u32 = 20;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use rdma_core::{Counter, Counters};
+use rdma_core::address::{Counter, Counters};
 
 #[test]
 fn a_device_counts_or_says_that_it_cannot() {

@@ -3,11 +3,12 @@
 mod common;
 
 use common::{bytes, completion, pattern, succeed};
+use rdma_core::address::{AddressHandle, AddressVector, DatagramHeader, Destination};
+use rdma_core::device::{GidEntry, GidType};
 use rdma_core::queue_pair::ReservedSlot;
 use rdma_core::{
-    AddressChoice, AddressHandle, AddressVector, Buffer, CompletionQueue, DatagramHeader,
-    DatagramOptions, Destination, GidEntry, GidType, ProtectionDomain, QueuePair, ReceiveQueue,
-    SendRequest, SharedReceiveQueue, Transport, WorkCompletion,
+    AddressChoice, Buffer, CompletionQueue, DatagramOptions, ProtectionDomain, QueuePair,
+    ReceiveQueue, SendRequest, SharedReceiveQueue, Transport, WorkCompletion,
 };
 
 const QKEY: u32 = 0x1357_9bdf;

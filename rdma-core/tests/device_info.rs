@@ -18,8 +18,9 @@ use std::process::{self, Command};
 use common::context;
 use common::program::with_device;
 use devinfo::Wanted;
-use rdma_core::{
-    AtomicCapability, DeviceCapabilities, Error, GidType, LinkLayer, NodeType, PartitionKey,
+use rdma_core::Error;
+use rdma_core::device::{
+    AtomicCapability, DeviceCapabilities, GidType, LinkLayer, NodeType, PartitionKey,
     PhysicalState, PortFlags, PortState, Protocol, TransportType,
 };
 

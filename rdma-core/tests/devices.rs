@@ -3,9 +3,8 @@
 mod common;
 
 use common::context;
-use rdma_core::{
-    AddressChoice, Context, DeviceSelector, Error, GidType, LinkLayer, PortState, devices,
-};
+use rdma_core::device::{DeviceSelector, GidType, LinkLayer, PortState};
+use rdma_core::{AddressChoice, Context, Error, devices};
 
 #[test]
 fn devices_are_listed_and_open() {
@@ -69,7 +68,7 @@ fn the_address_chosen_is_an_active_port_with_an_ipv4_gid_of_roce_v2() {
     let port = context.port(address.port).unwrap();
     assert_eq!(port.state(), PortState::Active);
     assert_eq!(Some(address.mtu), port.active_mtu());
-    let of_roce_v2_and_ipv4 = |entry: &&rdma_core::GidEntry| {
+    let of_roce_v2_and_ipv4 = |entry: &&rdma_core::device::GidEntry| {
         entry.kind == GidType::RoceV2 && entry.gid.to_ipv4().is_some()
     };
     let gids = context.gids().unwrap();

@@ -4,11 +4,16 @@ mod common;
 
 use common::{context, eventually, nobody};
 use ibverbs_sys as sys;
+use rdma_core::address::{AddressHandle, AddressVector};
+use rdma_core::device::LinkLayer;
+use rdma_core::queue_pair::{
+    AlternatePath, AttributeMask, ManualQueuePair, MigrationState, Modification, ModificationFlaw,
+    RefusedModification,
+};
+use rdma_core::receive::XrcDomain;
 use rdma_core::{
-    AccessFlags, AddressHandle, AddressVector, AttributeMask, ConnectOptions, Context,
-    DatagramOptions, Endpoint, Error, Gid, LinkLayer, ManualQueuePair, MigrationState,
-    Modification, ModificationFlaw, Mtu, ProtectionDomain, QueuePairState, RefusedModification,
-    Transport, XrcDomain,
+    AccessFlags, ConnectOptions, Context, DatagramOptions, Endpoint, Error, Gid, Mtu,
+    ProtectionDomain, QueuePairState, Transport,
 };
 
 const KINDS: [Transport; 5] = [
@@ -79,7 +84,7 @@ impl Subject {
             .destination(self.remote.queue_pair)
             .capacities(Default::default())
             .rate_limit(0)
-            .alternate_path(rdma_core::AlternatePath {
+            .alternate_path(AlternatePath {
                 address: vector,
                 pkey_index: 0,
                 port: vector.port,

@@ -4,10 +4,11 @@
 mod common;
 
 use common::{Pair, bytes, carry_out, exposed, pattern, receive, succeed};
+use rdma_core::address::{AddressVector, DatagramHeader, Destination};
+use rdma_core::queue_pair::InlineData;
 use rdma_core::{
-    AccessFlags, AddressVector, Buffer, ConnectOptions, DatagramHeader, DatagramOptions,
-    Destination, Error, InlineData, PostError, ProtectionDomain, QueuePair, QueuePairBuilder,
-    SendRequest, Transport,
+    AccessFlags, Buffer, ConnectOptions, DatagramOptions, Error, PostError, ProtectionDomain,
+    QueuePair, QueuePairBuilder, SendRequest, Transport,
 };
 
 const INLINE: u32 = 32;

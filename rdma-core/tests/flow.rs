@@ -2,9 +2,8 @@
 
 mod common;
 
-use rdma_core::{
-    DatagramOptions, EthernetMatch, Flow, FlowRule, Ipv4Match, PortMatch, QueuePair, Transport,
-};
+use rdma_core::address::{EthernetMatch, Flow, FlowRule, Ipv4Match, PortMatch};
+use rdma_core::{DatagramOptions, QueuePair, Transport};
 
 /// A queue pair of datagrams, which a flow may steer to.
 fn datagrams() -> QueuePair {

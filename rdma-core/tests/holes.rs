@@ -13,9 +13,10 @@ use common::{
     Pair, bytes, carry_out, completion, context, eventually, expose, exposed, nobody, pattern,
     succeed, until_failed,
 };
+use rdma_core::completion::CompletionFields;
+use rdma_core::memory::{LentMemory, Part, SharedBuffer};
 use rdma_core::{
-    AccessFlags, Buffer, CompletionFields, Error, LentMemory, Part, QueuePair, RemoteMemory,
-    SendRequest, SharedBuffer, WorkCompletion, WorkStatus,
+    AccessFlags, Buffer, Error, QueuePair, RemoteMemory, SendRequest, WorkCompletion, WorkStatus,
 };
 
 /// A queue pair whose peer never answers, with all the patience of the default settings.
@@ -627,27 +628,27 @@ macro_rules! assert_not {
 fn what_is_bound_to_a_thread_cannot_leave_it() {
     fn everywhere<T: Send + Sync>() {}
     everywhere::<rdma_core::CompletionQueue>();
-    everywhere::<rdma_core::ExtendedCompletionQueue>();
+    everywhere::<rdma_core::completion::ExtendedCompletionQueue>();
     everywhere::<rdma_core::CompletionChannel>();
     everywhere::<WorkCompletion>();
     everywhere::<QueuePair>();
-    everywhere::<rdma_core::ConcurrentSendQueue<Buffer>>();
-    assert_not!(rdma_core::PolledCompletions<'static>: Send);
-    assert_not!(rdma_core::PolledCompletions<'static>: Sync);
-    assert_not!(rdma_core::ExtendedCompletion<'static>: Send);
-    assert_not!(rdma_core::ExtendedCompletion<'static>: Clone);
+    everywhere::<rdma_core::queue_pair::ConcurrentSendQueue<Buffer>>();
+    assert_not!(rdma_core::completion::PolledCompletions<'static>: Send);
+    assert_not!(rdma_core::completion::PolledCompletions<'static>: Sync);
+    assert_not!(rdma_core::completion::ExtendedCompletion<'static>: Send);
+    assert_not!(rdma_core::completion::ExtendedCompletion<'static>: Clone);
     // A copy of a claim for writing would be a second one.
-    assert_not!(rdma_core::WriteClaim: Clone);
+    assert_not!(rdma_core::memory::WriteClaim: Clone);
     assert_not!(rdma_core::Buffer: Clone);
-    assert_not!(rdma_core::ReservedSlot<'static>: Clone);
+    assert_not!(rdma_core::queue_pair::ReservedSlot<'static>: Clone);
     // Entries of a poll are not collected: each would read the last one.
-    assert_not!(rdma_core::PolledCompletions<'static>: Iterator);
+    assert_not!(rdma_core::completion::PolledCompletions<'static>: Iterator);
     // Memory that is not registered is not posted.
-    assert_not!(Vec<u8>: rdma_core::Gather);
-    assert_not!(&'static [u8]: rdma_core::Gather);
-    assert_not!(&'static mut [u8]: rdma_core::Scatter);
+    assert_not!(Vec<u8>: rdma_core::memory::Gather);
+    assert_not!(&'static [u8]: rdma_core::memory::Gather);
+    assert_not!(&'static mut [u8]: rdma_core::memory::Scatter);
     // Memory for reading cannot be received into.
-    assert_not!(rdma_core::FrozenBuffer: rdma_core::Scatter);
-    assert_not!(rdma_core::ReadClaim: rdma_core::Scatter);
-    assert_not!(rdma_core::BufferSlice<'static>: rdma_core::Scatter);
+    assert_not!(rdma_core::FrozenBuffer: rdma_core::memory::Scatter);
+    assert_not!(rdma_core::memory::ReadClaim: rdma_core::memory::Scatter);
+    assert_not!(rdma_core::memory::BufferSlice<'static>: rdma_core::memory::Scatter);
 }

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use common::{Pair, completion, context, eventually, exposed, pattern};
 use ibverbs_sys as sys;
+use rdma_core::completion::{CompletionFields, StatusClass};
+use rdma_core::memory::WindowType;
 use rdma_core::{
-    AccessFlags, Buffer, CompletionFields, CompletionQueue, Context, Error, ProtectionDomain,
-    QueuePairState, Refused, RemoteMemory, SendRequest, StatusClass, WindowType, WorkCompletion,
-    WorkOpcode, WorkStatus,
+    AccessFlags, Buffer, CompletionQueue, Context, Error, ProtectionDomain, QueuePairState,
+    Refused, RemoteMemory, SendRequest, WorkCompletion, WorkOpcode, WorkStatus,
 };
 
 type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, i32, *mut sys::ibv_wc) -> i32;
@@ -295,7 +296,7 @@ fn an_unsignaled_request_that_a_batch_leaves_behind_is_completed_by_another_batc
     let driver = ops().post_send.replace(send_first).unwrap();
     let _ = SEND_ALL.set(driver);
     let queue = pair.left.concurrent_send_queue();
-    let push = |batch: &mut rdma_core::ConcurrentSendBatch<'_, Buffer>, seed| {
+    let push = |batch: &mut rdma_core::queue_pair::ConcurrentSendBatch<'_, Buffer>, seed| {
         let write = SendRequest::write(pattern(&domain, 8, seed), there.remote());
         let slot = queue.reserve().unwrap();
         let index = slot.index();

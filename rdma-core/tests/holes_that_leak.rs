@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use common::held::unchanged_by;
 use common::{Pair, completion, context, exposed, nobody, pattern, succeed};
-use rdma_core::{
-    AccessFlags, Buffer, CompletionFields, RemoteMemory, SendRequest, SharedBuffer, WorkCompletion,
-};
+use rdma_core::completion::CompletionFields;
+use rdma_core::memory::SharedBuffer;
+use rdma_core::{AccessFlags, Buffer, RemoteMemory, SendRequest, WorkCompletion};
 
 const ROUNDS: usize = 30;
 

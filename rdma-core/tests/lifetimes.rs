@@ -3,9 +3,10 @@
 mod common;
 
 use common::{Pair, completion, context, expose, nobody, pattern, until_failed};
+use rdma_core::memory::SharedBuffer;
 use rdma_core::{
     AccessFlags, Buffer, Context, ExposedMemory, FrozenBuffer, ProtectionDomain, QueuePair,
-    SendRequest, SharedBuffer, WorkStatus,
+    SendRequest, WorkStatus,
 };
 
 #[test]
@@ -62,7 +63,7 @@ struct Objects {
     domain: Option<ProtectionDomain>,
     pair: Option<QueuePair>,
     sends: Option<rdma_core::SendQueue<Buffer>>,
-    receives: Option<rdma_core::ConcurrentReceiveQueue<Buffer>>,
+    receives: Option<rdma_core::queue_pair::ConcurrentReceiveQueue<Buffer>>,
     exposed: Option<ExposedMemory>,
 }
 
@@ -184,8 +185,8 @@ fn everything_can_be_sent_to_and_used_by_threads() {
     shared::<rdma_core::CompletionChannel>();
     shared::<rdma_core::SendQueue<Buffer>>();
     shared::<rdma_core::ReceiveQueue<Buffer>>();
-    shared::<rdma_core::ConcurrentSendQueue<Buffer>>();
-    shared::<rdma_core::ConcurrentReceiveQueue<Buffer>>();
+    shared::<rdma_core::queue_pair::ConcurrentSendQueue<Buffer>>();
+    shared::<rdma_core::queue_pair::ConcurrentReceiveQueue<Buffer>>();
     shared::<Buffer>();
     shared::<FrozenBuffer>();
     shared::<SharedBuffer>();

@@ -5,10 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::{Pair, bytes, carry_out, completion, context, expose, exposed, pattern, until_failed};
-use rdma_core::{
-    AccessFlags, Claim, Error, ReadClaim, Refused, RemoteMemory, SendRequest, SharedBuffer,
-    WorkStatus, WriteClaim,
-};
+use rdma_core::memory::{Claim, ReadClaim, SharedBuffer, WriteClaim};
+use rdma_core::{AccessFlags, Error, Refused, RemoteMemory, SendRequest, WorkStatus};
 
 #[test]
 fn buffers_are_zeroed_aligned_and_divide() {
@@ -417,7 +415,7 @@ fn frozen_and_claimed_memory_is_lent_for_reading_only() {
     let target = carry_out(&pair.left, &mut sends, read);
     assert_eq!(target[..], bytes(64, 4)[16..48]);
     let shared = SharedBuffer::new(pattern(&pair.domain, 64, 5));
-    let claimed = rdma_core::LentMemory::new(shared.try_read(8..24).unwrap()).unwrap();
+    let claimed = rdma_core::memory::LentMemory::new(shared.try_read(8..24).unwrap()).unwrap();
     let read = SendRequest::read(pair.domain.allocate(16).unwrap(), claimed.remote());
     let read = carry_out(&pair.left, &mut sends, read);
     assert_eq!(read[..], bytes(64, 5)[8..24]);

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Pair, bytes, carry_out, pattern, receive};
-use rdma_core::{ForkStatus, SendRequest, fork_init, fork_status};
+use rdma_core::SendRequest;
+use rdma_core::memory::{ForkStatus, fork_init, fork_status};
 
 #[test]
 fn registered_memory_survives_a_fork() {

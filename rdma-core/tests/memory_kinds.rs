@@ -9,10 +9,12 @@ use common::{
     Pair, bytes, carry_out, completion, context, expose, exposed, pattern, receive, succeed,
     where_supported,
 };
+use rdma_core::memory::{
+    DeviceMemory, Gather, HostMemory, Left, Prefetch, Reregistration, UnmappedRegion,
+};
 use rdma_core::{
-    AccessFlags, Buffer, ConnectOptions, DeviceMemory, Error, Gather, HostMemory, Left, Prefetch,
-    ProtectionDomain, RemoteMemory, Reregistration, SendRequest, ThreadDomain, UnmappedRegion,
-    WorkStatus,
+    AccessFlags, Buffer, ConnectOptions, Error, ProtectionDomain, RemoteMemory, SendRequest,
+    ThreadDomain, WorkStatus,
 };
 
 fn domain() -> ProtectionDomain {

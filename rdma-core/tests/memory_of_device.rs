@@ -6,10 +6,8 @@ mod common;
 use std::sync::{Mutex, MutexGuard};
 
 use common::{Pair, bytes, carry_out, context, is_softroce, pattern, receive, succeed};
-use rdma_core::{
-    AccessFlags, Buffer, DetachedMemory, HostMemory, HugePages, Pages, ProtectionDomain, Refused,
-    SendRequest,
-};
+use rdma_core::memory::{DetachedMemory, HostMemory, HugePages, Pages};
+use rdma_core::{AccessFlags, Buffer, ProtectionDomain, Refused, SendRequest};
 use softroce::fault::{Errno, Failure, Verb};
 use softroce::{Kind, objects};
 

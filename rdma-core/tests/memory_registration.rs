@@ -5,10 +5,8 @@ mod common;
 use std::sync::Arc;
 
 use common::{Pair, bytes, carry_out, context, exposed, pattern, receive};
-use rdma_core::{
-    AccessFlags, Buffer, DetachedMemory, Error, FrozenBuffer, HostMemory, HugePages, Pages,
-    ProtectionDomain, Refused, SendRequest,
-};
+use rdma_core::memory::{DetachedMemory, HostMemory, HugePages, Pages};
+use rdma_core::{AccessFlags, Buffer, Error, FrozenBuffer, ProtectionDomain, Refused, SendRequest};
 
 fn domain() -> ProtectionDomain {
     context().protection_domain().unwrap()

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Pair, bytes, carry_out, completion, pattern, receive, succeed, until_failed};
-use rdma_core::{ConnectOptions, Error, FrozenBuffer, Part, SendRequest, WorkOpcode, WorkStatus};
+use rdma_core::memory::Part;
+use rdma_core::{ConnectOptions, Error, FrozenBuffer, SendRequest, WorkOpcode, WorkStatus};
 
 #[test]
 fn messages_of_many_sizes_arrive_whole() {

@@ -5,10 +5,10 @@ mod common;
 use std::net::{Ipv4Addr, UdpSocket};
 
 use common::{bytes, pattern, succeed};
+use rdma_core::address::{AddressVector, DatagramHeader, Destination, multicast_gid};
 use rdma_core::{
-    AddressVector, Buffer, DatagramHeader, DatagramOptions, Destination, Error, Gid,
-    ProtectionDomain, QueuePair, ReceiveQueue, SendRequest, Transport, WorkCompletion,
-    multicast_gid,
+    Buffer, DatagramOptions, Error, Gid, ProtectionDomain, QueuePair, ReceiveQueue, SendRequest,
+    Transport, WorkCompletion,
 };
 
 const HEADER: usize = DatagramHeader::LEN;

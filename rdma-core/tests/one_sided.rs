@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Pair, bytes, carry_out, expose, exposed, pattern, receive};
-use rdma_core::{AccessFlags, ExposedMemory, Part, SendRequest, WorkOpcode};
+use rdma_core::memory::Part;
+use rdma_core::{AccessFlags, ExposedMemory, SendRequest, WorkOpcode};
 
 fn content(memory: &ExposedMemory) -> Vec<u8> {
     let mut content = vec![0; memory.len()];

@@ -5,10 +5,13 @@ mod common;
 use std::sync::Arc;
 
 use common::{Pair, bytes, carry_out, completion, exposed, pattern, receive, succeed};
+use rdma_core::address::{AddressVector, DatagramHeader, Destination};
+use rdma_core::memory::AtomicResult;
+use rdma_core::queue_pair::{Placement, SendOperations};
+use rdma_core::receive::XrcDomain;
 use rdma_core::{
-    AccessFlags, AddressVector, AtomicResult, Buffer, ConnectOptions, DatagramHeader,
-    DatagramOptions, Destination, Error, Placement, ProtectionDomain, QueuePair, QueuePairBuilder,
-    SendOperations, SendRequest, Transport, WorkOpcode, WorkStatus, XrcDomain,
+    AccessFlags, Buffer, ConnectOptions, DatagramOptions, Error, ProtectionDomain, QueuePair,
+    QueuePairBuilder, SendRequest, Transport, WorkOpcode, WorkStatus,
 };
 
 const QKEY: u32 = 0x1234_5678;

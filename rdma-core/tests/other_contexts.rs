@@ -6,10 +6,9 @@ mod common;
 use std::time::Duration;
 
 use common::{Pair, context};
-use rdma_core::{
-    AccessFlags, AddressVector, Buffer, Claim, DatagramOptions, Destination, Error, SendRequest,
-    SharedBuffer, Transport,
-};
+use rdma_core::address::{AddressVector, Destination};
+use rdma_core::memory::{Claim, SharedBuffer};
+use rdma_core::{AccessFlags, Buffer, DatagramOptions, Error, SendRequest, Transport};
 
 #[track_caller]
 fn assert_invalid(error: &Error) {

@@ -16,7 +16,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rdma_core::CompletionFields;
+use rdma_core::completion::CompletionFields;
 
 #[path = "../examples/rc_pingpong.rs"]
 #[allow(dead_code, reason = "its main is not called")]

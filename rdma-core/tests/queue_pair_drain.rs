@@ -7,10 +7,11 @@ use std::thread;
 use std::time::Duration;
 
 use common::{context, nobody, pattern};
+use rdma_core::completion::CompletionFields;
 use rdma_core::{
-    Buffer, CompletionFields, CompletionQueue, ConnectOptions, DatagramOptions, FrozenBuffer,
-    ProtectionDomain, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue, SendQueue,
-    SendRequest, Transport, WorkCompletion, WorkStatus,
+    Buffer, CompletionQueue, ConnectOptions, DatagramOptions, FrozenBuffer, ProtectionDomain,
+    QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue, SendQueue, SendRequest, Transport,
+    WorkCompletion, WorkStatus,
 };
 
 const MAX_WAIT: Duration = Duration::from_secs(60);

@@ -7,9 +7,10 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use common::{context, nobody, pattern};
+use rdma_core::queue_pair::{AttributeMask, Modification, ModificationFlaw};
+use rdma_core::receive::{XrcDomain, XrcDomainOpening};
 use rdma_core::{
-    AttributeMask, Context, Error, Modification, ModificationFlaw, QueuePairState, SendRequest,
-    Transport, WorkCompletion, WorkStatus, XrcDomain, XrcDomainOpening,
+    Context, Error, QueuePairState, SendRequest, Transport, WorkCompletion, WorkStatus,
 };
 
 /// A domain of this process; `None` where the device has no extended reliable connections, which

@@ -4,10 +4,12 @@ mod common;
 
 use common::{Pair, bytes, completion, context, exposed, pattern, receive, succeed};
 use ibverbs_sys as sys;
+use rdma_core::queue_pair::{
+    Arrival, DataOrder, EnhancedEstablishment, QueuePairCreateFlags, RateLimit, SendOperations,
+};
 use rdma_core::{
-    AccessFlags, Arrival, CompletionQueue, ConnectOptions, DataOrder, DatagramOptions,
-    EnhancedEstablishment, Error, ProtectionDomain, QueuePairCreateFlags, QueuePairState,
-    RateLimit, SendOperations, SendRequest, Transport,
+    AccessFlags, CompletionQueue, ConnectOptions, DatagramOptions, Error, ProtectionDomain,
+    QueuePairState, SendRequest, Transport,
 };
 
 /// The options of pairs of this test.

@@ -6,9 +6,8 @@ use std::io::IoSlice;
 
 use common::{Pair, bytes, completion, exposed, pattern, succeed};
 use ibverbs_sys::ibv_send_flags;
-use rdma_core::{
-    AccessFlags, ConnectOptions, Errno, RawElements, RawSendRequest, raw_receive_request,
-};
+use rdma_core::queue_pair::{RawElements, RawSendRequest, raw_receive_request};
+use rdma_core::{AccessFlags, ConnectOptions, Errno};
 
 fn pair() -> Pair {
     Pair::with(

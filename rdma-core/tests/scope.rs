@@ -9,9 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Pair, bytes, context, exposed, nobody, pattern, receive, succeed};
+use rdma_core::memory::AtomicResult;
 use rdma_core::{
-    AccessFlags, AtomicResult, Buffer, ConnectOptions, Error, PostError, QueuePair, QueuePairState,
-    Result, Scope, SendRequest, WorkCompletion, WorkStatus,
+    AccessFlags, Buffer, ConnectOptions, Error, PostError, QueuePair, QueuePairState, Result,
+    Scope, SendRequest, WorkCompletion, WorkStatus,
 };
 
 /// Ample for what happens.

@@ -8,9 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Pair, bytes, completion, context, eventually, exposed, pattern};
+use rdma_core::completion::CompletionFields;
 use rdma_core::{
-    AccessFlags, Buffer, CompletionFields, CompletionQueue, ConnectOptions, Context, Error,
-    ExposedMemory, QueuePairState, Result, SendRequest, WorkCompletion,
+    AccessFlags, Buffer, CompletionQueue, ConnectOptions, Context, Error, ExposedMemory,
+    QueuePairState, Result, SendRequest, WorkCompletion,
 };
 
 /// Longest wait of a scope: ample, and short enough to see that it fails.

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use common::{bytes, carry_out, completion, eventually, pattern, succeed};
+use rdma_core::address::{AddressHandle, Counters, Destination, Flow, GroupMembership};
+use rdma_core::receive::{SharedReceiveBatch, XrcDomain};
 use rdma_core::{
     Buffer, CompletionQueue, ConnectOptions, Endpoint, Error, PreparedQueuePair, ProtectionDomain,
     QueuePair, SendRequest, SharedReceiveQueue, WorkCompletion,
@@ -446,12 +448,8 @@ fn of_a_batch_that_does_not_fit_the_rest_stays() {
 fn its_types_go_from_thread_to_thread() {
     fn both<T: Send + Sync>() {}
     both::<SharedReceiveQueue<Buffer>>();
-    both::<rdma_core::SharedReceiveBatch<'_, Buffer>>();
-    both::<rdma_core::XrcDomain>();
-    both::<(rdma_core::AddressHandle, rdma_core::Destination)>();
-    both::<(
-        rdma_core::GroupMembership,
-        rdma_core::Flow,
-        rdma_core::Counters,
-    )>();
+    both::<SharedReceiveBatch<'_, Buffer>>();
+    both::<XrcDomain>();
+    both::<(AddressHandle, Destination)>();
+    both::<(GroupMembership, Flow, Counters)>();
 }

@@ -3,9 +3,10 @@
 mod common;
 
 use common::{Pair, bytes, completion, eventually, exposed, pattern, succeed};
+use rdma_core::queue_pair::ConcurrentSendQueue;
 use rdma_core::{
-    AccessFlags, Buffer, ConcurrentSendQueue, ConnectOptions, Error, ExposedMemory,
-    QueuePairBuilder, SendQueue, SendRequest, WorkCompletion,
+    AccessFlags, Buffer, ConnectOptions, Error, ExposedMemory, QueuePairBuilder, SendQueue,
+    SendRequest, WorkCompletion,
 };
 
 fn pairs(requests: u32) -> [Pair; 2] {

@@ -6,10 +6,11 @@ use common::{
     Pair, bytes, carry_out, completion, context, eventually, exposed, is_softroce, pattern,
     succeed, until_failed, where_supported,
 };
+use rdma_core::memory::{LeaseState, MemoryWindow, WindowLease, WindowType};
+use rdma_core::queue_pair::SendOperations;
 use rdma_core::{
-    AccessFlags, Buffer, ConnectOptions, Error, LeaseState, MemoryWindow, ProtectionDomain,
-    QueuePair, QueuePairState, Refused, RemoteMemory, Result, SendOperations, SendRequest,
-    Transport, WindowLease, WindowType, WorkCompletion, WorkStatus,
+    AccessFlags, Buffer, ConnectOptions, Error, ProtectionDomain, QueuePair, QueuePairState,
+    Refused, RemoteMemory, Result, SendRequest, Transport, WorkCompletion, WorkStatus,
 };
 
 const TYPES: [WindowType; 2] = [WindowType::One, WindowType::Two];

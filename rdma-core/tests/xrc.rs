@@ -6,9 +6,11 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use common::{bytes, carry_out, eventually, pattern, succeed, where_supported};
+use rdma_core::completion::CompletionFields;
+use rdma_core::receive::{XrcDomain, XrcDomainOpening};
 use rdma_core::{
-    Buffer, CompletionFields, ConnectOptions, Context, ProtectionDomain, QueuePair, SendRequest,
-    SharedReceiveQueue, Transport, XrcDomain, XrcDomainOpening,
+    Buffer, ConnectOptions, Context, ProtectionDomain, QueuePair, SendRequest, SharedReceiveQueue,
+    Transport,
 };
 
 /// A domain of this process, unless the device has none: it says so then.

@@ -4,10 +4,8 @@
 mod common;
 
 use common::{Pair, bytes, carry_out, context, pattern, receive, succeed, where_supported};
-use rdma_core::{
-    AccessFlags, Buffer, Error, HostMemory, Left, ProtectionDomain, Refused, Reregistered,
-    Reregistration, SendRequest,
-};
+use rdma_core::memory::{HostMemory, Left, Reregistered, Reregistration};
+use rdma_core::{AccessFlags, Buffer, Error, ProtectionDomain, Refused, SendRequest};
 
 const PAGE: usize = 4096;
 

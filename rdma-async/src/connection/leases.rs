@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdma_core::{AccessFlags, Buffer, ExposedMemory, RemoteMemory, SharedBuffer};
+use rdma_core::memory::SharedBuffer;
+use rdma_core::{AccessFlags, Buffer, ExposedMemory, RemoteMemory};
 
 use crate::error::Result;
 use crate::memory::{LocalMr, Parts, PieceLender};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
-use rdma_core::{ProtectionDomain, SharedBuffer, WriteClaim};
+use rdma_core::ProtectionDomain;
+use rdma_core::memory::{SharedBuffer, WriteClaim};
 
 use crate::error::Result;
 

@@ -1,6 +1,7 @@
 //! Measures atomic operations over rdma-core: fetch-and-add and compare-and-swap of eight bytes.
 
-use rdma_core::{RemoteMemory, Scatter, SendRequest};
+use rdma_core::memory::Scatter;
+use rdma_core::{RemoteMemory, SendRequest};
 
 use super::Connection;
 use super::posting::{run_bandwidth, run_latency};

@@ -1,6 +1,7 @@
 //! Allocates the memory of messages, and the memory that peers may access.
 
-use rdma_core::{AccessFlags, Buffer, ExposedMemory, HostMemory, ProtectionDomain, RemoteMemory};
+use rdma_core::memory::HostMemory;
+use rdma_core::{AccessFlags, Buffer, ExposedMemory, ProtectionDomain, RemoteMemory};
 
 use crate::error::Result;
 use crate::plan::{Memory, Plan};

@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use rdma_core::{Buffer, Gather, SendQueue, SendRequest, WorkCompletion};
+use rdma_core::memory::Gather;
+use rdma_core::{Buffer, SendQueue, SendRequest, WorkCompletion};
 
 use super::Connection;
 use super::completions::Completions;

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// the actions on these packets. A packet matches if its headers meet every condition of the rule.
 ///
 /// ```
-/// use rdma_core::{EthernetMatch, FlowRule, PortMatch};
+/// use rdma_core::address::{EthernetMatch, FlowRule, PortMatch};
 ///
 /// let ethernet = EthernetMatch { destination: Some([2, 0, 0, 0, 0, 1]), ..Default::default() };
 /// let udp = PortMatch { destination: Some(4791), ..Default::default() };

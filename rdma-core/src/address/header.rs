@@ -69,7 +69,7 @@ impl DatagramHeader {
     /// Parses the header at the beginning of the memory of a receive.
     ///
     /// ```
-    /// # use rdma_core::DatagramHeader;
+    /// # use rdma_core::address::DatagramHeader;
     /// let mut memory = [0; 64];
     /// memory[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 36, 17, 64]);
     /// memory[39] = 1;

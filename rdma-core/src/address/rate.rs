@@ -19,7 +19,7 @@ impl StaticRate {
     /// Returns the code that stands for exactly `megabits` Mbit/s; `None` if there is no such code.
     ///
     /// ```
-    /// # use rdma_core::StaticRate;
+    /// # use rdma_core::address::StaticRate;
     /// let rate = StaticRate::from_megabits(10_000).expect("a rate");
     /// assert_eq!(rate.megabits(), Some(10_000));
     /// assert_eq!(StaticRate::from_megabits(12_345), None);

@@ -11,7 +11,8 @@ use crate::queue_pair::Endpoint;
 /// The path that packets take from a local port to another port, or to a multicast group.
 ///
 /// ```
-/// # use rdma_core::{AddressChoice, AddressVector, Context, Gid};
+/// # use rdma_core::{AddressChoice, Context, Gid};
+/// # use rdma_core::address::AddressVector;
 /// # let context = Context::open("softroce0")?;
 /// let here = context.address(AddressChoice::default())?;
 /// let there = Gid::from(std::net::IpAddr::from([127, 0, 0, 1]));

@@ -11,7 +11,8 @@ use crate::protection_domain::ProtectionDomain;
 /// An `AtomicResult` is `Send` and `Sync`, like a [`Buffer`].
 ///
 /// ```
-/// # use rdma_core::{AccessFlags, AtomicResult, ConnectOptions, Context, SendRequest, WorkCompletion};
+/// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest, WorkCompletion};
+/// # use rdma_core::memory::AtomicResult;
 /// # let context = Context::open("softroce0")?;
 /// # let domain = context.protection_domain()?;
 /// # let (left, right) = (domain.queue_pair().build()?, domain.queue_pair().build()?);

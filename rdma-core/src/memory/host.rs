@@ -20,7 +20,8 @@ const HUGE_PAGE: usize = 2 << 20;
 /// `HostMemory` is `Send` and `Sync`, like a `Box<[u8]>`.
 ///
 /// ```
-/// use rdma_core::{Context, HostMemory, HugePages};
+/// use rdma_core::Context;
+/// use rdma_core::memory::{HostMemory, HugePages};
 ///
 /// let memory = HostMemory::builder(1 << 20)
 ///     .huge_pages(HugePages::Prefer)

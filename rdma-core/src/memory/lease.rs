@@ -31,7 +31,8 @@ use crate::refused::Refused;
 /// state, by deallocating the window.
 ///
 /// ```
-/// use rdma_core::{AccessFlags, WindowType};
+/// use rdma_core::AccessFlags;
+/// use rdma_core::memory::WindowType;
 /// # use rdma_core::{ConnectOptions, Context, QueuePair, SendQueue, SendRequest, WorkCompletion};
 /// # let context = Context::open_default()?;
 /// # let domain = context.protection_domain()?;
@@ -67,7 +68,7 @@ use crate::refused::Refused;
 /// While it is leased, the memory cannot be accessed as a slice:
 ///
 /// ```compile_fail,E0608
-/// # fn example(lease: rdma_core::WindowLease) {
+/// # fn example(lease: rdma_core::memory::WindowLease) {
 /// println!("{}", lease[0]);
 /// # }
 /// ```

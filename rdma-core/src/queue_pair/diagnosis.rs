@@ -247,7 +247,8 @@ impl Modification {
     /// neither the values of attributes nor the limits of a device.
     ///
     /// ```
-    /// use rdma_core::{AttributeMask, Modification, ModificationFlaw, QueuePairState, Transport};
+    /// use rdma_core::{QueuePairState, Transport};
+    /// use rdma_core::queue_pair::{AttributeMask, Modification, ModificationFlaw};
     ///
     /// let change = Modification::to(QueuePairState::Init).pkey_index(0).port(1);
     /// assert_eq!(change.flaws(Transport::RawPacket, QueuePairState::Reset), [

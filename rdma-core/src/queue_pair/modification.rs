@@ -15,7 +15,8 @@ use crate::memory::AccessFlags;
 /// this value change.
 ///
 /// ```
-/// use rdma_core::{AttributeMask, Modification, QueuePairState};
+/// use rdma_core::QueuePairState;
+/// use rdma_core::queue_pair::{AttributeMask, Modification};
 ///
 /// let change = Modification::to(QueuePairState::Init).port(1).pkey_index(0);
 /// let mask = AttributeMask::STATE | AttributeMask::PORT | AttributeMask::PKEY_INDEX;

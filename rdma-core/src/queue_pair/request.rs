@@ -53,7 +53,7 @@ const NOWHERE: RemoteMemory = RemoteMemory {
 /// |---|---|
 /// | [`send`](Self::send), [`send_with_immediate`](Self::send_with_immediate) | all; raw packet without immediate |
 /// | [`send_with_invalidate`](Self::send_with_invalidate), [`write`](Self::write), [`write_with_immediate`](Self::write_with_immediate), [`invalidate`](SendRequest::invalidate) | RC, UC, XRC |
-/// | requests of a [`WindowLease`](crate::WindowLease) | RC, UC, XRC |
+/// | requests of a [`WindowLease`](crate::memory::WindowLease) | RC, UC, XRC |
 /// | [`read`](Self::read), [`compare_and_swap`](Self::compare_and_swap), [`fetch_and_add`](Self::fetch_and_add) | RC, XRC |
 /// | [`atomic_write`](SendRequest::atomic_write), [`flush`](SendRequest::flush) | RC, XRC created with these operations |
 /// | [`segmented`](Self::segmented) | UD, raw packet |
@@ -336,7 +336,7 @@ impl<T: Scatter> SendRequest<T> {
     /// Creates a request that atomically replaces eight aligned bytes of the peer's memory by
     /// `desired` if they are equal to `expected`. The device stores the previous value in `memory`,
     /// which must have eight bytes, in the byte order of this host. Use
-    /// [`AtomicResult`](crate::AtomicResult) as `memory` to read the value.
+    /// [`AtomicResult`](crate::memory::AtomicResult) as `memory` to read the value.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[inline]
     pub fn compare_and_swap(memory: T, remote: RemoteMemory, expected: u64, desired: u64) -> Self {
@@ -349,7 +349,7 @@ impl<T: Scatter> SendRequest<T> {
 
     /// Creates a request that atomically adds `add` to eight aligned bytes of the peer's memory,
     /// wrapping on overflow. The device stores the previous value in `memory`, which must have
-    /// eight bytes, in the byte order of this host. Use [`AtomicResult`](crate::AtomicResult) as
+    /// eight bytes, in the byte order of this host. Use [`AtomicResult`](crate::memory::AtomicResult) as
     /// `memory` to read the value.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline]

@@ -6,10 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
-use rdma_core::{
-    AddressChoice, Connection, ConnectionError, ConnectionEvent, ConnectionEventKind,
-    ConnectionParameters, Connector, Error, EventChannel, Listener,
+use rdma_core::cm::{
+    Connection, ConnectionError, ConnectionEvent, ConnectionEventKind, ConnectionParameters,
+    Connector, EventChannel, Listener,
 };
+use rdma_core::{AddressChoice, Error};
 
 /// Maximum time for a step of the connection manager, enough for an emulated machine under load.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);

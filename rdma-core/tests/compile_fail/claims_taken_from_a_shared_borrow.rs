@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rdma_core::{Result, SharedBuffer, WriteClaim};
+use rdma_core::{memory::{SharedBuffer, WriteClaim}, Result};
 
 fn example(shared: Arc<SharedBuffer>) -> Result<WriteClaim> {
     shared.try_write(..8)

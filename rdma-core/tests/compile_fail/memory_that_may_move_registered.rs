@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 struct OnTheStack([u8; 64]);
 
-impl rdma_core::StableMemoryMut for OnTheStack {
+impl rdma_core::memory::StableMemoryMut for OnTheStack {
     fn memory(&mut self) -> NonNull<[u8]> {
         NonNull::from(&mut self.0)
     }

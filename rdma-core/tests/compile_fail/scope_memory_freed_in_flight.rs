@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdma_core::{Buffer, BufferSlice, QueuePair, Scope, SendRequest};
+use rdma_core::{memory::BufferSlice, Buffer, QueuePair, Scope, SendRequest};
 
 fn send<'scope>(scope: &'scope Scope<'scope, '_>, memory: BufferSlice<'scope>) {
     let _ = scope.post(SendRequest::send(memory));

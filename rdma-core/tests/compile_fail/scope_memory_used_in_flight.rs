@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rdma_core::{Buffer, BufferSliceMut, QueuePair, Scope};
+use rdma_core::{memory::BufferSliceMut, Buffer, QueuePair, Scope};
 
 fn receive<'scope>(scope: &'scope Scope<'scope, '_>, memory: BufferSliceMut<'scope>) {
     std::mem::forget(scope.post_receive(memory));

@@ -11,7 +11,8 @@ mod world;
 use std::env;
 use std::fs;
 
-use rdma_core::{Context, DeviceSelector};
+use rdma_core::Context;
+use rdma_core::device::DeviceSelector;
 use softroce::Kind;
 
 use crate::chance::Chance;

@@ -4,12 +4,14 @@ use std::any::Any;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use rdma_core::address::{AddressHandle, AddressVector, Destination, multicast_gid};
+use rdma_core::completion::CompletionFields;
+use rdma_core::receive::XrcDomain;
 use rdma_core::{
-    AccessFlags, AddressHandle, AddressVector, Buffer, CompletionChannel, CompletionFields,
-    CompletionQueue, ConnectOptions, Context, DatagramOptions, Destination, Endpoint,
-    ExposedMemory, FrozenBuffer, PreparedQueuePair, ProtectionDomain, QueuePair, ReceiveQueue,
-    RemoteMemory, SendQueue, SendRequest, SharedReceiveQueue, Transport, WorkCompletion, XrcDomain,
-    multicast_gid,
+    AccessFlags, Buffer, CompletionChannel, CompletionQueue, ConnectOptions, Context,
+    DatagramOptions, Endpoint, ExposedMemory, FrozenBuffer, PreparedQueuePair, ProtectionDomain,
+    QueuePair, ReceiveQueue, RemoteMemory, SendQueue, SendRequest, SharedReceiveQueue, Transport,
+    WorkCompletion,
 };
 
 use crate::chance::Chance;

@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use rdma_async::{Published, PublishedReader, RdmaDevice};
-use rdma_core::{
-    AccessFlags, Context, QueuePair, SendQueue, SendRequest, WindowType, WorkCompletion,
-};
+use rdma_core::memory::WindowType;
+use rdma_core::{AccessFlags, Context, QueuePair, SendQueue, SendRequest, WorkCompletion};
 use serde_json::Value;
 
 use crate::idle::{pairs, runtime};

@@ -189,7 +189,7 @@ impl EventChannel {
     ///
     /// `raw` must be a valid channel, and no other code may use or destroy it. Identifiers that are
     /// already on the channel must have no pending events until
-    /// [`ConnectionId::from_raw`](crate::ConnectionId::from_raw) has taken ownership of them.
+    /// [`ConnectionId::from_raw`](crate::cm::ConnectionId::from_raw) has taken ownership of them.
     ///
     /// # Panics
     ///

@@ -4,7 +4,6 @@
 use std::alloc::Layout;
 use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use rdma_core::ProtectionDomain;
 use rdma_core::memory::{SharedBuffer, WriteClaim};
@@ -52,8 +51,7 @@ impl Pool {
 
     /// Takes back the memory of [`Self::take_header`].
     pub(crate) fn put_back_header(&self, piece: SharedBuffer) {
-        // A piece above the limit is freed.
-        drop(self.sizes[0].kept.push(piece));
+        self.sizes[0].keep(piece);
     }
 
     /// Takes memory with room for `layout`, whose size must not be 0. Returns it with the lender to
@@ -84,32 +82,38 @@ impl Pool {
 pub(crate) struct PieceLender {
     domain: ProtectionDomain,
     size: usize,
-    /// Pieces without any other holder, and without a claim that is about to end.
-    kept: ArrayQueue<SharedBuffer>,
+    /// Pieces without any other holder. The piece that was kept last is used next, because its memory
+    /// is still in the caches of the processor.
+    kept: Mutex<Vec<SharedBuffer>>,
     /// Pieces that were put back while an operation in flight was still using them.
     claimed: Mutex<Vec<SharedBuffer>>,
 }
 
 impl PieceLender {
     pub(crate) fn new(domain: ProtectionDomain, size: usize) -> Self {
-        let kept = ArrayQueue::new((KEPT_BYTES / size).clamp(4, 4096));
+        let limit = (KEPT_BYTES / size).clamp(4, 4096);
         Self {
             domain,
             size,
-            kept,
+            kept: Mutex::new(Vec::with_capacity(limit)),
             claimed: Mutex::default(),
         }
     }
 
     pub(crate) fn take(&self) -> Result<SharedBuffer> {
-        if let Some(piece) = self.kept.pop() {
+        if let Some(piece) = self.take_kept() {
             return Ok(piece);
         }
         self.collect();
-        match self.kept.pop() {
+        match self.take_kept() {
             Some(piece) => Ok(piece),
             None => self.grow(),
         }
+    }
+
+    #[inline]
+    fn take_kept(&self) -> Option<SharedBuffer> {
+        self.kept.lock().pop()
     }
 
     /// Takes memory back. Frees memory that is only a part of a piece.
@@ -117,29 +121,32 @@ impl PieceLender {
         if piece.len() != self.size {
             return;
         }
-        if let Err(piece) = self.keep(piece) {
+        if piece.is_sole_holder() {
+            self.keep(piece);
+        } else if !piece.is_unclaimed() {
             self.claimed.lock().push(piece);
         }
+        // Otherwise a thread is ending a claim and holds the memory a moment longer. The piece is freed
+        // instead of kept.
     }
 
-    /// Keeps a piece for its next use, or returns it as an error while an operation claims it.
-    fn keep(&self, piece: SharedBuffer) -> Result<(), SharedBuffer> {
-        let sole = piece.into_claim(..)?;
-        // The thread that ends a claim holds the memory a moment longer. The piece is then freed
-        // instead of kept, and so is a piece above the limit.
-        if let Ok(piece) = sole.into_shared() {
-            drop(self.kept.push(piece));
+    /// Keeps a piece for its next use. Frees a piece above the limit.
+    #[inline]
+    fn keep(&self, piece: SharedBuffer) {
+        let mut kept = self.kept.lock();
+        if kept.len() < kept.capacity() {
+            kept.push(piece);
+        } else {
+            drop(kept);
+            drop(piece);
         }
-        Ok(())
     }
 
     /// Keeps the claimed pieces whose operations have completed in the meantime.
     fn collect(&self) {
-        let mut claimed = self.claimed.lock();
-        for piece in std::mem::take(&mut *claimed) {
-            if let Err(piece) = self.keep(piece) {
-                claimed.push(piece);
-            }
+        let claimed = std::mem::take(&mut *self.claimed.lock());
+        for piece in claimed {
+            self.put_back(piece);
         }
     }
 
@@ -150,7 +157,7 @@ impl PieceLender {
             .allocate(self.size.max(CHUNK / self.size * self.size))?;
         while rest.len() > self.size {
             let (piece, tail) = rest.split_at(self.size);
-            drop(self.kept.push(SharedBuffer::new(piece)));
+            self.keep(SharedBuffer::new(piece));
             rest = tail;
         }
         Ok(SharedBuffer::new(rest))

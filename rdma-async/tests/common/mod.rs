@@ -6,6 +6,7 @@
 
 pub(crate) mod held;
 pub(crate) mod hostile;
+pub(crate) mod namespace;
 pub(crate) mod talk;
 
 use std::alloc::Layout;

@@ -88,6 +88,7 @@ const NOT_RUN: &[(&str, &str)] = &[
         "tshark -r target/lossy.pcap",
         "needs tshark, which nothing else needs",
     ),
+    ("cargo test -p rdma-async --test containers", TESTED),
     ("cargo test -p ibverbs-sys --test conformance", TESTED),
     (
         "cargo test -p ibverbs-sys --test conformance -- state::rc_",

@@ -16,7 +16,8 @@ use anyhow::{Context as _, bail};
 use clap::Parser;
 use rdma_bench::compare::{Network, softroce_is_preloaded};
 use rdma_bench::limits::{
-    Effort, Judge, Networks, Place, Programs, Row, Summary, failed, heading, line, listing, select,
+    Effort, Judge, MachineKind, Networks, Programs, Row, Summary, failed, heading, line, listing,
+    select,
 };
 use rdma_bench::machine::Machine;
 use rdma_core::Context;
@@ -87,15 +88,15 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         print!("{}", listing(&selected));
         return Ok(true);
     }
-    let place = match options.kernel {
-        Some(_) => Place::Guest,
-        None => Place::Host,
+    let machine = match options.kernel {
+        Some(_) => MachineKind::Guest,
+        None => MachineKind::Host,
     };
-    let here = selected.iter().filter(|(at, _)| *at == place);
+    let here = selected.iter().filter(|(at, _)| *at == machine);
     let rows: Vec<&Row> = here.map(|(_, row)| *row).collect();
     if rows.is_empty() {
         bail!(
-            "no such row is measured here, in the {place}: `cargo xtask bench --device softroce` \
+            "no such row is measured here, in the {machine}: `cargo xtask bench --device softroce` \
              measures each row where it belongs"
         );
     }

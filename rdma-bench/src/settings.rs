@@ -130,8 +130,8 @@ impl Settings {
         self.rx_depth.clamp(1, messages.max(1))
     }
 
-    /// Returns how many requests and how many receives are kept posted on the second queue pair of
-    /// a latency test, independent of the number of messages.
+    /// Returns the numbers of requests and of receives that are kept posted on the second queue pair
+    /// of a latency test, on which other messages are sent during the test.
     pub fn beside_depths(&self) -> (usize, usize) {
         (self.tx_depth.max(1), self.rx_depth.max(1))
     }

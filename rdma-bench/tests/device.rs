@@ -130,12 +130,12 @@ fn both(words: &str) -> [String; 2] {
 }
 
 /// Runs [`both`] with additional arguments for the client.
-fn both_with(words: &str, client_words: &[&str]) -> [String; 2] {
+fn both_with(words: &str, client_args: &[&str]) -> [String; 2] {
     let port = free_port();
     let mut words: Vec<&str> = words.split_whitespace().collect();
     words.extend(["-p", &port]);
     let server = Run::start(&words);
-    words.extend(client_words);
+    words.extend(client_args);
     words.push("127.0.0.1");
     let client = Run::start(&words);
     [server, client].map(|run| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdma_bench::Layer;
 use rdma_bench::compare::Network;
 use rdma_bench::limits::{
-    Bound, Effort, Goal, Judge, Judged, Networks, Part, Programs, Row, Run, Source, Statistic, Unit,
+    Bound, Effort, Goal, Judge, Judged, Networks, Programs, Row, Run, Source, Statistic, Term, Unit,
 };
 use rdma_bench::machine::Machine;
 use rdma_bench::{Metric, Verb};
@@ -21,8 +21,8 @@ const SHORT: Effort = Effort {
     time: Duration::from_millis(1),
 };
 
-const fn latency(layer: Layer, verb: Verb) -> Part {
-    Part::of(Source::Ours(layer, Run::new(verb, Metric::Latency, 8)))
+const fn latency(layer: Layer, verb: Verb) -> Term {
+    Term::of(Source::Ours(layer, Run::new(verb, Metric::Latency, 8)))
 }
 
 const TAILS: Row = Row {
@@ -56,12 +56,12 @@ const BESIDE: Row = Row {
     id: "T4",
     what: "send 64 KiB beside send_lat 8 B / send_bw",
     unit: Unit::Bytes(65536),
-    figure: Part::of(Source::Ours(
+    figure: Term::of(Source::Ours(
         Layer::Core,
         Run::new(Verb::Send, Metric::Latency, 8).with(&["--beside", "65536", "-t", "2"]),
     ))
     .with(Statistic::Beside),
-    yardstick: &[Part::of(Source::Ours(
+    yardstick: &[Term::of(Source::Ours(
         Layer::Core,
         Run::new(Verb::Send, Metric::Bandwidth, 65536),
     ))],

@@ -70,19 +70,19 @@ impl Output {
 }
 
 impl Process {
-    /// Starts a process with the command line `words`. Pins the process to the processor with the
+    /// Starts a process with the given command line. Pins the process to the processor with the
     /// number `processor`, if one is given and `taskset` is installed. `name` is the program's name
     /// in errors.
-    fn start(words: &[OsString], processor: Option<usize>, name: &str) -> Result<Self> {
+    fn start(argv: &[OsString], processor: Option<usize>, name: &str) -> Result<Self> {
         let mut command = match processor {
             Some(processor) if in_path("taskset") => {
                 let mut command = Command::new("taskset");
-                command.args(["-c", &processor.to_string()]).args(words);
+                command.args(["-c", &processor.to_string()]).args(argv);
                 command
             }
             _ => {
-                let mut command = Command::new(&words[0]);
-                command.args(&words[1..]);
+                let mut command = Command::new(&argv[0]);
+                command.args(&argv[1..]);
                 command
             }
         };
@@ -142,8 +142,8 @@ impl Process {
     fn run_beside(&mut self, companion: Companion<'_>) -> Result<Self> {
         let started = Instant::now();
         loop {
-            if let Some(words) = companion(&self.output.text()) {
-                return Self::start(&words, Some(0), &format!("{} (companion)", self.name));
+            if let Some(argv) = companion(&self.output.text()) {
+                return Self::start(&argv, Some(0), &format!("{} (companion)", self.name));
             }
             if let Some(status) = self.exit_status()? {
                 return Err(self.failed(format!("ended before the test, with {status}")));
@@ -187,18 +187,18 @@ pub(crate) fn free_port() -> Result<u16> {
         .map_err(Error::control("finding a free TCP port"))
 }
 
-/// Runs a server and a client until both have ended, and returns the client's output. Both have the
-/// command line `words`; the client has `client_words` in addition. `name` is the program's name in
-/// errors.
+/// Runs a server and a client until both have ended, and returns the client's output. The server's
+/// command line is `argv`, the client's is `argv` followed by `client_args`. `name` is the program's
+/// name in errors.
 pub(super) fn run(
-    words: &[OsString],
-    client_words: &[OsString],
+    argv: &[OsString],
+    client_args: &[OsString],
     port: u16,
     name: &str,
     limit: Duration,
 ) -> Result<String> {
-    let client_words = [words, client_words].concat();
-    run_with_servers(&[(words.to_vec(), port)], &client_words, name, limit, None)
+    let client_args = [argv, client_args].concat();
+    run_with_servers(&[(argv.to_vec(), port)], &client_args, name, limit, None)
 }
 
 /// A function that derives the command line of a companion (a program that runs beside a client)
@@ -210,21 +210,21 @@ pub(crate) type Companion<'a> = &'a dyn Fn(&str) -> Option<Vec<OsString>>;
 /// `companion`, if given, runs too, until the client ends.
 pub(crate) fn run_with_servers(
     servers: &[(Vec<OsString>, u16)],
-    client_words: &[OsString],
+    client_args: &[OsString],
     name: &str,
     limit: Duration,
     companion: Option<Companion<'_>>,
 ) -> Result<String> {
     let last = thread::available_parallelism().map_or(0, |count| count.get() - 1);
     let mut started = Vec::new();
-    for (words, port) in servers {
-        let mut server = Process::start(words, Some(0), &format!("{name} (server)"))?;
+    for (argv, port) in servers {
+        let mut server = Process::start(argv, Some(0), &format!("{name} (server)"))?;
         server.await_listening(*port)?;
         started.push(server);
     }
     let deadline = Instant::now() + limit;
     let client_name = format!("{name} (client)");
-    let mut client = Process::start(client_words, Some(last.min(1)), &client_name)?;
+    let mut client = Process::start(client_args, Some(last.min(1)), &client_name)?;
     let mut beside = companion.map(|line| client.run_beside(line)).transpose()?;
     let printed = client.finish(deadline)?;
     if let Some(beside) = &mut beside
@@ -242,12 +242,12 @@ pub(crate) fn run_with_servers(
 /// Runs one program until it ends, and returns its output. Pins the program to `processor`, if one
 /// is given.
 pub(crate) fn run_alone(
-    words: &[OsString],
+    argv: &[OsString],
     processor: Option<usize>,
     name: &str,
     limit: Duration,
 ) -> Result<String> {
-    Process::start(words, processor, name)?.finish(Instant::now() + limit)
+    Process::start(argv, processor, name)?.finish(Instant::now() + limit)
 }
 
 /// Returns whether a process listens on the TCP port `port` in the network namespace of the process
@@ -288,9 +288,9 @@ mod tests {
 
     #[test]
     fn a_server_that_ends_is_not_waited_for() {
-        let words = ["sh", "-c", "echo no device >&2; exit 3"].map(OsString::from);
+        let argv = ["sh", "-c", "echo no device >&2; exit 3"].map(OsString::from);
         let port = free_port().unwrap();
-        let error = run(&words, &[], port, "sh", Duration::from_secs(5)).unwrap_err();
+        let error = run(&argv, &[], port, "sh", Duration::from_secs(5)).unwrap_err();
         let text = error.to_string();
         assert!(
             text.contains("exit status: 3") && text.contains("no device"),

@@ -51,8 +51,8 @@ impl Program {
 
     /// Returns the command line that server and client have in common: the program with the options
     /// of `case`, and `port` for the control connection.
-    pub(crate) fn words(&self, case: &Case, network: &Network, port: u16) -> Vec<OsString> {
-        let mut words: Vec<OsString> = match self {
+    pub(crate) fn argv(&self, case: &Case, network: &Network, port: u16) -> Vec<OsString> {
+        let mut argv: Vec<OsString> = match self {
             Self::Ours(path, _) => vec![path.into(), case.test.to_string().into()],
             // Registers memory without relaxed ordering, as rdma-bench does.
             Self::Perftest => vec![
@@ -61,7 +61,7 @@ impl Program {
                 "--disable_pcie_relaxed".into(),
             ],
         };
-        let mut option = |name: &str, value: String| words.extend([name.into(), value.into()]);
+        let mut option = |name: &str, value: String| argv.extend([name.into(), value.into()]);
         option("-d", network.device.clone());
         option("-i", network.port.to_string());
         option("-x", network.gid_index.to_string());
@@ -73,7 +73,7 @@ impl Program {
         }
         if let Self::Ours(_, layer @ (Layer::Async | Layer::Rpc)) = self {
             option("--layer", layer.to_string());
-            return words;
+            return argv;
         }
         if matches!(case.test.verb, Verb::Send | Verb::Write) {
             option("-I", "0".into());
@@ -83,20 +83,20 @@ impl Program {
             option("-t", settings.tx_depth.to_string());
             option("-Q", settings.cq_moderation.unwrap_or(1).to_string());
             // No timestamp for each message: its cost would count against the device.
-            words.push("-N".into());
+            argv.push("-N".into());
         }
-        words
+        argv
     }
 
     /// Returns the additional arguments of the client: the server's host, and the path of the JSON
     /// document that the client writes.
-    pub(crate) fn client_words(&self, host: &str, document: &Path) -> Vec<OsString> {
-        let mut words: Vec<OsString> = vec![host.into()];
+    pub(crate) fn client_args(&self, host: &str, document: &Path) -> Vec<OsString> {
+        let mut argv: Vec<OsString> = vec![host.into()];
         if let Self::Ours(..) = self {
-            words.extend(["--out_json", "--out_json_file"].map(OsString::from));
-            words.push(document.into());
+            argv.extend(["--out_json", "--out_json_file"].map(OsString::from));
+            argv.push(document.into());
         }
-        words
+        argv
     }
 
     /// Reads the client's result from the output that it printed (perftest) or from the JSON
@@ -207,15 +207,15 @@ mod tests {
             mtu: 4096,
         };
         let case = case(Verb::Write, Metric::Bandwidth, 8);
-        let words = |program: Program| {
-            let words = program.words(&case, &network, 20000);
-            let device = words.iter().position(|word| word == "-d").unwrap();
-            words[device..].to_vec()
+        let options = |program: Program| {
+            let argv = program.argv(&case, &network, 20000);
+            let device = argv.iter().position(|word| word == "-d").unwrap();
+            argv[device..].to_vec()
         };
-        let ours = words(Program::Ours("rdma-bench".into(), Layer::Core));
-        assert_eq!(ours, words(Program::Perftest));
+        let ours = options(Program::Ours("rdma-bench".into(), Layer::Core));
+        assert_eq!(ours, options(Program::Perftest));
         assert!(ours.contains(&"-Q".into()) && ours.contains(&"-I".into()));
-        let layered = words(Program::Ours("rdma-bench".into(), Layer::Async));
+        let layered = options(Program::Ours("rdma-bench".into(), Layer::Async));
         assert!(layered.ends_with(&["--layer".into(), "async".into()]));
         assert!(!layered.contains(&"-Q".into()) && !layered.contains(&"-I".into()));
     }

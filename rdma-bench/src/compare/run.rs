@@ -92,10 +92,10 @@ pub(crate) fn measure(
 fn once(program: &Program, case: &Case, network: &Network, options: &[&str]) -> Result<Reading> {
     let port = free_port()?;
     let file = TemporaryFile::new(port);
-    let mut words = program.words(case, network, port);
-    words.extend(options.iter().map(OsString::from));
-    let client = program.client_words("127.0.0.1", &file.0);
-    let printed = run(&words, &client, port, &program.name(case), RUN_TIMEOUT)?;
+    let mut argv = program.argv(case, network, port);
+    argv.extend(options.iter().map(OsString::from));
+    let client = program.client_args("127.0.0.1", &file.0);
+    let printed = run(&argv, &client, port, &program.name(case), RUN_TIMEOUT)?;
     program.read(case, &printed, &file.0)
 }
 

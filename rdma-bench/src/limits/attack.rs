@@ -31,18 +31,18 @@ impl Attack {
     /// Returns the command line that starts the program `attacker` (at the path `attacker`) against
     /// the connection of a test. Reads the connection's addresses from `printed`, the output of the
     /// test so far; returns `None` while the header is incomplete.
-    pub(super) fn words(self, attacker: &Path, printed: &str) -> Option<Vec<OsString>> {
-        let mut words: Vec<OsString> = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
-        words.push(attacker.into());
+    pub(super) fn argv(self, attacker: &Path, printed: &str) -> Option<Vec<OsString>> {
+        let mut argv: Vec<OsString> = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
+        argv.push(attacker.into());
         for name in ["local", "remote"] {
-            words.push(parse_side(printed, name)?.target().into());
+            argv.push(parse_side(printed, name)?.target().into());
         }
         // Longer than any test: the attacker is killed when the test ends.
-        words.extend(["--seconds", "3600"].map(OsString::from));
+        argv.extend(["--seconds", "3600"].map(OsString::from));
         if self == Self::UnusedPort {
-            words.push("--unused".into());
+            argv.push("--unused".into());
         }
-        Some(words)
+        Some(argv)
     }
 }
 
@@ -102,19 +102,19 @@ mod tests {
 
     #[test]
     fn the_targets_are_the_ends_of_the_header() {
-        let words = Attack::Connection.words(Path::new("attacker"), HEADER);
-        let words = words.unwrap();
-        assert_eq!(words[4], "127.7.0.1:5791/1090227/2621766");
-        assert_eq!(words[5], "127.8.0.1:4791/21/1");
-        let elsewhere = Attack::UnusedPort.words(Path::new("attacker"), HEADER);
+        let argv = Attack::Connection.argv(Path::new("attacker"), HEADER);
+        let argv = argv.unwrap();
+        assert_eq!(argv[4], "127.7.0.1:5791/1090227/2621766");
+        assert_eq!(argv[5], "127.8.0.1:4791/21/1");
+        let elsewhere = Attack::UnusedPort.argv(Path::new("attacker"), HEADER);
         assert_eq!(elsewhere.unwrap().last().unwrap(), "--unused");
     }
 
     #[test]
     fn a_part_of_the_header_is_not_enough() {
         for parse_side in 0..HEADER.len() - 1 {
-            let words = Attack::Connection.words(Path::new("attacker"), &HEADER[..parse_side]);
-            assert!(words.is_none(), "{parse_side}");
+            let argv = Attack::Connection.argv(Path::new("attacker"), &HEADER[..parse_side]);
+            assert!(argv.is_none(), "{parse_side}");
         }
     }
 }

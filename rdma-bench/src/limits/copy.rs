@@ -17,9 +17,9 @@ use crate::error::{Error, Result};
 const SIZE: u64 = 1 << 30;
 const NAME: &str = "rdma_cp";
 
-/// Copies a file with the example at `program` and the options `words`. Returns the number of
+/// Copies a file with the example at `program` and the options `args`. Returns the number of
 /// copied bytes per second.
-pub(super) fn measure(program: &Path, words: &[&str]) -> Result<Reading> {
+pub(super) fn measure(program: &Path, args: &[&str]) -> Result<Reading> {
     let refuse = |reason: String| Error::Program {
         program: NAME.into(),
         reason,
@@ -31,7 +31,7 @@ pub(super) fn measure(program: &Path, words: &[&str]) -> Result<Reading> {
         let mut line: Vec<OsString> = WITHOUT_PRELOAD.map(OsString::from).to_vec();
         line.push(program.into());
         line.extend(role.iter().map(OsString::from));
-        line.extend(words.iter().map(OsString::from));
+        line.extend(args.iter().map(OsString::from));
         line
     };
     let target = files.target();

@@ -67,9 +67,9 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Returns the words that precede a program on its command line to run the program on `host`.
+    /// Returns the arguments that precede a program on its command line to run the program on `host`.
     /// The program's softroce device then uses the address of that host.
-    pub(super) fn words(&self, host: Host) -> Vec<OsString> {
+    pub(super) fn prefix(&self, host: Host) -> Vec<OsString> {
         let name = &self.names[host as usize];
         let address = format!("SOFTROCE_ADDRESS={}", host.address());
         ["ip", "netns", "exec", name, "env", &address]
@@ -87,12 +87,12 @@ impl Drop for Hosts {
     }
 }
 
-fn ip(words: &[&str]) -> Result<()> {
+fn ip(args: &[&str]) -> Result<()> {
     let refuse = |reason: String| Error::Program {
-        program: format!("ip {}", words.join(" ")),
+        program: format!("ip {}", args.join(" ")),
         reason,
     };
-    let output = Command::new("ip").args(words).output();
+    let output = Command::new("ip").args(args).output();
     let output = output.map_err(|error| refuse(error.to_string()))?;
     if output.status.success() {
         return Ok(());

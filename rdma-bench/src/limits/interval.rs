@@ -39,8 +39,8 @@ impl Interval {
     }
 }
 
-/// Returns the rank k of the interval for `count` values, which goes from the k-th smallest to the
-/// k-th largest value. Returns `None` if there are too few values.
+/// Returns the number k for `count` values: the confidence interval goes from the k-th smallest to
+/// the k-th largest value. Returns `None` if there are too few values.
 fn rank(count: usize) -> Option<usize> {
     // The probability that exactly `k` values are below the true median, and that at most `k` are.
     let mut exactly = 0.5_f64.powi(i32::try_from(count).ok()?);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::goal::Verdict;
 use super::outcome::{Judged, Pair};
-use super::row::{Part, Row};
+use super::row::{Row, Term};
 use super::run::Reading;
 use super::source::Source;
 use super::statistic::Statistic;
@@ -23,7 +23,7 @@ pub struct Effort {
     /// ends when an evaluation gives *met* or *missed*, at the latest after the last of these numbers.
     pub checks: &'static [usize],
     /// Maximum number of pairs that are measured again because a processor moved during the pair (see
-    /// [`Pair::has_flipped`]).
+    /// [`Pair::has_moved`]).
     pub repeats: usize,
     /// Approximate duration of one run of a program.
     pub time: Duration,
@@ -157,8 +157,8 @@ impl Judge {
     /// statistic that the row needs.
     pub fn judge(&mut self, row: &Row) -> Result<Judged> {
         // The first run of a program only determines the time per message; its result is not used.
-        let parts = std::iter::once(&row.figure).chain(row.yardstick);
-        for source in parts.map(|part| &part.source) {
+        let terms = std::iter::once(&row.figure).chain(row.yardstick);
+        for source in terms.map(|term| &term.source) {
             self.count(source)?;
         }
         measure_pairs(row, self.effort, |first| self.pair(row, first))
@@ -170,17 +170,17 @@ impl Judge {
     fn pair(&mut self, row: &Row, figure_first: bool) -> Result<Pair> {
         let before = self.cache_line_round_trip()?;
         let (own, mut yardsticks) = if figure_first {
-            let own = self.part(&row.figure)?;
+            let own = self.term(&row.figure)?;
             (own, self.measure_yardstick(row)?)
         } else {
             let yardsticks = self.measure_yardstick(row)?;
-            (self.part(&row.figure)?, yardsticks)
+            (self.term(&row.figure)?, yardsticks)
         };
         let after = self.cache_line_round_trip()?;
         let line = (before + after) / 2.0;
-        let is_line = |part: &&Part| part.source == Source::CacheLine;
-        yardsticks.extend(row.yardstick.iter().filter(is_line).map(|part| Reading {
-            figure: line * part.times,
+        let is_line = |term: &&Term| term.source == Source::CacheLine;
+        yardsticks.extend(row.yardstick.iter().filter(is_line).map(|term| Reading {
+            figure: line * term.times,
             document: Value::Null,
         }));
         let sum = yardsticks.iter().map(|reading| reading.figure).sum();
@@ -198,16 +198,16 @@ impl Judge {
     /// Measures the summands of the reference value of `row`, and returns one result for each.
     /// Leaves out the cache line round trip, which [`Self::pair`] measures.
     fn measure_yardstick(&mut self, row: &Row) -> Result<Vec<Reading>> {
-        let measured = |part: &&Part| part.source != Source::CacheLine;
-        let parts = row.yardstick.iter().filter(measured);
-        parts.map(|part| self.part(part)).collect()
+        let measured = |term: &&Term| term.source != Source::CacheLine;
+        let terms = row.yardstick.iter().filter(measured);
+        terms.map(|term| self.term(term)).collect()
     }
 
-    fn part(&mut self, part: &Part) -> Result<Reading> {
-        let count = self.count(&part.source)?;
+    fn term(&mut self, term: &Term) -> Result<Reading> {
+        let count = self.count(&term.source)?;
         let time = self.effort.time;
-        let mut reading = self.measure(&part.source, count, time, part.statistic)?;
-        reading.figure *= part.times;
+        let mut reading = self.measure(&term.source, count, time, term.statistic)?;
+        reading.figure *= term.times;
         Ok(reading)
     }
 
@@ -252,7 +252,7 @@ impl Judge {
 /// Measures pairs until the verdict after one of the numbers [`Effort::checks`] is *met* or
 /// *missed*, at the latest until the last of these numbers. The function `pair` measures one pair;
 /// its argument is `true` for every other pair, which must begin with the value under test. A pair
-/// during which a processor moved (see [`Pair::has_flipped`]) is repeated; after
+/// during which a processor moved (see [`Pair::has_moved`]) is repeated; after
 /// [`Effort::repeats`] repetitions, such pairs count, too.
 fn measure_pairs(
     row: &Row,
@@ -267,7 +267,7 @@ fn measure_pairs(
     for look in effort.checks {
         while judged.pairs.len() < *look {
             let taken = pair(judged.pairs.len().is_multiple_of(2))?;
-            if taken.has_flipped() && judged.repeated.len() < effort.repeats {
+            if taken.has_moved() && judged.repeated.len() < effort.repeats {
                 judged.repeated.push(taken);
             } else {
                 judged.pairs.push(taken);
@@ -304,14 +304,14 @@ mod tests {
         let lines = [[0.1, 0.1], [0.1, 0.4], [0.4, 0.4], [0.1, 0.11]];
         let judged = taken(Effort::QUICK, lines.map(|line| (1.0, line)));
         assert_eq!((judged.pairs.len(), judged.repeated.len()), (3, 1));
-        assert_eq!(judged.flipped(), 0);
+        assert_eq!(judged.moved_pairs(), 0);
     }
 
     #[test]
     fn pairs_are_not_taken_for_ever() {
         let judged = taken(Effort::QUICK, [(1.0, [0.1, 0.4]); 5]);
         assert_eq!((judged.pairs.len(), judged.repeated.len()), (3, 2));
-        assert_eq!(judged.flipped(), 3);
+        assert_eq!(judged.moved_pairs(), 3);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::distance::Distance;
 use super::goal::{Goal, Verdict};
 use super::interval::Interval;
-use super::row::{Part, Row};
+use super::row::{Row, Term};
 use crate::compare::outcome::middle;
 use crate::machine::Machine;
 
@@ -53,7 +53,7 @@ impl Pair {
 
     /// Returns whether a processor moved during the pair: the two processors shared a cache only
     /// before or only after the pair was measured.
-    pub fn has_flipped(&self) -> bool {
+    pub fn has_moved(&self) -> bool {
         self.distances[0] != self.distances[1]
     }
 }
@@ -66,7 +66,7 @@ pub struct Judged {
     /// The pairs on which the verdict is based, in chronological order.
     pub pairs: Vec<Pair>,
     /// The pairs that do not count and were repeated, because a processor moved during them (see
-    /// [`Pair::has_flipped`]).
+    /// [`Pair::has_moved`]).
     pub repeated: Vec<Pair>,
 }
 
@@ -105,9 +105,9 @@ impl Judged {
     }
 
     /// Returns the number of pairs that count although a processor moved during the measurement
-    /// (see [`Pair::has_flipped`]).
-    pub fn flipped(&self) -> usize {
-        self.pairs.iter().filter(|pair| pair.has_flipped()).count()
+    /// (see [`Pair::has_moved`]).
+    pub fn moved_pairs(&self) -> usize {
+        self.pairs.iter().filter(|pair| pair.has_moved()).count()
     }
 
     /// Returns whether the two processors shared a cache, derived from the median of all measured
@@ -121,15 +121,15 @@ impl Judged {
     /// machine that measured.
     pub fn document(&self, machine: &Machine) -> Value {
         let row = &self.row;
-        let part = |part: &Part| json!([part.times, part.to_string()]);
+        let term = |term: &Term| json!([term.times, term.to_string()]);
         json!({
             "schema": Self::SCHEMA,
             "row": row.id,
             "what": row.what,
             "command": row.command(),
             "unit": row.unit.quantity().unit(),
-            "figure": part(&row.figure),
-            "yardstick": row.yardstick.iter().map(part).collect::<Vec<_>>(),
+            "figure": term(&row.figure),
+            "yardstick": row.yardstick.iter().map(term).collect::<Vec<_>>(),
             "goal": row.goal.document(),
             "machine": machine,
             "pairs": self.pairs,
@@ -141,7 +141,7 @@ impl Judged {
                 "confidence": Interval::CONFIDENCE,
                 "interval": self.interval().map(|interval| [interval.low, interval.high]),
                 "verdict": self.verdict(),
-                "flipped": self.flipped(),
+                "flipped": self.moved_pairs(),
                 "regime": self.distance(),
             },
         })

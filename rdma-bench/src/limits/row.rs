@@ -18,9 +18,9 @@ pub struct Row {
     /// The unit in which tables show the two values.
     pub unit: Unit,
     /// The measurement of the value under test.
-    pub figure: Part,
+    pub figure: Term,
     /// The measurements whose sum is the reference value. Empty if the goal is about the figure alone.
-    pub yardstick: &'static [Part],
+    pub yardstick: &'static [Term],
     /// The condition that the measured values must meet.
     pub goal: Goal,
 }
@@ -42,7 +42,7 @@ impl Row {
     }
 
     /// Returns the goal as text for tables, for example `ratio <= 1.10`.
-    pub fn goal_in_words(&self) -> String {
+    pub fn goal_text(&self) -> String {
         let (word, number) = match self.goal.bound() {
             Bound::AtMost(number) => ("at most", number),
             Bound::AtLeast(number) => ("at least", number),
@@ -57,10 +57,10 @@ impl Row {
     }
 }
 
-/// A measured number times a factor. The value under test is one such part; the reference value is
-/// the sum of its parts.
+/// A summand of a value: a number that a program measures, times a factor. The value under test has
+/// one term; the reference value is the sum of its terms.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Part {
+pub struct Term {
     /// The factor by which the measured number is multiplied.
     pub times: f64,
     /// The program that measures the number, with its arguments.
@@ -69,13 +69,13 @@ pub struct Part {
     pub statistic: Statistic,
 }
 
-impl Part {
-    /// Creates a part with the typical number (median or average) of `source`, and the factor 1.
+impl Term {
+    /// Creates a term with the typical number (median or average) of `source`, and the factor 1.
     pub const fn of(source: Source) -> Self {
         Self::times(1.0, source)
     }
 
-    /// Creates a part with the typical number (median or average) of `source`, and the factor
+    /// Creates a term with the typical number (median or average) of `source`, and the factor
     /// `times`.
     pub const fn times(times: f64, source: Source) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl Part {
         }
     }
 
-    /// Returns this part with `statistic` of the program's result instead of the typical number.
+    /// Returns this term with `statistic` of the program's result instead of the typical number.
     pub const fn with(self, statistic: Statistic) -> Self {
         Self { statistic, ..self }
     }
@@ -100,7 +100,7 @@ impl Part {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.source)?;
         match self.statistic {
@@ -186,26 +186,26 @@ mod tests {
 
     #[test]
     fn goals_are_told_in_the_rows_unit() {
-        let words = |unit, goal| {
+        let text = |unit, goal| {
             let row = row("G1");
-            Row { unit, goal, ..row }.goal_in_words()
+            Row { unit, goal, ..row }.goal_text()
         };
         let ratio = Goal::Ratio(Bound::AtLeast(0.9));
-        assert_eq!(words(Unit::Messages, ratio), "ratio at least 0.90");
+        assert_eq!(text(Unit::Messages, ratio), "ratio at least 0.90");
         let difference = Goal::Difference(Bound::AtMost(0.2));
-        let text = words(Unit::Microseconds, difference);
-        assert_eq!(text, "at most 0.200 usec more");
+        let shown = text(Unit::Microseconds, difference);
+        assert_eq!(shown, "at most 0.200 usec more");
         let rate = Goal::Value(Bound::AtLeast(2e6));
-        assert_eq!(words(Unit::Messages, rate), "at least 2000 kmsg/s");
+        assert_eq!(text(Unit::Messages, rate), "at least 2000 kmsg/s");
         let count = Goal::Value(Bound::AtMost(4.0));
-        assert_eq!(words(Unit::Count, count), "at most 4");
+        assert_eq!(text(Unit::Count, count), "at most 4");
     }
 
     #[test]
     fn rates_beside_a_latency_are_rates() {
-        let part = row("G17a").figure.with(Statistic::Typical);
-        assert_eq!(part.quantity(), Quantity::Time);
-        assert_eq!(part.with(Statistic::Beside).quantity(), Quantity::Rate);
+        let term = row("G17a").figure.with(Statistic::Typical);
+        assert_eq!(term.quantity(), Quantity::Time);
+        assert_eq!(term.with(Statistic::Beside).quantity(), Quantity::Rate);
         assert_eq!(
             row("G17b").figure.to_string(),
             "rdma-bench send_lat -s 8 --beside 1048576: rate beside"

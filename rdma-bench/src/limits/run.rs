@@ -30,7 +30,7 @@ pub struct Run {
     size: usize,
     path: Path,
     mtu: Option<usize>,
-    words: &'static [&'static str],
+    args: &'static [&'static str],
     /// Environment variables of server and client, of the form `NAME=VALUE`.
     variables: &'static [&'static str],
     servers: usize,
@@ -54,14 +54,15 @@ impl Path {
     /// The environment variable that selects softroce's UDP path, with its value.
     const UDP: &'static str = "SOFTROCE_PATH=udp";
 
-    /// Returns the words that precede a program on its command line to select this path.
-    fn words(self) -> &'static [&'static str] {
+    /// Returns the arguments (those of `env`) that precede a program on its command line to select
+    /// this path.
+    fn prefix(self) -> &'static [&'static str] {
         match self {
             Self::Chosen => &[],
             Self::Udp => &["env", Self::UDP],
             // Without the preloaded softroce.
             Self::Kernel => &["env", "-u", "LD_PRELOAD"],
-            // The words of this path are added later: see `Hosts::words`.
+            // The prefix of this path is added later: see `Hosts::prefix`.
             Self::Hosts(_) => &[],
         }
     }
@@ -86,7 +87,7 @@ impl Run {
             size,
             path: Path::Chosen,
             mtu: None,
-            words: &[],
+            args: &[],
             variables: &[],
             servers: 1,
             attack: None,
@@ -94,7 +95,7 @@ impl Run {
     }
 
     /// Returns this test with the messages between server and client on `path`.
-    pub const fn via(self, path: Path) -> Self {
+    pub const fn path(self, path: Path) -> Self {
         Self { path, ..self }
     }
 
@@ -104,9 +105,9 @@ impl Run {
         Self { mtu, ..self }
     }
 
-    /// Returns this test with the additional arguments `words`.
-    pub const fn with(self, words: &'static [&'static str]) -> Self {
-        Self { words, ..self }
+    /// Returns this test with the additional arguments `args`.
+    pub const fn with(self, args: &'static [&'static str]) -> Self {
+        Self { args, ..self }
     }
 
     /// Returns this test with environment variables, each of the form `NAME=VALUE`, for server and
@@ -135,7 +136,7 @@ impl Run {
     /// Returns whether messages of another size are sent during a latency test, which only
     /// rdma-core supports.
     pub(super) fn has_messages_beside(self) -> bool {
-        self.words.contains(&"--beside")
+        self.args.contains(&"--beside")
     }
 
     /// Returns the kind of the test's main result: a time or a rate.
@@ -166,8 +167,8 @@ impl Run {
 
     /// Returns the number of queue pairs of the client, each of which transfers its own messages.
     fn queue_pairs(self) -> usize {
-        let option = self.words.windows(2).find(|words| words[0] == "-q");
-        let count = option.and_then(|words| words[1].parse().ok());
+        let option = self.args.windows(2).find(|pair| pair[0] == "-q");
+        let count = option.and_then(|pair| pair[1].parse().ok());
         count.unwrap_or(1) * self.servers
     }
 
@@ -189,25 +190,25 @@ impl Run {
         let begin = |host| {
             hosts
                 .as_ref()
-                .map_or_else(Vec::new, |hosts| hosts.words(host))
+                .map_or_else(Vec::new, |hosts| hosts.prefix(host))
         };
         let mut servers = Vec::new();
         for _ in 0..self.servers {
             let port = free_port()?;
-            let mut words: Vec<OsString> = self.path.words().iter().map(OsString::from).collect();
+            let mut argv: Vec<OsString> = self.path.prefix().iter().map(OsString::from).collect();
             if !self.variables.is_empty() {
-                words.push("env".into());
-                words.extend(self.variables.iter().map(OsString::from));
+                argv.push("env".into());
+                argv.extend(self.variables.iter().map(OsString::from));
             }
-            let mut chosen = program.words(&case, &network, port);
+            let mut chosen = program.argv(&case, &network, port);
             // A queue depth among the arguments of the row replaces that of the case.
             let depth = chosen.iter().position(|word| word == "-t");
-            if let Some(at) = depth.filter(|_| self.words.contains(&"-t")) {
+            if let Some(at) = depth.filter(|_| self.args.contains(&"-t")) {
                 chosen.drain(at..at + 2);
             }
-            words.extend(chosen);
-            words.extend(self.words.iter().map(OsString::from));
-            servers.push((words, port));
+            argv.extend(chosen);
+            argv.extend(self.args.iter().map(OsString::from));
+            servers.push((argv, port));
         }
         let file = TemporaryFile::new(servers[0].1);
         let address = hosts
@@ -216,11 +217,11 @@ impl Run {
         let mut client = [
             begin(Host::Client),
             servers[0].0.clone(),
-            program.client_words(address, &file.0),
+            program.client_args(address, &file.0),
         ]
         .concat();
-        for (words, _) in &mut servers {
-            words.splice(0..0, begin(Host::Server));
+        for (argv, _) in &mut servers {
+            argv.splice(0..0, begin(Host::Server));
         }
         if let [_, further @ ..] = &*servers
             && !further.is_empty()
@@ -233,9 +234,8 @@ impl Run {
             Some(attack) => Some((attack, programs.attacker()?)),
             None => None,
         };
-        let attack =
-            attacker.map(|(attack, path)| move |printed: &str| attack.words(path, printed));
-        let attack = attack.as_ref().map(|words| words as Companion<'_>);
+        let attack = attacker.map(|(attack, path)| move |printed: &str| attack.argv(path, printed));
+        let attack = attack.as_ref().map(|argv| argv as Companion<'_>);
         let printed = run_with_servers(&servers, &client, &name, RUN_TIMEOUT, attack)?;
         let reading = program.read(&case, &printed, &file.0)?;
         let figure = match (statistic, &reading.document) {
@@ -287,7 +287,7 @@ fn without_samples(mut document: Value) -> Value {
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} -s {}", self.case(0).test, self.size)?;
-        for word in self.words {
+        for word in self.args {
             write!(f, " {word}")?;
         }
         if let Some(mtu) = self.mtu {

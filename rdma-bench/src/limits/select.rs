@@ -7,14 +7,14 @@ use super::rows::{guest_rows, host_rows};
 
 /// The kind of machine on which a comparison is measured: the host or the virtual machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum MachineKind {
     /// The machine on which the judge was started.
     Host,
     /// The virtual machine, which has the kernel's Soft-RoCE device.
     Guest,
 }
 
-impl Place {
+impl MachineKind {
     /// Both machines: the host and the virtual machine.
     pub const ALL: [Self; 2] = [Self::Host, Self::Guest];
 
@@ -27,7 +27,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MachineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Host => "host",
@@ -53,7 +53,7 @@ pub struct UnknownRow {
 /// # Errors
 ///
 /// [`UnknownRow`] if `name` selects no comparison.
-pub fn select(name: Option<&str>) -> Result<Vec<(Place, &'static Row)>, UnknownRow> {
+pub fn select(name: Option<&str>) -> Result<Vec<(MachineKind, &'static Row)>, UnknownRow> {
     let is_selected = |row: &Row| name.is_none_or(|name| row.matches_name(name));
     let found: Vec<_> = all().filter(|(_, row)| is_selected(row)).collect();
     match name {
@@ -64,22 +64,22 @@ pub fn select(name: Option<&str>) -> Result<Vec<(Place, &'static Row)>, UnknownR
 
 /// Returns a text with one line for each comparison: its name, its machine, its description and its
 /// goal.
-pub fn listing(rows: &[(Place, &Row)]) -> String {
-    let line = |(place, row): &(Place, &Row)| {
+pub fn listing(rows: &[(MachineKind, &Row)]) -> String {
+    let line = |(machine, row): &(MachineKind, &Row)| {
         let (id, what) = (row.id, row.what);
         format!(
             "{id:<6}{:<7}{what}: {}\n",
-            place.to_string(),
-            row.goal_in_words()
+            machine.to_string(),
+            row.goal_text()
         )
     };
     rows.iter().map(line).collect()
 }
 
-fn all() -> impl Iterator<Item = (Place, &'static Row)> {
-    Place::ALL
+fn all() -> impl Iterator<Item = (MachineKind, &'static Row)> {
+    MachineKind::ALL
         .into_iter()
-        .flat_map(|place| place.rows().into_iter().map(move |row| (place, row)))
+        .flat_map(|machine| machine.rows().into_iter().map(move |row| (machine, row)))
 }
 
 fn ids() -> String {
@@ -101,12 +101,12 @@ mod tests {
         assert_eq!((count("G12"), count("G11"), count("g11d")), (6, 6, 1));
         let letters = ["g", "c", "s", "e", "f", "j"].map(count);
         assert_eq!(letters.iter().sum::<usize>(), select(None).unwrap().len());
-        let places: Vec<_> = select(Some("G11"))
+        let machines: Vec<_> = select(Some("G11"))
             .unwrap()
             .iter()
             .map(|(p, _)| *p)
             .collect();
-        assert_eq!(places, [Place::Guest; 6]);
+        assert_eq!(machines, [MachineKind::Guest; 6]);
     }
 
     #[test]

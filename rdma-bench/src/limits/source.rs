@@ -67,7 +67,7 @@ impl Source {
             Self::Ucx { test, .. } if ucx::is_time(test) => Quantity::Time,
             Self::Ucx { .. } => Quantity::Rate,
             Self::Yardstick(["udp-ping" | "eventfd" | "cache-line", ..]) => Quantity::Time,
-            Self::Yardstick(words) if words.contains(&"--latency") => Quantity::Time,
+            Self::Yardstick(args) if args.contains(&"--latency") => Quantity::Time,
             Self::Yardstick(_) => Quantity::Rate,
             Self::Connections(["write" | "connect" | "grant", ..]) => Quantity::Time,
             Self::Connections(_) => Quantity::Rate,
@@ -170,19 +170,19 @@ impl Source {
                 outcome
             }
             Self::Ucx { test, size } => ucx(test, *size, count, statistic),
-            Self::Yardstick(words) => yardstick(&programs.yardstick, words, time, statistic),
-            Self::Connections(words) => connections(&programs.connections, words, time, statistic),
-            Self::Streams(words) => {
-                let line = timed_command(&programs.streams, words, time);
-                run_served(line, &format!("streams {}", words.join(" ")), statistic)
+            Self::Yardstick(args) => yardstick(&programs.yardstick, args, time, statistic),
+            Self::Connections(args) => connections(&programs.connections, args, time, statistic),
+            Self::Streams(args) => {
+                let line = timed_command(&programs.streams, args, time);
+                run_served(line, &format!("streams {}", args.join(" ")), statistic)
             }
-            Self::Web(words) => {
+            Self::Web(args) => {
                 let mut line = WITHOUT_PRELOAD.map(OsString::from).to_vec();
-                line.extend(timed_command(programs.web()?, words, time));
-                run_served(line, &format!("web {}", words.join(" ")), statistic)
+                line.extend(timed_command(programs.web()?, args, time));
+                run_served(line, &format!("web {}", args.join(" ")), statistic)
             }
-            Self::Copier(words) => copy::measure(programs.copier()?, words),
-            Self::Peer(words) => peers(programs.peers()?, words, time, statistic),
+            Self::Copier(args) => copy::measure(programs.copier()?, args),
+            Self::Peer(args) => peers(programs.peers()?, args, time, statistic),
             Self::Tcp { size, mtu } => tcp(&programs.yardstick, *size, *mtu, time, statistic),
             Self::CacheLine => yardstick(&programs.yardstick, &["cache-line"], time, statistic),
         }
@@ -199,31 +199,31 @@ fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Re
         });
     }
     let port = free_port()?;
-    let words = ucx::words(port);
-    let client = ucx::client_words(test, size, count, statistic);
-    let client = [words.clone(), client].concat();
+    let argv = ucx::argv(port);
+    let client = ucx::client_args(test, size, count, statistic);
+    let client = [argv.clone(), client].concat();
     let name = format!("{} {test}", ucx::PROGRAM);
-    let printed = run_with_servers(&[(words, port)], &client, &name, RUN_TIMEOUT, None)?;
+    let printed = run_with_servers(&[(argv, port)], &client, &name, RUN_TIMEOUT, None)?;
     Ok(Reading {
         figure: ucx::figure(test, statistic, &printed)?,
         document: Value::String(printed),
     })
 }
 
-/// The words that precede a program on its command line to run the program without softroce.
+/// The arguments that precede a program on its command line to run the program without softroce.
 pub(super) const WITHOUT_PRELOAD: [&str; 3] = ["env", "-u", "LD_PRELOAD"];
 
 /// Runs the program `yardstick` without softroce, for the duration `time`, and returns the value of
 /// `statistic`.
 fn yardstick(
     program: &Path,
-    words: &[&str],
+    args: &[&str],
     time: Duration,
     statistic: Statistic,
 ) -> Result<Reading> {
     let mut line: Vec<OsString> = WITHOUT_PRELOAD.map(OsString::from).to_vec();
-    line.extend(timed_command(program, words, time));
-    let name = format!("yardstick {}", words.join(" "));
+    line.extend(timed_command(program, args, time));
+    let name = format!("yardstick {}", args.join(" "));
     let printed = run_alone(&line, None, &name, RUN_TIMEOUT)?;
     read_json(&name, statistic, &printed)
 }
@@ -240,11 +240,11 @@ fn tcp(
     let hosts = Hosts::create(mtu)?;
     let port = free_port()?;
     let (size, number) = (size.to_string(), port.to_string());
-    let words = ["tcp", "--size", &size, "--port", &number];
+    let args = ["tcp", "--size", &size, "--port", &number];
     let line = |host| {
-        let mut line = hosts.words(host);
+        let mut line = hosts.prefix(host);
         line.extend(WITHOUT_PRELOAD.map(OsString::from));
-        line.extend(timed_command(program, &words, time));
+        line.extend(timed_command(program, &args, time));
         line
     };
     let mut client = line(Host::Client);
@@ -258,12 +258,12 @@ fn tcp(
 /// Runs the program `connections` on one processor, and returns the value of `statistic`.
 fn connections(
     program: &Path,
-    words: &[&str],
+    args: &[&str],
     time: Duration,
     statistic: Statistic,
 ) -> Result<Reading> {
-    let name = format!("connections {}", words.join(" "));
-    let line = timed_command(program, words, time);
+    let name = format!("connections {}", args.join(" "));
+    let line = timed_command(program, args, time);
     let printed = run_alone(&line, Some(0), &name, RUN_TIMEOUT)?;
     read_json(&name, statistic, &printed)
 }
@@ -281,19 +281,19 @@ fn run_served(mut line: Vec<OsString>, name: &str, statistic: Statistic) -> Resu
 
 /// Runs the server and the client of the program `rdma-bench-peers` without softroce, for the
 /// duration `time`, and returns the value of `statistic`.
-fn peers(program: &Path, words: &[&str], time: Duration, statistic: Statistic) -> Result<Reading> {
+fn peers(program: &Path, args: &[&str], time: Duration, statistic: Statistic) -> Result<Reading> {
     let mut line = WITHOUT_PRELOAD.map(OsString::from).to_vec();
-    line.extend(timed_command(program, words, time));
-    let name = format!("rdma-bench-peers {}", words.join(" "));
+    line.extend(timed_command(program, args, time));
+    let name = format!("rdma-bench-peers {}", args.join(" "));
     run_served(line, &name, statistic)
 }
 
 /// Returns the command line with which `program` measures for the duration `time`.
-fn timed_command(program: &Path, words: &[&str], time: Duration) -> Vec<OsString> {
+fn timed_command(program: &Path, args: &[&str], time: Duration) -> Vec<OsString> {
     let millis = time.as_millis().to_string();
     let mut line = vec![program.into()];
     line.extend(["--time", &millis].map(OsString::from));
-    line.extend(words.iter().map(OsString::from));
+    line.extend(args.iter().map(OsString::from));
     line
 }
 
@@ -318,12 +318,12 @@ impl fmt::Display for Source {
             Self::Ours(layer, run) => write!(f, "rdma-bench {run} --layer {layer}"),
             Self::Perftest(run) => write!(f, "ib_{run}"),
             Self::Ucx { test, size } => write!(f, "{} {test} -s {size}", ucx::PROGRAM),
-            Self::Yardstick(words) => write!(f, "yardstick {}", words.join(" ")),
-            Self::Connections(words) => write!(f, "connections {}", words.join(" ")),
-            Self::Streams(words) => write!(f, "streams {}", words.join(" ")),
-            Self::Web(words) => write!(f, "web {}", words.join(" ")),
-            Self::Copier(words) => write!(f, "rdma_cp {}", words.join(" ")),
-            Self::Peer(words) => write!(f, "rdma-bench-peers {}", words.join(" ")),
+            Self::Yardstick(args) => write!(f, "yardstick {}", args.join(" ")),
+            Self::Connections(args) => write!(f, "connections {}", args.join(" ")),
+            Self::Streams(args) => write!(f, "streams {}", args.join(" ")),
+            Self::Web(args) => write!(f, "web {}", args.join(" ")),
+            Self::Copier(args) => write!(f, "rdma_cp {}", args.join(" ")),
+            Self::Peer(args) => write!(f, "rdma-bench-peers {}", args.join(" ")),
             Self::Tcp { size, mtu } => write!(f, "yardstick tcp -s {size} (two hosts, MTU {mtu})"),
             Self::CacheLine => f.write_str("yardstick cache-line"),
         }
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn sources_say_what_they_are() {
-        let run = Run::new(Verb::Write, Metric::Bandwidth, 8).via(Path::Udp);
+        let run = Run::new(Verb::Write, Metric::Bandwidth, 8).path(Path::Udp);
         let run = run.with(&["-l", "32"]).mtu(1024);
         assert_eq!(
             Source::Ours(Layer::Core, run).to_string(),
@@ -365,8 +365,8 @@ mod tests {
 
     #[test]
     fn sources_measure_times_or_rates() {
-        let time = |words| Source::Yardstick(words).quantity() == Quantity::Time;
-        let peer = |words| Source::Peer(words).quantity();
+        let time = |args| Source::Yardstick(args).quantity() == Quantity::Time;
+        let peer = |args| Source::Peer(args).quantity();
         assert_eq!(peer(&["tcp", "latency"]), Quantity::Time);
         assert_eq!(peer(&["tonic", "rate"]), Quantity::Rate);
         assert!(!time(&["vm-write", "-s", "8"]));

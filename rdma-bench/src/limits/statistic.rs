@@ -22,9 +22,9 @@ pub enum Statistic {
 }
 
 impl Statistic {
-    /// Returns the percentile that this statistic is, as text (50, 99 or 99.9). Returns `None` for
-    /// a rate or a counter.
-    pub(super) fn rank(self) -> Option<&'static str> {
+    /// Returns the percentile of the latency that this statistic selects, as text: "50.0", "99.0" or
+    /// "99.9". Returns `None` for a statistic that is no percentile.
+    pub(super) fn percentile(self) -> Option<&'static str> {
         match self {
             Self::Typical => Some("50.0"),
             Self::P99 => Some("99.0"),
@@ -47,7 +47,7 @@ impl Statistic {
         };
         // The document gives millions of messages per second.
         let factor = if self == Self::Beside { 1e6 } else { 1.0 };
-        self.accepted(number.as_f64()? * factor)
+        self.if_valid(number.as_f64()? * factor)
     }
 
     /// Returns this statistic from the columns that perftest printed for a latency test; `None` if
@@ -59,12 +59,12 @@ impl Statistic {
             Self::P99_9 => 8,
             Self::Beside | Self::Counter(_) => return None,
         };
-        self.accepted(*columns.get(column)?)
+        self.if_valid(*columns.get(column)?)
     }
 
     /// Returns `number` if it is valid, else `None`. A time or a rate must be positive, a count
     /// must not be negative.
-    pub(super) fn accepted(self, number: f64) -> Option<f64> {
+    pub(super) fn if_valid(self, number: f64) -> Option<f64> {
         let least = match self {
             Self::Counter(_) => 0.0,
             _ => f64::MIN_POSITIVE,
@@ -128,8 +128,8 @@ mod tests {
     #[test]
     fn times_are_positive_numbers() {
         for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert_eq!(Statistic::P99.accepted(wrong), None);
+            assert_eq!(Statistic::P99.if_valid(wrong), None);
         }
-        assert_eq!(ALLOCATIONS.accepted(-1.0), None);
+        assert_eq!(ALLOCATIONS.if_valid(-1.0), None);
     }
 }

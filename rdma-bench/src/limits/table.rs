@@ -42,8 +42,8 @@ pub fn line(judged: &Judged) -> String {
     if !judged.repeated.is_empty() {
         pairs += &format!(", {} again", judged.repeated.len());
     }
-    if judged.flipped() > 0 {
-        pairs += &format!(", {} moved", judged.flipped());
+    if judged.moved_pairs() > 0 {
+        pairs += &format!(", {} moved", judged.moved_pairs());
     }
     let absent = || String::from("-");
     format!(
@@ -55,7 +55,7 @@ pub fn line(judged: &Judged) -> String {
         number(judged.median()),
         interval.unwrap_or_else(absent),
         judged.distance().to_string(),
-        row.goal_in_words(),
+        row.goal_text(),
         judged.verdict().map_or("-", |verdict| verdict.word()),
     )
 }

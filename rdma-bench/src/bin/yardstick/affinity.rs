@@ -11,9 +11,9 @@ use rustix::thread::CpuSet;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     /// The process that measures.
-    Near,
+    Measuring,
     /// The other process, which answers the measuring process.
-    Far,
+    Answering,
 }
 
 /// Pins this process to the processor of `side`. If the machine has only one processor, both
@@ -24,8 +24,8 @@ pub(crate) fn pin(side: Side) -> anyhow::Result<()> {
     // A child inherits the affinity of its parent, so the processor of its side need not be in
     // `allowed`.
     let wanted = match side {
-        Side::Near => 1.min(count - 1),
-        Side::Far => 0,
+        Side::Measuring => 1.min(count - 1),
+        Side::Answering => 0,
     };
     let mut set = CpuSet::new();
     set.set(wanted);

@@ -161,10 +161,10 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
         host: None,
     } = what
     {
-        affinity::pin(affinity::Side::Far)?;
+        affinity::pin(affinity::Side::Answering)?;
         return tcp::serve(port, positive(size)?);
     }
-    affinity::pin(affinity::Side::Near)?;
+    affinity::pin(affinity::Side::Measuring)?;
     let measured = match what {
         What::Memcpy { size, latency } => copy::measure(positive(size)?, latency, time)?,
         What::VmWrite { size, latency } => remote_copy::measure(positive(size)?, latency, time)?,
@@ -186,7 +186,7 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
 }
 
 fn serve(role: Role, memory: &str, size: usize) -> anyhow::Result<()> {
-    affinity::pin(affinity::Side::Far)?;
+    affinity::pin(affinity::Side::Answering)?;
     affinity::die_with_parent()?;
     let shared = system::Shared::open(memory)?;
     match role {

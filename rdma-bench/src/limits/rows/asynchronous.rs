@@ -2,7 +2,7 @@
 
 use super::super::goal::Bound::{AtLeast, AtMost};
 use super::super::goal::Goal::{Difference, Ratio, Value};
-use super::super::row::{Part, Row, Unit};
+use super::super::row::{Row, Term, Unit};
 use super::super::run::Run;
 use super::super::source::Source;
 use super::super::statistic::Statistic;
@@ -11,12 +11,12 @@ use crate::plan::Layer;
 use crate::test::Metric::Bandwidth;
 use crate::test::Verb::{Read, Send, Write};
 
-const fn of_async(run: Run) -> Part {
-    Part::of(Source::Ours(Layer::Async, run))
+const fn of_async(run: Run) -> Term {
+    Term::of(Source::Ours(Layer::Async, run))
 }
 
-const fn within(words: &'static [&'static str]) -> Part {
-    Part::of(Source::Connections(words))
+const fn within(args: &'static [&'static str]) -> Term {
+    Term::of(Source::Connections(args))
 }
 
 /// Defines a row that compares rdma-async with rdma-core, both with the same number of outstanding
@@ -34,21 +34,21 @@ macro_rules! async_beside_core {
     };
 }
 
-/// Returns the part with the rate of 8-byte writes over rdma-async, with an artificial latency of
-/// 20 us in softroce. `words` are further arguments.
-const fn rate_with_latency(words: &'static [&'static str]) -> Part {
-    let run = Run::new(Write, Bandwidth, 8).with(words);
+/// Returns the term with the rate of 8-byte writes over rdma-async, with an artificial latency of
+/// 20 us in softroce. `args` are further arguments.
+const fn rate_with_latency(args: &'static [&'static str]) -> Term {
+    let run = Run::new(Write, Bandwidth, 8).with(args);
     of_async(run.with_variables(&["SOFTROCE_LATENCY=20us"]))
 }
 
-/// Returns the part with the result of the program `streams`, called with the arguments `words`.
-const fn streams(words: &'static [&'static str]) -> Part {
-    Part::of(Source::Streams(words))
+/// Returns the term with the result of the program `streams`, called with the arguments `args`.
+const fn streams(args: &'static [&'static str]) -> Term {
+    Term::of(Source::Streams(args))
 }
 
-/// Returns the part with the result of the program `web`, called with the arguments `words`.
-const fn web(words: &'static [&'static str]) -> Part {
-    Part::of(Source::Web(words))
+/// Returns the term with the result of the program `web`, called with the arguments `args`.
+const fn web(args: &'static [&'static str]) -> Term {
+    Term::of(Source::Web(args))
 }
 
 /// The arguments of `streams` for the bandwidth of writes of 64 KiB over RDMA.
@@ -252,8 +252,8 @@ pub(super) const ROWS: &[Row] = &[
         id: "E13",
         what: "rdma_cp, a cached file of 1 GiB / TCP",
         unit: Unit::Bytes(1),
-        figure: Part::of(Source::Copier(&[])),
-        yardstick: &[Part::of(Source::Copier(&["--tcp"]))],
+        figure: Term::of(Source::Copier(&[])),
+        yardstick: &[Term::of(Source::Copier(&["--tcp"]))],
         goal: Ratio(AtLeast(1.3)),
     },
 ];

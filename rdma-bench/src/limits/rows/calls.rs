@@ -2,7 +2,7 @@
 
 use super::super::goal::Bound::{AtLeast, AtMost};
 use super::super::goal::Goal::{Difference, Ratio};
-use super::super::row::{Part, Row, Unit};
+use super::super::row::{Row, Term, Unit};
 use super::super::run::Run;
 use super::super::source::Source;
 use super::{BUSY_DEPTH_64, DEPTH_64, ours};
@@ -10,17 +10,17 @@ use crate::plan::Layer;
 use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{Echo, Item, Send};
 
-const fn of_rpc(run: Run) -> Part {
-    Part::of(Source::Ours(Layer::Rpc, run))
+const fn of_rpc(run: Run) -> Term {
+    Term::of(Source::Ours(Layer::Rpc, run))
 }
 
-const fn peer(words: &'static [&'static str]) -> Part {
-    Part::of(Source::Peer(words))
+const fn peer(args: &'static [&'static str]) -> Term {
+    Term::of(Source::Peer(args))
 }
 
-/// Returns the part with the rate of calls of 32 bytes. `words` are further arguments.
-const fn echo_rate(words: &'static [&'static str]) -> Part {
-    of_rpc(Run::new(Echo, Bandwidth, 32).with(words))
+/// Returns the term with the rate of calls of 32 bytes. `args` are further arguments.
+const fn echo_rate(args: &'static [&'static str]) -> Term {
+    of_rpc(Run::new(Echo, Bandwidth, 32).with(args))
 }
 
 /// Defines a row that compares the rate of rdma-rpc's calls, 64 in flight on one connection, with
@@ -46,7 +46,7 @@ pub(super) const ROWS: &[Row] = &[
         unit: Unit::Microseconds,
         figure: of_rpc(Run::new(Echo, Latency, 32).with(&["--completion", "busy"])),
         // The test reports half of a round trip.
-        yardstick: &[Part::times(
+        yardstick: &[Term::times(
             3.0,
             Source::Ours(Layer::Core, Run::new(Send, Latency, 32)),
         )],

@@ -16,7 +16,9 @@ pub(super) const ROWS: &[Row] = &[
         what: "write 64 KiB, device memory / the same on rxe",
         unit: Unit::Bytes(64 * KIB),
         figure: ours(Run::new(Write, Bandwidth, 64 * KIB)),
-        yardstick: &[ours(Run::new(Write, Bandwidth, 64 * KIB).via(Path::Kernel))],
+        yardstick: &[ours(
+            Run::new(Write, Bandwidth, 64 * KIB).path(Path::Kernel),
+        )],
         goal: Ratio(AtLeast(5.0)),
     },
     Row {
@@ -25,7 +27,7 @@ pub(super) const ROWS: &[Row] = &[
         unit: Unit::Bytes(64 * KIB),
         figure: perftest(Run::new(Write, Bandwidth, 64 * KIB)),
         yardstick: &[perftest(
-            Run::new(Write, Bandwidth, 64 * KIB).via(Path::Kernel),
+            Run::new(Write, Bandwidth, 64 * KIB).path(Path::Kernel),
         )],
         goal: Ratio(AtLeast(3.0)),
     },
@@ -34,7 +36,7 @@ pub(super) const ROWS: &[Row] = &[
         what: "write 8 B, device memory / the same on rxe",
         unit: Unit::Messages,
         figure: ours(Run::new(Write, Bandwidth, 8)),
-        yardstick: &[ours(Run::new(Write, Bandwidth, 8).via(Path::Kernel))],
+        yardstick: &[ours(Run::new(Write, Bandwidth, 8).path(Path::Kernel))],
         goal: Ratio(AtLeast(5.0)),
     },
     Row {
@@ -42,16 +44,16 @@ pub(super) const ROWS: &[Row] = &[
         what: "ib_send_lat 8 B / the same on rxe",
         unit: Unit::Microseconds,
         figure: perftest(Run::new(Send, Latency, 8)),
-        yardstick: &[perftest(Run::new(Send, Latency, 8).via(Path::Kernel))],
+        yardstick: &[perftest(Run::new(Send, Latency, 8).path(Path::Kernel))],
         goal: Ratio(AtMost(0.5)),
     },
     Row {
         id: "G11e",
         what: "UDP, ib_write_bw 64 KiB / the same on rxe",
         unit: Unit::Bytes(64 * KIB),
-        figure: perftest(Run::new(Write, Bandwidth, 64 * KIB).via(Path::Udp)),
+        figure: perftest(Run::new(Write, Bandwidth, 64 * KIB).path(Path::Udp)),
         yardstick: &[perftest(
-            Run::new(Write, Bandwidth, 64 * KIB).via(Path::Kernel),
+            Run::new(Write, Bandwidth, 64 * KIB).path(Path::Kernel),
         )],
         goal: Ratio(AtLeast(1.0)),
     },
@@ -59,8 +61,8 @@ pub(super) const ROWS: &[Row] = &[
         id: "G11f",
         what: "UDP, ib_write_bw 8 B / the same on rxe",
         unit: Unit::Messages,
-        figure: perftest(Run::new(Write, Bandwidth, 8).via(Path::Udp)),
-        yardstick: &[perftest(Run::new(Write, Bandwidth, 8).via(Path::Kernel))],
+        figure: perftest(Run::new(Write, Bandwidth, 8).path(Path::Udp)),
+        yardstick: &[perftest(Run::new(Write, Bandwidth, 8).path(Path::Kernel))],
         goal: Ratio(AtLeast(1.0)),
     },
 ];

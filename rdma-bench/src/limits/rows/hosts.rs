@@ -3,7 +3,7 @@
 
 use super::super::goal::Bound::AtLeast;
 use super::super::goal::Goal::Ratio;
-use super::super::row::{Part, Row, Unit};
+use super::super::row::{Row, Term, Unit};
 use super::super::run::{Path, Run};
 use super::super::source::Source;
 use super::{LARGE, perftest};
@@ -19,7 +19,7 @@ const JUMBO_MTU: usize = 9000;
 /// network, `path` that of the connection (the path MTU), both in bytes.
 const fn writes(link: usize, path: usize) -> Run {
     Run::new(Write, Bandwidth, LARGE)
-        .via(Path::Hosts(link))
+        .path(Path::Hosts(link))
         .mtu(path)
 }
 
@@ -32,7 +32,7 @@ macro_rules! beside_tcp {
             what: $what,
             unit: Unit::Bytes(LARGE),
             figure: perftest(writes($link, $path)),
-            yardstick: &[Part::of(Source::Tcp {
+            yardstick: &[Term::of(Source::Tcp {
                 size: LARGE,
                 mtu: $link,
             })],

@@ -7,7 +7,7 @@ mod guest;
 mod hosts;
 mod softroce;
 
-use super::row::{Part, Row};
+use super::row::{Row, Term};
 use super::run::Run;
 use super::source::Source;
 use crate::plan::Layer;
@@ -19,16 +19,16 @@ const MIB: usize = 1 << 20;
 /// Message size in bytes of the bandwidth tests over UDP.
 const LARGE: usize = 64 * KIB;
 
-const fn ours(run: Run) -> Part {
-    Part::of(Source::Ours(Layer::Core, run))
+const fn ours(run: Run) -> Term {
+    Term::of(Source::Ours(Layer::Core, run))
 }
 
-const fn perftest(run: Run) -> Part {
-    Part::of(Source::Perftest(run))
+const fn perftest(run: Run) -> Term {
+    Term::of(Source::Perftest(run))
 }
 
-const fn raw(words: &'static [&'static str]) -> Part {
-    Part::of(Source::Yardstick(words))
+const fn raw(args: &'static [&'static str]) -> Term {
+    Term::of(Source::Yardstick(args))
 }
 
 /// The arguments for 64 outstanding operations, in the comparisons of rdma-async.
@@ -38,11 +38,11 @@ const DEPTH_64: &[&str] = &["-t", "64"];
 /// sleeping, as the test of rdma-core does.
 const BUSY_DEPTH_64: &[&str] = &["-t", "64", "--completion", "busy"];
 
-/// Returns the part with the round trip of a message of 8 bytes over `layer`: twice the latency
-/// that the test reports. `words` are further arguments.
-const fn round_trip(layer: Layer, words: &'static [&'static str]) -> Part {
-    let run = Run::new(Send, Latency, 8).with(words);
-    Part::times(2.0, Source::Ours(layer, run))
+/// Returns the term with the round trip of a message of 8 bytes over `layer`: twice the latency
+/// that the test reports. `args` are further arguments.
+const fn round_trip(layer: Layer, args: &'static [&'static str]) -> Term {
+    let run = Run::new(Send, Latency, 8).with(args);
+    Term::times(2.0, Source::Ours(layer, run))
 }
 
 /// Returns the comparisons that are measured on a machine whose processors are not emulated.
@@ -73,7 +73,7 @@ mod tests {
         host_rows().chain(guest_rows())
     }
 
-    fn parts(row: &Row) -> impl Iterator<Item = &Part> {
+    fn terms(row: &Row) -> impl Iterator<Item = &Term> {
         std::iter::once(&row.figure).chain(row.yardstick)
     }
 
@@ -105,9 +105,9 @@ mod tests {
     fn a_row_holds_numbers_of_its_unit_against_each_other() {
         for row in rows() {
             let quantity = row.unit.quantity();
-            for part in parts(row) {
-                assert_eq!(part.quantity(), quantity, "{}", row.id);
-                assert!(part.source.has(part.statistic), "{}: {part}", row.id);
+            for term in terms(row) {
+                assert_eq!(term.quantity(), quantity, "{}", row.id);
+                assert!(term.source.has(term.statistic), "{}: {term}", row.id);
             }
             let of_rate = quantity == Quantity::Rate;
             assert_eq!(
@@ -126,12 +126,12 @@ mod tests {
 
     #[test]
     fn calls_are_of_rdma_rpc() {
-        for part in rows().flat_map(parts) {
-            match part.source {
+        for term in rows().flat_map(terms) {
+            match term.source {
                 Source::Ours(layer, run) => {
-                    assert_eq!(run.is_call(), layer == Layer::Rpc, "{part}");
+                    assert_eq!(run.is_call(), layer == Layer::Rpc, "{term}");
                 }
-                Source::Perftest(run) => assert!(!run.is_call(), "{part}"),
+                Source::Perftest(run) => assert!(!run.is_call(), "{term}"),
                 _ => {}
             }
         }

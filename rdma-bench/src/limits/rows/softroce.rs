@@ -4,7 +4,7 @@
 use super::super::attack::Attack;
 use super::super::goal::Bound::{AtLeast, AtMost};
 use super::super::goal::Goal::{Difference, Ratio};
-use super::super::row::{Part, Row, Unit};
+use super::super::row::{Row, Term, Unit};
 use super::super::run::{Path, Run};
 use super::super::source::Source;
 use super::super::statistic::Statistic;
@@ -15,33 +15,33 @@ use crate::test::Verb::{FetchAndAdd, Send, Write};
 /// The arguments with which a bandwidth test posts 32 requests in one call.
 const LISTS_OF_32: &[&str] = &["-l", "32"];
 
-const fn ucx(test: &'static str) -> Part {
+const fn ucx(test: &'static str) -> Term {
     ucx_of(test, 8)
 }
 
-const fn ucx_of(test: &'static str, size: usize) -> Part {
-    Part::of(Source::Ucx { test, size })
+const fn ucx_of(test: &'static str, size: usize) -> Term {
+    Term::of(Source::Ucx { test, size })
 }
 
-/// Returns the part with perftest's packets per second over UDP. `mtu` is the path MTU in bytes;
+/// Returns the term with perftest's packets per second over UDP. `mtu` is the path MTU in bytes;
 /// the rate of writes is multiplied by the number of packets in a write.
-const fn packets(mtu: usize) -> Part {
-    let run = Run::new(Write, Bandwidth, LARGE).via(Path::Udp).mtu(mtu);
-    Part::times((LARGE / mtu) as f64, Source::Perftest(run))
+const fn packets(mtu: usize) -> Term {
+    let run = Run::new(Write, Bandwidth, LARGE).path(Path::Udp).mtu(mtu);
+    Term::times((LARGE / mtu) as f64, Source::Perftest(run))
 }
 
-/// Returns the part with the rate of 8-byte writes from one client to `servers` servers. `words`
+/// Returns the term with the rate of 8-byte writes from one client to `servers` servers. `args`
 /// are further arguments, such as the number of queue pairs or regions.
-const fn writes_to_servers(words: &'static [&'static str], servers: usize) -> Part {
-    let run = Run::new(Write, Bandwidth, 8).with(words).servers(servers);
+const fn writes_to_servers(args: &'static [&'static str], servers: usize) -> Term {
+    let run = Run::new(Write, Bandwidth, 8).with(args).servers(servers);
     ours(run)
 }
 
-const ONE: &[Part] = &[writes_to_servers(&["-l", "32", "--regions", "1"], 1)];
+const ONE: &[Term] = &[writes_to_servers(&["-l", "32", "--regions", "1"], 1)];
 
-/// The part with the latency of sends of 8 bytes while the same thread sends messages of 1 MiB on
+/// The term with the latency of sends of 8 bytes while the same thread sends messages of 1 MiB on
 /// another queue pair.
-const BESIDE_LONG: Part = ours(Run::new(Send, Latency, 8).with(&["--beside", "1048576"]));
+const BESIDE_LONG: Term = ours(Run::new(Send, Latency, 8).with(&["--beside", "1048576"]));
 
 /// Defines a row that compares the bandwidth of perftest's sends with that of UCX's tagged
 /// messages.
@@ -129,7 +129,7 @@ pub(super) const ROWS: &[Row] = &[
         figure: perftest(Run::new(Write, Latency, 8)),
         yardstick: &[
             raw(&["vm-write", "-s", "8", "--latency"]),
-            Part::times(0.5, Source::CacheLine),
+            Term::times(0.5, Source::CacheLine),
         ],
         goal: Ratio(AtMost(1.5)),
     },
@@ -201,8 +201,8 @@ pub(super) const ROWS: &[Row] = &[
         id: "G9",
         what: "UDP, ib_send_lat 8 B / half a UDP round trip",
         unit: Unit::Microseconds,
-        figure: perftest(Run::new(Send, Latency, 8).via(Path::Udp)),
-        yardstick: &[Part::times(
+        figure: perftest(Run::new(Send, Latency, 8).path(Path::Udp)),
+        yardstick: &[Term::times(
             0.5,
             Source::Yardstick(&["udp-ping", "-s", "8"]),
         )],
@@ -213,7 +213,7 @@ pub(super) const ROWS: &[Row] = &[
         what: "ib_send_lat 8 B -e / half an eventfd round trip",
         unit: Unit::Microseconds,
         figure: perftest(Run::new(Send, Latency, 8).with(&["-e"])),
-        yardstick: &[Part::times(0.5, Source::Yardstick(&["eventfd"]))],
+        yardstick: &[Term::times(0.5, Source::Yardstick(&["eventfd"]))],
         goal: Ratio(AtMost(1.25)),
     },
     Row {
@@ -303,7 +303,7 @@ pub(super) const ROWS: &[Row] = &[
         figure: BESIDE_LONG.with(Statistic::P99),
         yardstick: &[
             ours(Run::new(Send, Latency, 8)).with(Statistic::P99),
-            Part::times(
+            Term::times(
                 2.0,
                 Source::Yardstick(&["memcpy", "-s", "65536", "--latency"]),
             ),
@@ -350,6 +350,6 @@ pub(super) const ROWS: &[Row] = &[
         "S1c",
         "UDP, write_bw 64 KiB, attack / attack unused ports",
         Unit::Bytes(64 * KIB),
-        Run::new(Write, Bandwidth, 64 * KIB).via(Path::Udp)
+        Run::new(Write, Bandwidth, 64 * KIB).path(Path::Udp)
     ),
 ];

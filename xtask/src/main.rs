@@ -30,7 +30,7 @@ use anyhow::ensure;
 use xshell::Shell;
 
 use crate::flags::{Bench, Fuzz, OnCmd, Plant, Rxe, Soak, SoftroceSetup, Test, Xtask, XtaskCmd};
-use crate::guest::job::Links;
+use crate::guest::job::GuestDevices;
 use crate::rxe::Requirements;
 use crate::soft_roce::Request;
 use crate::test::Target;
@@ -85,15 +85,15 @@ impl Xtask {
 impl Rxe {
     fn requirements(&self) -> Requirements {
         let usual = Requirements::default();
-        let links = match (self.no_link, self.veth) {
-            (true, _) => Links::None,
-            (false, true) => Links::Veth,
-            (false, false) => usual.links,
+        let guest_devices = match (self.no_link, self.veth) {
+            (true, _) => GuestDevices::None,
+            (false, true) => GuestDevices::Veth,
+            (false, false) => usual.guest_devices,
         };
         let limit = self.timeout.map_or(usual.limit, limit_of);
         Requirements {
             guest: self.guest,
-            links,
+            guest_devices,
             modules: self.module.clone(),
             mtu: self.mtu.unwrap_or(usual.mtu),
             limit,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use xshell::Shell;
 
-use crate::guest::job::{Job, Links};
+use crate::guest::job::{GuestDevices, Job};
 use crate::guest::kernel::Kernel;
 use crate::guest::{CommandEnd, Guest};
 use crate::limit::{ProcessGroup, TIMED_OUT, exit_code};
@@ -30,7 +30,7 @@ pub(crate) struct Requirements {
     /// Set to run the command in the guest even if this machine has a device.
     pub(crate) guest: bool,
     /// Soft-RoCE devices that the guest creates.
-    pub(crate) links: Links,
+    pub(crate) guest_devices: GuestDevices,
     /// Kernel modules that the guest loads in addition to those of Soft-RoCE.
     pub(crate) modules: Vec<String>,
     /// MTU of the guest's network devices in bytes.
@@ -57,7 +57,7 @@ impl Default for Requirements {
         Self {
             device: None,
             guest: false,
-            links: Links::Dummy,
+            guest_devices: GuestDevices::Dummy,
             modules: Vec::new(),
             mtu: MTU,
             limit: Some(Duration::from_secs(3600)),
@@ -103,7 +103,8 @@ fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
         return Ok(Some(name.clone()));
     }
     // xtask creates further devices and loads further modules only in the guest.
-    let ordinary = requirements.links == Links::Dummy && requirements.modules.is_empty();
+    let ordinary =
+        requirements.guest_devices == GuestDevices::Dummy && requirements.modules.is_empty();
     if requirements.guest || !ordinary {
         return Ok(None);
     }
@@ -161,7 +162,7 @@ fn run_in_guest(
         command,
         directory,
         environment: environment_of("rxe_0", requirements),
-        links: requirements.links,
+        guest_devices: requirements.guest_devices,
         mtu: requirements.mtu,
         shares,
     };

@@ -8,7 +8,8 @@ use anyhow::{Context, bail};
 /// call of a library.
 const CALLER: &str = "__libc_start_main";
 
-/// The name of the function in which the program pauses. Its instructions are not counted.
+/// The name of the function in which a measured program sleeps while the device works. The
+/// instructions of this function are not counted.
 const REST: &str = "rest";
 
 /// The instructions of a thread, divided by the owner of the code: the program, the device or other

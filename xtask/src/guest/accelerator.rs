@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use xshell::Shell;
 
-use super::job::{Job, Links};
+use super::job::{GuestDevices, Job};
 use super::qemu::Accelerator;
 use super::session::{CommandEnd, Guest};
 use crate::project;
@@ -52,7 +52,7 @@ fn boots(shell: &Shell, guest: &Guest) -> bool {
         command: vec!["true".into()],
         directory: "/".into(),
         environment: Vec::new(),
-        links: Links::None,
+        guest_devices: GuestDevices::None,
         mtu: 1500,
         shares: Vec::new(),
     };

@@ -8,7 +8,7 @@ use anyhow::Context;
 use xshell::Shell;
 
 use super::cpio::Archive;
-use super::job::{Job, Links};
+use super::job::{GuestDevices, Job};
 use super::kernel::Kernel;
 use super::modules;
 
@@ -37,7 +37,7 @@ pub(crate) fn build(
     mark: &str,
 ) -> anyhow::Result<Vec<u8>> {
     let mut names = modules::TRANSPORT.to_vec();
-    if job.links != Links::None {
+    if job.guest_devices != GuestDevices::None {
         names.extend(modules::SOFT_ROCE);
     }
     names.extend(extra_modules.iter().map(String::as_str));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The Soft-RoCE devices that the guest creates before it runs the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Links {
+pub(crate) enum GuestDevices {
     /// No Soft-RoCE devices. Soft-RoCE's kernel modules are not loaded either.
     None,
     /// A single Soft-RoCE device, `rxe_0`, on the network device `dummy0` with the address 10.77.0.1.
@@ -27,7 +27,7 @@ pub(crate) struct Job {
     /// All environment variables of the command.
     pub(crate) environment: Vec<(OsString, OsString)>,
     /// The Soft-RoCE devices that the guest creates.
-    pub(crate) links: Links,
+    pub(crate) guest_devices: GuestDevices,
     /// The MTU of the guest's network devices.
     pub(crate) mtu: u32,
     /// Directories of the host that the guest may write to.
@@ -38,10 +38,10 @@ impl Job {
     /// Returns the contents of a file that sets the shell variables which `init.sh` and
     /// `session.sh` read. `mark` is the text that ends the command's output.
     pub(crate) fn config(&self, module_tree: &Path, mark: &str) -> Vec<u8> {
-        let links = match self.links {
-            Links::None => "none",
-            Links::Dummy => "dummy",
-            Links::Veth => "veth",
+        let links = match self.guest_devices {
+            GuestDevices::None => "none",
+            GuestDevices::Dummy => "dummy",
+            GuestDevices::Veth => "veth",
         };
         let mut config = format!("links={links}\nmtu={}\nmark=", self.mtu).into_bytes();
         quote(mark.as_ref(), &mut config);
@@ -116,7 +116,7 @@ mod tests {
                 ("PATH".into(), "/usr/bin:/bin".into()),
                 ("X".into(), "'".into()),
             ],
-            links: Links::Veth,
+            guest_devices: GuestDevices::Veth,
             mtu: 1500,
             shares: vec![PathBuf::from("/a b"), PathBuf::from("/c")],
         }

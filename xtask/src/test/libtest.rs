@@ -27,7 +27,7 @@ const NO_REASON: &str = "no reason given";
 
 /// Suffixes that libtest adds to a test's name in the line with the result, but not in the list of
 /// failures.
-const MARKS: [&str; 3] = [" - should panic", " - compile fail", " - compile"];
+const SUFFIXES: [&str; 3] = [" - should panic", " - compile fail", " - compile"];
 
 /// The results of a test program, collected from its output line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,8 +70,9 @@ impl Results {
         self.in_failures = line == "failures:";
     }
 
-    /// Completes [`ignored`](Self::ignored) after the last line: adds [`NO_REASON`] for ignored
-    /// tests that a closing line counts, but that had no line of their own.
+    /// Completes [`ignored`](Self::ignored) after the last line of the output. A closing line may
+    /// count more ignored tests than there were lines for ignored tests; the difference is added
+    /// with the reason [`NO_REASON`].
     pub(crate) fn complete(&mut self) {
         let known: u64 = self.ignored.values().sum();
         let all = self.counts.map_or(0, |counts| counts.ignored);
@@ -85,7 +86,7 @@ impl Results {
     }
 
     fn fail(&mut self, name: &str) {
-        let marked = MARKS.iter().find_map(|mark| name.strip_suffix(mark));
+        let marked = SUFFIXES.iter().find_map(|mark| name.strip_suffix(mark));
         let name = marked.unwrap_or(name).trim();
         if !self.failed.iter().any(|known| known == name) {
             self.failed.push(name.to_owned());

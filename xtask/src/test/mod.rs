@@ -29,7 +29,7 @@ use xshell::Shell;
 use self::installed::Installed;
 use self::place::{C_PROGRAMS, Matches, Place};
 use self::program::{Outcome, Program};
-use self::report::{Part, Report};
+use self::report::{PlaceResults, Report};
 pub(crate) use self::selection::Selection;
 pub(crate) use self::target::Target;
 use crate::cargo::{self, Executable};
@@ -76,7 +76,7 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
         }
     }
     if selection.is_by_name() {
-        if !report.parts.iter().any(Part::has_tests) && report.problems.is_empty() {
+        if !report.places.iter().any(PlaceResults::has_tests) && report.problems.is_empty() {
             let left_out = if selection.quick {
                 ", or --quick leaves it out"
             } else {
@@ -86,7 +86,7 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
             report.problems.push(problem);
         }
     } else {
-        let without = report.parts.iter().filter(|part| !part.has_run());
+        let without = report.places.iter().filter(|place| !place.has_run());
         let problems = without.map(|part| format!("no test ran on {}", part.name));
         report.problems.extend(problems.collect::<Vec<_>>());
     }
@@ -178,7 +178,7 @@ fn run_at(
         let problem = format!("{place}: C programs were left out: {problem}");
         report.problems.push(problem);
     }
-    report.parts.push(Part {
+    report.places.push(PlaceResults {
         name: place.to_string(),
         options: place.options(),
         outcomes,

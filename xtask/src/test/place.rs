@@ -25,7 +25,7 @@ pub(crate) const C_PROGRAMS: &str = "softroce c_programs";
 const DOCUMENTATION: &str = "xtask documentation";
 
 /// The name of the test program with softroce's unit tests, some of which capture packets.
-const CAPTURING: &str = "softroce softroce";
+const SOFTROCE_UNIT_TESTS: &str = "softroce softroce";
 
 /// A place where tests run: the host, without a device, or a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Place {
             .collect()
     }
 
-    /// Returns the options of `cargo xtask test` that select this place alone.
+    /// Returns the options of `cargo xtask test` with which tests run at this place only.
     pub(crate) fn options(&self) -> String {
         match self {
             Self::Host => "--host-only".to_owned(),
@@ -68,7 +68,7 @@ impl Place {
         let mut needs = Vec::new();
         match self {
             Self::Host => {
-                needs.extend(runs(CAPTURING).then_some(packages::DISSECTOR));
+                needs.extend(runs(SOFTROCE_UNIT_TESTS).then_some(packages::DISSECTOR));
                 needs.extend(runs(DOCUMENTATION).then_some(packages::PROGRAMS));
             }
             Self::Device(Target::Softroce) => {
@@ -121,8 +121,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// For each program, by the path of its file: whether the program has a test that the filter
-/// selects. The tests of a program are listed once.
+/// A map from the path of a test program to whether the program has a test that the filter selects.
+/// The map is filled as needed, so that the tests of each program are listed only once.
 #[derive(Debug, Default)]
 pub(crate) struct Matches(HashMap<OsString, bool>);
 

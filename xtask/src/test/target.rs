@@ -54,7 +54,7 @@ pub(crate) const PROGRAMS_OVER_STREAMS: &str = "rdma-async-interop";
 const COMPILE_FAIL: &str = "compile_fail";
 
 impl Target {
-    /// Returns the devices to test: the device named by `request` or by `RDMA_DEVICE`; otherwise
+    /// Returns the devices to test: the device called `name` or named by `RDMA_DEVICE`; otherwise
     /// softroce in all its modes, and the kernel's Soft-RoCE.
     pub(crate) fn chosen(name: Option<String>) -> Vec<Self> {
         match name.or_else(by_environment) {
@@ -72,8 +72,8 @@ impl Target {
         }
     }
 
-    /// Returns the device to measure: the device named by `request` or by `RDMA_DEVICE`; otherwise the
-    /// first device of this machine, or softroce if the machine has none.
+    /// Returns the device to measure: the device called `name` or named by `RDMA_DEVICE`; otherwise
+    /// the first device of this machine, or softroce if the machine has none.
     pub(crate) fn measured(name: Option<String>) -> Self {
         match name.or_else(by_environment).or_else(device::first) {
             Some(name) => Self::named(name),

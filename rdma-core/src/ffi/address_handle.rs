@@ -15,7 +15,7 @@ use crate::device::Gid;
 use crate::error::{Errno, Error, Result};
 use crate::protection_domain::ProtectionDomain;
 
-/// Owner of an `ibv_ah`.
+/// The owner of an address handle (`ibv_ah`). Dropping this value destroys the handle.
 #[derive(Debug)]
 pub(crate) struct AddressHandleOwner {
     raw: NonNull<sys::ibv_ah>,

@@ -15,7 +15,8 @@ use crate::error::{Errno, Error, Result};
 /// are reported.
 const BATCH: usize = 16;
 
-/// Owner of an `ibv_comp_channel`, whose descriptor is non-blocking.
+/// The owner of a completion channel (`ibv_comp_channel`) with a non-blocking descriptor. Dropping
+/// this value destroys the channel.
 #[derive(Debug)]
 pub(crate) struct ChannelHandle {
     raw: NonNull<sys::ibv_comp_channel>,

@@ -39,7 +39,8 @@ use super::stash::Stash;
 use crate::completion::WorkCompletion;
 use crate::error::{Errno, Error, Result};
 
-/// Owner of an `ibv_cq`, plain or extended.
+/// The owner of a plain or extended completion queue (`ibv_cq`). Dropping this value destroys the
+/// queue.
 #[derive(Debug)]
 pub(crate) struct CompletionQueueHandle {
     raw: NonNull<sys::ibv_cq>,

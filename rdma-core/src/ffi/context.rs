@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::error::{Errno, Error, Result};
 use crate::memory::WindowType;
 
-/// Owner of an `ibv_context`.
+/// The owner of an open device (`ibv_context`). Dropping this value closes the device.
 pub(crate) struct ContextHandle {
     raw: NonNull<sys::ibv_context>,
     device: DeviceHandle,

@@ -8,7 +8,7 @@ use ibverbs_sys as sys;
 use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
 
-/// Owner of an `ibv_buf` and of its memory.
+/// The owner of a buffer that a device allocated (`ibv_buf`). Dropping this value frees the memory.
 #[derive(Debug)]
 pub(crate) struct DeviceBuffer {
     raw: NonNull<sys::ibv_buf>,

@@ -13,7 +13,7 @@ use crate::address::{Counters, Flow, FlowRule};
 use crate::error::{Errno, Error, Result};
 use crate::queue_pair::QueuePair;
 
-/// Owner of an `ibv_flow`.
+/// The owner of a flow (`ibv_flow`). Dropping this value ends the flow.
 #[derive(Debug)]
 pub(crate) struct FlowHandle {
     raw: NonNull<sys::ibv_flow>,

@@ -91,7 +91,7 @@ fn a_message_ends_a_binding_whose_request_completes() {
 /// thread creates it. The device may assign the number of a freed window to any thread, so only the
 /// slot orders the two leases.
 #[test]
-fn the_next_lease_knows_of_the_one_before() {
+fn the_next_lease_sees_earlier_doubts() {
     loom::model(|| {
         let slot = slot(Phase::Bound, 0);
         let first = slot.state();

@@ -48,7 +48,7 @@ impl Leases {
     /// Adds a lease whose window has the key `key`, in the phase [`Phase::Free`]: no peer has
     /// access yet. Returns the slot that the lease occupies.
     pub(super) fn add(&self, key: u32) -> OccupiedSlot {
-        let [high, middle, low, tag] = places_of(key);
+        let [high, middle, low, tag] = indices_of(key);
         let root = self.root.get_or_init(Box::default);
         let level = root.0[high].get_or_init(Box::default);
         let slots = Arc::clone(level.0[middle].get_or_init(Arc::default));
@@ -70,7 +70,7 @@ impl Leases {
     }
 
     fn find(&self, key: u32) -> Option<&Slot> {
-        let [high, middle, low, _] = places_of(key);
+        let [high, middle, low, _] = indices_of(key);
         let level = self.root.get()?.0[high].get()?;
         Some(&level.0[middle].get()?.0[low])
     }
@@ -91,7 +91,7 @@ impl Leases {
 
 /// Returns the index of a key in each of the three levels of the table, followed by the low byte of
 /// the key, which changes with each binding.
-fn places_of(key: u32) -> [usize; 4] {
+fn indices_of(key: u32) -> [usize; 4] {
     key.to_be_bytes().map(usize::from)
 }
 
@@ -247,7 +247,7 @@ mod tests {
     /// Checks that no invalidation is lost while several threads create leases with close and
     /// distant numbers and report messages for all of them.
     #[test]
-    fn threads_lease_and_tell_at_once() {
+    fn concurrent_leases_lose_no_invalidation() {
         const THREADS: u32 = 3;
         const EACH: u32 = if cfg!(miri) { 20 } else { 500 };
         let leases = Leases::default();

@@ -8,7 +8,7 @@ use ibverbs_sys as sys;
 use super::context::{ContextHandle, positive};
 use crate::error::{Errno, Error, Result};
 
-/// Owner of an `ibv_pd`.
+/// The owner of a protection domain (`ibv_pd`). Dropping this value frees the domain.
 #[derive(Debug)]
 pub(crate) struct ProtectionDomainHandle {
     raw: NonNull<sys::ibv_pd>,
@@ -137,7 +137,7 @@ impl Drop for ProtectionDomainHandle {
     }
 }
 
-/// Owner of an `ibv_td`.
+/// The owner of a thread domain (`ibv_td`). Dropping this value frees the domain.
 #[derive(Debug)]
 pub(crate) struct ThreadDomainHandle {
     raw: NonNull<sys::ibv_td>,

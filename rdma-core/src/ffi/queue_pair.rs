@@ -32,8 +32,8 @@ pub(crate) struct QueuePairSizes {
     pub(crate) inline_data: u32,
 }
 
-/// Owner of an `ibv_qp`, and of the memory that the device may use until the queue pair is
-/// destroyed.
+/// The owner of a queue pair (`ibv_qp`), and of the memory that the device may use until the queue
+/// pair is destroyed.
 pub(crate) struct QueuePairHandle {
     raw: NonNull<sys::ibv_qp>,
     /// The queue pair as the functions `ibv_wr_*` need it; `None` if it was not created for them.
@@ -123,7 +123,8 @@ impl QueuePairHandle {
         }
     }
 
-    /// Sets the sizes that [`Self::sizes`] returns, for a queue pair that other code created.
+    /// Replaces the stored sizes of this queue pair by `sizes`. Called for a queue pair that other
+    /// code created, after its sizes were queried.
     pub(super) fn set_sizes(&mut self, sizes: QueuePairSizes) {
         self.sizes = sizes;
         self.granted = sizes;

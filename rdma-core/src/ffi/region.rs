@@ -96,7 +96,7 @@ impl RawRegion {
     }
 }
 
-/// Owner of an `ibv_mr` over a part of a [`Backing`].
+/// The owner of a memory region (`ibv_mr`) over a part of a [`Backing`].
 ///
 /// The region is deregistered before the memory is freed: `Drop` deregisters, and the fields, among
 /// them the memory, are dropped afterwards.

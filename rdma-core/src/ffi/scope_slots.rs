@@ -76,7 +76,7 @@ impl Ticket<'_> {
         self.id
     }
 
-    /// Returns whether the word of the slot equals `word`.
+    /// Returns whether the slot's word, which encodes the state of the slot, equals `word`.
     #[inline]
     pub(super) fn has_word(self, word: u64) -> bool {
         self.word.get() == word

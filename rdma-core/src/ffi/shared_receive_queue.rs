@@ -27,7 +27,8 @@ pub(crate) struct SharedReceiveSizes {
     pub(crate) elements: u32,
 }
 
-/// Owner of an `ibv_srq`, and of the memory that the device may use until the queue is destroyed.
+/// The owner of a shared receive queue (`ibv_srq`), and of the memory that the device may use until
+/// the queue is destroyed.
 pub(crate) struct SharedReceiveQueueHandle {
     raw: NonNull<sys::ibv_srq>,
     id: u64,

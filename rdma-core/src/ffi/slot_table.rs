@@ -351,7 +351,7 @@ mod tests {
     /// Checks that the memory of each request is returned exactly once, and unchanged, while
     /// threads post and complete requests and another thread releases slots at wrong times.
     #[test]
-    fn many_threads_and_untimely_releases() {
+    fn wrong_releases_lose_no_memory() {
         const THREADS: usize = 3;
         const EACH: usize = if cfg!(miri) { 200 } else { 30_000 };
         let table = SlotTable::<Box<usize>>::new(2);

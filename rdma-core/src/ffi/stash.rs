@@ -290,7 +290,7 @@ mod tests {
     /// thread polls as the crate does: the stash if it may contain completions, then the device,
     /// then the stash again.
     #[test]
-    fn nobody_misses_what_another_one_has_in_hand() {
+    fn a_thread_finds_a_completion_that_another_has_polled() {
         const ROUNDS: usize = if cfg!(miri) { 20 } else { 2000 };
         let stash = Stash::new(false);
         let device = Mutex::new(VecDeque::new());

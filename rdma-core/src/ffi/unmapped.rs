@@ -14,7 +14,7 @@ use super::region::{RawRegion, Registering};
 use crate::error::{Errno, Error, Result};
 use crate::memory::AccessFlags;
 
-/// Owner of an `ibv_mr` over memory to which no Rust reference can point.
+/// The owner of a memory region (`ibv_mr`) over memory to which no Rust reference can point.
 pub(crate) struct UnmappedHandle {
     raw: RawRegion,
     /// Address that requests use for the first byte.

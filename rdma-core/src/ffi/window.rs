@@ -10,7 +10,7 @@ use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
 use crate::memory::WindowType;
 
-/// Owner of an `ibv_mw`.
+/// The owner of a memory window (`ibv_mw`). Dropping this value frees the window.
 #[derive(Debug)]
 pub(crate) struct WindowHandle {
     /// The `ibv_mw` of the window; `None` after the window was freed.

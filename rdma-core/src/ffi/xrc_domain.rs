@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::{Errno, Error, Result};
 use crate::receive::{XrcDomain, XrcDomainOpening};
 
-/// Owner of an `ibv_xrcd`.
+/// The owner of an XRC domain (`ibv_xrcd`). Dropping this value closes the domain.
 #[derive(Debug)]
 pub(crate) struct XrcDomainHandle {
     raw: NonNull<sys::ibv_xrcd>,

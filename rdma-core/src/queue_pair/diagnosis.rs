@@ -27,7 +27,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Queries the queue pair and the device.
+    /// Queries the queue pair and its device, and returns everything that was learned. A part whose
+    /// query fails is left out.
     pub(super) fn of(handle: &QueuePairHandle) -> Self {
         let context = Context::of(handle.domain().context());
         let attributes = handle.query(Set::STATE | Set::PORT).ok();
@@ -311,7 +312,7 @@ mod tests {
 
     /// Returns what is known about a queue pair in the state `state` on a device with one Ethernet
     /// port.
-    fn facts(kind: Transport, state: QueuePairState) -> Known {
+    fn known(kind: Transport, state: QueuePairState) -> Known {
         let device = ibv_device_attr {
             phys_port_cnt: 1,
             max_qp_rd_atom: 16,
@@ -363,7 +364,7 @@ mod tests {
     }
 
     fn of_rtr(wanted: &Modification) -> Vec<Flaw> {
-        let init = facts(Transport::ReliableConnected, QueuePairState::Init);
+        let init = known(Transport::ReliableConnected, QueuePairState::Init);
         init.flaws(wanted, EINVAL)
     }
 
@@ -385,11 +386,11 @@ mod tests {
 
     #[test]
     fn a_state_that_cannot_follow_is_told_with_those_that_can() {
-        let reset = facts(Transport::Datagram, QueuePairState::Reset);
+        let reset = known(Transport::Datagram, QueuePairState::Reset);
         let flaws = reset.flaws(&Modification::to(QueuePairState::ReadyToSend), EINVAL);
         let text = flaws.iter().map(ToString::to_string).collect::<String>();
         assert_eq!(text, "RTS does not follow RESET; RESET, INIT can");
-        let rts = facts(Transport::Datagram, QueuePairState::ReadyToSend);
+        let rts = known(Transport::Datagram, QueuePairState::ReadyToSend);
         let wanted =
             Modification::to(QueuePairState::ReadyToSend).assuming(QueuePairState::SendQueueError);
         let assumed = QueuePairState::SendQueueError;
@@ -427,7 +428,7 @@ mod tests {
                 "{wanted}: {flaws:?}"
             );
         }
-        let rtr = facts(Transport::ReliableConnected, QueuePairState::ReadyToReceive);
+        let rtr = known(Transport::ReliableConnected, QueuePairState::ReadyToReceive);
         let to_rts = Modification::to(QueuePairState::ReadyToSend)
             .send_sequence(0)
             .ack_timeout_exponent(32)
@@ -490,23 +491,23 @@ mod tests {
         for (vector, flaw) in cases {
             assert_eq!(with(vector), [flaw]);
         }
-        let init = facts(Transport::ReliableConnected, QueuePairState::Init);
+        let init = known(Transport::ReliableConnected, QueuePairState::Init);
         let flaws = init.flaws(&to_rtr(), Errno(libc::EHOSTUNREACH));
         assert!(matches!(flaws[..], [Flaw::NoRoute { .. }]), "{flaws:?}");
     }
 
     #[test]
     fn what_the_device_lacks_and_a_port_that_is_down_are_told() {
-        let rts = facts(Transport::ReliableConnected, QueuePairState::ReadyToSend);
+        let rts = known(Transport::ReliableConnected, QueuePairState::ReadyToSend);
         let rearm = Modification::new().migration(super::super::MigrationState::Rearm);
         let flaws = rts.flaws(&rearm, EINVAL);
         assert_eq!(flaws, [Flaw::Unsupported(Set::MIGRATION)]);
-        let mut init = facts(Transport::ReliableConnected, QueuePairState::Init);
+        let mut init = known(Transport::ReliableConnected, QueuePairState::Init);
         let mut port = *init.ports[0].as_raw();
         port.state = ibv_port_state::IBV_PORT_DOWN;
         init.ports = vec![PortAttributes::new(1, port)];
         assert_eq!(init.flaws(&to_rtr(), EINVAL), [Flaw::PortDown(1)]);
-        let mut draining = facts(Transport::Datagram, QueuePairState::SendQueueDrain);
+        let mut draining = known(Transport::Datagram, QueuePairState::SendQueueDrain);
         draining.draining = true;
         let resume = Modification::to(QueuePairState::ReadyToSend);
         assert_eq!(draining.flaws(&resume, EINVAL), [Flaw::Draining]);

@@ -454,7 +454,7 @@ mod tests {
     }
 
     /// Returns a modification that sets every attribute, each to a different value.
-    fn everything() -> Modification {
+    fn all_attributes() -> Modification {
         Modification::to(QueuePairState::ReadyToSend)
             .assuming(QueuePairState::SendQueueDrain)
             .notify_drained(true)
@@ -489,7 +489,7 @@ mod tests {
 
     #[test]
     fn every_attribute_can_be_set_and_comes_back_from_c() {
-        let all = everything();
+        let all = all_attributes();
         assert_eq!(all.mask(), AttributeMask::known());
         let raw = all.to_raw().unwrap();
         assert_eq!((raw.timeout, raw.alt_timeout, raw.rate_limit), (14, 25, 21));
@@ -500,7 +500,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_out_is_left_as_it_is() {
-        let most = everything().without(AttributeMask::STATE | AttributeMask::ADDRESS);
+        let most = all_attributes().without(AttributeMask::STATE | AttributeMask::ADDRESS);
         assert_eq!((most.state(), most.vector()), (None, None));
         assert_eq!(most.to_raw().unwrap().ah_attr.dlid, 0);
     }

@@ -51,30 +51,33 @@ pub(super) fn successors(kind: Transport, from: State) -> impl Iterator<Item = S
         .filter(move |&to| transition(kind, from, to).is_some())
 }
 
-/// A set of transport types.
+/// A set of transport types, with one bit for each type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kinds(u8);
 
 impl Kinds {
+    /// The set of reliable connected queue pairs.
     const RC: Self = Self(1);
+    /// The set of unreliable connected queue pairs.
     const UC: Self = Self(1 << 1);
+    /// The set of datagram queue pairs.
     const UD: Self = Self(1 << 2);
-    /// XRC initiators.
+    /// The set of XRC initiators.
     const XI: Self = Self(1 << 3);
-    /// XRC targets.
+    /// The set of XRC targets.
     const XT: Self = Self(1 << 4);
-    /// Raw packet queue pairs.
+    /// The set of raw packet queue pairs.
     const RAW: Self = Self(1 << 5);
     const ALL: Self = Self(0x3f);
-    const CONNECTED: Self = Self::RC.and(Self::UC).and(Self::XI).and(Self::XT);
-    const RELIABLE: Self = Self::RC.and(Self::XI).and(Self::XT);
+    const CONNECTED: Self = Self::RC.or(Self::UC).or(Self::XI).or(Self::XT);
+    const RELIABLE: Self = Self::RC.or(Self::XI).or(Self::XT);
     /// Transports that send requests and wait for responses, so that they need timeouts and
     /// retries.
-    const REQUESTER: Self = Self::RC.and(Self::XI);
+    const REQUESTER: Self = Self::RC.or(Self::XI);
     /// Transports that respond to requests, so that they need the limits of a responder.
-    const RESPONDER: Self = Self::RC.and(Self::XT);
+    const RESPONDER: Self = Self::RC.or(Self::XT);
 
-    const fn and(self, other: Self) -> Self {
+    const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -119,7 +122,7 @@ const fn set(bits: &[Set]) -> Set {
 /// The attributes that a modification may set in a transition to RTS, with the transports to which
 /// each applies.
 const RUNNING: &[(Kinds, Set)] = &[
-    (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::CURRENT_STATE])),
+    (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::CURRENT_STATE])),
     (
         Kinds::CONNECTED,
         set(&[Set::ACCESS, Set::ALTERNATE_PATH, Set::MIGRATION]),
@@ -134,7 +137,7 @@ const RUNNING: &[(Kinds, Set)] = &[
 /// transports to which each applies.
 const INITIAL: &[(Kinds, Set)] = &[
     (Kinds::ALL, set(&[Set::PORT])),
-    (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::PKEY_INDEX])),
+    (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::PKEY_INDEX])),
     (Kinds::CONNECTED, set(&[Set::ACCESS])),
     (Kinds::UD, set(&[Set::QKEY])),
 ];
@@ -189,7 +192,7 @@ const TABLE: &[Row] = &[
             ),
         ],
         optional: &[
-            (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::PKEY_INDEX])),
+            (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::PKEY_INDEX])),
             (Kinds::CONNECTED, set(&[Set::ALTERNATE_PATH, Set::ACCESS])),
             (Kinds::UD, set(&[Set::QKEY])),
         ],
@@ -199,7 +202,7 @@ const TABLE: &[Row] = &[
         to: State::ReadyToSend,
         kinds: Kinds::ALL,
         required: &[
-            (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::SEND_SEQUENCE])),
+            (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::SEND_SEQUENCE])),
             (Kinds::RELIABLE, set(&[Set::ACK_TIMEOUT])),
             (
                 Kinds::REQUESTER,
@@ -235,7 +238,7 @@ const TABLE: &[Row] = &[
         kinds: Kinds::ALL,
         required: &[],
         optional: &[
-            (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::PKEY_INDEX])),
+            (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::PKEY_INDEX])),
             (
                 Kinds::CONNECTED,
                 set(&[
@@ -262,10 +265,10 @@ const TABLE: &[Row] = &[
         to: State::ReadyToSend,
         // On acknowledged transports, a failed send fails the whole queue pair (IBTA volume 1,
         // 10.3.1.6).
-        kinds: Kinds::UC.and(Kinds::UD).and(Kinds::RAW),
+        kinds: Kinds::UC.or(Kinds::UD).or(Kinds::RAW),
         required: &[],
         optional: &[
-            (Kinds::UC.and(Kinds::UD), set(&[Set::CURRENT_STATE])),
+            (Kinds::UC.or(Kinds::UD), set(&[Set::CURRENT_STATE])),
             (Kinds::UC, set(&[Set::ACCESS])),
             (Kinds::UD, set(&[Set::QKEY])),
         ],

@@ -18,7 +18,8 @@ use crate::error::{Errno, Error, Result};
 /// The connection identifiers on a channel, by the addresses of their `rdma_cm_id` structs.
 pub(super) type Ids = HashMap<usize, Weak<IdHandle>>;
 
-/// Owner of an `rdma_event_channel`, whose descriptor is non-blocking.
+/// The owner of an event channel (`rdma_event_channel`) with a non-blocking descriptor. Dropping this
+/// value destroys the channel.
 #[derive(Debug)]
 pub(crate) struct EventChannelHandle {
     raw: NonNull<sys::rdma_event_channel>,

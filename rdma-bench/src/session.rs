@@ -17,7 +17,7 @@ use crate::settings::Settings;
 use crate::statistics::{Bandwidth, Bulk, Latency};
 use crate::test::{Metric, Verb};
 
-/// The role of a process in a test.
+/// The role of a process in a test: server or client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The process that waits for the client.

@@ -4,8 +4,8 @@
 use std::env;
 use std::ffi::OsString;
 
-/// Variables that `cargo run` and rustup's proxies set for xtask. They are removed, because a cargo
-/// process that xtask starts would take them for settings of the user.
+/// Variables that `cargo run` and rustup's proxies set for xtask. xtask removes these variables,
+/// because a cargo process that xtask starts would take them for settings of the user.
 const CARGO_VARIABLES: &[&str] = &["CARGO", "RUST_RECURSION_COUNT", "OUT_DIR"];
 
 /// The prefixes of the variables by which cargo describes the package `xtask`. These variables are

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::{Error, Result};
 
-/// Two simulated hosts: network namespaces joined by a veth pair. They are deleted when this value
-/// is dropped.
+/// Two simulated hosts: network namespaces joined by a veth pair. Dropping this value deletes the
+/// namespaces.
 #[derive(Debug)]
 pub(super) struct Hosts {
     names: [String; 2],

@@ -15,7 +15,7 @@ use super::statistic::Statistic;
 use crate::compare::Network;
 use crate::error::{Error, Result};
 
-/// How much time the judge spends on a comparison: numbers of pairs of measurements, and the
+/// The effort that the judge spends on a comparison: numbers of pairs of measurements, and the
 /// duration of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {

@@ -81,7 +81,7 @@ impl AddressHandle {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(domain: &ProtectionDomain, raw: *mut sys::ibv_ah) -> Self {
         Self::from_owner(AddressHandleOwner {
             raw: NonNull::new(raw).expect("an address handle"),

@@ -242,7 +242,7 @@ impl<W: Linked> BatchStorage<W> {
     ///
     /// # Panics
     ///
-    /// If `index` is not less than the capacity.
+    /// Panics if `index` is not less than the capacity.
     #[inline]
     pub(super) fn place(&mut self, index: usize) -> (&mut MaybeUninit<W>, &mut Room) {
         assert!(index < self.capacity, "place {index} of {}", self.capacity);

@@ -199,7 +199,7 @@ impl CompletionQueueHandle {
     /// contains no completions and is not in use. Returns an empty slice in all other cases, and if
     /// polling fails.
     ///
-    /// The caller must not wait for notifications. It must pass completions of requests other than
+    /// The caller must not wait for notifications, and must pass completions of requests other than
     /// its own to [`Self::deliver`].
     #[inline]
     pub(super) fn poll_plain<'r>(&self, room: &'r mut [WorkCompletion]) -> &'r [WorkCompletion] {

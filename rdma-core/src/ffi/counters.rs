@@ -130,7 +130,7 @@ impl Counters {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(context: &Context, raw: *mut sys::ibv_counters) -> Self {
         Self::from_handle(CountersHandle {
             raw: NonNull::new(raw).expect("counters"),

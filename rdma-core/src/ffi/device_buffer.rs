@@ -13,7 +13,7 @@ use crate::error::{Errno, Error, Result};
 pub(crate) struct DeviceBuffer {
     raw: NonNull<sys::ibv_buf>,
     start: NonNull<u8>,
-    /// The protection domain for which the buffer was allocated. It must outlive the buffer
+    /// The protection domain for which the buffer was allocated. The domain must outlive the buffer
     /// (`ibv_alloc_buf(3)`).
     domain: Arc<ProtectionDomainHandle>,
 }

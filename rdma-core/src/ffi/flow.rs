@@ -18,7 +18,7 @@ use crate::queue_pair::QueuePair;
 pub(crate) struct FlowHandle {
     raw: NonNull<sys::ibv_flow>,
     queue_pair: Arc<QueuePairHandle>,
-    /// The counters that the flow updates. They must outlive the flow.
+    /// The counters that the flow updates, which must outlive the flow.
     counters: Mutex<Vec<Counters>>,
 }
 
@@ -98,7 +98,7 @@ impl Flow {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(
         queue_pair: &QueuePair,
         counters: &[Counters],

@@ -13,7 +13,7 @@ use crate::error::{Errno, Error, Result};
 pub(crate) struct ProtectionDomainHandle {
     raw: NonNull<sys::ibv_pd>,
     context: Arc<ContextHandle>,
-    /// The domains from which this parent domain was created. They must outlive this domain. `None`
+    /// The domains from which this parent domain was created, which must outlive this domain. `None`
     /// if this is not a parent domain.
     parts: Option<Parts>,
 }

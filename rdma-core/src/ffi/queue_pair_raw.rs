@@ -40,7 +40,7 @@ impl QueuePairBuilder {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     #[doc(alias = "ibv_qp")]
     pub unsafe fn from_raw(self, raw: *mut sys::ibv_qp) -> Result<ManualQueuePair> {
         let raw = NonNull::new(raw).expect("a queue pair");

@@ -30,7 +30,7 @@ impl CompletionChannel {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(context: &Context, raw: *mut sys::ibv_comp_channel) -> Result<Self> {
         let raw = NonNull::new(raw).expect("a completion channel");
         // SAFETY: the caller guarantees a channel of `context` that no other code uses.
@@ -52,7 +52,7 @@ impl CompletionQueue {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(
         context: &Context,
         channel: Option<&CompletionChannel>,
@@ -85,7 +85,7 @@ impl ExtendedCompletionQueue {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(
         context: &Context,
         channel: Option<&CompletionChannel>,

@@ -348,7 +348,7 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(
         domain: &ProtectionDomain,
         xrc: Option<(&XrcDomain, &CompletionQueue)>,

@@ -158,7 +158,7 @@ impl<T> SlotTable<T> {
     ///
     /// # Panics
     ///
-    /// If the slot belongs to another table.
+    /// Panics if the slot belongs to another table.
     #[inline]
     pub(super) fn launch(&self, reserved: &Reserved, memory: T) {
         let slot = self.slot(reserved).expect("a slot of this table");

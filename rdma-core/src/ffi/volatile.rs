@@ -56,7 +56,7 @@ impl Volatile {
         unsafe { copy_in(from, start) };
     }
 
-    /// Returns the eight bytes at `offset` as an atomic. They must be aligned and inside the span.
+    /// Returns the eight bytes at `offset`, which must be aligned and inside the span, as an atomic.
     #[inline]
     pub(crate) fn u64(&self, offset: usize) -> &AtomicU64 {
         let start = self.aligned(offset, size_of::<u64>());
@@ -65,7 +65,7 @@ impl Volatile {
         unsafe { &*start.cast::<AtomicU64>() }
     }
 
-    /// Returns the four bytes at `offset` as an atomic. They must be aligned and inside the span.
+    /// Returns the four bytes at `offset`, which must be aligned and inside the span, as an atomic.
     #[inline]
     pub(crate) fn u32(&self, offset: usize) -> &AtomicU32 {
         let start = self.aligned(offset, size_of::<u32>());

@@ -89,7 +89,7 @@ impl XrcDomain {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(context: &Context, raw: *mut sys::ibv_xrcd) -> Self {
         let handle = XrcDomainHandle {
             raw: NonNull::new(raw).expect("an XRC domain"),

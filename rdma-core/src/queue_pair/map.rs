@@ -13,8 +13,8 @@ const WIDTH: usize = 1 << LEVEL_BITS;
 /// queue pairs.
 ///
 /// A lookup takes three array accesses and no hashing, for every distribution of numbers. A device
-/// may give the number of a destroyed queue pair to a new one. That is harmless: work request ids
-/// are never reused, so a queue ignores the completions of an earlier queue pair.
+/// may give the number of a destroyed queue pair to a new one. The reuse is harmless: work request
+/// ids are never reused, so a queue ignores the completions of an earlier queue pair.
 ///
 /// ```
 /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};

@@ -68,8 +68,8 @@ impl PreparedQueuePair {
         QueuePairAttributes::of(&self.parts.handle)
     }
 
-    /// Creates a queue, for a single owner, to post receives to this queue pair. They can be posted
-    /// before the peer sends.
+    /// Creates a queue, for a single owner, to post receives to this queue pair. Receives can be
+    /// posted before the peer sends.
     pub fn receive_queue<T: Send + 'static>(&self) -> ReceiveQueue<T> {
         ReceiveQueue::new(Arc::clone(&self.parts.handle))
     }

@@ -77,7 +77,7 @@ impl<T: Send + 'static> SendQueue<T> {
     /// Posts an inline request, whose data this call copies, or a request that has no data. The
     /// queue keeps no memory for the request, and its completion returns no memory.
     ///
-    /// The data of a send or write needs no registration. It may have up to
+    /// The data of a send or write needs no registration, and may have up to
     /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) bytes, in as many slices as a
     /// request of the queue pair can have elements.
     ///

@@ -80,7 +80,7 @@ pub(crate) struct Machine {
     pub(crate) shares: Vec<PathBuf>,
 }
 
-/// The process of the emulator. It is killed when this value is dropped and when this process dies.
+/// The process of the emulator, which is killed when this value is dropped or this process dies.
 #[derive(Debug)]
 pub(crate) struct Qemu {
     child: Child,

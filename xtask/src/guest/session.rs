@@ -164,7 +164,7 @@ impl Guest {
     }
 }
 
-/// Returns a text that the guest prints to mark the end of an output. It is random, so that no
+/// Returns a text that the guest prints to mark the end of an output. The text is random, so that no
 /// command prints it by chance.
 fn mark() -> String {
     let now = SystemTime::UNIX_EPOCH

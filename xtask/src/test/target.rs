@@ -45,8 +45,8 @@ const ON_ALL_PATHS: [(&str, &str); 4] = [
 /// both.
 const INTEROP: &str = "interop";
 
-/// The package that runs programs of other projects over the streams of rdma-async. It is in a
-/// workspace of its own.
+/// The package that runs programs of other projects over the streams of rdma-async. The package is in
+/// a workspace of its own.
 pub(crate) const PROGRAMS_OVER_STREAMS: &str = "rdma-async-interop";
 
 /// The test program, in several packages, that checks errors of the compiler. Its result does not

@@ -194,7 +194,7 @@ impl EventChannel {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(raw: *mut sys::rdma_event_channel) -> Result<Self> {
         let raw = NonNull::new(raw).expect("an event channel");
         // SAFETY: the caller guarantees that the channel is valid and that no other code uses it.

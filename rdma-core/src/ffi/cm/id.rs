@@ -258,7 +258,7 @@ impl ConnectionId {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(channel: &EventChannel, raw: *mut sys::rdma_cm_id) -> Self {
         let raw = NonNull::new(raw).expect("a connection identifier");
         let channel = channel.handle();

@@ -1,4 +1,4 @@
-//! The way to a port: address vectors and handles.
+//! Address vectors and address handles: the paths to ports.
 
 mod common;
 
@@ -76,7 +76,7 @@ fn a_handle_made_elsewhere_is_taken_over() {
     let mut raw = AddressVector::new(&here, here.gid, here.lid)
         .to_raw()
         .unwrap();
-    // SAFETY: the domain and the vector are valid; the handle is given away at once.
+    // SAFETY: the domain and the vector are valid; ownership of the handle passes to the next call.
     let handle = unsafe {
         let raw = ibverbs_sys::ibv_create_ah(domain.as_raw(), &mut raw);
         assert!(!raw.is_null());

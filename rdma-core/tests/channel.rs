@@ -1,4 +1,5 @@
-//! Completion channels: arming, waiting, draining, and telling queues apart.
+//! Completion channels: requesting notifications, waiting, draining, and several queues on a
+//! channel.
 
 mod common;
 
@@ -14,7 +15,7 @@ use rdma_core::{
 
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
-/// A pair whose right side receives into a queue with a channel.
+/// Returns a pair whose right side receives into a completion queue with a channel.
 fn announced() -> (Pair, CompletionChannel, CompletionQueue) {
     let context = context();
     let channel = context.completion_channel().unwrap();
@@ -260,8 +261,9 @@ fn arming_needs_a_channel() {
     assert!(queue.capacity() >= 4);
 }
 
-/// Polls for a while, and then arms the queue and sleeps until something comes: `None` sleeps at
-/// once, and a long time never does. Returns how often it slept.
+/// Receives `messages` messages. Polls for the duration `spin` (for ever if `spin` is very long,
+/// not at all for `None`), and then requests a notification and sleeps until an event arrives.
+/// Returns how often the thread slept.
 fn receive_numbers(spin: Option<Duration>, messages: u64) -> usize {
     let (pair, channel, queue) = announced();
     let mut receives = pair.right.receive_queue();
@@ -300,7 +302,7 @@ fn receive_numbers(spin: Option<Duration>, messages: u64) -> usize {
             (since, armed) = (Instant::now(), false);
             sleeps += 1;
         } else if spin.is_none_or(|spin| since.elapsed() >= spin) {
-            // What came before this is not announced: one more poll.
+            // Completions before the request produce no event, so the queue is polled once more.
             queue.request_notification().unwrap();
             armed = true;
         }
@@ -309,14 +311,14 @@ fn receive_numbers(spin: Option<Duration>, messages: u64) -> usize {
     sleeps
 }
 
-/// Waits as an event loop does, on the channel's descriptor.
+/// Waits until the channel's descriptor is readable, as an event loop does.
 fn readable(channel: &CompletionChannel) -> bool {
     let mut entry = libc::pollfd {
         fd: channel.as_fd().as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: it is one entry.
+    // SAFETY: the pointer is to one valid entry.
     let count = unsafe { libc::poll(&mut entry, 1, 60_000) };
     count == 1 && entry.revents == libc::POLLIN
 }
@@ -334,7 +336,7 @@ fn polling_sleeping_and_both_in_turn_see_every_completion() {
 fn the_descriptor_does_not_block() {
     let channel = context().completion_channel().unwrap();
     assert_eq!(channel.as_fd().as_raw_fd(), channel.as_raw_fd());
-    // SAFETY: it only asks.
+    // SAFETY: the call only reads the flags of the descriptor.
     let flags = unsafe { libc::fcntl(channel.as_raw_fd(), libc::F_GETFL) };
     assert_ne!(flags & libc::O_NONBLOCK, 0);
     assert!(drained(&channel).is_empty());

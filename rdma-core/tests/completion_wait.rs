@@ -1,4 +1,5 @@
-//! Waiting for completions: with a channel, with one that several queues share, and without.
+//! Waits for completions: with a channel, with a channel that several queues share, and without
+//! one.
 
 mod common;
 
@@ -12,13 +13,14 @@ use rdma_core::{
     WorkCompletion,
 };
 
-/// Ample for what happens.
+/// Maximum wait for a completion that must arrive.
 const LONG: Duration = Duration::from_secs(60);
 
-/// For what does not.
+/// Duration of a wait in which no completion arrives.
 const SHORT: Duration = Duration::from_millis(20);
 
-/// Two connected queue pairs whose left end completes to `queue`.
+/// Returns two connected queue pairs, of which the left one uses `queue` for the completions of
+/// sends.
 fn pair_on(context: &Context, queue: &CompletionQueue) -> Pair {
     let domain = context.protection_domain().unwrap();
     let on_it = |builder: rdma_core::QueuePairBuilder| builder.send_completions(queue);
@@ -32,7 +34,8 @@ fn times_out(queue: &CompletionQueue) {
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
 }
 
-/// Waits in one thread; another posts, once the first has certainly begun to wait.
+/// Waits for a completion in one thread, and posts a request in another. The sleep before the post
+/// makes it likely that the first thread is waiting.
 #[track_caller]
 fn comes_while_a_thread_waits(context: &Context, queue: &CompletionQueue) {
     let pair = pair_on(context, queue);
@@ -45,7 +48,8 @@ fn comes_while_a_thread_waits(context: &Context, queue: &CompletionQueue) {
                 let mut room = [WorkCompletion::default(); 4];
                 queue.wait(&mut room, LONG).unwrap().to_vec()
             });
-            // By then it sleeps, most likely: either way it must be told.
+            // The waiting thread is then most likely asleep. The test is valid even if the thread
+            // is not.
             thread::sleep(SHORT);
             let source = pattern(&pair.domain, 8, seed);
             let write = SendRequest::write(source, there.remote());

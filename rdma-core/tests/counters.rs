@@ -1,4 +1,4 @@
-//! Counters of what flows steer.
+//! Counters of the packets that flow rules steer.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Devices, ports and GIDs: what is there, what is chosen, and what the errors say.
+//! Devices, ports and GIDs: the existing ones, the crate's choice, and the texts of errors.
 
 mod common;
 
@@ -217,7 +217,7 @@ fn a_context_that_somebody_else_opened_is_taken_over() {
     // SAFETY: the device is valid for as long as its handle.
     let raw = unsafe { ibverbs_sys::ibv_open_device(device.as_raw()) };
     let raw = std::ptr::NonNull::new(raw).expect("the device opens");
-    // SAFETY: the context is open, and nobody else closes it.
+    // SAFETY: the context is open, and no other code closes it.
     let context = unsafe { Context::from_raw(raw) }.unwrap();
     assert_eq!(context.as_raw(), raw.as_ptr());
     assert_eq!(context.name(), device.name());
@@ -226,7 +226,7 @@ fn a_context_that_somebody_else_opened_is_taken_over() {
     let link = format!("/proc/self/fd/{fd}");
     let opened = std::fs::read_link(&link).unwrap();
     assert!(opened.to_string_lossy().contains("event"), "{opened:?}");
-    // What was made from it keeps it open, and its device valid.
+    // Objects created from the context keep the context open and the device valid.
     let domain = context.protection_domain().unwrap();
     let again = context.device();
     drop(context);

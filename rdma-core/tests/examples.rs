@@ -1,4 +1,4 @@
-//! The examples do what they say.
+//! Checks the results of the examples.
 
 mod common;
 

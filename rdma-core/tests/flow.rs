@@ -1,11 +1,11 @@
-//! Steering packets to queue pairs.
+//! Flow steering: rules that steer packets to queue pairs.
 
 mod common;
 
 use rdma_core::address::{EthernetMatch, Flow, FlowRule, Ipv4Match, PortMatch};
 use rdma_core::{DatagramOptions, QueuePair, Transport};
 
-/// A queue pair of datagrams, which a flow may steer to.
+/// Returns a datagram queue pair, to which a flow can steer packets.
 fn datagrams() -> QueuePair {
     let domain = common::context().protection_domain().unwrap();
     let prepared = domain
@@ -16,7 +16,7 @@ fn datagrams() -> QueuePair {
     prepared.activate(&DatagramOptions::default()).unwrap()
 }
 
-/// A rule for packets that nobody sends.
+/// Returns a rule for packets that no program sends.
 fn rule(port: u8) -> FlowRule {
     let ethernet = EthernetMatch {
         destination: Some([2, 0, 0, 0, 0, 1]),

@@ -1,4 +1,4 @@
-//! Failing queue pairs, and objects dropped in every order.
+//! Failed queue pairs, and objects that are dropped in every order.
 
 mod common;
 
@@ -50,14 +50,14 @@ fn what_is_posted_to_a_failed_queue_pair_is_flushed() {
     assert_eq!(sends.complete(&flushed).count(), 1);
     let mut receives = pair.left.receive_queue();
     receives.post(pair.domain.allocate(8).unwrap()).unwrap();
-    // Linux's Soft-RoCE learns of a receive only when something happens to the queue pair.
+    // Linux's Soft-RoCE flushes a receive only when the program modifies the queue pair.
     pair.left.fail().expect("to fail twice is no error");
     let flushed = completion(pair.left.receive_completions());
     assert_eq!(flushed.status(), WorkStatus::Flushed);
     assert!(receives.complete(&flushed).is_some());
 }
 
-/// Everything that a program holds of a queue pair with requests in flight.
+/// All objects that a program holds for a queue pair with requests in flight.
 struct Objects {
     context: Option<Context>,
     domain: Option<ProtectionDomain>,
@@ -105,7 +105,7 @@ impl Objects {
     }
 }
 
-/// Every order of `count` things.
+/// Returns all orders of `count` elements.
 fn orders(count: usize) -> Vec<Vec<usize>> {
     if count == 0 {
         return vec![Vec::new()];
@@ -123,7 +123,8 @@ fn orders(count: usize) -> Vec<Vec<usize>> {
 
 #[test]
 fn objects_with_requests_in_flight_are_dropped_in_any_order() {
-    // Of the 720 orders of context, domain, queue pair, two queues and memory, every seventh.
+    // Of the 720 orders of context, domain, queue pair, two queues and memory, every seventh is
+    // tested.
     for order in orders(6).into_iter().step_by(7) {
         let mut objects = Objects::new();
         for which in order {

@@ -1,4 +1,4 @@
-//! Memory and who may touch it.
+//! Memory, and the code that may access it.
 
 mod common;
 
@@ -366,7 +366,7 @@ fn exposed_memory_has_words_and_atomics_of_all_sizes() {
     assert_eq!((part.len(), part.load_u64(0)), (8, Ok(7)));
     assert!(part.slice(4..9).is_err());
     assert!(part.load_u64(8).is_err());
-    // A peer's atomic and the words of this side are of the same bytes.
+    // The peer's atomic and the words of this process access the same bytes.
     let request = SendRequest::fetch_and_add(
         pair.domain.allocate(8).unwrap(),
         exposed.remote().slice(8..16).unwrap(),

@@ -1,4 +1,4 @@
-//! Registering memory of all kinds: the program's, in huge pages, at other addresses.
+//! Registrations of all kinds of memory: of the program, in huge pages, at other addresses.
 
 mod common;
 
@@ -12,8 +12,7 @@ fn domain() -> ProtectionDomain {
     context().protection_domain().unwrap()
 }
 
-/// Sends `buffer` to itself, as it were: from one end of a pair in its domain to the other's memory,
-/// and from there back into the buffer.
+/// Transfers `buffer` from one side of a pair to memory of the other side and back, and returns it.
 #[track_caller]
 fn there_and_back(domain: &ProtectionDomain, buffer: Buffer) -> Buffer {
     let pair = Pair::in_domain(
@@ -83,7 +82,7 @@ fn bytes_of_others_are_registered_and_come_back() {
     assert_eq!(mutable[..], bytes(64, 3));
 }
 
-/// Sends memory that is shared with others.
+/// Checks that a send can use memory that is shared with other owners.
 #[track_caller]
 fn is_a_source(domain: &ProtectionDomain, frozen: FrozenBuffer) -> FrozenBuffer {
     let pair = Pair::in_domain(

@@ -170,7 +170,7 @@ fn a_message_longer_than_the_receive_fails_both_ends() {
         .post(SendRequest::send(pattern(&pair.domain, 17, 1)))
         .unwrap();
     let received = completion(pair.right.receive_completions());
-    // A local length error by the specification; Linux's Soft-RoCE says the other.
+    // The specification requires a local length error; Linux's Soft-RoCE reports the other status.
     assert!(
         matches!(
             received.status(),
@@ -181,7 +181,8 @@ fn a_message_longer_than_the_receive_fails_both_ends() {
     let memory = receives.complete(&received).expect("the memory comes back");
     assert_eq!(memory.len(), 16);
     let sent = completion(pair.left.send_completions());
-    // An invalid request by the specification; Linux's Soft-RoCE says the other.
+    // The specification requires an invalid request error; Linux's Soft-RoCE reports the other
+    // status.
     assert!(
         matches!(
             sent.status(),

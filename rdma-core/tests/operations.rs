@@ -1,4 +1,4 @@
-//! Every operation, by both ways to post: `ibv_post_send`, and the functions `ibv_wr_*`.
+//! Every operation, posted in both ways: by `ibv_post_send`, and by the functions `ibv_wr_*`.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn inlining(builder: QueuePairBuilder) -> QueuePairBuilder {
     builder.inline_data(64)
 }
 
-/// The two ways to post.
+/// Returns the settings for the two ways to post.
 fn ways() -> [fn(QueuePairBuilder) -> QueuePairBuilder; 2] {
     [inlining, |builder| inlining(builder).extended_posting()]
 }
@@ -117,7 +117,7 @@ fn data_that_is_copied_needs_no_registration_and_no_keeping() {
             sends.post_inline(SendRequest::send(&pieces[..])).unwrap();
             let write = SendRequest::write([b"ab".as_slice(), b"", b"cd"], there.remote());
             sends.post_inline(write).unwrap();
-            // Of registered memory that stays at hand.
+            // A part of registered memory that the test keeps.
             let mut memory = pattern(&pair.domain, 8, 3);
             let place = there.remote().slice(8..).unwrap();
             let write = SendRequest::write(&memory[..], place);
@@ -219,7 +219,8 @@ fn datagrams_go_where_their_destination_says() {
             }
             queues.push(receives);
             let request = SendRequest::send_with_immediate(pattern(&domain, 16, seed), 5);
-            // The handle is gone before the request is posted: the request keeps it.
+            // The handle is dropped before the request is posted; the request keeps the address
+            // handle alive.
             batch.push(request.to(&destination(&domain, to))).unwrap();
             let inline =
                 SendRequest::send(&data[usize::from(seed) - 1]).to(&destination(&domain, to));
@@ -244,7 +245,7 @@ fn datagrams_go_where_their_destination_says() {
     }
 }
 
-/// A driver would follow a null pointer, or an address of the peer's.
+/// Without the check, a driver would dereference a null pointer or use a wrong address of the peer.
 #[test]
 fn requests_that_lack_what_the_queue_pair_needs_are_refused() {
     for way in ways() {
@@ -346,7 +347,7 @@ fn an_xrc_initiator_posts_both_ways() {
         carry_out(&initiator, &mut sends, request);
         let received = succeed(&completions);
         assert_eq!(queue.complete(&received).unwrap()[..], bytes(8, 4));
-        // A target has nothing to post to.
+        // Requests cannot be posted to an XRC target.
         let mut sends = target.send_queue();
         let refused = sends.post(SendRequest::send(())).unwrap_err();
         assert!(matches!(refused.error, Error::InvalidArgument { .. }));
@@ -379,8 +380,8 @@ fn what_a_queue_pair_was_not_made_for_is_unsupported() {
     pair.check();
 }
 
-/// No device of the tests has them: told when a queue pair is to be made for them, and when one that
-/// was not is posted to.
+/// No device of the tests supports these operations. Checks the errors of creating a queue pair for
+/// them, and of posting to a queue pair that was not created for them.
 #[test]
 fn flushes_atomic_writes_and_segmentation_are_unsupported() {
     for pair in pairs() {

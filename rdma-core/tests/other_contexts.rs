@@ -64,7 +64,7 @@ fn every_kind_of_memory_of_another_context_is_refused() {
     assert_invalid(&queue.post(SendRequest::send(exposed)).unwrap_err().error);
     let claim = Claim::from(SharedBuffer::new(memory()).try_write(..).unwrap());
     let mut queue = pair.left.send_queue();
-    // One piece is enough.
+    // One element of another context is sufficient for the error.
     let pieces = (pair.domain.allocate(8).unwrap(), claim);
     assert_invalid(&queue.post(SendRequest::send(pieces)).unwrap_err().error);
 }

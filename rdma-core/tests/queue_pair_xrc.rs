@@ -1,4 +1,4 @@
-//! The queue pairs of extended reliable connections.
+//! Queue pairs of extended reliable connections (XRC).
 
 mod common;
 
@@ -13,8 +13,8 @@ use rdma_core::{
     Context, Error, QueuePairState, SendRequest, Transport, WorkCompletion, WorkStatus,
 };
 
-/// A domain of this process; `None` where the device has no extended reliable connections, which
-/// its queue pairs say too.
+/// Creates an XRC domain that belongs to this process. Returns `None` if the device does not
+/// support XRC, and checks that creating an XRC queue pair then fails, too.
 fn anonymous(context: &Context) -> Option<XrcDomain> {
     let Some(xrc) = common::where_supported(XrcDomain::anonymous(context)) else {
         let domain = context.protection_domain().unwrap();
@@ -55,7 +55,7 @@ fn an_initiator_has_no_receives_and_a_target_nothing_to_post_to() {
     let mut sends = target.send_queue();
     let request = SendRequest::send(pattern(&domain, 8, 1)).remote_shared_queue(1);
     assert!(sends.post(request).is_err());
-    // There is nothing of it to drain but its state.
+    // An XRC target has no requests to drain, so only its state changes.
     target.drain(Duration::from_secs(60)).unwrap();
     assert_eq!(target.state(), Ok(QueuePairState::Error));
 }

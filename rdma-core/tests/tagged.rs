@@ -1,4 +1,4 @@
-//! Values of the program that travel with the memory of requests.
+//! Values of the program that accompany the memory of requests.
 
 mod common;
 
@@ -96,7 +96,8 @@ fn a_value_comes_back_from_failures_and_refusals() {
     assert_eq!(receives.complete(&flushed).unwrap().value, 1);
 }
 
-/// The value is dropped with the memory, and not before: it may keep something alive.
+/// The value is dropped together with the memory, and not before, because it may keep other objects
+/// alive.
 #[test]
 fn a_value_is_kept_as_long_as_the_memory() {
     let pair = Pair::new();

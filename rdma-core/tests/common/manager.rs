@@ -85,7 +85,8 @@ pub(crate) fn resolved(channel: &EventChannel) -> ConnectionEvent {
     event
 }
 
-/// Returns both ends of a connection within this process: the connecting one and the accepting one.
+/// Returns both sides of a connection within this process: the connecting one and the accepting
+/// one.
 #[track_caller]
 pub(crate) fn connected(address: IpAddr) -> (Connection, Connection) {
     let (listener, there) = listener(address);

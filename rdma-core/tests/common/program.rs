@@ -1,4 +1,4 @@
-//! C programs on the device under test.
+//! Runs C programs on the device under test.
 
 use std::env;
 use std::path::PathBuf;
@@ -6,8 +6,8 @@ use std::process::Command;
 
 use rdma_core::Context;
 
-/// Makes the device under test visible to a C program. The library of the user-space device, which
-/// is built along with the tests, is preloaded; a device of the kernel is visible anyway.
+/// Makes the device under test visible to a C program: preloads softroce's library, which is built
+/// along with the tests. A device of the kernel is visible without a change.
 #[track_caller]
 pub(crate) fn with_device<'a>(command: &'a mut Command, context: &Context) -> &'a mut Command {
     if context.device().is_emulated() {

@@ -1,4 +1,4 @@
-//! A batch has slots of its queue, so the queue is there for as long as the batch.
+//! A batch uses slots of its queue, and so cannot outlive the queue.
 
 use rdma_core::{receive::SharedReceiveBatch, Buffer, SharedReceiveQueue};
 

@@ -1,4 +1,4 @@
-//! A queue that keeps memory in flight takes none that is only borrowed.
+//! A queue that keeps memory in flight does not accept borrowed memory.
 
 use rdma_core::{memory::BufferSlice, QueuePair, SendRequest};
 

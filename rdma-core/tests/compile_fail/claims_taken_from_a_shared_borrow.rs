@@ -1,4 +1,4 @@
-//! A claim for writing needs the whole shared buffer for itself.
+//! A write claim needs an exclusive borrow of the shared buffer.
 
 use std::sync::Arc;
 

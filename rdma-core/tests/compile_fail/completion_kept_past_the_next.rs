@@ -1,4 +1,4 @@
-//! There is one current completion.
+//! Reading the next completion ends the current one.
 
 use rdma_core::{completion::ExtendedCompletionQueue, Result};
 

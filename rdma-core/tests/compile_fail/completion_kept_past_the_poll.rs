@@ -1,4 +1,4 @@
-//! The completion of an extended queue is the device's own entry, which the poll's end gives back.
+//! The completion of an extended queue is an entry of the device, and ends with the poll.
 
 use rdma_core::{completion::ExtendedCompletionQueue, Result};
 

@@ -1,4 +1,4 @@
-//! Memory that a peer may write through a window is no slice either.
+//! Memory that a peer may write through a window cannot be read as a slice.
 
 use rdma_core::memory::WindowLease;
 

@@ -1,4 +1,4 @@
-//! Whoever lets a type's memory be registered promises that it stays.
+//! A type whose memory can be registered must promise, by `unsafe`, that the memory stays.
 
 use std::ptr::NonNull;
 

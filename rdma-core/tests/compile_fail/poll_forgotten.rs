@@ -1,4 +1,4 @@
-//! A poll is lent to its closure, which so cannot keep it from ending.
+//! The closure only borrows the poll, and so cannot leak the poll.
 
 use rdma_core::{completion::ExtendedCompletionQueue, Result};
 

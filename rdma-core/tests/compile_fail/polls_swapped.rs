@@ -1,4 +1,4 @@
-//! Two polls that go on at once cannot change places.
+//! Two polls that run at the same time cannot be swapped.
 
 use rdma_core::{completion::ExtendedCompletionQueue, Result};
 

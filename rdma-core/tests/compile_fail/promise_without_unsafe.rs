@@ -1,4 +1,4 @@
-//! What only the program can know it says with `unsafe`.
+//! A property that only the program can guarantee must be stated with `unsafe`.
 
 use rdma_core::completion::ExtendedCompletionQueueBuilder;
 

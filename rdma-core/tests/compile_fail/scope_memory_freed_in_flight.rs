@@ -1,4 +1,4 @@
-//! Memory is not freed within the scope whose request has it.
+//! Memory that a request of a scope uses cannot be freed before the scope has ended.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Memory that the closure owns is gone when the scope waits for its requests.
+//! Memory that the closure owns would be freed before the scope waits for its requests.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A part of registered memory does not outlive the registration.
+//! A slice of registered memory cannot outlive the registration.
 
 use rdma_core::{memory::BufferSlice, ProtectionDomain, Result};
 

@@ -1,4 +1,4 @@
-//! A reserved slot is for one request.
+//! A reserved slot can be used for one request only.
 
 use rdma_core::{queue_pair::{ConcurrentSendQueue, ReservedSlot}, Buffer, SendRequest};
 

@@ -62,7 +62,7 @@ pub(crate) struct World {
     addresses: Vec<AddressHandle>,
     prepared: Vec<Prepared>,
     ends: Vec<End>,
-    /// Objects that are only made and dropped.
+    /// Objects that are only created and dropped.
     others: Vec<Box<dyn Any>>,
     tally: Tally,
 }
@@ -345,8 +345,8 @@ impl World {
         );
     }
 
-    /// Connects two queue pairs to each other, or one to itself or to a peer that does not exist,
-    /// or activates one.
+    /// Connects two queue pairs to each other, or connects one to itself or to a peer that does not
+    /// exist, or activates one.
     fn bring_up(&mut self) {
         let Some(place) = self.chance.place(self.prepared.len()) else {
             return;

@@ -70,9 +70,11 @@ pub(crate) struct Options {
 
 impl Options {
     /// Returns whether the options select comparisons of rdma-rpc with other frameworks: those with
-    /// the letter F.
+    /// the letter F, and J7.
     fn compares_frameworks(&self) -> bool {
+        let only = self.only.as_deref().unwrap_or_default();
         self.includes_rows(['F', 'f'])
+            || ["J", "J7"].iter().any(|row| row.eq_ignore_ascii_case(only))
     }
 
     /// Returns whether the options select comparisons of rdma-async: those with the letter E.

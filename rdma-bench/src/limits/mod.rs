@@ -20,6 +20,7 @@
 mod attack;
 mod copy;
 mod distance;
+mod flows;
 mod goal;
 mod hosts;
 mod interval;

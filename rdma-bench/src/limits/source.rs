@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::copy;
+use super::flows;
 use super::hosts::{Host, Hosts};
 use super::judge::{Networks, Programs};
 use super::row::Quantity;
@@ -47,16 +48,38 @@ pub enum Source {
     /// The program `rdma-bench-peers`, which measures another RPC framework over TCP, with these
     /// arguments.
     Peer(&'static [&'static str]),
-    /// The program `yardstick`, which writes to a TCP connection between two hosts.
-    Tcp {
+    /// A program that measures without softroce between two simulated hosts, with these arguments and
+    /// with this MTU of the network in bytes.
+    Hosts(Tool, &'static [&'static str], usize),
+    /// Several runs of `ib_write_bw` at the same time between two simulated hosts, each with a client
+    /// on one host and a server on the other.
+    Flows {
+        /// The number of processes of each host.
+        count: usize,
         /// The size of a write in bytes.
         size: usize,
-        /// The MTU of the network in bytes.
-        mtu: usize,
     },
     /// The round trip of a cache line, in microseconds, measured before and after each pair of
     /// measurements.
     CacheLine,
+}
+
+/// A program that measures the network of two simulated hosts without softroce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    /// The program `yardstick`.
+    Yardstick,
+    /// The program `rdma-bench-peers`.
+    Peers,
+}
+
+impl Tool {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Yardstick => "yardstick",
+            Self::Peers => "rdma-bench-peers",
+        }
+    }
 }
 
 impl Source {
@@ -73,8 +96,8 @@ impl Source {
             Self::Connections(_) => Quantity::Rate,
             Self::Streams(["latency", ..]) | Self::Web(["latency", ..]) => Quantity::Time,
             Self::Streams(_) | Self::Web(_) | Self::Copier(_) => Quantity::Rate,
-            Self::Peer([_, "latency", ..]) => Quantity::Time,
-            Self::Peer(_) | Self::Tcp { .. } => Quantity::Rate,
+            Self::Peer([_, "latency", ..]) | Self::Hosts(_, ["udp", ..], _) => Quantity::Time,
+            Self::Peer(_) | Self::Hosts(..) | Self::Flows { .. } => Quantity::Rate,
             Self::CacheLine => Quantity::Time,
         }
     }
@@ -101,7 +124,8 @@ impl Source {
                         | Self::Streams(_)
                         | Self::Web(_)
                         | Self::Peer(_)
-                        | Self::Tcp { .. }
+                        | Self::Hosts(..)
+                        | Self::Flows { .. }
                 )
             }
         }
@@ -119,7 +143,8 @@ impl Source {
             | Self::Web(_)
             | Self::Copier(_)
             | Self::Peer(_)
-            | Self::Tcp { .. }
+            | Self::Hosts(..)
+            | Self::Flows { .. }
             | Self::CacheLine => None,
         }
     }
@@ -183,7 +208,16 @@ impl Source {
             }
             Self::Copier(args) => copy::measure(programs.copier()?, args),
             Self::Peer(args) => peers(programs.peers()?, args, time, statistic),
-            Self::Tcp { size, mtu } => tcp(&programs.yardstick, *size, *mtu, time, statistic),
+            Self::Hosts(tool, args, mtu) => {
+                let program = match tool {
+                    Tool::Yardstick => &programs.yardstick,
+                    Tool::Peers => programs.peers()?,
+                };
+                on_hosts((program, tool.name()), args, *mtu, time, statistic)
+            }
+            Self::Flows { count, size } => {
+                flows::measure(&networks.softroce, *count, *size, statistic)
+            }
             Self::CacheLine => yardstick(&programs.yardstick, &["cache-line"], time, statistic),
         }
     }
@@ -228,31 +262,30 @@ fn yardstick(
     read_json(&name, statistic, &printed)
 }
 
-/// Runs the server and the client of `yardstick tcp` on two simulated hosts, without softroce, and
-/// returns the value of `statistic`.
-fn tcp(
-    program: &Path,
-    size: usize,
+/// Runs the server and the client of a program on two simulated hosts, without softroce, and returns
+/// the value of `statistic`.
+fn on_hosts(
+    (program, name): (&Path, &str),
+    args: &[&str],
     mtu: usize,
     time: Duration,
     statistic: Statistic,
 ) -> Result<Reading> {
     let hosts = Hosts::create(mtu)?;
     let port = free_port()?;
-    let (size, number) = (size.to_string(), port.to_string());
-    let args = ["tcp", "--size", &size, "--port", &number];
     let line = |host| {
         let mut line = hosts.prefix(host);
         line.extend(WITHOUT_PRELOAD.map(OsString::from));
-        line.extend(timed_command(program, &args, time));
+        line.extend(timed_command(program, args, time));
+        line.extend(["--port", &port.to_string()].map(OsString::from));
         line
     };
     let mut client = line(Host::Client);
     client.push(Host::Server.address().into());
-    let name = "yardstick tcp";
+    let name = format!("{name} {}", args.join(" "));
     let server = (line(Host::Server), port);
-    let printed = run_with_servers(&[server], &client, name, RUN_TIMEOUT, None)?;
-    read_json(name, statistic, &printed)
+    let printed = run_with_servers(&[server], &client, &name, RUN_TIMEOUT, None)?;
+    read_json(&name, statistic, &printed)
 }
 
 /// Runs the program `connections` on one processor, and returns the value of `statistic`.
@@ -324,7 +357,11 @@ impl fmt::Display for Source {
             Self::Web(args) => write!(f, "web {}", args.join(" ")),
             Self::Copier(args) => write!(f, "rdma_cp {}", args.join(" ")),
             Self::Peer(args) => write!(f, "rdma-bench-peers {}", args.join(" ")),
-            Self::Tcp { size, mtu } => write!(f, "yardstick tcp -s {size} (two hosts, MTU {mtu})"),
+            Self::Hosts(tool, args, mtu) => {
+                let (name, args) = (tool.name(), args.join(" "));
+                write!(f, "{name} {args} (two hosts, MTU {mtu})")
+            }
+            Self::Flows { count, size } => write!(f, "{count} ib_write_bw -s {size} (two hosts)"),
             Self::CacheLine => f.write_str("yardstick cache-line"),
         }
     }

@@ -1,14 +1,16 @@
 //! The comparisons of softroce between two simulated hosts: network namespaces joined by a veth
 //! pair.
 
-use super::super::goal::Bound::AtLeast;
-use super::super::goal::Goal::Ratio;
+use super::super::goal::Bound::{AtLeast, AtMost};
+use super::super::goal::Goal::{Ratio, Value};
 use super::super::row::{Row, Term, Unit};
 use super::super::run::{Path, Run};
-use super::super::source::Source;
-use super::{LARGE, perftest};
-use crate::test::Metric::Bandwidth;
-use crate::test::Verb::Write;
+use super::super::source::{Source, Tool};
+use super::super::statistic::Statistic;
+use super::{DEPTH_64, LARGE, perftest};
+use crate::plan::Layer;
+use crate::test::Metric::{Bandwidth, Latency};
+use crate::test::Verb::{Echo, Send, Write};
 
 /// The MTU of Ethernet in bytes.
 const ETHERNET_MTU: usize = 1500;
@@ -23,6 +25,11 @@ const fn writes(link: usize, path: usize) -> Run {
         .mtu(path)
 }
 
+/// Returns the term with the sum of the rates of `count` processes that write at the same time.
+const fn flows(count: usize) -> Term {
+    Term::of(Source::Flows { count, size: LARGE })
+}
+
 /// Defines a row that compares perftest's writes with writes to a TCP connection over the same
 /// network.
 macro_rules! beside_tcp {
@@ -32,10 +39,11 @@ macro_rules! beside_tcp {
             what: $what,
             unit: Unit::Bytes(LARGE),
             figure: perftest(writes($link, $path)),
-            yardstick: &[Term::of(Source::Tcp {
-                size: LARGE,
-                mtu: $link,
-            })],
+            yardstick: &[Term::of(Source::Hosts(
+                Tool::Yardstick,
+                &["tcp", "--size", "65536"],
+                $link,
+            ))],
             goal: Ratio(AtLeast($least)),
         }
     };
@@ -69,6 +77,22 @@ pub(super) const ROWS: &[Row] = &[
         (JUMBO_MTU, 4096),
         1.0
     ),
+    Row {
+        id: "J3",
+        what: "ib_send_lat 8 B, two hosts / UDP sockets",
+        unit: Unit::Microseconds,
+        figure: perftest(
+            Run::new(Send, Latency, 8)
+                .path(Path::Hosts(ETHERNET_MTU))
+                .mtu(1024),
+        ),
+        // The yardstick is the whole round trip; perftest reports half of a round trip.
+        yardstick: &[Term::times(
+            0.5,
+            Source::Hosts(Tool::Yardstick, &["udp", "--size", "8"], ETHERNET_MTU),
+        )],
+        goal: Ratio(AtMost(1.5)),
+    },
     with_faults!(
         "J4a",
         "ib_write_bw 64 KiB, two hosts, latency 200 us / 0",
@@ -93,4 +117,38 @@ pub(super) const ROWS: &[Row] = &[
         "SOFTROCE_LOSS=1%",
         0.4
     ),
+    Row {
+        id: "J6a",
+        what: "ib_write_bw 64 KiB, two hosts, 8 flows / 1",
+        unit: Unit::Bytes(LARGE),
+        figure: flows(8),
+        yardstick: &[flows(1)],
+        goal: Ratio(AtLeast(0.9)),
+    },
+    Row {
+        id: "J6b",
+        what: "slowest / fastest of the 8 flows of J6a",
+        unit: Unit::Count,
+        figure: flows(8).with(Statistic::Counter("/fairness")),
+        yardstick: &[],
+        goal: Value(AtLeast(0.5)),
+    },
+    Row {
+        id: "J7",
+        what: "calls 32 B, 64 in flight, two hosts / tonic",
+        unit: Unit::Messages,
+        figure: Term::of(Source::Ours(
+            Layer::Rpc,
+            Run::new(Echo, Bandwidth, 32)
+                .with(DEPTH_64)
+                .path(Path::Hosts(ETHERNET_MTU))
+                .mtu(1024),
+        )),
+        yardstick: &[Term::of(Source::Hosts(
+            Tool::Peers,
+            &["tonic", "rate"],
+            ETHERNET_MTU,
+        ))],
+        goal: Ratio(AtLeast(3.0)),
+    },
 ];

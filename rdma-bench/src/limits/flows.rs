@@ -1,0 +1,113 @@
+//! Writes of several processes of one host to as many processes of another host, at the same time.
+
+use std::ffi::OsString;
+
+use serde_json::json;
+
+use super::hosts::{Host, Hosts};
+use super::run::{RUN_TIMEOUT, Reading};
+use super::statistic::Statistic;
+use crate::compare::Network;
+use crate::compare::ends::{Flow, free_port, run_together};
+use crate::error::{Error, Result};
+
+/// The program of perftest that each flow runs.
+const PROGRAM: &str = "ib_write_bw";
+/// The duration of each flow in seconds.
+const SECONDS: &str = "1";
+/// The MTU of the network in bytes.
+const NETWORK_MTU: usize = 1500;
+/// The path MTU of the flows in bytes: the largest that fits into the MTU of the network.
+const PATH_MTU: &str = "1024";
+
+/// Measures `count` flows at the same time, each of which writes messages of `size` bytes from one
+/// process to another. Returns the value of `statistic`. The typical value is the sum of the rates in
+/// messages per second. The counter `fairness` is the rate of the slowest flow divided by that of the
+/// fastest.
+pub(super) fn measure(
+    network: &Network,
+    count: usize,
+    size: usize,
+    statistic: Statistic,
+) -> Result<Reading> {
+    let hosts = Hosts::create(NETWORK_MTU)?;
+    let mut flows = Vec::new();
+    for _ in 0..count {
+        let port = free_port()?;
+        let line = |host, address: &[&str]| -> Vec<OsString> {
+            let (port, size) = (port.to_string(), size.to_string());
+            let args = [
+                PROGRAM,
+                "-F",
+                "--disable_pcie_relaxed",
+                "-d",
+                &network.device,
+                "-x",
+                "0",
+                "-m",
+                PATH_MTU,
+                "-p",
+                &port,
+                "-s",
+                &size,
+                "-D",
+                SECONDS,
+                "-f",
+                "0",
+            ];
+            let args = args.iter().chain(address).map(OsString::from);
+            hosts.prefix(host).into_iter().chain(args).collect()
+        };
+        flows.push(Flow {
+            server: line(Host::Server, &[]),
+            port,
+            client: line(Host::Client, &[Host::Server.address()]),
+        });
+    }
+    let refuse = |reason: String| Error::Program {
+        program: PROGRAM.to_owned(),
+        reason,
+    };
+    let mut rates = Vec::new();
+    for printed in run_together(&flows, PROGRAM, RUN_TIMEOUT)? {
+        let rate = rate(size, &printed);
+        rates.push(rate.ok_or_else(|| refuse(format!("the output contains no rate:\n{printed}")))?);
+    }
+    let slowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    let fastest = rates.iter().copied().fold(0.0, f64::max);
+    let document = json!({
+        "figure": rates.iter().sum::<f64>(),
+        "fairness": slowest / fastest,
+        "rates": rates,
+    });
+    let figure = statistic
+        .in_document(&document)
+        .ok_or_else(|| refuse(format!("no {statistic} in {document}")))?;
+    Ok(Reading { figure, document })
+}
+
+/// Returns the rate, in messages per second, that perftest printed for messages of `size` bytes;
+/// `None` if there is no such line.
+fn rate(size: usize, printed: &str) -> Option<f64> {
+    printed.lines().rev().find_map(|line| {
+        let mut columns = line.split_whitespace();
+        let is_result = columns.next()?.parse() == Ok(size);
+        // The last column has millions of messages per second.
+        is_result.then_some(columns.next_back()?.parse::<f64>().ok()? * 1e6)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_read_from_the_last_column() {
+        let printed =
+            " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
+ 65536      20000            13287.10            5528.84\t\t   0.088461
+----";
+        assert_eq!(rate(65536, printed), Some(88461.0));
+        assert_eq!(rate(8, printed), None);
+    }
+}

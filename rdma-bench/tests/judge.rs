@@ -116,7 +116,7 @@ fn calls_are_judged_by_a_ratio_of_their_percentiles() {
 }
 
 #[test]
-fn rates_beside_a_latency_are_held_against_rates() {
+fn rates_beside_a_latency_are_compared_with_rates() {
     let judged = measured(&BESIDE);
     let [pair] = &*judged.pairs else { panic!() };
     let rate = |document: usize, pointer| {

@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_is_named() {
+    fn an_object_in_use_is_named() {
         let memory = Error::in_use("leased memory", "a request that binds it");
         assert_eq!(
             memory.to_string(),

@@ -86,7 +86,7 @@ fn a_handle_made_elsewhere_is_taken_over() {
 }
 
 #[test]
-fn a_way_that_the_device_does_not_know_is_an_error_with_the_gids() {
+fn an_unknown_path_is_an_error_with_the_gids() {
     let domain = common::context().protection_domain().unwrap();
     let here = domain.context().address(AddressChoice::default()).unwrap();
     let nowhere = AddressVector {

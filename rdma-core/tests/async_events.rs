@@ -170,7 +170,7 @@ fn queue_pair_that_loses_a_completion_fails_and_says_so() {
 }
 
 #[test]
-fn access_to_memory_out_of_reach_is_told_to_its_owner() {
+fn a_forbidden_access_is_an_event_at_the_owner_of_the_memory() {
     // IBTA 11.6.3.2: Local Access Violation Work Queue Error, at the responder.
     let _shared = with_others();
     let pair = violated();
@@ -182,7 +182,7 @@ fn access_to_memory_out_of_reach_is_told_to_its_owner() {
 }
 
 #[test]
-fn request_that_is_not_allowed_is_told_to_who_received_it() {
+fn an_invalid_request_is_an_event_at_the_receiver() {
     // IBTA 11.6.3.2: Invalid Request Local Work Queue Error, at the responder.
     let _shared = with_others();
     let configure = |builder: rdma_core::QueuePairBuilder| builder.access(AccessFlags::empty());
@@ -201,7 +201,7 @@ fn request_that_is_not_allowed_is_told_to_who_received_it() {
 }
 
 #[test]
-fn first_message_before_ready_to_send_is_told() {
+fn a_message_before_ready_to_send_is_an_event() {
     // IBTA 11.6.3.1: Communication Established.
     let _shared = with_others();
     let context = context();
@@ -226,7 +226,7 @@ fn first_message_before_ready_to_send_is_told() {
 }
 
 #[test]
-fn drained_send_queue_is_told_where_that_was_asked_for() {
+fn a_drained_send_queue_is_an_event_on_request() {
     // IBTA 11.6.3.1: Send Queue Drained.
     let _shared = with_others();
     let pair = Pair::new();
@@ -323,7 +323,7 @@ fn events_come_to_their_own_context_only() {
 }
 
 #[test]
-fn events_that_nobody_took_go_with_their_objects() {
+fn unread_events_are_dropped_with_their_objects() {
     let _shared = with_others();
     let context = context();
     let events = context.async_events().unwrap();
@@ -334,7 +334,7 @@ fn events_that_nobody_took_go_with_their_objects() {
 }
 
 #[test]
-fn objects_of_events_that_were_taken_can_go_at_once() {
+fn objects_of_events_that_were_read_can_be_dropped() {
     let _shared = with_others();
     let context = context();
     let events = context.async_events().unwrap();
@@ -413,7 +413,7 @@ fn a_wait_without_limit_ends_with_an_event_after_its_context_s_last_handle() {
 }
 
 #[test]
-fn a_port_tells_when_its_gids_change() {
+fn a_change_of_the_gid_table_is_an_event() {
     let _alone = alone();
     let context = context();
     let events = context.async_events().unwrap();
@@ -468,7 +468,7 @@ impl Drop for Address<'_> {
 }
 
 #[test]
-fn a_port_tells_when_its_link_goes_and_comes() {
+fn a_link_that_goes_down_and_up_is_an_event() {
     let _alone = alone();
     let context = context();
     if !context.device().is_emulated() {

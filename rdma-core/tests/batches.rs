@@ -128,7 +128,7 @@ fn receives_are_posted_in_batches() {
 }
 
 #[test]
-fn an_empty_batch_is_posted_without_a_word() {
+fn posting_an_empty_batch_has_no_effect() {
     for pair in pairs(|builder| builder) {
         let mut sends = pair.left.send_queue::<Buffer>();
         assert_eq!(sends.batch().post().unwrap(), 0);
@@ -351,7 +351,7 @@ fn retire(
 }
 
 #[test]
-fn a_batch_that_is_posted_in_part_tells_how_much_and_keeps_the_rest() {
+fn a_batch_posted_in_part_reports_the_number_and_keeps_the_rest() {
     let (queue_pair, mut queues, all) = fill(|_, _, refused| {
         let BatchError {
             posted,

@@ -85,7 +85,7 @@ fn a_queue_pair_becomes_one_with_queues_in_its_state_only() {
 }
 
 #[test]
-fn what_is_set_is_what_the_query_tells() {
+fn the_query_returns_the_attributes_that_were_set() {
     let options = ConnectOptions::default()
         .mtu(Mtu::Mtu512)
         .ack_timeout_exponent(15)
@@ -194,7 +194,7 @@ fn a_paused_queue_pair_sends_nothing_until_it_is_resumed() {
 }
 
 #[test]
-fn a_drain_of_sends_that_nobody_answers_ends_in_time() {
+fn a_drain_of_unanswered_sends_times_out() {
     let domain = context().protection_domain().unwrap();
     let prepared = domain.queue_pair().build().unwrap();
     let remote = nobody(prepared.endpoint());
@@ -260,7 +260,7 @@ fn a_reset_frees_what_was_in_flight_and_the_queue_pair_works_again() {
 }
 
 #[test]
-fn nothing_is_reset_that_queues_are_made_of() {
+fn a_queue_pair_with_queues_is_not_reset() {
     let pair = Pair::new();
     let Pair { left, domain, .. } = pair;
     let clone = left.clone();

@@ -108,7 +108,7 @@ fn every_row_says_where_it_succeeds() {
 }
 
 #[test]
-fn tests_are_told_from_other_functions() {
+fn tests_are_distinguished_from_other_functions() {
     let source = "#[test]\nfn one() {}\nfn two() {}\n    #[tokio::test]\n    async fn three() {}\n";
     assert!(is_test(source, "one") && is_test(source, "three"));
     assert!(!is_test(source, "two") && !is_test(source, "on"));

@@ -58,7 +58,7 @@ fn events_are_taken_one_by_one() {
 }
 
 #[test]
-fn a_completion_is_announced_once_after_arming() {
+fn a_notification_request_produces_one_event() {
     let (pair, channel, queue) = announced();
     assert!(!channel.wait(Some(Duration::ZERO)).unwrap());
     assert!(drained(&channel).is_empty());
@@ -80,7 +80,7 @@ fn a_completion_is_announced_once_after_arming() {
 }
 
 #[test]
-fn without_arming_nothing_is_announced() {
+fn without_a_notification_request_there_is_no_event() {
     let (pair, channel, queue) = announced();
     let mut receives = pair.right.receive_queue();
     receives.post(pair.domain.allocate(8).unwrap()).unwrap();
@@ -93,7 +93,7 @@ fn without_arming_nothing_is_announced() {
 }
 
 #[test]
-fn only_solicited_messages_answer_to_solicited_arming() {
+fn a_solicited_notification_needs_a_solicited_message() {
     let (pair, channel, queue) = announced();
     let mut receives = pair.right.receive_queue();
     let mut sends = pair.left.send_queue();
@@ -157,7 +157,7 @@ fn arming_before_the_last_poll_misses_no_completion() {
 }
 
 #[test]
-fn queues_on_one_channel_are_told_apart() {
+fn events_identify_the_queues_of_one_channel() {
     let context = context();
     let domain = context.protection_domain().unwrap();
     let channel = context.completion_channel().unwrap();
@@ -202,7 +202,7 @@ fn queues_on_one_channel_are_told_apart() {
 }
 
 #[test]
-fn a_queue_can_be_dropped_while_its_announcement_is_told() {
+fn a_queue_can_be_dropped_while_its_event_is_processed() {
     let context = context();
     let domain = context.protection_domain().unwrap();
     let channel = context.completion_channel().unwrap();
@@ -235,7 +235,7 @@ fn a_queue_can_be_dropped_while_its_announcement_is_told() {
 }
 
 #[test]
-fn a_queue_is_dropped_with_its_announcement_pending() {
+fn a_queue_can_be_dropped_with_a_pending_event() {
     let (pair, channel, queue) = announced();
     let mut receives = pair.right.receive_queue();
     receives.post(pair.domain.allocate(8).unwrap()).unwrap();

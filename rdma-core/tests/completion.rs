@@ -170,7 +170,7 @@ fn a_vector_that_the_device_does_not_have_is_refused() {
 }
 
 #[test]
-fn moderated_announcements_come_in_the_end() {
+fn moderated_events_arrive_in_the_end() {
     let context = common::context();
     let channel = context.completion_channel().unwrap();
     let queue = context
@@ -257,7 +257,7 @@ fn objects_that_were_made_elsewhere_are_taken_over() {
 }
 
 #[test]
-fn a_plain_completion_tells_every_field() {
+fn a_plain_completion_has_every_field() {
     let mut raw = *WorkCompletion::default().as_raw();
     raw.wr_id = 5;
     raw.opcode = ibverbs_sys::ibv_wc_opcode::IBV_WC_RECV;

@@ -77,7 +77,7 @@ fn nothing() -> SendRequest<()> {
 }
 
 #[test]
-fn fields_that_were_asked_for_are_told() {
+fn requested_fields_are_present() {
     let (pair, queue) = pair(Fields::STANDARD);
     let mut receives = pair.left.receive_queue();
     receives.post(pair.domain.allocate(64).unwrap()).unwrap();
@@ -110,7 +110,7 @@ fn fields_that_were_asked_for_are_told() {
 }
 
 #[test]
-fn fields_that_were_not_asked_for_are_absent() {
+fn other_fields_are_absent() {
     let (pair, queue) = pair(Fields::empty());
     let mut receives = pair.left.receive_queue();
     receives.post(pair.domain.allocate(8).unwrap()).unwrap();
@@ -144,7 +144,7 @@ fn fields_that_were_not_asked_for_are_absent() {
 
 /// A window can have the key 0, so an absent key must not be reported as 0.
 #[test]
-fn a_key_that_was_not_asked_for_is_absent_and_ends_no_lease() {
+fn a_key_without_its_field_is_absent_and_ends_no_lease() {
     for fields in [Fields::empty(), Fields::STANDARD - Fields::IMMEDIATE] {
         let (pair, queue) = pair(fields);
         let Some(window) = where_supported(pair.domain.memory_window(WindowType::Two)) else {
@@ -222,7 +222,7 @@ fn what_a_poll_does_not_take_stays() {
 }
 
 #[test]
-fn a_failure_tells_why() {
+fn a_failed_request_has_status_and_vendor_error() {
     let (pair, queue) = pair(Fields::QUEUE_PAIR);
     let exposed = exposed(&pair.domain, 8, AccessFlags::REMOTE_READ);
     let mut sends = pair.left.send_queue();

@@ -76,7 +76,7 @@ fn a_completion_ends_a_wait_with_and_without_a_channel() {
 }
 
 #[test]
-fn a_wait_takes_no_announcement_of_another_queue() {
+fn a_wait_takes_no_event_of_another_queue() {
     let context = context();
     let channel = context.completion_channel().unwrap();
     let queue = || context.completion_queue(64).channel(&channel).build();
@@ -144,7 +144,7 @@ fn several_threads_wait_on_one_queue() {
 }
 
 #[test]
-fn an_empty_look_after_arming_means_an_announcement() {
+fn an_empty_poll_after_a_notification_request_means_an_event() {
     let context = context();
     let channel = context.completion_channel().unwrap();
     let queue = context.completion_queue(64).channel(&channel);
@@ -169,7 +169,7 @@ fn an_empty_look_after_arming_means_an_announcement() {
 }
 
 #[test]
-fn what_cannot_be_waited_for_is_refused() {
+fn impossible_waits_are_refused() {
     let context = context();
     let queue = context.completion_queue(4).build().unwrap();
     let error = queue.wait(&mut [], LONG).unwrap_err();

@@ -35,7 +35,7 @@ fn a_system_without_a_connection_manager_says_so_by_type() {
 }
 
 #[test]
-fn a_quiet_channel_does_not_block_and_waits_no_longer_than_it_may() {
+fn a_channel_without_events_does_not_block_and_waits_end_in_time() {
     if manager::address().is_none() {
         return;
     }

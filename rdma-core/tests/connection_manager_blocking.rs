@@ -172,7 +172,7 @@ fn a_rejection_says_why() {
 }
 
 #[test]
-fn a_peer_that_never_answers_is_given_up_in_time() {
+fn connecting_to_an_unresponsive_peer_times_out() {
     let Some(address) = manager::address() else {
         return;
     };
@@ -207,7 +207,7 @@ fn a_peer_that_never_answers_is_given_up_in_time() {
 }
 
 #[test]
-fn both_ends_know_the_same_of_each_other() {
+fn both_sides_know_the_parameters_of_each_other() {
     let Some(address) = manager::address() else {
         return;
     };

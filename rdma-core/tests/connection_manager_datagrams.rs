@@ -256,7 +256,7 @@ fn identifiers_leave_their_groups_when_they_are_dropped() {
 }
 
 #[test]
-fn joining_only_to_send_is_possible_or_told_to_be_not() {
+fn joining_only_to_send_works_or_is_unsupported() {
     let Some(address) = manager::address() else {
         return;
     };

@@ -65,7 +65,7 @@ fn receives_of_a_connection_that_ends_are_flushed() {
 }
 
 #[test]
-fn both_ends_may_say_farewell_at_once() {
+fn both_sides_may_disconnect_at_the_same_time() {
     let Some(address) = manager::address() else {
         return;
     };

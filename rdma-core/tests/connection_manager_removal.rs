@@ -48,7 +48,7 @@ fn make_device() {
 }
 
 #[test]
-fn the_removal_of_a_device_is_told_to_its_connections_and_listeners() {
+fn connections_and_listeners_report_the_removal_of_their_device() {
     if manager::address().is_none() {
         return;
     }

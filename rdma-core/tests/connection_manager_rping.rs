@@ -176,7 +176,7 @@ fn the_client_of_c_pings_our_server() {
 }
 
 #[test]
-fn the_self_made_queue_pairs_of_c_work_too() {
+fn the_c_program_can_create_its_own_queue_pairs() {
     let Some(address) = manager::address() else {
         return;
     };
@@ -189,7 +189,7 @@ fn the_self_made_queue_pairs_of_c_work_too() {
 }
 
 #[test]
-fn a_persistent_server_of_c_serves_several_of_us() {
+fn the_persistent_c_server_serves_several_of_our_clients() {
     let Some(address) = manager::address() else {
         return;
     };
@@ -204,7 +204,7 @@ fn a_persistent_server_of_c_serves_several_of_us() {
 }
 
 #[test]
-fn our_persistent_server_serves_several_of_c_at_once() {
+fn our_persistent_server_serves_several_c_clients_at_once() {
     let Some(address) = manager::address() else {
         return;
     };

@@ -76,7 +76,7 @@ fn receive(
 }
 
 #[test]
-fn a_datagram_tells_who_sent_it_and_how() {
+fn a_datagram_contains_the_sender_and_the_path() {
     let domain = common::context().protection_domain().unwrap();
     for address in addresses(&domain) {
         let (left, right) = (
@@ -111,7 +111,7 @@ fn a_datagram_tells_who_sent_it_and_how() {
 }
 
 #[test]
-fn the_way_back_is_found_in_the_datagram() {
+fn the_path_to_the_sender_is_derived_from_the_datagram() {
     let domain = common::context().protection_domain().unwrap();
     for address in addresses(&domain) {
         let (left, right) = (
@@ -172,7 +172,7 @@ fn a_request_without_a_destination_is_refused() {
 }
 
 #[test]
-fn datagrams_of_many_come_to_one_queue_pair_through_a_shared_queue() {
+fn datagrams_of_several_senders_arrive_through_a_shared_queue() {
     let domain = common::context().protection_domain().unwrap();
     let queue: SharedReceiveQueue<Buffer> = domain.shared_receive_queue(8).build().unwrap();
     for _ in 0..8 {

@@ -282,7 +282,7 @@ fn extended_attributes_hold_the_plain_ones_and_more() {
 }
 
 #[test]
-fn transport_and_protocols_are_told_apart() {
+fn transport_and_protocols_are_distinguished() {
     let context = context();
     let device = context.device();
     assert_eq!(device.transport(), TransportType::InfiniBand);
@@ -317,7 +317,7 @@ fn device_is_found_by_its_files_or_has_none() {
 }
 
 #[test]
-fn ports_tell_speed_width_and_state() {
+fn ports_have_speed_width_and_state() {
     let context = context();
     for port in context.ports().unwrap() {
         let raw = port.as_raw();
@@ -344,7 +344,7 @@ fn ports_tell_speed_width_and_state() {
 }
 
 #[test]
-fn one_gid_is_the_table_s() {
+fn one_gid_equals_the_entry_of_the_table() {
     let context = context();
     for entry in context.gids().unwrap() {
         assert_eq!(context.gid(entry.port, entry.index).unwrap(), entry);
@@ -378,7 +378,7 @@ fn pkey_table_begins_with_the_default_partition() {
 }
 
 #[test]
-fn clock_goes_on_or_is_told_to_be_missing() {
+fn the_clock_advances_or_is_unsupported() {
     let context = context();
     let attributes = context.extended_attributes().unwrap();
     let Some(clock) = common::where_supported(context.clock()) else {

@@ -83,7 +83,7 @@ fn the_address_chosen_is_an_active_port_with_an_ipv4_gid_of_roce_v2() {
 }
 
 #[test]
-fn every_valid_gid_index_can_be_asked_for() {
+fn every_valid_gid_index_can_be_requested() {
     let context = context();
     let active = |number| context.port(number).unwrap().state() == PortState::Active;
     for entry in context.gids().unwrap() {
@@ -212,7 +212,7 @@ fn an_endpoint_that_cannot_be_is_not_connected_to() {
 }
 
 #[test]
-fn a_context_that_somebody_else_opened_is_taken_over() {
+fn a_context_opened_by_other_code_is_taken_over() {
     let device = context().device();
     // SAFETY: the device is valid for as long as its handle.
     let raw = unsafe { ibverbs_sys::ibv_open_device(device.as_raw()) };
@@ -237,7 +237,7 @@ fn a_context_that_somebody_else_opened_is_taken_over() {
 }
 
 #[test]
-fn devices_contexts_and_their_events_go_to_any_thread() {
+fn devices_contexts_and_events_can_be_used_by_any_thread() {
     fn check<T: Send + Sync + 'static>(_: &T) {}
     let context = context();
     check(&context);

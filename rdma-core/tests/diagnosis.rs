@@ -344,7 +344,7 @@ fn libc_einval() -> i32 {
 }
 
 #[test]
-fn values_out_of_the_devices_range_are_told_with_the_range() {
+fn values_out_of_the_devices_range_are_reported_with_the_range() {
     let context = context();
     let domain = context.protection_domain().unwrap();
     let device = context.attributes().unwrap();
@@ -419,7 +419,7 @@ fn values_out_of_the_devices_range_are_told_with_the_range() {
 }
 
 #[test]
-fn a_wrong_gid_index_is_told_with_the_right_ones() {
+fn a_wrong_gid_index_is_reported_with_the_valid_ones() {
     let context = context();
     let domain = context.protection_domain().unwrap();
     let pair = in_init(&domain);
@@ -445,7 +445,7 @@ fn a_wrong_gid_index_is_told_with_the_right_ones() {
 }
 
 #[test]
-fn a_path_without_a_gid_or_from_another_port_is_told() {
+fn a_path_without_a_gid_or_from_another_port_is_reported() {
     let domain = context().protection_domain().unwrap();
     let pair = in_init(&domain);
     let remote = nobody(pair.endpoint());
@@ -463,7 +463,7 @@ fn a_path_without_a_gid_or_from_another_port_is_told() {
 }
 
 #[test]
-fn a_destination_that_cannot_be_is_told() {
+fn an_impossible_destination_is_reported() {
     let context = context();
     let domain = context.protection_domain().unwrap();
     let pair = in_init(&domain);
@@ -513,7 +513,7 @@ fn impossible(context: &Context, pair: &ManualQueuePair) -> Vec<Gid> {
 }
 
 #[test]
-fn a_state_that_cannot_follow_is_told_with_those_that_can() {
+fn a_forbidden_state_is_reported_with_the_allowed_ones() {
     let domain = context().protection_domain().unwrap();
     let pair = domain.queue_pair().create().unwrap();
     let refused = refusal(pair.modify(&Modification::to(QueuePairState::ReadyToSend)));

@@ -37,7 +37,7 @@ fn what_was_written_is_read_back() {
 }
 
 #[test]
-fn messages_are_told_with_the_time_that_the_device_knows() {
+fn messages_are_printed_with_the_devices_timestamps() {
     let context = common::context();
     let (fields, messages) = extended_cq::timed(&context, 4).unwrap();
     for (number, message) in messages.iter().enumerate() {

@@ -37,7 +37,7 @@ fn rule(port: u8) -> FlowRule {
 }
 
 #[test]
-fn a_device_is_steered_or_says_that_it_cannot_be() {
+fn flows_are_created_or_unsupported() {
     let queue_pair = datagrams();
     let flow = Flow::steer(&queue_pair, &rule(queue_pair.address().port));
     match flow {

@@ -67,7 +67,7 @@ fn halves_of_different_memory_do_not_become_one() {
 }
 
 #[test]
-fn forgotten_guards_leave_the_rest_at_work() {
+fn forgotten_guards_do_not_affect_other_objects() {
     let pair = Pair::new();
     let domain = &pair.domain;
     mem::forget(domain.allocate(64).unwrap());
@@ -206,7 +206,7 @@ fn memory_is_deregistered_before_it_is_freed() {
 }
 
 #[test]
-fn a_key_reaches_the_memory_that_it_was_given_for_and_none_beside_it() {
+fn a_key_grants_access_to_its_memory_only() {
     let (left, right) = (0..32, 64..96);
     for place in [left, right] {
         let pair = Pair::new();
@@ -229,7 +229,7 @@ fn a_key_reaches_the_memory_that_it_was_given_for_and_none_beside_it() {
 }
 
 #[test]
-fn a_lease_ends_at_the_device_and_not_by_a_clock() {
+fn a_lease_ends_at_the_device_and_not_by_a_timer() {
     let pair = Pair::new();
     let target = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let remote = target.remote();
@@ -489,7 +489,7 @@ fn a_queue_that_overflows_fails_and_frees_nothing() {
 }
 
 #[test]
-fn announcements_are_acknowledged_so_that_a_queue_can_end() {
+fn events_are_acknowledged_so_that_a_queue_can_be_destroyed() {
     let context = context();
     let channel = context.completion_channel().unwrap();
     for round in 0..20 {

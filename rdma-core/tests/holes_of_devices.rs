@@ -83,7 +83,7 @@ fn pair_in(context: &Context) -> Pair {
 }
 
 #[test]
-fn an_unknown_status_or_opcode_is_told_with_its_number() {
+fn an_unknown_status_or_opcode_is_reported_with_its_number() {
     let context = context();
     with_poll(&context, unknown_values);
     let pair = pair_in(&context);
@@ -124,7 +124,7 @@ unsafe extern "C" fn unknown_start(
 }
 
 #[test]
-fn an_unknown_status_of_an_extended_queue_is_told_with_its_number() {
+fn an_unknown_status_of_an_extended_queue_is_reported_with_its_number() {
     let context = context();
     let fields = CompletionFields::STANDARD;
     let queue = context

@@ -146,7 +146,7 @@ fn grants_dropped() {
 }
 
 #[test]
-fn nothing_leaks_through_the_holes_of_others() {
+fn nothing_leaks_in_cases_in_which_other_libraries_leak() {
     let device = context().name().to_owned();
     // At its first use, a device may open descriptors that it keeps for ever.
     opened_and_dropped();

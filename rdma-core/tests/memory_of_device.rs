@@ -63,7 +63,7 @@ fn what_a_domain_allocates_is_the_devices() {
 }
 
 #[test]
-fn wishes_are_granted() {
+fn alignment_prefaulting_and_huge_pages_are_respected() {
     let _alone = alone();
     let domain = domain();
     for (len, align) in [
@@ -98,7 +98,7 @@ fn wishes_are_granted() {
 }
 
 #[test]
-fn it_moves_between_domains_and_is_divided() {
+fn memory_of_the_device_moves_between_domains_and_is_divided() {
     let _alone = alone();
     let (one, other) = (domain(), domain());
     let mut buffer = one.allocate(8192).unwrap();
@@ -127,7 +127,7 @@ fn it_moves_between_domains_and_is_divided() {
 }
 
 #[test]
-fn messages_and_peers_reach_it() {
+fn messages_and_peers_use_memory_of_the_device() {
     let _alone = alone();
     let pair = Pair::new();
     let mut receives = pair.right.receive_queue();
@@ -153,7 +153,7 @@ fn messages_and_peers_reach_it() {
 
 /// If the device refuses to allocate, for any reason, the memory is ordinary memory.
 #[test]
-fn ordinary_memory_comes_in_its_place() {
+fn ordinary_memory_replaces_memory_of_the_device() {
     let _alone = alone();
     if !is_softroce() {
         // The device under test always refuses, so no failure must be injected.

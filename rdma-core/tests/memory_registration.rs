@@ -131,7 +131,7 @@ fn shared_memory_is_a_source_and_never_writable() {
 }
 
 #[test]
-fn nothing_is_registered_of_nothing() {
+fn memory_of_no_bytes_is_not_registered() {
     let domain = domain();
     assert!(matches!(
         domain.allocate(0),

@@ -196,7 +196,7 @@ fn a_message_longer_than_the_receive_fails_both_ends() {
 }
 
 #[test]
-fn without_a_receive_a_send_gives_up_after_its_retries() {
+fn without_a_receive_a_send_fails_after_its_retries() {
     let options = ConnectOptions::default().rnr_retries(0).min_rnr_timer(1);
     let pair = Pair::with(|builder| builder, &options);
     let mut sends = pair.left.send_queue();

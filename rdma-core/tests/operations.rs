@@ -30,7 +30,7 @@ fn pairs() -> [Pair; 2] {
 }
 
 #[test]
-fn sends_bring_what_they_carry() {
+fn sends_deliver_their_data() {
     for pair in pairs() {
         let mut receives = pair.right.receive_queue();
         let mut sends = pair.left.send_queue();
@@ -59,7 +59,7 @@ fn sends_bring_what_they_carry() {
 }
 
 #[test]
-fn writes_reads_and_atomics_do_what_they_say() {
+fn writes_reads_and_atomics_have_their_effects() {
     for pair in pairs() {
         let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
         let mut sends = pair.left.send_queue();
@@ -166,7 +166,7 @@ fn more_data_than_can_be_copied_is_refused() {
 }
 
 #[test]
-fn a_message_of_nothing_arrives() {
+fn an_empty_message_arrives() {
     for pair in pairs() {
         let mut receives = pair.right.receive_queue();
         let mut sends = pair.left.send_queue::<Buffer>();
@@ -203,7 +203,7 @@ fn destination(domain: &ProtectionDomain, to: &QueuePair) -> Destination {
 }
 
 #[test]
-fn datagrams_go_where_their_destination_says() {
+fn datagrams_arrive_at_their_destination() {
     for way in ways() {
         let domain = common::context().protection_domain().unwrap();
         let from = datagrams(&domain, way);

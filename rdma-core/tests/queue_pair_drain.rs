@@ -81,7 +81,7 @@ fn poll_all(queue: &CompletionQueue) -> Vec<WorkCompletion> {
 }
 
 #[test]
-fn after_a_drain_every_completion_is_there() {
+fn after_a_drain_every_request_has_completed() {
     let domain = context().protection_domain().unwrap();
     for kind in [
         Transport::ReliableConnected,

@@ -87,7 +87,7 @@ fn an_initiator_is_drained() {
 }
 
 #[test]
-fn a_target_is_opened_by_its_number_by_whoever_shares_its_domain() {
+fn a_target_is_opened_by_number_in_a_shared_domain() {
     let (context, other) = (context(), context());
     if anonymous(&context).is_none() {
         return;
@@ -121,7 +121,7 @@ fn a_target_is_opened_by_its_number_by_whoever_shares_its_domain() {
 }
 
 #[test]
-fn what_means_nothing_to_one_half_is_let_pass() {
+fn attributes_of_the_other_half_are_accepted() {
     let context = context();
     let Some(xrc) = anonymous(&context) else {
         return;

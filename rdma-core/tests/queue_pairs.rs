@@ -58,7 +58,7 @@ fn datagrams_are_received_after_activation() {
 }
 
 #[test]
-fn each_kind_has_its_own_way_up() {
+fn each_type_has_its_own_transitions() {
     let domain = context().protection_domain().unwrap();
     let prepared = domain.queue_pair().build().unwrap();
     let refused = prepared.activate(&DatagramOptions::default()).unwrap_err();
@@ -182,7 +182,7 @@ fn a_raw_packet_queue_pair_works_or_is_unsupported() {
 }
 
 #[test]
-fn what_is_special_about_a_queue_pair_is_there_or_unsupported() {
+fn optional_properties_work_or_are_unsupported() {
     let domain = context().protection_domain().unwrap();
     let flags = QueuePairCreateFlags::BLOCK_MULTICAST_LOOPBACK;
     let special = [
@@ -200,7 +200,7 @@ fn what_is_special_about_a_queue_pair_is_there_or_unsupported() {
 }
 
 #[test]
-fn more_than_the_device_holds_is_refused_with_what_was_asked_for() {
+fn sizes_above_the_limits_are_refused_with_the_request() {
     let context = context();
     let domain = context.protection_domain().unwrap();
     let most = context.attributes().unwrap().max_work_requests();
@@ -247,7 +247,7 @@ fn the_rate_is_limited_or_that_is_unsupported() {
 }
 
 #[test]
-fn the_order_of_data_is_told_for_each_way_that_it_comes() {
+fn the_order_of_data_is_known_for_each_arrival() {
     let pair = Pair::new();
     for arrival in [Arrival::Send, Arrival::Write, Arrival::Read] {
         let order = pair.left.data_order(arrival);

@@ -50,7 +50,7 @@ fn a_list_of_raw_requests_is_posted_in_one_call() {
 }
 
 #[test]
-fn an_empty_raw_list_is_posted_without_a_word() {
+fn posting_an_empty_raw_list_has_no_effect() {
     let pair = pair();
     // SAFETY: a null list is empty.
     unsafe {
@@ -84,7 +84,7 @@ fn raw_receives_take_raw_sends() {
 }
 
 #[test]
-fn raw_atomics_and_reads_bring_what_was_there() {
+fn raw_atomics_and_reads_return_the_memory() {
     let pair = pair();
     let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     there.store_u64(0, 40).unwrap();
@@ -113,7 +113,7 @@ fn raw_atomics_and_reads_bring_what_was_there() {
 }
 
 #[test]
-fn a_raw_list_that_does_not_fit_tells_the_first_that_was_refused() {
+fn a_raw_list_that_does_not_fit_reports_the_first_refused_request() {
     let pair = Pair::with(
         |builder| builder.send_requests(4),
         &ConnectOptions::default(),
@@ -146,7 +146,7 @@ fn a_raw_list_that_does_not_fit_tells_the_first_that_was_refused() {
 }
 
 #[test]
-fn a_raw_session_posts_what_it_was_told() {
+fn a_raw_session_posts_its_requests() {
     let pair = extended();
     let there = exposed(&pair.domain, 24, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 3);
@@ -253,7 +253,7 @@ fn a_queue_pair_that_was_not_made_for_it_has_no_raw_session() {
 /// The queues of this crate never use ids below 2^24, so raw requests and a queue can use one queue
 /// pair.
 #[test]
-fn raw_requests_and_those_of_a_queue_are_told_apart() {
+fn raw_requests_and_requests_of_a_queue_are_distinguished() {
     let pair = pair();
     let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 3);

@@ -102,7 +102,7 @@ fn atomics_outside_of_the_grant() {
 }
 
 #[test]
-fn a_key_that_nobody_has() {
+fn an_unused_key() {
     forbid(AccessFlags::REMOTE, |memory, remote| {
         let rkey = remote.rkey ^ 0x00ff_ff00;
         SendRequest::write(memory, RemoteMemory { rkey, ..remote })
@@ -213,7 +213,7 @@ fn requests_behind_a_refused_one_are_flushed() {
 }
 
 #[test]
-fn a_peer_that_is_not_there() {
+fn a_missing_peer() {
     let domain = context().protection_domain().unwrap();
     let prepared = domain.queue_pair().build().unwrap();
     let remote = nobody(prepared.endpoint());
@@ -229,7 +229,7 @@ fn a_peer_that_is_not_there() {
 }
 
 #[test]
-fn a_peer_that_went_away() {
+fn a_vanished_peer() {
     let Pair {
         domain,
         left,

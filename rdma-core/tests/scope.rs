@@ -208,7 +208,7 @@ fn handles_that_are_dropped_or_forgotten_are_waited_for() {
 }
 
 #[test]
-fn a_failure_that_nobody_asked_for_is_the_scopes() {
+fn a_scope_returns_an_unreported_failure() {
     for ask in [true, false] {
         let pair = Pair::new();
         let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
@@ -375,7 +375,7 @@ fn a_wait_that_takes_too_long_gives_the_memory_back() {
 }
 
 #[test]
-fn a_receive_that_nothing_comes_for_is_given_up() {
+fn a_receive_without_a_message_times_out() {
     let pair = Pair::new();
     let mut received = pair.domain.allocate(8).unwrap();
     let outcome = pair.left.scope(SHORT, |scope| {
@@ -461,7 +461,7 @@ fn a_handle_that_is_kept_is_not_in_the_way_of_others() {
 /// Checks that a thread that requests a notification, polls once more and sleeps gets all
 /// completions of its requests while a scope polls the same completion queue.
 #[test]
-fn who_sleeps_until_an_announcement_misses_nothing_that_a_scope_took() {
+fn a_sleeping_thread_misses_no_completion_that_a_scope_polled() {
     let context = context();
     let channel = context.completion_channel().unwrap();
     let queue = context.completion_queue(256).channel(&channel);

@@ -169,7 +169,7 @@ fn pollers_get_their_own_completions_beside_a_scope() {
 
 /// Checks code of the same thread that polls during the scope, such as a callback.
 #[test]
-fn a_completion_that_is_polled_within_the_scope_is_noted_for_it() {
+fn a_completion_polled_within_the_scope_is_delivered_to_it() {
     let pair = Pair::new();
     let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 1);

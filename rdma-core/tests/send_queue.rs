@@ -279,7 +279,7 @@ fn a_read_cannot_be_inline() {
 }
 
 #[test]
-fn unsignaled_requests_that_fail_complete_all_the_same() {
+fn failed_unsignaled_requests_have_completions() {
     let pair = Pair::new();
     let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let gone = target.remote();

@@ -262,7 +262,7 @@ fn a_shared_queue_is_resized_within_what_it_was_built_for() {
 }
 
 #[test]
-fn a_limit_above_the_capacity_is_refused_and_one_below_is_told() {
+fn a_limit_above_the_capacity_is_refused_and_one_below_is_stored() {
     let domain = common::context().protection_domain().unwrap();
     let queue = domain.shared_receive_queue(4).build::<Buffer>().unwrap();
     for _ in 0..4 {
@@ -421,7 +421,7 @@ fn a_batch_is_posted_at_once_and_gives_back_what_was_not() {
 }
 
 #[test]
-fn of_a_batch_that_does_not_fit_the_rest_stays() {
+fn the_rest_of_a_batch_that_does_not_fit_stays() {
     let domain = common::context().protection_domain().unwrap();
     // Devices hold more receives than requested and than they report, so the test posts many more.
     const MANY: usize = 1 << 12;
@@ -446,7 +446,7 @@ fn of_a_batch_that_does_not_fit_the_rest_stays() {
 }
 
 #[test]
-fn its_types_go_from_thread_to_thread() {
+fn shared_receive_types_are_send_and_sync() {
     fn both<T: Send + Sync>() {}
     both::<SharedReceiveQueue<Buffer>>();
     both::<SharedReceiveBatch<'_, Buffer>>();

@@ -187,7 +187,7 @@ fn a_peer_gives_back_by_its_send() {
 }
 
 #[test]
-fn what_a_peer_gave_back_can_be_told_by_any_kind_of_receive_queue() {
+fn an_invalidation_by_the_peer_is_reported_by_every_receive_queue() {
     let pair = Pair::new();
     let Some(lease) = bound(&pair, WindowType::Two, AccessFlags::REMOTE) else {
         return;
@@ -206,7 +206,7 @@ fn what_a_peer_gave_back_can_be_told_by_any_kind_of_receive_queue() {
 }
 
 #[test]
-fn a_completion_that_is_shown_again_ends_nothing() {
+fn a_completion_that_is_passed_twice_ends_nothing() {
     let pair = Pair::new();
     let Some(lease) = bound(&pair, WindowType::Two, AccessFlags::REMOTE) else {
         return;
@@ -537,7 +537,7 @@ fn memory_that_cannot_be_leased_is_given_back() {
 }
 
 #[test]
-fn a_binding_and_the_message_that_tells_of_it_go_in_one_batch() {
+fn a_binding_and_the_message_with_its_key_fit_into_one_batch() {
     let pair = Pair::new();
     let Some(lease) = lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE) else {
         return;
@@ -659,7 +659,7 @@ fn a_window_of_c_becomes_one_of_this_crate() {
 /// Checks a request that was flushed and whose completion was not passed to the queue: the success
 /// of a later request must not count as the success of that request.
 #[test]
-fn what_was_flushed_and_not_told_did_not_end_a_lease() {
+fn a_flushed_request_without_its_completion_ends_no_lease() {
     let pair = Pair::with(
         |builder| builder.transport(Transport::UnreliableConnected),
         &ConnectOptions::default(),

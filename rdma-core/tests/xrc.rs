@@ -45,7 +45,7 @@ fn shared_queues_of_a_domain_have_numbers() {
 }
 
 #[test]
-fn a_domain_of_a_file_is_there_for_whoever_opens_it() {
+fn a_domain_of_a_file_can_be_opened_by_every_process() {
     let context = common::context();
     if anonymous(&context).is_none() {
         return;
@@ -107,7 +107,7 @@ fn one_connection_delivers_to_every_shared_queue_of_its_domain() {
 }
 
 #[test]
-fn whoever_opens_the_file_takes_part_in_the_domain() {
+fn opening_the_file_joins_the_domain() {
     let (context, other) = (common::context(), common::context());
     if anonymous(&context).is_none() {
         return;

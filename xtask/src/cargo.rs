@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn executables_are_told_apart() {
+    fn executables_are_distinguished() {
         let library = artifact("lib", false, "l").replace("\"/w/target/debug/deps/l\"", "null");
         let messages = [
             library,

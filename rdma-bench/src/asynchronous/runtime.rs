@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn work_ends_with_itself_the_peer_or_its_silence() {
+    fn a_run_ends_with_its_work_the_peer_or_a_timeout() {
         let runtime = build(1).unwrap();
         let progress = Progress::default();
         let (mut server, client) = pair(Duration::from_millis(200));

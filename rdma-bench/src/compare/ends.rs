@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listening_is_told_from_connected() {
+    fn listening_and_connected_sockets_are_distinguished() {
         let table = "\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt
    0: 00000000:4853 00000000:0000 0A 00000000:00000000 00:00000000 00000000

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_stand_under_the_heads() {
+    fn lines_are_aligned_with_the_heading() {
         let pairs = [(10.0, 10.0), (10.7, 10.0), (10.5, 10.0)];
         let few = line(&comparison(Metric::Latency, &pairs));
         let pairs = [&[(11.0, 10.0)], &[(10.5, 10.0); 6][..]].concat();

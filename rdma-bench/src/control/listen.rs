@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_hear_of_a_difference() {
+    fn both_sides_report_a_difference() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = thread::spawn(move || accept(&listener, &plan(8), WAIT).map(drop));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn no_client_ends_the_wait() {
+    fn waiting_without_a_client_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let error = accept(&listener, &plan(8), Duration::from_millis(50)).unwrap_err();
         assert!(error.to_string().starts_with("no client for 0.05 s"));

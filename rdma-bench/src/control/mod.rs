@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told() {
+    fn a_failure_is_reported_to_the_peer() {
         let (mut server, mut client) = pair();
         server.fail(&Error::Unsupported("no such thing".into()));
         let error = client.receive().unwrap_err().to_string();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_connection_and_silence_are_told_apart() {
+    fn a_closed_connection_and_silence_are_distinguished() {
         let (server, mut client) = pair();
         assert!(matches!(client.receive(), Err(Error::TimedOut { .. })));
         drop(server);

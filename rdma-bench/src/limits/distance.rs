@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_and_far_are_told_apart() {
+    fn near_and_far_are_distinguished() {
         for (micros, distance) in [
             (0.1, Distance::Near),
             (0.12, Distance::Near),

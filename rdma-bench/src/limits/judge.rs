@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_flipped_is_taken_again() {
+    fn a_pair_is_repeated_if_a_processor_moved() {
         let lines = [[0.1, 0.1], [0.1, 0.4], [0.4, 0.4], [0.1, 0.11]];
         let judged = taken(Effort::QUICK, lines.map(|line| (1.0, line)));
         assert_eq!((judged.pairs.len(), judged.repeated.len()), (3, 1));
@@ -308,14 +308,14 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_not_taken_for_ever() {
+    fn the_number_of_repeated_pairs_is_limited() {
         let judged = taken(Effort::QUICK, [(1.0, [0.1, 0.4]); 5]);
         assert_eq!((judged.pairs.len(), judged.repeated.len()), (3, 2));
         assert_eq!(judged.moved_pairs(), 3);
     }
 
     #[test]
-    fn pairs_are_taken_until_a_look_decides() {
+    fn pairs_are_measured_until_a_check_decides() {
         let still = [0.1, 0.1];
         let count = |figures: &[f64]| {
             let judged = taken(Effort::FULL, figures.iter().map(|figure| (*figure, still)));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn few_looks_seldom_tell_a_verdict_where_the_median_is_the_goal() {
+    fn few_checks_rarely_give_a_false_verdict() {
         let every: Vec<usize> = (7..=31).collect();
         let known = [
             (Effort::FULL.checks, 0.0387),
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sides_take_turns_at_being_first() {
+    fn the_two_values_alternate_in_being_measured_first() {
         let mut order = Vec::new();
         let row = row("G1");
         measure_pairs(&row, Effort::QUICK, |first| {

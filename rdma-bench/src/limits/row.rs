@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_told_in_the_rows_unit() {
+    fn goals_are_shown_in_the_unit_of_the_row() {
         let text = |unit, goal| {
             let row = row("G1");
             Row { unit, goal, ..row }.goal_text()

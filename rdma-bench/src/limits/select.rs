@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn names_select_rows_of_both_places() {
+    fn names_select_rows_of_both_machines() {
         assert_eq!((count("G1"), count("G8"), count("g8c")), (1, 4, 1));
         assert_eq!((count("G12"), count("G11"), count("g11d")), (6, 6, 1));
         let letters = ["g", "c", "s", "e", "f", "j"].map(count);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_name_place_and_subject() {
+    fn lists_have_name_machine_and_subject() {
         let mut rows = select(Some("G3")).unwrap();
         rows.extend(select(Some("G11d")).unwrap());
         assert_eq!(

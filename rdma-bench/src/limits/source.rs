@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_say_what_they_are() {
+    fn sources_are_printed_as_commands() {
         let run = Run::new(Verb::Write, Metric::Bandwidth, 8).path(Path::Udp);
         let run = run.with(&["-l", "32"]).mtu(1024);
         assert_eq!(

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_stand_under_the_heads() {
+    fn lines_are_aligned_with_the_heading() {
         let figures = [1.5, 1.3, 2.1, 1.4, 1.6, 1.7, 1.45];
         let mut write = judged(row("G3"), &figures);
         write.repeated.push(pair(write.row.goal, 1.0, [0.1, 0.4]));

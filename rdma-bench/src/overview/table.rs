@@ -81,7 +81,7 @@ mod tests {
     use crate::test::Verb;
 
     #[test]
-    fn figures_stand_under_their_heads_and_operations_are_named_once() {
+    fn figures_are_aligned_and_operations_are_named_once() {
         let row = |verb, size, subject| Row {
             verb,
             size,

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_refused() {
+    fn bytes_without_a_header_are_refused() {
         assert!(DatagramHeader::parse(&[0; 40]).is_err());
         assert!(DatagramHeader::parse(&global()[..39]).is_err());
     }

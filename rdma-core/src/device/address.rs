@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_taken_or_refused_with_what_there_is() {
+    fn a_requested_address_is_chosen_or_refused_with_the_valid_ones() {
         let ask = |index| AddressChoice {
             gid_index: Some(index),
             ..AddressChoice::default()
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_knows_the_way_to_the_peer() {
+    fn the_source_address_toward_a_peer_is_found() {
         let choice = AddressChoice::default();
         let local: IpAddr = Ipv4Addr::LOCALHOST.into();
         assert_eq!(choice.toward(local).source, Some(local));
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_down_is_passed_over_or_named() {
+    fn an_inactive_port_is_skipped_or_named_in_the_error() {
         let down = port(
             1,
             sys::ibv_port_state::IBV_PORT_DOWN,

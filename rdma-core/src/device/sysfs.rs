@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_speed_s_name_is_found() {
+    fn the_name_of_the_speed_is_found() {
         assert_eq!(speed_of_rate("800 Gb/sec (4X XDR)"), Some("XDR"));
         assert_eq!(speed_of_rate("2.5 Gb/sec (1X SDR)"), Some("SDR"));
         assert_eq!(speed_of_rate("10 Gb/sec (4X)"), None);
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_none() {
+    fn a_missing_file_is_none() {
         assert_eq!(text(Path::new(""), "proc"), None);
         assert_eq!(text(Path::new("/proc/self"), "no such file"), None);
         assert!(text(Path::new("/proc/self"), "comm").is_some());

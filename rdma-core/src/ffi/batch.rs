@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_room_has_no_index() {
+    fn a_request_outside_of_the_storage_has_no_index() {
         let mut room = open(2, 1);
         let mut other = empty();
         assert_eq!(room.index_of(&mut other), None);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn room_for_nothing_is_none() {
+    fn a_storage_for_no_request_is_empty() {
         assert_eq!(open(0, 4).capacity(), 0);
         drop(open(4, 0));
         let mut room = open(4, 1);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_s_batches_are_made_in_one_place() {
+    fn batches_of_a_thread_reuse_its_memory() {
         let place = |room: &mut BatchStorage<_>| room.place(0).0.as_ptr();
         let (mut one, mut other) = (open(8, 2), BatchStorage::CLOSED);
         let here = place(&mut one);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn places_go_with_a_batch_to_another_thread_and_end_with_it() {
+    fn memory_moves_with_a_batch_to_another_thread() {
         let mut room = open(4, 1);
         room.place(3).0.write(empty());
         let here = room.place(0).0.as_ptr() as usize;
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_at_its_end_has_room_all_the_same() {
+    fn a_terminating_thread_can_build_a_batch() {
         struct Late;
         impl Drop for Late {
             fn drop(&mut self) {

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_stay_within_elements_and_bytes() {
+    fn element_lists_respect_the_limits_of_elements_and_bytes() {
         with_list(|list| {
             for _ in 0..3 {
                 list.push_bytes(4096, 1 << 29, 1);

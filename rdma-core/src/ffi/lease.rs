@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doubtful_key_is_not_believed_once() {
+    fn one_completion_with_a_doubtful_key_is_ignored() {
         let lease = lease();
         let domain = Arc::clone(lease.window.domain());
         let key = bind(&lease);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_doubtful_keys_are_not_believed_as_leases_ended() {
+    fn one_completion_is_ignored_for_each_ended_lease() {
         let lease = lease();
         let domain = Arc::clone(lease.window.domain());
         let key = bind(&lease);

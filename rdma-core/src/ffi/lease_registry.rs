@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_with_doubts_without_end_take_no_more_memory() {
+    fn many_doubts_do_not_increase_the_memory() {
         let leases = Leases::default();
         drop(bound(&leases, 0x100));
         let slot: *const Slot = leases.find(0x100).unwrap();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_left_once() {
+    fn a_slot_is_vacated_once() {
         let leases = Leases::default();
         let mut first = bound(&leases, 0x100);
         assert_eq!(first.vacate().phase, Phase::Bound);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_taken_again_is_as_before() {
+    fn a_retaken_slot_has_its_former_state() {
         let leases = Leases::default();
         let mut place = bound(&leases, 0x1ff);
         let before = place.vacate();

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_binds_can_be_ended_by_a_peer_and_nothing_else() {
+    fn a_peer_ends_only_a_lease_that_is_bound_or_binding() {
         use Phase::{Binding, Bound, Ending, Free, Unknown};
         for (phase, after) in [
             (Free, Free),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_with_too_many_doubts_is_in_doubt_for_good() {
+    fn a_key_with_the_maximum_of_doubts_stays_in_doubt() {
         let slot = Slot::default();
         for _ in 0..300 {
             slot.doubt(TAG);

@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_staged_in_the_fast_path_way_where_nothing_was_left_behind() {
+    fn the_fast_path_stages_requests_unless_slots_are_unclaimed() {
         let mut ring = ring();
         assert_eq!(ring.fast_path_staged_id(), None, "no batch");
         for round in 0..3 {
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_panic_left_behind_is_not_taken_for_an_empty_slot() {
+    fn a_slot_left_full_by_a_panic_is_not_used_as_empty() {
         let mut ring = ring();
         ring.begin_staging();
         ring.stage(Some(Memory(true)), KeepAlive::Nothing);

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_slots_as_were_asked_for() {
+    fn the_table_has_the_requested_number_of_slots() {
         for capacity in [1, 2, 3, 5, 8] {
             let slots = ScopeSlots::new(capacity);
             for _ in 0..3 {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_stay_in_use_are_left_out() {
+    fn slots_in_use_are_skipped() {
         let slots = ScopeSlots::new(4);
         let kept = launch(&slots).unwrap();
         let mut seen = HashSet::from([kept]);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_another_block_follow_at_its_end() {
+    fn a_new_block_of_ids_follows_the_end_of_a_block() {
         for taken in [false, true] {
             let slots = ScopeSlots::new(4);
             let first = slots.next.get();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_completion_is_of_no_request() {
+    fn an_empty_completion_belongs_to_no_request() {
         let slots = ScopeSlots::new(1);
         assert!(!slots.is_in_flight(0));
         launch(&slots).unwrap();

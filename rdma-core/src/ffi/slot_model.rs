@@ -55,7 +55,7 @@ fn memory_goes_from_the_poster_to_the_completer() {
 }
 
 #[test]
-fn a_completion_that_two_threads_show_counts_once() {
+fn a_completion_passed_by_two_threads_counts_once() {
     loom::model(|| {
         let table = Arc::new(SlotTable::new(1));
         let reserved = table.reserve().unwrap();

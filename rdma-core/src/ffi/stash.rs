@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_filled_while_open_or_with_something_in_it() {
+    fn a_stash_is_filled_while_open_or_not_empty() {
         let stash = Stash::new(false);
         assert!(!stash.is_filled() && !stash.needs_slow_path());
         let mut open = stash.open();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sorts_is_waited_for() {
+    fn opening_waits_for_sorting_threads() {
         let stash = Stash::new(false);
         let sorting = stash.sort().unwrap();
         let other = stash.sort().expect("sorters do not wait for each other");

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_behind_which_nothing_was_posted_is_left_again() {
+    fn a_chain_without_a_later_request_is_released() {
         let unfollowed = Unfollowed::new(true);
         unfollowed.follow_unsignaled(MANY).posted(1);
         for is_signaled in [true, false] {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_behind_as_many_unsignaled_ones_as_may_be_is_signaled() {
+    fn the_request_after_the_maximum_of_unsignaled_ones_is_signaled() {
         let unfollowed = Unfollowed::new(true);
         for id in 1..=4 {
             let follow = unfollowed.follow_unsignaled(4);

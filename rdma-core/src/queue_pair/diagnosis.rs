@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_cannot_follow_is_told_with_those_that_can() {
+    fn a_forbidden_state_is_reported_with_the_allowed_ones() {
         let reset = known(Transport::Datagram, QueuePairState::Reset);
         let flaws = reset.flaws(&Modification::to(QueuePairState::ReadyToSend), EINVAL);
         let text = flaws.iter().map(ToString::to_string).collect::<String>();
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn values_out_of_range_are_told_with_the_range() {
+    fn values_out_of_range_are_reported_with_the_range() {
         let attributes: [(Set, Modification, u64, u64); 7] = [
             (Set::PATH_MTU, to_rtr().path_mtu(Mtu::Mtu2048), 1, 3),
             (Set::INCOMING_READS, to_rtr().incoming_reads(17), 0, 16),
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_path_is_told_with_what_is_wrong_about_it() {
+    fn mistakes_in_a_path_are_reported() {
         let with = |vector| of_rtr(&to_rtr().address(vector));
         let source = gid("10.0.0.1");
         let valid = vec![
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_lacks_and_a_port_that_is_down_are_told() {
+    fn missing_features_and_inactive_ports_are_reported() {
         let rts = known(Transport::ReliableConnected, QueuePairState::ReadyToSend);
         let rearm = Modification::new().migration(super::super::MigrationState::Rearm);
         let flaws = rts.flaws(&rearm, EINVAL);
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_be_found_out_nothing_is_told() {
+    fn without_queried_values_no_flaw_is_reported() {
         let nothing = Known {
             kind: Transport::ReliableConnected,
             state: None,

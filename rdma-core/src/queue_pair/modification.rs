@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_out_is_left_as_it_is() {
+    fn removed_attributes_are_not_changed() {
         let most = all_attributes().without(AttributeMask::STATE | AttributeMask::ADDRESS);
         assert_eq!((most.state(), most.vector()), (None, None));
         assert_eq!(most.to_raw().unwrap().ah_attr.dlid, 0);

@@ -158,7 +158,7 @@ calls=9 0
 ";
 
     #[test]
-    fn costs_are_told_apart_by_whose_they_are() {
+    fn costs_are_divided_by_the_owner_of_the_code() {
         let profile = Profile::parse(TEXT, "/bin/loop", "/lib/libdevice.so").unwrap();
         assert_eq!(
             (profile.own, profile.device, profile.libraries),

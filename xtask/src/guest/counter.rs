@@ -50,7 +50,7 @@ mod tests {
     use super::kilohertz;
 
     #[test]
-    fn it_is_the_same_whenever_it_is_measured() {
+    fn repeated_measurements_agree() {
         let (one, other) = (kilohertz(), kilohertz());
         assert!(one > 100_000, "{one}");
         assert!(one.abs_diff(other) < one / 100, "{one} and {other}");

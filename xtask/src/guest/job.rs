@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shell_gives_the_command_its_words_back() {
+    fn the_shell_restores_the_words_of_the_command() {
         assert_eq!(shell(&job().script()), "a b|it's||$HOME|new\nline|");
     }
 

@@ -143,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn programs_survive_the_way_into_the_guest() {
+    fn programs_are_read_as_written() {
         let program = program("p", "true");
         let json = program_to_json(&program).unwrap();
         assert_eq!(program_from_json(&json), Some(program));
     }
 
     #[test]
-    fn outcomes_survive_the_way_out_of_the_guest() {
+    fn outcomes_are_read_as_written() {
         let outcome = Outcome {
             name: "rdma-core holes".into(),
             counts: Counts {

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_end_well_has_failed() {
+    fn a_program_without_a_clean_end_has_failed() {
         for (script, problem) in [
             ("true", "no closing line"),
             ("echo $OK; exit 3", "no test failed, but exit status: 3"),

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_told() {
+    fn a_missing_process_is_an_error() {
         // No process has a number as large as this.
         assert!(write_remote(0x7fff_fff0, 0x1000, &[0; 8]).is_err());
     }

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_holds_numbers_of_its_unit_against_each_other() {
+    fn a_row_compares_numbers_of_one_unit() {
         for row in rows() {
             let quantity = row.unit.quantity();
             for term in terms(row) {

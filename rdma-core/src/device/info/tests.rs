@@ -226,7 +226,7 @@ fn a_device_with_nothing_is_printed_as_the_c_program_does() {
 }
 
 #[test]
-fn one_port_is_left_or_none() {
+fn one_port_is_selected_or_refused() {
     let second = full_adapter().only_port(2).unwrap();
     let text = second.to_string();
     assert!(text.contains("port:\t2") && !text.contains("port:\t1"));

@@ -142,6 +142,14 @@ pub(crate) fn poll_and_drop<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
+/// Returns the number in an environment variable, or `default` if the variable is not set.
+pub(crate) fn variable(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().expect("a number"),
+        Err(_) => default,
+    }
+}
+
 /// Repeats `attempt` until it returns a value, within the time limit of the test.
 pub(crate) async fn eventually<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     loop {

@@ -39,6 +39,11 @@ impl Exposed {
         &self.memory
     }
 
+    /// Returns the range of registered memory, whose bytes must not be borrowed.
+    pub(crate) fn span(&self) -> &Span {
+        self.memory.span()
+    }
+
     /// Returns the address of the first byte, as requests of peers and of this process use it.
     #[inline]
     pub(crate) fn address(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! The rdma-rpc connections under test. Their server echoes requests and sends streams of items.
+//! The rdma-rpc connections under test. The server echoes requests and sends streams of items.
 
 use std::time::Duration;
 
@@ -14,41 +14,41 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::plan::{Length, Plan};
 use crate::recorder::Recorder;
-use crate::report::Facts;
+use crate::report::Properties;
 use crate::session::{Measure, Measured, Role};
 use crate::settings::Settings;
 use crate::statistics::Bandwidth;
 use crate::test::{Metric, Verb};
 
-/// Room in bytes for everything in a message except the echoed bytes.
+/// Size in bytes that is reserved for everything in a message except the echoed bytes.
 const OVERHEAD: usize = 4096;
 
-/// Service under test.
+/// The RPC service that the tests call.
 #[rdma_rpc::service]
 trait Bench {
-    /// Returns its argument.
+    /// Returns `bytes` unchanged.
     #[rpc(raw)]
     async fn echo(&self, bytes: Payload) -> Result<Payload, ()>;
 
-    /// Sends items of `size` bytes until the caller takes no more.
+    /// Sends items of `size` bytes until the caller closes the stream.
     async fn items(&self, size: u64, items: Sender<Payload>) -> Result<(), ()>;
 }
 
-/// Service that counts its calls and items as progress.
-struct Served {
+/// The server's implementation of the service. Counts calls and items as progress.
+struct EchoService {
     progress: Progress,
 }
 
-impl Bench for Served {
+impl Bench for EchoService {
     async fn echo(&self, bytes: Payload) -> Result<Payload, ()> {
-        self.progress.step();
+        self.progress.increment();
         Ok(bytes)
     }
 
     async fn items(&self, size: u64, mut items: Sender<Payload>) -> Result<(), ()> {
         let item = Payload::from(vec![0; usize::try_from(size).map_err(drop)?]);
         let repeated = std::iter::repeat_with(|| {
-            self.progress.step();
+            self.progress.increment();
             &item
         });
         // Sending fails once the caller has dropped its end of the stream.
@@ -65,7 +65,7 @@ pub struct Connection {
     plan: Plan,
     depth: usize,
     progress: Progress,
-    facts: Facts,
+    properties: Properties,
     runtime: Runtime,
 }
 
@@ -77,8 +77,8 @@ enum End {
 }
 
 impl Connection {
-    /// Connects to the peer through rdma-async, as many times as the plan has queue pairs. If this
-    /// process is the server, also serves the connections.
+    /// Connects to the peer through rdma-async, once for each queue pair of the plan. In the server
+    /// process, also starts tasks that answer the calls.
     ///
     /// # Errors
     ///
@@ -90,12 +90,12 @@ impl Connection {
         control: &mut Control,
     ) -> Result<Self> {
         let runtime = runtime::build(settings.threads)?;
-        let limit = plan.largest() + OVERHEAD;
+        let limit = plan.max_size() + OVERHEAD;
         let depth = settings.depth(plan);
         let builder = RdmaBuilder::default()
             .message_limit(limit)
             .remote_memory_limit(0);
-        let (connections, facts) =
+        let (connections, properties) =
             link::establish(role, (plan, settings), builder, &runtime, control)?;
         let progress = Progress::default();
         let entered = runtime.enter();
@@ -110,7 +110,7 @@ impl Connection {
         };
         let serve = |rdma| {
             let progress = progress.clone();
-            Server::new(BenchServer::new(Served { progress }))
+            Server::new(BenchServer::new(EchoService { progress }))
                 .message_limit(limit)
                 .concurrency(concurrency)
                 .grace(Duration::ZERO)
@@ -127,13 +127,13 @@ impl Connection {
             plan: plan.clone(),
             depth,
             progress,
-            facts,
+            properties,
             runtime,
         })
     }
 }
 
-/// Calls the echo, which returns no errors of its own.
+/// Calls `echo` once with the bytes `request`.
 async fn echo(client: &BenchClient, request: &[u8]) -> Result<()> {
     match client.echo(request).await {
         Ok(_) | Err(CallError::Service(())) => Ok(()),
@@ -141,7 +141,7 @@ async fn echo(client: &BenchClient, request: &[u8]) -> Result<()> {
     }
 }
 
-/// Measures the latency of calls, made one after the other.
+/// Measures the latency of calls. Each is made when the previous one has returned.
 async fn latency(
     client: &BenchClient,
     size: usize,
@@ -149,10 +149,10 @@ async fn latency(
     progress: &Progress,
 ) -> Result<()> {
     let request = vec![0; size];
-    while recorder.more() {
-        recorder.stamp();
+    while recorder.needs_more() {
+        recorder.record();
         echo(client, &request).await?;
-        progress.step();
+        progress.increment();
     }
     Ok(())
 }
@@ -166,7 +166,7 @@ async fn bandwidth(
 ) -> Result<()> {
     let request = vec![0; size];
     let call = async |client: &BenchClient| {
-        while window.take() {
+        while window.claim() {
             echo(client, &request).await?;
             window.complete();
         }
@@ -176,14 +176,14 @@ async fn bandwidth(
     let loops = clients
         .iter()
         .flat_map(|client| (0..depth).map(move |_| client));
-    window.drive(loops.map(call)).await
+    window.run_all(loops.map(call)).await
 }
 
-/// Measures the rate of the items of one stream.
+/// Measures the rate at which the items of one stream arrive.
 async fn items(client: &BenchClient, size: usize, window: &Window) -> Result<()> {
     let mut items = client.items(size as u64).await?;
     window.begin();
-    while window.take() {
+    while window.claim() {
         match items.next().await {
             Some(Ok(item)) if item.len() == size => window.complete(),
             Some(Ok(item)) => {
@@ -199,7 +199,8 @@ async fn items(client: &BenchClient, size: usize, window: &Window) -> Result<()>
     Ok(())
 }
 
-/// Returns the average number of frames in the messages that `clients` have sent.
+/// Returns the average number of frames (such as requests) in each message that `clients` have
+/// sent.
 fn calls_per_message(clients: &[BenchClient]) -> f64 {
     let sent = clients.iter().map(|client| client.client().sent());
     let (frames, messages) = sent.fold((0, 0), |(frames, messages), sent| {
@@ -209,8 +210,8 @@ fn calls_per_message(clients: &[BenchClient]) -> f64 {
 }
 
 impl Measure for Connection {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn properties(&self) -> &Properties {
+        &self.properties
     }
 
     fn measure(&mut self, size: usize, control: &mut Control) -> Result<Measured> {
@@ -251,13 +252,13 @@ impl Measure for Connection {
         if plan.test.verb == Verb::Item {
             let taken = items(&clients[0], size, &window);
             runtime::run(runtime, control, false, progress, taken)?;
-            return window.measured().map(Measured::Bandwidth);
+            return window.bandwidth().map(Measured::Bandwidth);
         }
         let calls = bandwidth(clients, size, *depth, &window);
         runtime::run(runtime, control, false, progress, calls)?;
         Ok(Measured::Bandwidth(Bandwidth {
             calls_per_message: Some(calls_per_message(clients)),
-            ..window.measured()?
+            ..window.bandwidth()?
         }))
     }
 }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Context, Shared, Usage};
+use super::{Shared, Usage};
 
 /// Unique number of a protection domain. A local or remote key is valid only within its own domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,17 +25,15 @@ impl DomainId {
 #[derive(Debug)]
 pub struct ProtectionDomain {
     id: DomainId,
-    context: Arc<Context>,
     usage: Usage,
     is_parent: bool,
 }
 
 impl ProtectionDomain {
     /// Creates a protection domain.
-    pub fn new(context: &Arc<Context>) -> Arc<Self> {
+    pub fn new() -> Arc<Self> {
         Arc::new(Self {
             id: DomainId::unique(),
-            context: Arc::clone(context),
             usage: Usage::default(),
             is_parent: false,
         })
@@ -46,7 +44,6 @@ impl ProtectionDomain {
     pub fn parent(domain: &Self) -> Arc<Self> {
         Arc::new(Self {
             id: domain.id,
-            context: Arc::clone(&domain.context),
             usage: Usage::default(),
             is_parent: true,
         })
@@ -56,11 +53,6 @@ impl ProtectionDomain {
     /// domain that the parent domain stands for.
     pub fn id(&self) -> DomainId {
         self.id
-    }
-
-    /// Returns the context of the open device to which the domain belongs.
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
     }
 
     /// Returns whether this is a parent domain.

@@ -30,6 +30,7 @@ mod outbox;
 mod peers;
 mod route;
 mod shared;
+mod sizes;
 mod socket;
 mod table;
 #[cfg(test)]

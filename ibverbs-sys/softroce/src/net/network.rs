@@ -20,6 +20,7 @@ use super::limits::{HEADERS, carried_mtu, unprivileged_buffer};
 use super::outbox::{self, Batch, Outbox};
 use super::peers::Peers;
 use super::route;
+use super::sizes::Sizes;
 use super::socket::{Changes, Socket};
 use super::table::{Entry, Own, Table};
 use super::trial::Trials;
@@ -78,6 +79,7 @@ pub(crate) struct Network {
     host_peers: OnceLock<Arc<HostPeers>>,
     pub(super) peers: Peers,
     pub(super) trials: Trials,
+    pub(super) sizes: Sizes,
     pub(super) hosts: Hosts,
 }
 
@@ -133,6 +135,7 @@ impl Network {
             host_peers: OnceLock::new(),
             peers: Peers::default(),
             trials: Trials::default(),
+            sizes: Sizes::default(),
             hosts: Hosts::default(),
         };
         let mut receive_buffer = usize::MAX;
@@ -179,6 +182,11 @@ impl Network {
     /// Returns the index of the network interface that has the GID at index `gid`, or 0 if no interface has it.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         self.own(gid).map_or(0, Own::interface)
+    }
+
+    /// Returns the name of the network interface that has the GID at index `gid`, or `None` if no interface has it.
+    pub(crate) fn interface_name(&self, gid: usize) -> Option<String> {
+        self.own(gid)?.interface_name()
     }
 
     /// Returns the slot of the NIC's UDP port (its number in the port range). Bits 23 to 20 of the NIC's queue pair numbers

@@ -18,7 +18,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::network::Network;
-use super::outbox::Batch;
+use super::outbox::{Batch, Outbox};
 use super::route::{Company, gid_of};
 use crate::address;
 use crate::config::Segmentation;
@@ -154,17 +154,30 @@ impl Network {
     pub(super) fn send_trial(&self, trial: &DueTrial) {
         let mut outbox = self.outbox();
         for sequence in [trial.sequence, trial.sequence + 1] {
-            let mut header = Header::new(Bth::new(QUESTION, trial.destination, sequence));
-            header.deth = Some(Deth {
-                queue_key: 0,
-                source: number_of(self.slot()),
-            });
-            outbox.push(|out| {
-                header.emit(out);
-                Some(trial.path)
-            });
+            self.ask(&mut outbox, (trial.path, trial.destination), sequence, 0);
         }
         outbox.make_trial();
+    }
+
+    /// Adds a question to the outbox, to the device at the end of `path` with the queue pair number `destination`, with a
+    /// payload of `padding` bytes. If its sequence number is odd, a peer of this crate answers the question.
+    pub(super) fn ask(
+        &self,
+        outbox: &mut Outbox<'_>,
+        (path, destination): (Path, u32),
+        sequence: u32,
+        padding: usize,
+    ) {
+        let mut header = Header::new(Bth::new(QUESTION, destination, sequence));
+        header.deth = Some(Deth {
+            queue_key: 0,
+            source: number_of(self.slot()),
+        });
+        outbox.push(|out| {
+            header.emit(out);
+            out.resize(out.len() + padding, 0);
+            Some(path)
+        });
     }
 
     /// Handles a packet of a trial that arrived at the address `local`: answers a question, and records an answer. Returns
@@ -192,17 +205,20 @@ impl Network {
                 answer.emit(out);
                 Some(path(arrival.local, arrival.source))
             });
+            let route = (local, arrival.source.to_canonical());
+            self.continue_check(route, self.sizes.heard(route));
         } else if opcode == ANSWER {
-            let peer = arrival.source.to_canonical();
-            self.trials
-                .answered(local, peer, sequence, self.timers.now());
+            let (peer, now) = (arrival.source.to_canonical(), self.timers.now());
+            self.trials.answered(local, peer, sequence, now);
+            let route = (local, peer);
+            self.continue_check(route, self.sizes.answered(route, sequence, now));
         }
         true
     }
 }
 
 /// Returns the queue pair number of an end of a trial that has the slot `slot`.
-fn number_of(slot: u8) -> u32 {
+pub(super) fn number_of(slot: u8) -> u32 {
     u32::from(slot) << number::BITS | NUMBER
 }
 

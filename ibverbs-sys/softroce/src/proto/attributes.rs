@@ -76,6 +76,10 @@ bitflags! {
         const ON_DEMAND = 1 << 6;
         /// Use of huge pages for the memory.
         const HUGETLB = 1 << 7;
+        /// Flushes by peers that make earlier writes globally visible.
+        const FLUSH_GLOBAL = 1 << 8;
+        /// Flushes by peers that make earlier writes persistent.
+        const FLUSH_PERSISTENT = 1 << 9;
         /// Relaxed ordering of accesses by the device.
         const RELAXED_ORDERING = 1 << 20;
     }

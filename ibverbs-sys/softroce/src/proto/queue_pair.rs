@@ -367,6 +367,11 @@ impl QueuePair {
         self.conclude(done, host);
     }
 
+    /// Returns the number of timeouts since the last response of the peer.
+    pub fn unanswered_timeouts(&self) -> u8 {
+        self.requester.unanswered_timeouts()
+    }
+
     /// Handles the result of a call of the requester. If it failed, moves the queue pair to an error state.
     #[inline]
     pub(super) fn conclude(&mut self, done: Result<(), Failed>, host: &mut impl Host) {

@@ -76,9 +76,9 @@ mod tests {
 
     #[test]
     fn finds_queues_by_their_numbers_and_gives_numbers_again_late() {
-        let domain = ProtectionDomain::new(&Context::new().unwrap());
+        let (context, domain) = (Context::new().unwrap(), ProtectionDomain::new());
         let directory = Directory::default();
-        let make = |number| SharedReceiveQueue::new(number, &domain, 1, 1, None);
+        let make = |number| SharedReceiveQueue::new(number, (&context, &domain), 1, 1, None);
         let first = directory.insert(make).unwrap().number();
         let second = directory.insert(make).unwrap().number();
         assert_ne!(first, second);

@@ -66,7 +66,10 @@ impl Watch {
             }
             _ => 1,
         };
-        let is_read_or_atomic = opcode.operation == Operation::ReadRequest || opcode.is_atomic();
+        let is_read_or_atomic = opcode.operation == Operation::ReadRequest
+            || opcode.is_atomic()
+            || opcode.is_atomic_write()
+            || opcode.is_flush();
         self.asked(sequence, span, is_read_or_atomic, attributes)
     }
 

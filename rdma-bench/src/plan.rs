@@ -192,7 +192,7 @@ impl Plan {
         }
         if (self.layer == Layer::Rpc) != self.test.verb.is_call() {
             return refuse(
-                "--layer rpc is only for echo_lat, echo_bw and item_bw, and is their only layer"
+                "--layer rpc is only for echo_lat, echo_bw, item_bw and bulk_bw, and is their only layer"
                     .into(),
             );
         }

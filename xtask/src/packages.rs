@@ -85,11 +85,11 @@ pub(crate) const UCX: &Group = &Group {
     purpose: "compare softroce with UCX over shared memory",
 };
 
-/// The packages with the programs of other projects that the tests run on softroce: UCX, and Open MPI
-/// with its compiler.
+/// The packages with the programs of other projects that the tests run on softroce: UCX, Open MPI with
+/// its compiler, and uDAPL.
 pub(crate) const FOREIGN: &Group = &Group {
-    names: &["ucx-utils", "openmpi-bin", "libopenmpi-dev"],
-    purpose: "run UCX and Open MPI on softroce",
+    names: &["ucx-utils", "openmpi-bin", "libopenmpi-dev", "dapl2-utils"],
+    purpose: "run UCX, Open MPI and uDAPL on softroce",
 };
 
 /// The package of valgrind, whose tool callgrind counts instructions.
@@ -105,6 +105,7 @@ const REPLACEABLE: &str = "qemu-";
 /// dpkg or in another way.
 const PROGRAM_OF: &[(&str, &str)] = &[
     ("binutils", "ar"),
+    ("dapl2-utils", "dtest"),
     ("ibverbs-utils", "ibv_devinfo"),
     ("iproute2", "ip"),
     ("kmod", "modprobe"),

@@ -47,9 +47,7 @@ pub(crate) async fn measure(
     match (framework, test) {
         (Framework::Tonic, Test::Items) => tonic::items(load, target).await,
         (_, Test::Items) => bail!("only tonic is measured with streams of items"),
-        (Framework::Tcp, Test::Rate) => {
-            bail!("without a framework, only one call can be in flight")
-        }
+        (Framework::Tcp, Test::Rate) => tcp::rate(load, target).await,
         (Framework::Tcp, Test::Latency) => tcp::measure(load, target).await,
         (Framework::Tonic, _) => tonic::measure(load, target).await,
         (Framework::Tarpc, _) => tarpc::measure(load, target).await,

@@ -23,8 +23,8 @@ use crate::sync::{AtomicU64, Line, Ordering, fence, fence_after_update, relax};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes<'a>(pub(crate) &'a [Line]);
 
-/// Guard of a memory access in progress, which is recorded in a lane (a word that other threads can wait for). Dropping the
-/// guard records the end of the access.
+/// Guard of a memory access in progress, which is recorded in a lane (a word that other threads can check). Dropping
+/// the guard records the end of the access.
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
     word: &'a AtomicU64,
@@ -37,16 +37,16 @@ impl<'a> Lanes<'a> {
     /// guard is dropped.
     #[inline]
     pub(crate) fn enter(self, preferred: usize) -> Lane<'a> {
-        match self.try_enter(self.near(preferred)) {
+        match self.try_enter(self.lane_index(preferred)) {
             Some(lane) => lane,
             None => self.enter_another(preferred),
         }
     }
 
-    /// Returns the index of the lane for any `number`: `number` modulo the number of lanes. The number of lanes is a power of
-    /// two, so no division is needed.
+    /// Returns `number` modulo the number of lanes, as the index of a lane. The number of lanes is a power of two, so
+    /// no division is needed.
     #[inline]
-    fn near(self, number: usize) -> usize {
+    fn lane_index(self, number: usize) -> usize {
         debug_assert!(self.0.len().is_power_of_two());
         number & (self.0.len() - 1)
     }
@@ -55,7 +55,7 @@ impl<'a> Lanes<'a> {
     fn enter_another(self, preferred: usize) -> Lane<'a> {
         let mut attempt = 1_u32;
         loop {
-            let number = self.near(preferred.wrapping_add(attempt as usize));
+            let number = self.lane_index(preferred.wrapping_add(attempt as usize));
             if let Some(lane) = self.try_enter(number) {
                 return lane;
             }
@@ -83,8 +83,8 @@ impl<'a> Lanes<'a> {
         Some(Lane { word, value })
     }
 
-    /// Returns the memory accesses that are in progress now, and that may have found the memory published. The caller must
-    /// have withdrawn the memory before.
+    /// Returns the accesses that are in progress now and that may still use memory which the caller has withdrawn. The
+    /// caller must withdraw the memory first.
     pub(crate) fn occupied(self) -> Occupied {
         fence(Ordering::SeqCst);
         let words = self.0.iter().enumerate().filter_map(|(number, line)| {
@@ -103,8 +103,8 @@ impl Drop for Lane<'_> {
     }
 }
 
-/// Memory accesses that were in progress when [`Lanes::occupied`] was called: the indices of their lanes, and the
-/// words.
+/// Memory accesses that were in progress when [`Lanes::occupied`] was called: for each, the index of its lane and the
+/// word in the lane.
 #[derive(Debug)]
 pub(crate) struct Occupied(Vec<(usize, u64)>);
 
@@ -118,8 +118,8 @@ impl Occupied {
         self.0.is_empty()
     }
 
-    /// Waits until all recorded memory accesses have ended. Gives up when `is_in_vain` returns `true`; calls it, since it
-    /// may make a system call, only occasionally. Returns whether the accesses have ended.
+    /// Waits until all recorded memory accesses have ended. Returns `false` if `is_in_vain` returned `true` before.
+    /// `is_in_vain` is called rarely, since it may make a system call.
     pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
         while !self.are_left(lanes) {
@@ -283,8 +283,8 @@ mod models {
         });
     }
 
-    /// Checks that a thread that waits for the first access in a lane sees its effects even if a second access uses the
-    /// lane meanwhile.
+    /// Checks that a thread that waits for the first access in a lane sees the effects of this access, even if a second
+    /// access uses the lane meanwhile.
     #[test]
     fn a_lane_that_is_used_again_hides_nothing() {
         let mut model = loom::model::Builder::new();

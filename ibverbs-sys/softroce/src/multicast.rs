@@ -50,9 +50,9 @@ impl<T: Shared> Groups<T> {
         }
     }
 
-    /// Attaches the queue pair `member` to a group. If it is the first one of the group, calls `join`, by which the NIC
-    /// joins the group. Does nothing if the queue pair is already attached, since it receives each datagram only once
-    /// (`ibv_attach_mcast(3)`).
+    /// Attaches the queue pair `member` to the group `gid`. If the group had no queue pair before, calls `join`, by
+    /// which the NIC joins the group. Does nothing if the queue pair is already attached, since it receives each
+    /// datagram only once (`ibv_attach_mcast(3)`).
     pub fn attach(
         &self,
         gid: Ipv6Addr,
@@ -83,8 +83,8 @@ impl<T: Shared> Groups<T> {
         Ok(())
     }
 
-    /// Detaches the queue pair `member` from a group. If it was the last one of the group, calls `leave`, by which the NIC
-    /// leaves the group. Fails if the queue pair is not attached.
+    /// Detaches the queue pair `member` from the group `gid`. If the group has no queue pair left, calls `leave`, by
+    /// which the NIC leaves the group. Fails if the queue pair is not attached.
     pub fn detach(
         &self,
         gid: Ipv6Addr,
@@ -106,7 +106,7 @@ impl<T: Shared> Groups<T> {
         Ok(())
     }
 
-    /// Returns the queue pairs that are attached to a group.
+    /// Returns the queue pairs that are attached to the group with the GID `group`.
     pub fn members(&self, group: Ipv6Addr) -> SmallVec<[Arc<T>; 8]> {
         let groups = self.groups.read();
         canonical(group)
@@ -124,10 +124,10 @@ impl<T: Shared> Default for Groups<T> {
     }
 }
 
-/// Returns the canonical GID of a multicast group, or `None` if `gid` is not a multicast GID.
+/// Returns the canonical GID of the multicast group `gid`, or `None` if `gid` is not a multicast GID.
 ///
-/// An IPv4 group has several GIDs: the IPv4-mapped form, and multicast forms with any scope, of which the kernel uses the
-/// global one. All of them result in the same packets on the wire.
+/// An IPv4 group has several GIDs: the IPv4-mapped form, and multicast forms with any scope, of which the kernel uses
+/// the global one. Packets to all of them are the same on the wire.
 pub fn canonical(gid: Ipv6Addr) -> Option<Ipv6Addr> {
     let mapped = if gid.is_multicast() {
         let [_, rest @ ..] = gid.segments();

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The kind of a verbs object, by which existing objects are counted.
+/// Kind of a verbs object. Existing objects are counted by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 #[expect(missing_docs, reason = "the specification's own names")]
@@ -44,7 +44,8 @@ impl Kind {
 
 static COUNTS: [AtomicU64; Kind::ALL.len()] = [const { AtomicU64::new(0) }; Kind::ALL.len()];
 
-/// Returns the number of objects of a kind that this process has created on the device and not destroyed.
+/// Returns the number of objects of a kind that exist: this process has created them on the softroce device and not
+/// destroyed them.
 ///
 /// ```
 /// assert_eq!(softroce::objects(softroce::Kind::QueuePair), 0);
@@ -60,7 +61,7 @@ pub(crate) fn forget() {
     }
 }
 
-/// A field of a verbs object by which the object counts as existing until it is dropped.
+/// A field of a verbs object that counts the object as existing until the object is dropped.
 pub(crate) struct Counted(Kind);
 
 impl Counted {

@@ -3,10 +3,10 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A value of which each process has its own. The first use in a process creates the value.
+/// A value of which each process has its own, created at the first use in the process.
 ///
-/// A child of `fork` does not use its parent's value, and creates a value of its own: the parent's locks may be held forever by
-/// threads that the child does not have, and the parent's descriptors are closed in the child.
+/// A child of `fork` does not use its parent's value, because threads that the child does not have may hold the
+/// parent's locks forever, and because the parent's descriptors are closed in the child.
 pub(crate) struct PerProcess<T: Send + Sync + 'static> {
     /// Pointer to the value, which is never freed; null before the first use.
     value: AtomicPtr<T>,
@@ -14,8 +14,8 @@ pub(crate) struct PerProcess<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> PerProcess<T> {
-    /// Creates a holder without a value. The first use of the holder creates the value by `make`. If two threads use the
-    /// holder for the first time at once, `make` may be called twice; then one result is dropped.
+    /// Creates a holder without a value. The first use of the holder calls `make` to create the value. If two threads
+    /// use the holder for the first time at once, `make` may be called twice, and one of the values is dropped.
     pub(crate) const fn new(make: fn() -> T) -> Self {
         Self {
             value: AtomicPtr::new(ptr::null_mut()),
@@ -51,8 +51,8 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
         }
     }
 
-    /// Discards the value without dropping it, so that the next use creates another value. Takes no lock. Must be called in a
-    /// child of `fork`.
+    /// Discards the value without dropping it, so that the next use creates a new value. Takes no lock. Must be called
+    /// in a child of `fork`.
     pub(crate) fn forget(&self) {
         self.value.store(ptr::null_mut(), Ordering::Release);
     }

@@ -130,7 +130,9 @@ unsafe fn refuse(qp: *mut ibv_qp_ex) {
     // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
         with(qp, |object| {
-            object.batch().refuse(object.queue_pair().rules());
+            object
+                .batch()
+                .record_unsupported(object.queue_pair().rules());
         });
     };
 }
@@ -176,7 +178,7 @@ unsafe extern "C" fn wr_bind_mw(
             let rules = object.queue_pair().rules();
             match bind(mw, rkey, &*bind_info) {
                 Ok(operation) => object.batch().begin(rules, id, flags, operation),
-                Err(error) => object.batch().poison(error),
+                Err(error) => object.batch().record_error(error),
             }
         });
     }
@@ -274,7 +276,7 @@ unsafe extern "C" fn wr_set_ud_addr(
         with(qp, |object| {
             match address(object, ah, remote_qpn, remote_qkey) {
                 Ok(address) => object.batch().address(address),
-                Err(error) => object.batch().poison(error),
+                Err(error) => object.batch().record_error(error),
             }
         });
     }
@@ -318,7 +320,7 @@ unsafe fn set_inline(object: &Object, places: impl Iterator<Item = (usize, usize
     // SAFETY: the caller guarantees the conditions of this function.
     match unsafe { copy(object.queue_pair().rules(), places) } {
         Ok(data) => object.batch().inline(data),
-        Err(error) => object.batch().poison(error),
+        Err(error) => object.batch().record_error(error),
     }
 }
 
@@ -334,7 +336,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list
         with(qp, |object| {
             match object.queue_pair().rules().send_segments(num_sge) {
                 Ok(count) => set_segments(object, pieces(sg_list, count)),
-                Err(error) => object.batch().poison(error),
+                Err(error) => object.batch().record_error(error),
             }
         });
     }
@@ -343,7 +345,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list
 fn set_segments(object: &Object, pieces: &[ibv_sge]) {
     match object.queue_pair().rules().send_segments(pieces.len()) {
         Ok(_) => object.batch().gather(pieces.iter().map(segment)),
-        Err(error) => object.batch().poison(error),
+        Err(error) => object.batch().record_error(error),
     }
 }
 

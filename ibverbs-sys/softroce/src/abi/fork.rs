@@ -65,7 +65,7 @@ extern "C" fn in_child() {
     IS_CHILD.store(true, Ordering::Relaxed);
     open::refuse_all();
     nic::forget();
-    counters::forget();
+    counters::reset_in_child();
     object_counts::forget();
     memory::forget();
     buffer::forget();

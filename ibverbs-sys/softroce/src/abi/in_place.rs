@@ -8,7 +8,7 @@ use ibverbs_sys::{ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
 use super::work_request::{inline, pieces};
 use crate::proto::{Data, Inline, Posted, Remote, Segment, Service};
-use crate::queue_pair::{List, Rules};
+use crate::queue_pair::{PostedList, Rules};
 use crate::transfer::{Action, Atomic, OneSided};
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
@@ -39,7 +39,7 @@ impl<'a> Requests<'a> {
     }
 }
 
-impl<'a> List<'a> for Requests<'a> {
+impl<'a> PostedList<'a> for Requests<'a> {
     #[inline]
     fn peek(&self) -> Option<OneSided<'a>> {
         // SAFETY: the caller of `new` guarantees a list of valid requests.

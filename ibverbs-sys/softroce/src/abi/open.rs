@@ -156,7 +156,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
         let opened = unsafe { Box::from_raw(opened) };
         for queue_pair in opened.nic.queue_pairs.all() {
             // Destroys the queue pair as the kernel would, so that peers cannot reach the program's memory through it.
-            if queue_pair.abandon(&opened.context) {
+            if queue_pair.release_all(&opened.context) {
                 // Sends a pending acknowledgement, as `ibv_destroy_qp` does.
                 opened.nic.transmit(&queue_pair);
                 // The error is ignored: this call cannot report that a peer is stopped during a copy.

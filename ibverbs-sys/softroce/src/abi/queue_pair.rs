@@ -197,7 +197,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         if !shared {
             let closed = (queue_pair.vacate()).and_then(|()| queue_pair.usage().close());
             if let Err(refusal) = closed {
-                queue_pair.stay();
+                queue_pair.republish();
                 return refusal.errno();
             }
         }

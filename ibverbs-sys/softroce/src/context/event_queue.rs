@@ -59,7 +59,7 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
         pending.push_back(event);
         // Even if the program has closed the descriptor, the event can be fetched.
-        descriptor::count_up(self.descriptor.as_fd());
+        descriptor::increment(self.descriptor.as_fd());
     }
 
     /// Fetches the next event. If none is queued, waits for one, unless the descriptor is non-blocking. `element_of`
@@ -97,7 +97,7 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
         match read(&self.descriptor, &mut [0; 8]) {
             Err(Errno::BADF) => {
-                descriptor::lost();
+                descriptor::report_loss();
                 is_closed()
             }
             read => Ok(read.map(drop)?),

@@ -17,8 +17,8 @@ use crate::proto::{Path, Time};
 use crate::timers::{Alarm, Sleeper, Timers};
 use crate::wire::Opcode;
 
-/// Timeout that a wait exceeds only if a wakeup is lost.
-const LOST: Duration = Duration::from_secs(60);
+/// Timeout of waits in tests. A wait exceeds it only if a wakeup was lost.
+const LOST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A device for tests, with a real network, that counts the calls by the engine.
 struct Counting {
@@ -129,7 +129,7 @@ impl Counting {
 
     /// Waits until `is_so` returns `true`. Fails with the message `what` if that takes too long.
     fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let end = Instant::now() + LOST;
+        let end = Instant::now() + LOST_TIMEOUT;
         while !is_so() {
             assert!(Instant::now() < end, "{what}");
             thread::yield_now();
@@ -150,10 +150,10 @@ fn it_sleeps_while_there_is_nothing_to_do() {
 fn a_timer_wakes_it() {
     let (device, told) = start(3);
     device.note(0, Duration::from_micros(300));
-    assert_eq!(told.recv_timeout(LOST), Ok(0));
+    assert_eq!(told.recv_timeout(LOST_TIMEOUT), Ok(0));
     device.note(1, Duration::from_secs(1000));
     device.note(2, Duration::ZERO);
-    assert_eq!(told.recv_timeout(LOST), Ok(2));
+    assert_eq!(told.recv_timeout(LOST_TIMEOUT), Ok(2));
     // The timer in a thousand seconds neither expires nor keeps the engine awake.
     let rounds = device.rounds();
     thread::sleep(Duration::from_millis(50));
@@ -174,14 +174,14 @@ fn no_timer_is_lost_whoever_notes_it_when() {
                     let key = thread * 8 + round % 8;
                     let alarm = &device.alarms[key as usize];
                     // A timer entry is scheduled again only after the device was called for it.
-                    device.until("a timer was lost", || !alarm.is_noted());
+                    device.until("a timer was lost", || !alarm.is_set());
                     device.note(key, Duration::from_micros(u64::from(round * 37 % 200)));
                 }
             });
         }
     });
     for _ in 0..THREADS * ROUNDS {
-        told.recv_timeout(LOST).expect("a timer was lost");
+        told.recv_timeout(LOST_TIMEOUT).expect("a timer was lost");
     }
     assert!(told.try_recv().is_err());
 }
@@ -250,7 +250,7 @@ fn it_ends_with_its_device() {
     let (device, _told) = start(0);
     let timers = Arc::downgrade(&device.timers);
     drop(device);
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     while timers.strong_count() > 0 {
         assert!(Instant::now() < end, "the thread lives on");
         thread::yield_now();

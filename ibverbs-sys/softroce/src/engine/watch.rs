@@ -11,16 +11,16 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use crate::descriptor::Descriptor;
 use crate::net::{Endpoints, Socket};
 
-/// Kind of an event that wakes the engine.
+/// Kind of event that wakes the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A packet, or a message of a peer process.
+    /// A packet arrived, or a peer process sent a message.
     Heard,
     /// A change of the network interfaces or addresses of the host.
     HostChange,
 }
 
-/// Events since the previous look at them.
+/// Events since the last call of [`Watch::take`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Taken {
     /// Set if there was any event.
@@ -29,8 +29,8 @@ pub(super) struct Taken {
     pub(super) host_changed: bool,
 }
 
-/// Epoll set of the sockets whose packets wake the engine. It is edge-triggered: each packet wakes the engine only once. So
-/// packets that stay in a socket while another thread is receiving do not keep the engine from sleeping.
+/// Epoll set of the sockets whose packets wake the engine. It is edge-triggered: each packet wakes the engine only
+/// once, so packets that stay in a socket while another thread is receiving do not prevent the engine's sleep.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Descriptor,
@@ -47,14 +47,15 @@ impl Watch {
         })
     }
 
-    /// Adds a descriptor that wakes the engine even while the engine does not watch the sockets.
+    /// Adds a descriptor that wakes the engine even while the engine does not watch the sockets. `event` is the kind of
+    /// event that a readable descriptor stands for.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, event: Event) -> io::Result<()> {
         let data = EventData::new_u64(event as u64);
         Ok(epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?)
     }
 
-    /// Starts or stops watching the sockets `endpoints`. Packets that are in a socket when watching begins count as new.
-    /// Returns `false` if the kernel refuses to watch one of the sockets.
+    /// Starts watching the sockets `endpoints` if `on` is set, and stops otherwise. Packets that are in a socket when
+    /// watching begins count as new. Returns `false` if the kernel refuses to watch one of the sockets.
     pub(super) fn set(&mut self, endpoints: &Arc<Endpoints>, on: bool) -> bool {
         let known = self.endpoints.as_ref();
         if known.is_some_and(|known| Arc::ptr_eq(known, endpoints)) && self.on == on {
@@ -91,7 +92,7 @@ impl Watch {
         refused == 0
     }
 
-    /// Returns the events since the last call.
+    /// Returns the events since the last call, without waiting.
     pub(super) fn take(&self) -> Taken {
         let mut events = [MaybeUninit::uninit(); 8];
         let now = Timespec {

@@ -19,7 +19,7 @@ pub struct NetworkFaults {
 }
 
 impl NetworkFaults {
-    /// Returns whether any packet fault is configured.
+    /// Returns whether at least one fault of packets is configured.
     pub(super) fn any(&self) -> bool {
         self.latency > Duration::ZERO
             || [self.loss, self.duplicate, self.reorder, self.corrupt]
@@ -28,7 +28,7 @@ impl NetworkFaults {
     }
 }
 
-/// The faults that were drawn for one packet.
+/// Faults that the random generator has selected for one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fate {
     /// Set if the packet is dropped.
@@ -43,7 +43,7 @@ pub(crate) struct Fate {
     pub(crate) latency: Duration,
 }
 
-/// Random generator that decides the faults of each packet, with the configured probabilities.
+/// Random generator that selects the faults of each packet, by the configured probabilities.
 #[derive(Debug)]
 pub(crate) struct Accidents {
     faults: NetworkFaults,
@@ -62,8 +62,8 @@ impl Accidents {
         self.faults
     }
 
-    /// Draws the faults of the next packet, which has `len` bytes. Always draws the same number of random numbers, so that a
-    /// change of one fault's probability does not affect the other faults.
+    /// Selects the faults of the next packet, which has `len` bytes. Always draws the same number of random numbers, so
+    /// that a change of one fault's probability does not affect the other faults.
     pub(crate) fn fate(&mut self, len: usize) -> Fate {
         let lost = self.happens(self.faults.loss);
         let doubled = self.happens(self.faults.duplicate);

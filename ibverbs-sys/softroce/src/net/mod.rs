@@ -41,20 +41,20 @@ use crate::wire::BASE;
 
 pub(crate) use endpoint::Endpoints;
 pub(crate) use inbox::Inbox;
-pub(crate) use network::{DELAY, Network};
-pub(crate) use outbox::{Outbox, Shares};
+pub(crate) use network::{DELAY_TIMER_KEY, Network};
+pub(crate) use outbox::{Outbox, SharedVolume};
 pub(crate) use shared::{Delivery, tag};
 pub(crate) use socket::Socket;
 pub(crate) use table::GIDS;
 
-/// Alignment in bytes of packet payloads in buffers. Other alignments can double the time of a copy.
-const GRAIN: usize = 16;
+/// Alignment in bytes of packet payloads in buffers. The copy of an unaligned payload can take twice the time.
+const PAYLOAD_ALIGNMENT: usize = 16;
 
-/// Distance from a multiple of [`GRAIN`] to the start of a packet in a buffer. The payload is then aligned if only a BTH, or a
-/// BTH and a RETH (16 bytes), are before it. Payloads after other headers are not aligned.
-const FRONT: usize = GRAIN - BASE % GRAIN;
+/// Offset of a packet from a multiple of [`PAYLOAD_ALIGNMENT`] bytes in a buffer, so that its payload is aligned if only a BTH, or
+/// a BTH and a RETH (16 bytes), precede the payload. Payloads after other headers are not aligned.
+const PACKET_OFFSET: usize = PAYLOAD_ALIGNMENT - BASE % PAYLOAD_ALIGNMENT;
 
 const _: () = assert!(
-    tunnel::OVERHEAD.is_multiple_of(GRAIN),
+    tunnel::OVERHEAD.is_multiple_of(PAYLOAD_ALIGNMENT),
     "or packets begin elsewhere than what is in front of them"
 );

@@ -9,11 +9,11 @@ use crate::number;
 use crate::proto::Path;
 use crate::wire::ip::Route;
 
-/// Hop limit of packets whose path has hop limit 0 or 1. Kernel drivers ignore the path's hop limit and use that of the IP
-/// route, so programs that set 1 expect to reach peers behind routers.
+/// Hop limit of packets whose path has the hop limit 0 or 1. Kernel drivers ignore the path's hop limit and use that of
+/// the IP route, so programs that set 1 expect to reach peers behind routers.
 const HOP_LIMIT: u8 = 64;
 
-/// The route of a packet: the socket that sends it, its destination, and its headers.
+/// Route of a packet: the socket that sends the packet, the destination, and the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     /// Index of the first GID of the socket that sends the packet.
@@ -28,27 +28,28 @@ pub(super) struct Way {
     pub(super) hop_limit: Option<u8>,
     /// Other packets that may be sent together with the packet in a burst.
     pub(super) company: Company,
-    /// Set if later packets take the same way, until the [knowledge](super::hosts) of the peer's host changes.
+    /// Set if later packets to the same destination have the same route, until the [recorded ports](super::hosts) of
+    /// the peer's host change.
     pub(super) is_certain: bool,
 }
 
-/// Packets that may be sent together with a packet in a burst (one message to the kernel). When the kernel splits a
-/// burst, it numbers the datagrams from 0 on in the identification of their IPv4 headers, which the ICRC covers.
+/// Packets that may be sent together with a packet in a burst (one message to the kernel). The kernel splits a burst
+/// into datagrams, and numbers them from 0 on in the identification of their IPv4 headers, which the ICRC covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Company {
-    /// No other packet. The packet goes to a multicast group, and what the members support is unknown.
+    /// No other packet, because the packet goes to a multicast group, whose members need not support bursts.
     None,
     /// All packets of the same route. Their ICRC does not depend on the identification: it covers an IPv6 header, or the
     /// packets stay on this host, where bursts are not split and both sides assume 0.
     Any,
-    /// All packets of the same route, after a [trial](super::trial). The receiver may see the identification, so the ICRC must
-    /// cover the index of the packet in the burst.
+    /// All packets of the same route, after a [trial](super::trial) has succeeded. The receiver may see the
+    /// identification, so the ICRC must cover the index of the packet in the burst.
     Numbered,
     /// The other packets of a [trial](super::trial), whose ICRC covers their index, too.
     Trial,
 }
 
-/// UDP ports that a process uses as destinations.
+/// UDP ports that a process uses as destinations of packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnPorts {
     /// First port of the device's port range.
@@ -57,8 +58,8 @@ pub(super) struct OwnPorts {
     pub(super) groups: u16,
 }
 
-/// Returns the route from the GID `gid`, whose socket is bound to `local`, to the queue pair with the number
-/// `queue_pair`. Returns `None` if packets cannot be sent on the path.
+/// Returns the route of packets on `path` from the GID `gid`, whose socket is bound to `local`, to the queue pair with
+/// the number `queue_pair`. Returns `None` if packets cannot be sent on the path.
 pub(super) fn way(
     gid: &Gid,
     local: SocketAddr,
@@ -143,7 +144,7 @@ fn is_unicast(ip: &Ipv4Addr) -> bool {
     !ip.is_unspecified() && !ip.is_broadcast() && !ip.is_multicast()
 }
 
-/// Returns the GID for an IP address: an IPv4 address in its IPv4-mapped form.
+/// Returns the GID of an IP address. The GID of an IPv4 address is its IPv4-mapped form.
 pub(super) fn gid_of(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

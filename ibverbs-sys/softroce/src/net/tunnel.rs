@@ -7,7 +7,7 @@
 use crate::address::is_unique_local;
 use crate::wire::ip::Headers;
 
-/// Length in bytes of the IPv6 and UDP headers in front of a tunnelled packet's BTH.
+/// Length in bytes of the IPv6 and UDP headers before the BTH of a tunnelled packet.
 pub(crate) const OVERHEAD: usize = 40 + 8;
 
 /// Returns whether a datagram begins with the IPv6 header of a tunnel. Other datagrams begin with a BTH.
@@ -20,7 +20,8 @@ pub(crate) fn is_tunnelled(datagram: &[u8]) -> bool {
         && datagram.get(8..).is_some_and(is_unique_local)
 }
 
-/// Returns the headers of a tunnelled datagram and the bytes from BTH to ICRC, or `None` if the headers are invalid.
+/// Splits a tunnelled datagram into its IPv6 and UDP headers, and the bytes from BTH to ICRC. Returns `None` if the
+/// headers are invalid.
 pub(crate) fn open(datagram: &[u8]) -> Option<(Headers, &[u8])> {
     match Headers::parse(datagram)? {
         (headers @ Headers::V6 { .. }, rest) => Some((headers, rest)),

@@ -11,10 +11,10 @@ use std::time::Duration;
 use ibverbs_sys::ibv_event_type;
 
 use super::Nic;
-use super::receiver::Care;
+use super::receiver::ReceivingThread;
 use crate::counters::Tally;
 use crate::engine::{self, Look};
-use crate::net::{self, Endpoints, Shares};
+use crate::net::{self, Endpoints, SharedVolume};
 use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::queue_pair::{self, HostPeer};
 use crate::same_host::{self, HostPeers, Link};
@@ -22,13 +22,13 @@ use crate::{memory, receive};
 
 impl engine::Device for Nic {
     fn look(&self) -> Look {
-        match self.look_after(self.now(), Care::Engine) {
+        match self.look_after(self.now(), ReceivingThread::Engine) {
             Look::Contended => {
                 self.refused.store(true, Ordering::Relaxed);
                 // Either the thread that holds the lock sees the flag after it has released the lock, or this thread finds the
                 // lock free.
                 fence(Ordering::SeqCst);
-                self.look_after(self.now(), Care::Engine)
+                self.look_after(self.now(), ReceivingThread::Engine)
             }
             done => done,
         }
@@ -149,11 +149,11 @@ impl queue_pair::Device for Nic {
     }
 
     fn is_direct(&self) -> bool {
-        self.direct && self.faults.spare_packets()
+        self.direct && self.faults.allows_other_paths()
     }
 
     fn is_shared(&self) -> bool {
-        self.faults.spare_packets()
+        self.faults.allows_other_paths()
     }
 
     fn partner(&self, path: &Path, number: u32) -> Option<Arc<Link>> {
@@ -204,7 +204,7 @@ impl queue_pair::Outgoing for net::Outbox<'_> {
         self.through(link, tag, queue_pair);
     }
 
-    fn take_shares(&mut self) -> Shares {
-        self.take_shares()
+    fn take_shared_volume(&mut self) -> SharedVolume {
+        self.take_shared_volume()
     }
 }

@@ -2,34 +2,40 @@ use std::time::Duration;
 
 use crate::proto::Time;
 
-/// Schedule by which a polling thread checks the UDP sockets for packets, if the process also shares memory with peers. A check
-/// is a system call, and takes longer than receiving a message through shared memory.
+/// Schedule of a polling thread's checks of the UDP sockets, if the process also shares memory with peers. A check is a
+/// system call, and takes longer than receiving a message through shared memory.
 #[derive(Debug, Default)]
-pub(super) struct Sockets {
+pub(super) struct SocketSchedule {
     looked: Time,
     /// Present minimum interval between two checks of the sockets.
-    calm: Duration,
+    interval: Duration,
 }
 
-/// Maximum interval between two checks of the sockets, while no messages arrive through shared memory.
-const CALM: Duration = Duration::from_micros(20);
+/// Maximum interval between two checks of the sockets while no messages arrive through shared memory.
+const MAX_IDLE_INTERVAL: Duration = Duration::from_micros(20);
 
-/// Maximum interval between two checks of the sockets while messages arrive through shared memory. The interval is short enough
-/// that packets in the sockets need not wait for the engine.
-const BUSY: Duration = Duration::from_micros(100);
+/// Maximum interval between two checks of the sockets while messages arrive through shared memory. The interval is
+/// short enough that packets in the sockets need not wait for the engine.
+const MAX_BUSY_INTERVAL: Duration = Duration::from_micros(100);
 
-impl Sockets {
-    /// Returns whether a check of the sockets may be omitted now. `busy` is set if messages arrived through shared memory.
+impl SocketSchedule {
+    /// Returns whether a check of the sockets may be omitted at the time `now`. `busy` is set if messages have arrived
+    /// through shared memory.
     pub(super) fn rest(&self, now: Time, busy: bool) -> bool {
-        let is_quiet = !self.calm.is_zero();
-        now - self.looked < if busy && is_quiet { BUSY } else { self.calm }
+        let is_quiet = !self.interval.is_zero();
+        now - self.looked
+            < if busy && is_quiet {
+                MAX_BUSY_INTERVAL
+            } else {
+                self.interval
+            }
     }
 
-    /// Records a check of the sockets that found `received` packets.
+    /// Records that a check of the sockets at the time `now` found `received` packets.
     pub(super) fn looked(&mut self, now: Time, received: usize) {
         self.looked = now;
-        self.calm = match received {
-            0 => (2 * self.calm).clamp(Duration::from_micros(1), CALM),
+        self.interval = match received {
+            0 => (2 * self.interval).clamp(Duration::from_micros(1), MAX_IDLE_INTERVAL),
             _ => Duration::ZERO,
         };
     }
@@ -42,7 +48,7 @@ mod tests {
     #[test]
     fn they_are_let_be_while_nothing_comes_and_not_for_long() {
         let at = |micros: u64| Time::from_nanos(1000 * micros);
-        let mut sockets = Sockets::default();
+        let mut sockets = SocketSchedule::default();
         assert!(!sockets.rest(at(1000), false));
         for _ in 0..10 {
             sockets.looked(at(1000), 0);

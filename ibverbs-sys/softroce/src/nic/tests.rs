@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 mod withdrawal;
 
-use super::{Care, Nic, guid};
+use super::{Nic, ReceivingThread, guid};
 use crate::address;
 use crate::completion::{
     Arming, CompletionChannel, CompletionQueue, CompletionQueueAttributes, Entry, Moderation,
@@ -33,8 +33,8 @@ use crate::proto::{
 };
 use crate::queue_pair::{self, Address, Creation, Draft, Handle, Modification, QueuePair};
 
-/// Timeout that a test exceeds only if a packet, completion or wakeup is lost.
-const LOST: Duration = Duration::from_secs(60);
+/// Timeout of waits in tests. A wait exceeds it only if a packet, completion or wakeup was lost.
+const LOST_TIMEOUT: Duration = Duration::from_secs(60);
 
 const QUEUE_KEY: u32 = 7;
 
@@ -217,7 +217,7 @@ impl Host {
 
     /// Polls until `count` completions have arrived, and returns them. Calls `between` whenever a poll finds none.
     fn completions(&self, count: usize, between: impl Fn()) -> Vec<Completion> {
-        let (mut completions, end) = (Vec::new(), Instant::now() + LOST);
+        let (mut completions, end) = (Vec::new(), Instant::now() + LOST_TIMEOUT);
         while completions.len() < count {
             let before = completions.len();
             self.queue
@@ -337,7 +337,7 @@ fn an_answer_goes_with_what_the_program_says() {
         a.nic.progress();
         b.nic.progress();
     };
-    let (mut together, mut number, end) = (0, 0, Instant::now() + LOST);
+    let (mut together, mut number, end) = (0, 0, Instant::now() + LOST_TIMEOUT);
     while together < 3 {
         assert!(Instant::now() < end, "{together} of {number} answers");
         number += 1;
@@ -392,7 +392,7 @@ fn what_is_lost_is_sent_again_by_timers_alone() {
 fn a_receiver_that_is_late_is_asked_again_by_timers_alone() {
     let (a, b) = connected(1, Service::ReliableConnection);
     a.send(5, None);
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     while b.nic.counters.value(Counter::SentRnr) < 3 {
         assert!(Instant::now() < end);
         nobody_polls();
@@ -456,7 +456,7 @@ fn every_member_of_a_group_gets_its_datagrams() {
         );
         for member in [&b, &second] {
             // A receive for a datagram needs 40 bytes more for the GRH, which these receives lack.
-            let end = Instant::now() + LOST;
+            let end = Instant::now() + LOST_TIMEOUT;
             let mut ended = Vec::new();
             while ended.is_empty() {
                 assert!(Instant::now() < end);
@@ -477,7 +477,7 @@ fn every_member_of_a_group_gets_its_datagrams() {
                 queue_key: QUEUE_KEY,
             }),
         );
-        let end = Instant::now() + LOST;
+        let end = Instant::now() + LOST_TIMEOUT;
         while b.nic.counters.value(Counter::Unaddressed) == 0 {
             assert!(Instant::now() < end);
             nobody_polls();
@@ -498,7 +498,7 @@ fn the_schedule_takes_the_link_down_and_up() {
         schedule,
         ..Config::default()
     });
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     while nic.schedule.lock().len() > 1 {
         assert!(Instant::now() < end);
         nobody_polls();
@@ -534,7 +534,7 @@ fn a_moderated_event_comes_in_time_while_nobody_polls() {
     queue.push(entry).unwrap();
     let mut descriptors = [PollFd::new(&channel, PollFlags::IN)];
     let timeout = Timespec {
-        tv_sec: LOST.as_secs() as _,
+        tv_sec: LOST_TIMEOUT.as_secs() as _,
         tv_nsec: 0,
     };
     assert_eq!(poll(&mut descriptors, Some(&timeout)), Ok(1));
@@ -546,7 +546,7 @@ fn progress_waits_for_nobody() {
     let receiver = nic.receiver.lock();
     assert!(!nic.progress());
     drop(receiver);
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     while !nic.progress() {
         assert!(Instant::now() < end);
     }
@@ -554,7 +554,7 @@ fn progress_waits_for_nobody() {
 
 /// Waits until `is_so` returns `true`. Fails with the message `what` if that takes too long.
 fn until(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < end, "{what}");
         nobody_polls();
@@ -629,12 +629,12 @@ fn who_polls_comes_back_however_much_there_is() {
         let (_a, b) = flooded(200, |nic| {
             if late {
                 nic.timers
-                    .note(super::DEADLINES, &nic.deadlines_alarm, nic.now());
+                    .note(super::MODERATION_TIMER_KEY, &nic.deadlines_alarm, nic.now());
             }
         });
-        let looked = b.nic.look_after(b.nic.now(), Care::Engine);
+        let looked = b.nic.look_after(b.nic.now(), ReceivingThread::Engine);
         // A batch has 8 messages, and the first batch does not count as received in place of the engine.
-        let most = 8 * (super::receiver::OWED + 1);
+        let most = 8 * (super::receiver::MAX_BATCHES_FOR_ENGINE + 1);
         assert!(
             matches!(looked, Look::Contended)
                 || matches!(looked, Look::Done { fetched } if fetched <= most),
@@ -662,7 +662,7 @@ fn a_peer_that_is_gone_is_found_out_by_timers_alone() {
     let (a, b) = connected(0, Service::ReliableConnection);
     b.nic.faults.set_link(false);
     a.send(1, None);
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     let mut ended = Vec::new();
     while ended.is_empty() {
         assert!(Instant::now() < end);

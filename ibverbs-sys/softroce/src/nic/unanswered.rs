@@ -1,24 +1,24 @@
-/// Received messages whose acknowledgement is delayed, so that a message of the program can carry it.
+/// Received messages whose acknowledgement is delayed, so that a message of the program can include it.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
     /// Number of messages that arrived since the last acknowledgement.
     messages: u32,
-    /// Number of receive attempts since the last message.
+    /// Number of receive attempts since the last message arrived.
     looks: u32,
 }
 
-/// Minimum number of received messages at which the acknowledgements are not delayed any more.
-const MESSAGES: u32 = 16;
+/// Minimum number of received messages at which acknowledgements are no longer delayed.
+const MIN_MESSAGES: u32 = 16;
 
-/// Average number of received messages of a queue pair at which the acknowledgements are not delayed any more. With fewer, the
-/// messages of many queue pairs would need about as many acknowledgements.
-const OF_EACH: u32 = 4;
+/// Average number of received messages per queue pair at which acknowledgements are no longer delayed. If the average
+/// is lower, acknowledging the messages of many queue pairs takes about one acknowledgement for each message.
+const MESSAGES_PER_QUEUE_PAIR: u32 = 4;
 
-/// Number of received messages at which the acknowledgements are not delayed any more, however many queue pairs received them.
-const MOST: u32 = 256;
+/// Maximum number of received messages whose acknowledgements are delayed, for any number of queue pairs.
+const MAX_MESSAGES: u32 = 256;
 
-/// Number of receive attempts without a message at which the acknowledgement is not delayed any more.
-const LOOKS: u32 = 4;
+/// Number of receive attempts without a message at which the acknowledgement is no longer delayed.
+const MAX_EMPTY_RECEIVES: u32 = 4;
 
 impl Unanswered {
     /// Records a receive attempt in which `came` messages arrived.
@@ -32,15 +32,16 @@ impl Unanswered {
         }
     }
 
-    /// Returns whether the acknowledgements of the received messages may be delayed further. `queue_pairs` is the number of
-    /// queue pairs that received them.
+    /// Returns whether the acknowledgements of the received messages may be delayed further. `queue_pairs` is the
+    /// number of queue pairs that received the messages.
     #[inline]
     pub(super) fn may_wait(&self, queue_pairs: usize) -> bool {
-        let messages = (queue_pairs as u32).saturating_mul(OF_EACH);
-        self.messages < messages.clamp(MESSAGES, MOST) && self.looks < LOOKS
+        let messages = (queue_pairs as u32).saturating_mul(MESSAGES_PER_QUEUE_PAIR);
+        self.messages < messages.clamp(MIN_MESSAGES, MAX_MESSAGES)
+            && self.looks < MAX_EMPTY_RECEIVES
     }
 
-    /// Records that all messages are acknowledged.
+    /// Records that all messages have been acknowledged.
     #[inline]
     pub(super) fn answered(&mut self) {
         *self = Self::default();
@@ -54,7 +55,7 @@ mod tests {
     #[test]
     fn they_wait_for_a_few_looks_and_not_where_many_come() {
         let mut unanswered = Unanswered::default();
-        for _ in 1..MESSAGES {
+        for _ in 1..MIN_MESSAGES {
             unanswered.looked(1);
             assert!(unanswered.may_wait(1));
         }
@@ -72,7 +73,7 @@ mod tests {
 
         for _ in 0..3 {
             unanswered.looked(1);
-            for _ in 1..LOOKS {
+            for _ in 1..MAX_EMPTY_RECEIVES {
                 unanswered.looked(0);
                 assert!(unanswered.may_wait(1));
             }

@@ -2,9 +2,9 @@ use super::endpoint::Endpoint;
 use super::{Arrival, Completion, CompletionStatus, Counter, Host, NetworkHeader, Work};
 use crate::wire::Packet;
 
-/// Fields of a datagram's headers that the receiving queue pair checks or reports.
+/// Fields of a datagram's headers that the receiving queue pair checks, or reports in the completion.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Label {
+pub(super) struct DatagramFields {
     pub(super) queue_key: u32,
     pub(super) source: u32,
     pub(super) immediate: Option<[u8; 4]>,
@@ -14,15 +14,14 @@ pub(super) struct Label {
 /// Receives a datagram packet, and completes a receive with it. Drops the datagram, and returns `Ok`, if its queue key
 /// is wrong, if it has too many bytes, or if no receive is posted (IBTA 9.8.3.2).
 ///
-/// # Errors
-/// Status of the receive, if it failed. Its completion has already been generated.
+/// # Errors The status of the receive, if the receive failed. Its completion has already been generated.
 pub(super) fn receive(
     endpoint: &Endpoint,
     arrival: &Arrival,
     packet: &Packet<'_>,
     host: &mut impl Host,
 ) -> Result<(), CompletionStatus> {
-    let label = packet.header.deth.map(|deth| Label {
+    let label = packet.header.deth.map(|deth| DatagramFields {
         queue_key: deth.queue_key,
         source: deth.source,
         immediate: packet.header.immediate,
@@ -31,13 +30,14 @@ pub(super) fn receive(
     deliver(endpoint, &arrival.route, label, packet.payload, host)
 }
 
-/// Delivers the payload of a datagram to the next receive, and completes the receive. `route` is the GRH. The datagram
-/// arrived as a packet, or comes from a sender in this process. Drops the datagram if `label` is `None`, if the queue
-/// key is wrong, if the payload is longer than the MTU, or if no receive is posted.
+/// Delivers the payload of a datagram to the next receive, and completes the receive. `route` is the GRH, and `label`
+/// the checked header fields. The datagram has arrived as a packet, or comes from a sender in this process. Drops the
+/// datagram if `label` is `None`, if the queue key is wrong, if the payload is longer than the MTU, or if no receive is
+/// posted.
 pub(super) fn deliver(
     endpoint: &Endpoint,
     route: &[u8; 40],
-    label: Option<Label>,
+    label: Option<DatagramFields>,
     payload: &[u8],
     host: &mut impl Host,
 ) -> Result<(), CompletionStatus> {

@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::QueuePair;
-use super::host::Surroundings;
+use super::host::Environment;
 use super::object::Inner;
 use crate::counters::Flow;
 use crate::proto::{self, Data, Outcome, Part, Path, SendOperation, Service, Step};
@@ -29,32 +29,32 @@ pub(super) struct Link {
     /// The path to the destination queue pair.
     path: Path,
     number: u32,
-    /// Index of the destination's GID to which packets from this queue pair would be addressed.
+    /// Index of the destination's GID at which packets from this queue pair would arrive.
     local: u8,
     source: Ipv6Addr,
     /// Version of the sending queue pair. The cached destination is valid while the queue pair has this version.
     own: u64,
-    /// Version that the destination queue pair had when the two were found to be connected to each other. `None` before the
+    /// Version of the destination queue pair when the two were found to be connected to each other. `None` before the
     /// first check.
     theirs: Option<u64>,
 }
 
 /// Maximum number of messages that are executed directly before both queue pairs are unlocked for other threads.
-const MESSAGES: u64 = 64;
+const MAX_DIRECT_MESSAGES: u64 = 64;
 const BYTES: u64 = 64 << 10;
 
 impl QueuePair {
-    /// Returns whether messages are executed directly in a queue pair of this process, by the destination that was found
-    /// last.
+    /// Returns whether messages are executed directly in a queue pair of this process, according to the destination
+    /// that was found last.
     pub(crate) fn is_direct(&self) -> bool {
         self.device().is_direct() && self.inner.lock().link.is_some()
     }
 
-    /// Takes the cached destination of the next message, or looks the destination up. Returns `None` if it is not in this
-    /// process. The caller stores the destination in the cache again.
+    /// Removes and returns the cached destination of the next message, or finds the destination. Returns `None` if it
+    /// is not in this process. The caller must store the destination in the cache again.
     pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<Link>> {
         let may_have_one =
-            mine.partner.is_none() && self.device().is_direct() && has_direct(self.service());
+            mine.partner.is_none() && self.device().is_direct() && supports_direct(self.service());
         if !may_have_one {
             return None;
         }
@@ -94,9 +94,9 @@ impl QueuePair {
         })
     }
 
-    /// Executes messages, or ranges of long ones, directly in the destination queue pair of this process. Returns the next
-    /// step for the send queue.
-    pub(super) fn move_to(&self, mine: &mut MutexGuard<'_, Inner>, mut link: Box<Link>) -> Step {
+    /// Executes messages, or ranges of long messages, directly in the destination queue pair `link` of this process.
+    /// Returns the next step for the send queue.
+    pub(super) fn execute_in(&self, mine: &mut MutexGuard<'_, Inner>, mut link: Box<Link>) -> Step {
         let mut theirs = self.lock_peer(mine, &link.peer);
         if mine.version != link.own {
             // Another thread has modified this queue pair while it was unlocked, so the destination must be found again.
@@ -106,14 +106,14 @@ impl QueuePair {
         if link.theirs != Some(version) && !connected(mine, &theirs, &link) {
             return Step::Packets;
         }
-        let step = self.move_parts(mine, &link, &mut theirs);
+        let step = self.execute_parts(mine, &link, &mut theirs);
         drop(theirs);
         link.theirs = Some(version);
         mine.link = Some(link);
         step
     }
 
-    /// Locks the destination queue pair in addition to this one. This queue pair may be unlocked temporarily.
+    /// Locks the destination queue pair `peer` in addition to this one. This queue pair may be unlocked temporarily.
     fn lock_peer<'a>(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -128,16 +128,16 @@ impl QueuePair {
         }
     }
 
-    /// Executes messages, or ranges of long ones, until none is left or until other threads should get the locks. Returns
+    /// Executes messages, or ranges of long messages, until none is left or other threads must get the locks. Returns
     /// the next step for the send queue.
-    fn move_parts(&self, mine: &mut Inner, link: &Link, theirs: &mut Inner) -> Step {
+    fn execute_parts(&self, mine: &mut Inner, link: &Link, theirs: &mut Inner) -> Step {
         let peer = &*link.peer;
         let (Some(attached), Some(their_attached)) = (&mine.attached, &theirs.attached) else {
             return Step::Packets;
         };
         mine.notes.peer = Peer::SameProcess;
         let mut host = self.surroundings(attached, &mut mine.notes);
-        let mut end = End {
+        let mut end = LockedDestination {
             link,
             transport: &mut theirs.transport,
             host: peer.surroundings(their_attached, &mut theirs.notes),
@@ -156,7 +156,7 @@ impl QueuePair {
             let Some(part) = in_process::next_part(transport, &upcoming) else {
                 break Step::Packets;
             };
-            if !end.is_for(&part) {
+            if !end.is_destination_of(&part) {
                 break Step::Moved;
             }
             let packets = part.packets;
@@ -169,7 +169,7 @@ impl QueuePair {
             let Volume {
                 messages, bytes, ..
             } = end.volume;
-            if step != Step::Moved || messages >= MESSAGES || bytes >= BYTES {
+            if step != Step::Moved || messages >= MAX_DIRECT_MESSAGES || bytes >= BYTES {
                 break step;
             }
         };
@@ -183,18 +183,18 @@ impl QueuePair {
     }
 }
 
-/// The destination queue pair of a direct transfer, while both queue pairs are locked.
-struct End<'a, 'h> {
+/// Destination queue pair of a direct transfer, while both queue pairs are locked.
+struct LockedDestination<'a, 'h> {
     link: &'a Link,
     transport: &'a mut proto::QueuePair,
-    host: Surroundings<'h>,
+    host: Environment<'h>,
     /// Number of messages, bytes and copy operations that were executed.
     volume: Volume,
 }
 
-impl<'h> End<'_, 'h> {
-    /// Returns whether a range of a message goes to this destination.
-    fn is_for(&self, part: &Part<'_>) -> bool {
+impl<'h> LockedDestination<'_, 'h> {
+    /// Returns whether this is the destination of a range of a message.
+    fn is_destination_of(&self, part: &Part<'_>) -> bool {
         match part.request.operation {
             SendOperation::Datagram {
                 path, destination, ..
@@ -203,7 +203,7 @@ impl<'h> End<'_, 'h> {
         }
     }
 
-    fn carry(&mut self, part: &Part<'_>, transfer: Transfer, sender: &Surroundings<'h>) -> Outcome {
+    fn carry(&mut self, part: &Part<'_>, transfer: Transfer, sender: &Environment<'h>) -> Outcome {
         let mut copies = 1;
         let outcome = match part.request.operation {
             SendOperation::Datagram {
@@ -232,8 +232,8 @@ impl<'h> End<'_, 'h> {
     }
 }
 
-/// Returns whether messages of `service` can be executed directly between two queue pairs of this process.
-fn has_direct(service: Service) -> bool {
+/// Returns whether messages of the service `service` can be executed directly between two queue pairs of this process.
+fn supports_direct(service: Service) -> bool {
     match service {
         Service::ReliableConnection
         | Service::UnreliableConnection

@@ -52,4 +52,4 @@ pub(crate) use handles::Handle;
 pub(crate) use modify::{Modification, number_of};
 pub use object::QueuePair;
 pub(crate) use post::Sender;
-pub(crate) use posted::List;
+pub(crate) use posted::PostedList;

@@ -10,7 +10,7 @@ use crate::limits::{MAX_PKEYS, MAX_QP_INIT_RD_ATOM, MAX_QP_RD_ATOM, PORTS};
 use crate::multicast::canonical;
 use crate::proto::{AccessFlags, Attributes, Mtu, Path, Sequence, Service, State};
 
-/// The arguments of `ibv_modify_qp`.
+/// Arguments of `ibv_modify_qp`.
 #[derive(Clone, Copy)]
 pub(crate) struct Modification<'a> {
     /// The attribute mask that the program has passed.
@@ -21,9 +21,9 @@ pub(crate) struct Modification<'a> {
     pub(crate) destination: Ipv6Addr,
 }
 
-/// Properties of a queue pair before a modification that the checks use.
+/// Properties of a queue pair before a modification, which the checks use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Present {
+pub(super) struct PresentState {
     pub(super) service: Service,
     pub(super) state: State,
     /// Set if the queue pair is in SQD and requests that were started before are still in progress.
@@ -35,7 +35,7 @@ pub(super) struct Present {
 /// A checked modification, which can be applied without failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// State to enter; `None` if the state does not change.
+    /// State to enter, or `None` if the state does not change.
     pub(super) enter: Option<State>,
     /// Attributes to set besides the state.
     pub(super) set: Mask,
@@ -43,13 +43,14 @@ pub(super) struct Plan {
     path: Option<Path>,
 }
 
-/// Checks a modification completely, before the queue pair is changed. Returns the changes that must then be applied.
+/// Checks all arguments of a modification, before the queue pair is changed. Returns the changes that must then be
+/// applied.
 pub(super) fn check(
-    present: Present,
+    present: PresentState,
     wanted: &Modification<'_>,
     device: &dyn Device,
 ) -> Result<Plan, ModifyError> {
-    let Present { service, state, .. } = present;
+    let PresentState { service, state, .. } = present;
     let values = wanted.values;
     let mask = Mask::from_bits(wanted.mask)
         .ok_or(ModifyError::Unknown(wanted.mask & !Mask::all().bits()))?
@@ -211,8 +212,8 @@ impl Plan {
         }
     }
 
-    /// Stores the attribute values of the program, which `ibv_query_qp` returns.
-    pub(super) fn remember(&self, values: &ibv_qp_attr, as_set: &mut ibv_qp_attr) {
+    /// Stores the attribute values that the program has set, for `ibv_query_qp`.
+    pub(super) fn store(&self, values: &ibv_qp_attr, as_set: &mut ibv_qp_attr) {
         macro_rules! remember {
             ($($attribute:ident => $($field:ident),+;)+) => {
                 $(if self.set.contains(Mask::$attribute) {
@@ -239,13 +240,13 @@ impl Plan {
     }
 }
 
-/// Returns the duration for a timeout code of `ibv_qp_attr`: 4.096 µs times a power of two, or `None` (no timeout) for
-/// 0 (IBTA 9.9.2.1.1).
+/// Returns the duration of a timeout code of `ibv_qp_attr`: 4.096 µs times a power of two, or `None` (no timeout) for 0
+/// (IBTA 9.9.2.1.1).
 fn timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << code))
 }
 
-/// Converts a state of the C ABI. Fails if the number is no state.
+/// Converts a queue pair state of the C ABI. Fails if the number is not a state.
 pub(super) fn state_of(state: ibv_qp_state) -> Result<State, ModifyError> {
     Ok(match state {
         ibv_qp_state::IBV_QPS_RESET => State::Reset,
@@ -259,7 +260,7 @@ pub(super) fn state_of(state: ibv_qp_state) -> Result<State, ModifyError> {
     })
 }
 
-/// Returns the number of a state in the C ABI.
+/// Returns the value of a queue pair state in the C ABI.
 pub(crate) fn number_of(state: State) -> ibv_qp_state {
     match state {
         State::Reset => ibv_qp_state::IBV_QPS_RESET,
@@ -272,7 +273,7 @@ pub(crate) fn number_of(state: State) -> ibv_qp_state {
     }
 }
 
-/// Returns the number of an MTU in the C ABI.
+/// Returns the value of an MTU in the C ABI.
 pub(super) fn mtu_number(mtu: Mtu) -> ibv_mtu {
     match mtu {
         Mtu::Mtu256 => ibv_mtu::IBV_MTU_256,
@@ -302,7 +303,7 @@ mod tests {
 
     use ibverbs_sys::{ibv_mig_state, ibv_mtu, ibv_qp_attr, ibv_qp_state};
 
-    use super::{Modification, ModifyError, Plan, Present, check, number_of, state_of};
+    use super::{Modification, ModifyError, Plan, PresentState, check, number_of, state_of};
     use crate::limits::{MAX_QP_INIT_RD_ATOM, MAX_QP_RD_ATOM};
     use crate::proto::{AccessFlags, Attributes, Mtu, Path, Sequence, Service, State};
     use crate::queue_pair::device::tests::TestDevice;
@@ -339,8 +340,8 @@ mod tests {
         values
     }
 
-    fn present(service: Service, state: State) -> Present {
-        Present {
+    fn present(service: Service, state: State) -> PresentState {
+        PresentState {
             service,
             state,
             draining: false,
@@ -349,7 +350,7 @@ mod tests {
     }
 
     fn checked(
-        present: Present,
+        present: PresentState,
         to: State,
         mask: Mask,
         change: impl FnOnce(&mut ibv_qp_attr),
@@ -384,8 +385,8 @@ mod tests {
         assert_eq!(cases, 3 * all(21) + 2 * all(22));
     }
 
-    fn each_attribute(present: Present, to: State) -> usize {
-        let Present { service, state, .. } = present;
+    fn each_attribute(present: PresentState, to: State) -> usize {
+        let PresentState { service, state, .. } = present;
         let Some(rule) = rule(service, state, to) else {
             for mask in [Mask::STATE, Mask::STATE | Mask::PORT, Mask::all()] {
                 let result = checked(present, to, mask, |_| ());
@@ -581,7 +582,7 @@ mod tests {
     #[test]
     fn a_draining_queue_is_left_alone_or_given_up() {
         for service in SERVICES {
-            let draining = Present {
+            let draining = PresentState {
                 draining: true,
                 ..present(service, State::SendQueueDrained)
             };
@@ -612,7 +613,7 @@ mod tests {
             let mask = Mask::STATE | rule(service, pair[0], pair[1]).unwrap().required;
             let plan = checked(present(service, pair[0]), pair[1], mask, |_| ()).unwrap();
             plan.apply(&given, &mut attributes);
-            plan.remember(&given, &mut as_set);
+            plan.store(&given, &mut as_set);
         }
         assert_eq!(attributes.destination, 0xff_ffff);
         assert_eq!(attributes.path.map(|path| path.destination), Some(PEER));

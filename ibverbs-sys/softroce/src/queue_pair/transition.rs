@@ -6,7 +6,7 @@ use bitflags::bitflags;
 use crate::proto::{Service, State};
 
 bitflags! {
-    /// Attributes to set in `ibv_modify_qp`: the bits of `ibv_qp_attr_mask`.
+    /// Attributes that `ibv_modify_qp` sets, with the bits of `ibv_qp_attr_mask`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub(crate) struct Mask: u32 {
         const STATE = 1;
@@ -34,7 +34,7 @@ bitflags! {
     }
 }
 
-/// The attributes that a program must or may set in a state transition, besides the state.
+/// Attributes that a program must set or may set in a state transition, besides the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     /// Attributes that must be set.
@@ -76,12 +76,14 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
         (State::Init, State::ReadyToReceive) => to_receive(service),
         (State::ReadyToReceive, State::ReadyToSend) => Rule {
             required: to_send(service),
-            optional: running(service),
+            optional: optional_in_rts(service),
         },
         (State::ReadyToSend, State::ReadyToSend)
-        | (State::SendQueueDrained, State::ReadyToSend) => Rule::optional(running(service)),
+        | (State::SendQueueDrained, State::ReadyToSend) => Rule::optional(optional_in_rts(service)),
         (State::ReadyToSend, State::SendQueueDrained) => Rule::optional(Mask::NOTIFY_DRAINED),
-        (State::SendQueueDrained, State::SendQueueDrained) => Rule::optional(drained(service)),
+        (State::SendQueueDrained, State::SendQueueDrained) => {
+            Rule::optional(optional_in_sqd(service))
+        }
         // Reliable services have no state SQE: a failed send request moves the whole queue pair to ERROR (IBTA 10.3.1.6).
         (State::SendQueueError, State::ReadyToSend) => match service {
             Service::UnreliableDatagram => {
@@ -96,8 +98,8 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
     })
 }
 
-/// Returns the attributes that are accepted and ignored for an XRC queue pair of this service. Programs set the same
-/// attributes on both sides of an XRC connection, and other providers accept them, too.
+/// Returns the attributes that are accepted and ignored for an XRC queue pair of the service `service`. Programs set
+/// the same attributes on both sides of an XRC connection, and other providers accept these attributes, too.
 pub(crate) const fn ignored(service: Service) -> Mask {
     match service {
         Service::XrcInitiator => Mask::MAX_ACCEPTED.union(Mask::MIN_RNR_TIMER),
@@ -150,8 +152,8 @@ const fn to_send(service: Service) -> Mask {
     }
 }
 
-/// Returns the attributes that a program may set at the transition to RTS and in RTS.
-const fn running(service: Service) -> Mask {
+/// Returns the attributes that a program may set at the transition to RTS, and while in RTS.
+const fn optional_in_rts(service: Service) -> Mask {
     let connected = Mask::CURRENT_STATE
         .union(Mask::ALTERNATE_PATH)
         .union(Mask::ACCESS)
@@ -163,8 +165,8 @@ const fn running(service: Service) -> Mask {
     }
 }
 
-/// Returns the attributes that a program may set in SQD.
-const fn drained(service: Service) -> Mask {
+/// Returns the attributes that a program may set in the state SQD.
+const fn optional_in_sqd(service: Service) -> Mask {
     let connected = Mask::ADDRESS
         .union(Mask::ALTERNATE_PATH)
         .union(Mask::ACCESS)

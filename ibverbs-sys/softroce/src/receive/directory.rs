@@ -8,7 +8,7 @@ use crate::limits;
 
 use super::SharedReceiveQueue;
 
-/// The shared receive queues of a NIC, by number.
+/// Table of the shared receive queues of a NIC, by number.
 #[derive(Debug, Default)]
 pub struct Directory {
     queues: RwLock<Numbered>,
@@ -21,8 +21,8 @@ struct Numbered {
 }
 
 impl Directory {
-    /// Calls `make` with a free number to create a shared receive queue, and adds the queue to the directory. A number is
-    /// reused as late as possible.
+    /// Creates a shared receive queue by a call of `make` with a free number, adds the queue to the directory, and
+    /// returns it. The numbers of removed queues are reused as late as possible.
     pub fn insert(
         &self,
         make: impl FnOnce(u32) -> Result<Arc<SharedReceiveQueue>, Refusal>,

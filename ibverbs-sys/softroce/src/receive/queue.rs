@@ -56,7 +56,7 @@ impl ReceiveQueue {
         self.max_segments
     }
 
-    /// Returns the number of receive requests that were posted and not taken.
+    /// Returns the number of receive requests that were posted and not taken yet.
     pub fn len(&self) -> usize {
         self.requests.len()
     }

@@ -12,7 +12,7 @@ use crate::proto::ReceiveRequest;
 
 use super::Full;
 
-/// A shared receive queue (`ibv_srq`): receive requests that several queue pairs take from.
+/// A shared receive queue (`ibv_srq`): a queue of receive requests that several queue pairs use.
 pub struct SharedReceiveQueue {
     number: u32,
     domain: Arc<ProtectionDomain>,
@@ -35,7 +35,7 @@ pub struct XrcBinding {
 struct State {
     requests: VecDeque<ReceiveRequest>,
     capacity: u32,
-    /// Number of requests: when fewer are left, an event is raised once. 0 if no event is armed.
+    /// Minimum number of requests: an event is raised once when fewer are left. 0 if no event is armed.
     limit: u32,
 }
 
@@ -93,8 +93,8 @@ impl SharedReceiveQueue {
         Some(request)
     }
 
-    /// Changes the capacity and the limit of the event (`ibv_modify_srq(3)`). `None` leaves a value unchanged. If a new
-    /// value is invalid, changes nothing.
+    /// Changes the capacity and the limit below which the event is raised (`ibv_modify_srq(3)`). `None` leaves a value
+    /// unchanged. Changes nothing if a new value is invalid.
     pub fn modify(&self, capacity: Option<u32>, limit: Option<u32>) -> Result<(), Refusal> {
         let mut state = self.state.lock();
         let new_capacity = capacity.unwrap_or(state.capacity);

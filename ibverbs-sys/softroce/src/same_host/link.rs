@@ -101,7 +101,7 @@ impl Failures {
     /// Wakes the engine, which then removes the failed link.
     fn notify(&self) {
         self.has_failed.store(true, Ordering::Release);
-        descriptor::count_up(self.wake_eventfd.as_fd());
+        descriptor::increment(self.wake_eventfd.as_fd());
     }
 }
 
@@ -463,7 +463,7 @@ impl Link {
         // An error is ignored. A full counter means that the peer has not reacted to an earlier wakeup yet. If a peer has
         // passed a wrong descriptor, only that peer is harmed.
         let wake_eventfd = channel.unwrap_or(&self.peer.wake_eventfd);
-        descriptor::count_up(wake_eventfd.as_fd());
+        descriptor::increment(wake_eventfd.as_fd());
     }
 
     /// Defers the wakeup of the peer to a later [`flush`](Self::flush), because another message that wakes the peer may follow

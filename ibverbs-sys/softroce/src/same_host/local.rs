@@ -119,7 +119,7 @@ impl Local {
 
     /// Wakes the engine (background thread) of this process.
     pub(super) fn ring(&self) {
-        descriptor::count_up(self.own.wake_eventfd.as_fd());
+        descriptor::increment(self.own.wake_eventfd.as_fd());
     }
 
     /// Returns whether a link (shared memory with another process) has failed since the previous call.

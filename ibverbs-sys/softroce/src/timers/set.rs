@@ -9,20 +9,20 @@ use super::Sleeper;
 use super::clock::Clock;
 use crate::proto::Time;
 
-/// Clock of the NIC, and the set of its timers: the times at which queue pairs, the network and the NIC must be called.
+/// Clock of the NIC, and the set of times at which queue pairs, the network and the NIC must be called.
 #[derive(Debug)]
 pub(crate) struct Timers {
     clock: Clock,
-    /// Set of times, with the key of the queue pair (or other user) that must be called then. Each key has at most one
-    /// time.
+    /// Scheduled times, each with the key of the queue pair (or other user) that must be called then. Each key has at
+    /// most one time.
     set: Mutex<BTreeSet<(Time, u32)>>,
     /// Earliest time in the set in nanoseconds, or `u64::MAX` if the set is empty.
     earliest: AtomicU64,
     sleeper: Sleeper,
 }
 
-/// State of a timer: the time for which its user (a queue pair, for example) is scheduled. The user stores the value.
-/// The time may be earlier than the user's present deadline, but is never later.
+/// State of one timer: the time for which its user (a queue pair, for example) is scheduled. The user stores this
+/// value. The time may be earlier than the deadline that the user needs at present, but is never later.
 #[derive(Debug)]
 pub(crate) struct Alarm(AtomicU64);
 
@@ -35,7 +35,7 @@ impl Alarm {
 
     /// Returns whether the user of the timer is scheduled.
     #[inline]
-    pub(crate) fn is_noted(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != NEVER
     }
 }
@@ -60,7 +60,8 @@ impl Timers {
         self.clock.now()
     }
 
-    /// Returns the present time at low cost: the result is usually some milliseconds later than that of [`now`](Self::now).
+    /// Returns a present time that is cheap to read: usually some milliseconds later than the result of
+    /// [`now`](Self::now).
     pub(crate) fn coarse_now(&self) -> Time {
         self.clock.coarse()
     }
@@ -100,7 +101,7 @@ impl Timers {
         }
     }
 
-    /// Cancels the timer of a user that need not be called any more.
+    /// Cancels the timer with the key `key` and the state `alarm`.
     pub(crate) fn cancel(&self, key: u32, alarm: &Alarm) {
         if alarm.0.load(Ordering::SeqCst) == NEVER {
             return;
@@ -111,9 +112,9 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Removes timers that are due from the set, and appends their keys and times to `out`, as many as fit into its
-    /// capacity. The alarms of these timers are still set: before the caller determines the next deadline of a user, it
-    /// must clear the alarm with [`Timers::called`].
+    /// Removes timers that are due at `now` from the set, and appends their keys and times to `out`, at most as many as
+    /// fit into its capacity. The [`Alarm`]s of these timers stay set: the caller must clear each with
+    /// [`Timers::called`] before it determines the next deadline of the user.
     pub(crate) fn take_due(&self, now: Time, out: &mut Vec<(u32, Time)>) {
         if self.earliest.load(Ordering::SeqCst) > now.as_nanos() {
             return;
@@ -128,7 +129,7 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Clears the alarm of a user that was scheduled for `time` and is about to be called.
+    /// Clears the state of a timer that was scheduled for `time`, because its user is about to be called.
     pub(crate) fn called(alarm: &Alarm, time: Time) {
         // A new user with the same key may be scheduled for another time already. Then its alarm stays.
         let _ =
@@ -137,7 +138,8 @@ impl Timers {
                 .compare_exchange(time.as_nanos(), NEVER, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Publishes the earliest time in `set`. Returns whether it is earlier than the time that was published before.
+    /// Publishes the earliest time in `set` for threads that do not hold the lock. Returns whether the time is earlier
+    /// than the time that was published before.
     fn publish(&self, set: &BTreeSet<(Time, u32)>) -> bool {
         let first = set.first().map_or(NEVER, |(time, _)| time.as_nanos());
         self.earliest.swap(first, Ordering::SeqCst) > first

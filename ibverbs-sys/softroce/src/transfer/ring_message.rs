@@ -231,7 +231,7 @@ pub(crate) fn poll<H: Carrier>(
         queue_pair.state(),
         State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrained
     );
-    if !is_open || !is_connection(queue_pair) || !queue_pair.responds_briefly() {
+    if !is_open || !is_connection(queue_pair) || !queue_pair.has_no_response_packet() {
         return Polled::Nothing;
     }
     match poll_message(queue_pair, now, host, peer, &mut send) {
@@ -499,7 +499,7 @@ fn poll_message<H: Carrier>(
         Prepared::Wait if transfer.excludes_packets() => return Polled::Waiting,
         Prepared::Wait => return Polled::Nothing,
         Prepared::Left => {
-            queue_pair.leave_to_packets();
+            queue_pair.require_sent_bytes();
             // The bytes may go through the ring.
             return poll_message(queue_pair, now, host, peer, send);
         }

@@ -368,7 +368,7 @@ fn nobody_sleeps_over_an_entry() {
     }
 }
 
-/// Checks that the queue is never empty for a thread that another thread has told about an entry.
+/// Checks that the queue is never empty for a thread to which another thread has reported an entry.
 #[test]
 fn the_empty_check_sees_what_was_announced() {
     let all = fixture(4, false);

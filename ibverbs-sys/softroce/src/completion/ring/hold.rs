@@ -3,16 +3,15 @@
 use super::sync::{Ordering, relax};
 use super::{Place, Ring, Slots};
 
-/// Factor by which the number of slots grows when all slots are full.
-const GROWTH: usize = 4;
+/// Factor by which the number of slots is multiplied when all slots are full.
+const GROWTH_FACTOR: usize = 4;
 
-/// Error: the ring contains more entries than the new capacity.
+/// Error: the ring contains more entries than the new capacity allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct TooMany;
 
 impl<T: Copy + Send> Ring<T> {
-    /// Removes the entries for which `keep` returns `false`. Does not remove entries that other threads add during the
-    /// call.
+    /// Removes the entries for which `keep` returns `false`, except those that other threads add during the call.
     pub(in crate::completion) fn retain(&self, keep: impl Fn(&T) -> bool) {
         if self.head().plain() == self.tail().plain() {
             return;
@@ -55,7 +54,7 @@ impl<T: Copy + Send> Ring<T> {
         }
         self.capacity.store(capacity, Ordering::Relaxed);
         if lap.length() > capacity {
-            self.rebuild(head, tail, capacity);
+            self.set_slots(head, tail, capacity);
         } else {
             self.release_both(head, tail);
         }
@@ -68,15 +67,15 @@ impl<T: Copy + Send> Ring<T> {
         let length = self.table.slots().lap.length();
         let capacity = self.capacity.load(Ordering::Relaxed);
         if length < capacity && tail == head.next_lap() {
-            self.rebuild(head, tail, capacity.min(GROWTH * length));
+            self.set_slots(head, tail, capacity.min(GROWTH_FACTOR * length));
         } else {
             self.release_both(head, tail);
         }
     }
 
-    /// Changes the number of slots to `length`, and moves the entries. The caller must hold exclusive control of head and tail,
-    /// which this function releases.
-    fn rebuild(&self, head: Place, tail: Place, length: usize) {
+    /// Changes the number of slots to `length`, and moves the entries. The caller must have exclusive control of the
+    /// positions `head` and `tail`, which this function releases.
+    fn set_slots(&self, head: Place, tail: Place, length: usize) {
         let slots = self.table.slots();
         let count = head.distance(tail, slots.lap);
         let entry = |index| {
@@ -109,8 +108,8 @@ impl<T: Copy + Send> Ring<T> {
         self.release_both(start, start.nth(count, slots.lap));
     }
 
-    /// Takes exclusive control of the head, so that no other thread can remove entries until [`release`](Self::release).
-    /// Returns the position of the head.
+    /// Takes exclusive control of the head, so that no other thread can remove entries until [`release`](Self::release)
+    /// is called. Returns the position of the head.
     fn hold(&self) -> Place {
         let mut attempt = 0;
         loop {
@@ -136,7 +135,7 @@ impl<T: Copy + Send> Ring<T> {
     }
 
     /// Takes exclusive control of head and tail, so that no other thread can add or remove entries until
-    /// [`release_both`](Self::release_both). Returns the positions of head and tail.
+    /// [`release_both`](Self::release_both) is called. Returns the positions of head and tail.
     fn hold_both(&self) -> (Place, Place) {
         let head = self.hold();
         let tail = self.tail.0.fetch_or(Place::HELD, Ordering::Acquire);
@@ -152,8 +151,8 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Waits until the state word of the slot at `place` equals `turn(place)`. Another thread has claimed the slot and is
-/// about to set that state.
+/// Waits until the state word of the slot at the position `place` equals `turn(place)`. Another thread has claimed the
+/// slot and is about to set this state.
 fn wait<T: Copy>(slots: &Slots<'_, T>, place: Place, turn: fn(Place) -> u64) {
     let mut attempt = 0;
     while !slots.of(place).says(turn(place)) {

@@ -6,8 +6,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct Place(pub(super) u64);
 
-/// Number of slots in a lap (a pass through the ring). Stored as the index of the last slot, at the bits where a
-/// [`Place`] contains an index.
+/// Number of slots in a lap (a pass through the ring). Stored as the index of the last slot, in the bits that contain
+/// the index in a [`Place`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
@@ -21,8 +21,8 @@ impl Place {
     /// Flags of the tail whose meaning the completion queue defines.
     pub(super) const MARKS: u64 = 0b11 << 2;
 
-    /// Difference between the words of two neighbouring positions. It is the size of a slot in bytes, so that an address is
-    /// computed without a multiplication.
+    /// Difference between the words of two consecutive positions. It equals the size of a slot in bytes, so that the
+    /// address of a slot is computed without a multiplication.
     const STEP: u64 = 1 << 6;
     const INDEX: u64 = ((1 << INDEX_BITS) - 1) * Self::STEP;
     const LAP: u64 = Self::INDEX + Self::STEP;
@@ -55,15 +55,15 @@ impl Place {
         Self(self.0 | flags)
     }
 
-    /// Returns the state word (turn) of a slot that is free for the entry of this position. If the position has the flag
-    /// [`Place::HELD`] or [`Place::CLOSED`], no slot ever has the returned state.
+    /// Returns the state word (turn) of a slot that is free for the entry of this position. No slot ever has the
+    /// returned state if the position has the flag [`Place::HELD`] or [`Place::CLOSED`].
     #[inline]
     pub(super) fn free(self) -> u64 {
         self.0 & !(Self::INDEX | Self::MARKS)
     }
 
-    /// Returns the state word (turn) of a slot that contains the entry of this position. If the position has the flag
-    /// [`Place::HELD`] or [`Place::CLOSED`], no slot ever has the returned state.
+    /// Returns the state word (turn) of a slot that contains the entry of this position. No slot ever has the returned
+    /// state if the position has the flag [`Place::HELD`] or [`Place::CLOSED`].
     #[inline]
     pub(super) fn full(self) -> u64 {
         self.free() | Self::FULL
@@ -108,7 +108,8 @@ impl Place {
         }
     }
 
-    /// Returns the number of entries from this position to `end`, which must be at most one lap (the number of slots) later.
+    /// Returns the number of entries from this position to `end`, which must be at most one lap (number of slots)
+    /// later.
     pub(super) fn distance(self, end: Self, lap: Lap) -> usize {
         let same_lap = (self.0 ^ end.0) & !(Self::INDEX | Self::FLAGS) == 0;
         end.index() + if same_lap { 0 } else { lap.length() } - self.index()

@@ -41,7 +41,7 @@ fn payload(sequence: usize, size: usize) -> Vec<u8> {
 /// Returns whether the kernel of this host supports bursts. Without support, packets must arrive, too, but separately.
 pub(super) fn supported(network: &Network) -> bool {
     let socket = socket_of(network);
-    socket.segments() && socket.coalesce()
+    socket.sends_bursts() && socket.merge_received()
 }
 
 /// Receives messages until `datagrams` datagrams have arrived. Returns how many datagrams the kernel has merged in each
@@ -182,7 +182,7 @@ fn each_packet_of_a_burst_is_damaged_by_itself() {
 #[test]
 fn what_the_system_does_not_take_as_one_goes_alone() {
     let (a, b) = (of(Segmentation::Peers), of(Segmentation::Peers));
-    socket_of(&a).stop_segments();
+    socket_of(&a).disable_bursts();
     send(&a, &b, 0, &[1024; 20]);
     assert_eq!(messages(&b, 20), [1; 20]);
     assert_eq!(a.counters.value(Counter::SendDiscarded), 0);

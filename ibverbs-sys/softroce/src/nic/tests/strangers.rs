@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::thread;
 use std::time::Instant;
 
-use super::{Host, LOST, QUEUE_KEY, nobody_polls, numbers, open};
+use super::{Host, LOST_TIMEOUT, QUEUE_KEY, nobody_polls, numbers, open};
 use crate::address::port_of_slot;
 use crate::config::Config;
 use crate::config::Way;
@@ -99,7 +99,7 @@ fn a_datagram_does_not_name_a_queue_pair_of_another_device() {
         source: a.queue_pair.number(),
     });
     send(&stranger, socket_of(&b), &forged);
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     while b.nic.counters.value(Counter::Unaddressed) == 0 {
         let dropped = b.nic.counters.value(Counter::ReceiveDropped);
         assert_eq!(dropped, 0, "it was taken, but for want of a receive");

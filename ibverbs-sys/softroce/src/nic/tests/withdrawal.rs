@@ -31,7 +31,7 @@ fn pairs() -> Pairs {
         other.connect_with(one, 20);
     }
     a.nic.meet(&a.queue_pair);
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     let link = loop {
         let (path, number) = b.queue_pair.peer().unwrap();
         if let Some(link) = b.nic.network.link(&path, number) {
@@ -129,7 +129,7 @@ fn a_copy_delays_a_local_invalidation_and_nobody_else() {
     // The window must not be published, because it is not bound any more.
     assert!(!a.tells(key));
     a.post(SendOperation::LocalInvalidate { key });
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     let mut status = None;
     while status.is_none() {
         assert!(Instant::now() < end, "no completion");
@@ -151,7 +151,7 @@ fn a_copy_delays_an_invalidation_of_the_peers_and_nobody_else() {
         invalidate: Some(key),
     });
     b.send(6, None);
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     while a.tells(key) {
         assert!(Instant::now() < end, "the message does not come");
         nobody_polls();

@@ -133,7 +133,7 @@ fn a_peer_that_is_gone_gets_no_more_time_than_is_set() {
     let mut pair = Pair::new(RC);
     pair.a.queue_pair.attributes_mut().retry_count = 7;
     pair.a.post_send(0, vec![1; 8]);
-    pair.a.queue_pair.peer_is_gone();
+    pair.a.queue_pair.set_peer_gone();
     pair.run_with(|_, _| Fate::Drop);
     assert_eq!(pair.a.machine.ends(), [(0, S::RetryExceeded)]);
     assert_eq!(pair.now - Time::default(), Duration::from_millis(8));
@@ -166,7 +166,7 @@ fn one_who_comes_late_to_the_clock_gives_the_peer_that_time_once() {
     assert_eq!(waited, [1, 4, 1, 4].map(Duration::from_millis));
     // For a peer that no longer exists, the timeout is not extended.
     let mut node = lone_sends(1);
-    node.queue_pair.peer_is_gone();
+    node.queue_pair.set_peer_gone();
     let waited = waits_of_one_who_is_late(node);
     assert_eq!(waited, [1, 1].map(Duration::from_millis));
 }
@@ -259,7 +259,7 @@ fn who_finds_no_room_gives_up_as_if_nobody_answered() {
     let mut node = lone_sends(2);
     let (mut now, mut waits) = (Time::default(), 0);
     while node.queue_pair.state() == State::ReadyToSend {
-        node.queue_pair.expect_room(now);
+        node.queue_pair.wait_for_space(now);
         now = node.queue_pair.next_timeout().unwrap();
         node.queue_pair.handle_timeout(now, &mut node.machine);
         waits += 1;
@@ -275,12 +275,12 @@ fn who_waits_for_his_turn_does_not_give_up() {
     let mut node = lone_sends(1);
     let mut now = Time::default();
     for round in 0..100 {
-        node.queue_pair.expect_room(now);
+        node.queue_pair.wait_for_space(now);
         if round % 3 < 2 {
             now = node.queue_pair.next_timeout().unwrap();
             node.queue_pair.handle_timeout(now, &mut node.machine);
         } else {
-            node.queue_pair.room_came();
+            node.queue_pair.space_available();
             assert_eq!(node.queue_pair.next_timeout(), None);
         }
     }
@@ -295,19 +295,19 @@ fn who_was_told_to_come_again_waits_for_his_turn_too() {
     assert_eq!(node.transmit_all(now).len(), 2);
     node.receive_made(nak(0, Nak::SequenceError), &[]);
     for _ in 0..20 {
-        node.queue_pair.expect_room(now);
+        node.queue_pair.wait_for_space(now);
         now = node.queue_pair.next_timeout().unwrap();
         node.queue_pair.handle_timeout(now, &mut node.machine);
-        node.queue_pair.room_came();
+        node.queue_pair.space_available();
     }
     assert_eq!(node.queue_pair.state(), State::ReadyToSend);
     // Packets that are sent after the waits must be answered, or the request fails.
     while node.queue_pair.state() == State::ReadyToSend {
         node.transmit_all(now);
-        node.queue_pair.room_came();
+        node.queue_pair.space_available();
         now = node.queue_pair.next_timeout().unwrap();
         node.queue_pair.handle_timeout(now, &mut node.machine);
-        node.queue_pair.room_came();
+        node.queue_pair.space_available();
     }
     assert_eq!(node.machine.ends()[0], (0, S::RetryExceeded));
 }
@@ -318,12 +318,12 @@ fn room_for_others_is_no_answer() {
     let (mut now, mut waits) = (Time::default(), 0);
     while node.queue_pair.state() == State::ReadyToSend {
         assert_eq!(node.transmit_all(now).len(), 1);
-        node.queue_pair.room_came();
+        node.queue_pair.space_available();
         now = node.queue_pair.next_timeout().unwrap();
         node.queue_pair.handle_timeout(now, &mut node.machine);
         waits += 1;
         // Room in the ring is no response: the packet must still be sent again.
-        node.queue_pair.room_came();
+        node.queue_pair.space_available();
     }
     let retries = u32::from(attributes(2).retry_count);
     assert_eq!(waits, retries + 1);
@@ -333,11 +333,11 @@ fn room_for_others_is_no_answer() {
 #[test]
 fn room_is_waited_for_only_where_something_may_go() {
     let mut nothing = lone_sends(0);
-    nothing.queue_pair.expect_room(Time::default());
+    nothing.queue_pair.wait_for_space(Time::default());
     assert_eq!(nothing.queue_pair.next_timeout(), None);
     let mut drained = lone_sends(0);
     drained.enter(State::SendQueueDrained);
     drained.post_send(0, vec![0; 8]);
-    drained.queue_pair.expect_room(Time::default());
+    drained.queue_pair.wait_for_space(Time::default());
     assert_eq!(drained.queue_pair.next_timeout(), None);
 }
